@@ -1,39 +1,32 @@
-"""What the rooms report while they work, and the hook through which it leaves them.
+"""The one hook through which rooms report what they do, and this process' record of it.
 
-Imports nothing but the standard library and `errors`. The set of events is closed: `EVENTS`
-declares each name with the unit of each of its numbers, and `emit` refuses any other, with or
-without a sink. Sinks are installed by whoever watches: the record of the process, the cluster's
-worker plugin, a test.
+The set of events is closed: `EVENTS` declares each name with its numbers, and `emit` refuses any
+other, with or without a sink. A task says once which plan and round it works for (`during`); what
+it emits, and what the rooms below emit in its thread, then carries both.
 
-A task says once which plan and round it works for (`during`); what it emits, and what the rooms
-below emit in its thread, then carries both without being told.
+`RECORD` is a sink from the start, so a run can be looked at after it was made. It holds the last
+few plans and nothing but numbers: per plan, round and phase how much, how long, and when. Where
+several workers of a cluster share a process, each has its own part. Other sinks belong to whoever
+watches: the cluster's worker plugin, a progress display, a test.
+
+Imports `errors`; asks distributed for the current worker where it is imported.
 """
 
 import os
+import sys
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from dask_bigfft.errors import refuse
+import psutil
 
-__all__ = [
-    "EVENTS",
-    "PHASES",
-    "SUBPHASES",
-    "Sink",
-    "add_sink",
-    "counting_work",
-    "during",
-    "emit",
-    "interrupted",
-    "measured",
-    "remove_sink",
-    "working_for",
-]
+from dask_bigfft.errors import refuse
 
 #: Called as ``sink(name, numbers)``. All are numbers but `plan`, the token of a plan in task names.
 Sink = Callable[[str, Mapping[str, Any]], object]
@@ -41,63 +34,53 @@ Sink = Callable[[str, Mapping[str, Any]], object]
 #: The phases of a run, named alike in task names, events, errors and the dashboard.
 PHASES = ("round", "pack", "send", "barrier", "unpack")
 
-#: What happens inside the phase *round*.
+#: Parts of the phase *round*.
 SUBPHASES = ("gather", "h2d", "fft", "twiddle", "d2h", "scatter")
 
-_WORK = MappingProxyType(
-    {"plan": "name", "index": "ordinal", "nbytes": "byte", "seconds": "second", "worked": "second"}
+#: Events that plans are recorded by, in the order of tables: phases, then what they consist of.
+WATCHED = (
+    "pack",
+    "send",
+    "barrier",
+    "unpack",
+    "round",
+    "round_cpu",  # of a round that is shared: what CPU threads did of a block,
+    "round_device",  # and what devices did
+    "peer_host",  # bytes that went between devices through the host, both ways counted
+    "peer_direct",  # bytes that went from device to device
+    "lease_wait",  # a task waited for a device
+    "compile",  # a task waited for its code; its phases leave that out
+    "prefault",  # fresh pages of blocks, before anybody writes there
+    *SUBPHASES,
+    "fallback",  # a slower way was taken, and what it cost
 )
-_MEMORY = MappingProxyType({"nbytes": "byte"})
-_READ = MappingProxyType({"nbytes": "byte", "seconds": "second"})
 
-#: Each event's numbers and their units. `plan` is the plan's token in task names; `index` is the
-#: number of the round, or of the round that an exchange leads to, from 1 as in task names; `worked`
-#: is, inside `counting_work`, how long the thread had a processor.
-EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+_WORK = frozenset({"plan", "index", "nbytes", "seconds"})
+_FILE = frozenset({"nbytes", "seconds"})
+
+#: The numbers of each event: bytes, seconds, the plan's token in task names, and `index`, the
+#: number of the round, or of the round that an exchange leads to, from 1 as in task names.
+EVENTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        **dict.fromkeys(PHASES + SUBPHASES, _WORK),
-        "lease_wait": _WORK,  # how long a task waited for a device
-        "round_cpu": _WORK,  # of a round that is shared: what CPU threads did of a block,
-        "round_device": _WORK,  # and what devices did
-        "peer_host": _WORK,  # what went between devices by the host, both ways counted
-        "peer_direct": _WORK,  # what went from device to device
-        "begun": MappingProxyType({"plan": "name", "index": "ordinal"}),  # before memory is taken
-        # memory
-        "device_memory": MappingProxyType(  # that is in use of a device of this process, from 0 on
-            {"plan": "name", "index": "ordinal", "device": "ordinal", "nbytes": "byte"}
-        ),
-        "prefault": _WORK,  # fresh pages of blocks, backed before anybody writes there
+        **dict.fromkeys(WATCHED, _WORK),
+        "begun": frozenset({"plan", "index"}),  # before a task takes memory
+        "compiling": frozenset({"plan", "index"}),  # `compile` tells its end
+        # memory in use of a device of this process; devices count from 0
+        "device_memory": frozenset({"plan", "index", "device", "nbytes"}),
         # files; `index` is that of the exchange
         "scratch_write": _WORK,
         "scratch_read": _WORK,
-        "scratch_free": _MEMORY,  # deleted, everything computed from it being durable
-        "source_read": _READ,
-        "sink_write": _READ,
+        "scratch_free": frozenset({"nbytes"}),  # deleted: everything made from it is durable
+        "source_read": _FILE,
+        "sink_write": _FILE,
         # verification
-        "mismatch": _WORK,  # something was not what it has to be, and is done once more
+        "mismatch": _WORK,  # a check failed, and the work is done once more
         "unverified": _WORK,  # values that cannot be checked: NaN, infinity
-        # code; phases leave out what a task waits for it
-        "compiling": MappingProxyType({"plan": "name", "index": "ordinal"}),  # it has begun
-        "compile": _WORK,
-        # decisions
-        "fallback": _WORK,  # a slower way was taken, and what it cost
     }
 )
 
-_sinks: tuple[Sink, ...] = ()
-
-#: Held while `_sinks` or `_counting` changes.
-_lock = threading.Lock()
-
-
-def _unlock() -> None:
-    """Forget the lock, which another thread may have held when this process was forked."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+#: Installed sinks, in order. Single operations on a dict need no lock, which a fork might inherit.
+_sinks: dict[Sink, None] = {}
 
 
 def add_sink(sink: Sink) -> None:
@@ -109,67 +92,30 @@ def add_sink(sink: Sink) -> None:
         Called as ``sink(name, numbers)`` in the thread that emits, so it must be quick and safe to
         call from several threads.
     """
-    global _sinks
-    with _lock:
-        if sink not in _sinks:
-            _sinks = (*_sinks, sink)
+    _sinks.setdefault(sink)
 
 
 def remove_sink(sink: Sink) -> None:
-    """Take away a sink that `add_sink` has installed; nothing happens where it is not there."""
-    global _sinks
-    with _lock:
-        _sinks = tuple(found for found in _sinks if found != sink)
+    """Remove a sink that `add_sink` has installed; nothing happens where it is not there."""
+    _sinks.pop(sink, None)
 
 
-#: How many want threads to say how long they had a processor: workers of one process may all be
-#: calibrated at a time.
-_counting = 0
-
-
-@contextmanager
-def counting_work() -> Iterator[None]:
-    """Let phases and their parts say how long their thread had a processor, too: ``worked``.
-
-    A thread that comes back from a library waits until it is handed the interpreter, the longer the
-    more threads there are. That is in its ``seconds``, but not in what it worked. Asking costs a
-    system call each time, so it is done by those who want to know.
-
-    Examples
-    --------
-    >>> sink = lambda name, numbers: print(name, numbers["worked"] < 0.01 < numbers["seconds"])
-    >>> add_sink(sink)
-    >>> with counting_work(), during("0a1b", 1), measured("fft", 16):
-    ...     time.sleep(0.02)
-    fft True
-    >>> remove_sink(sink)
-    """
-    global _counting
-    with _lock:
-        _counting += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _counting -= 1
-
-
+@dataclass(slots=True)
 class _Job:
-    """What a task works for, and the time that its sub-phases have taken so far."""
+    """The plan and round that a task works for, its time lost, and sums of its `measured` parts."""
 
-    __slots__ = ("began", "index", "plan", "sums", "waited")
-
-    def __init__(self, plan: str, index: int) -> None:
-        self.plan, self.index, self.waited = plan, index, 0.0
-        self.began = time.thread_time() if _counting else 0.0
-        self.sums: dict[str, list[float]] = {}
+    plan: str
+    index: int
+    waited: float = 0.0
+    sums: dict[str, list[float]] = field(default_factory=dict)
 
 
 _job: ContextVar[_Job | None] = ContextVar("bigfft_job", default=None)
 
 
-class during:
-    """Say for which plan and round this thread works: events inside carry both.
+@contextmanager
+def during(plan: str, index: int) -> Iterator[None]:
+    """Let all events of this thread carry a plan and a round.
 
     What `measured` finds inside is added up, and emitted at the end.
 
@@ -180,23 +126,14 @@ class during:
     index
         Number of the round, from 1.
     """
-
-    __slots__ = ("_token", "_work")
-
-    def __init__(self, plan: str, index: int) -> None:
-        self._work = _Job(plan, index)
-
-    def __enter__(self) -> None:
-        self._token = _job.set(self._work)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            sums = {} if kind is not None else self._work.sums
-            for name, (nbytes, seconds, worked) in sums.items():
-                more = {"worked": worked} if self._work.began else {}
-                emit(name, nbytes=int(nbytes), seconds=seconds, **more)
-        finally:
-            _job.reset(self._token)
+    job = _Job(plan, index)
+    before = _job.set(job)
+    try:
+        yield
+        for name, (nbytes, seconds) in job.sums.items():
+            emit(name, nbytes=int(nbytes), seconds=seconds)
+    finally:
+        _job.reset(before)
 
 
 def working_for() -> tuple[str, int] | None:
@@ -206,22 +143,16 @@ def working_for() -> tuple[str, int] | None:
 
 
 def interrupted(seconds: float) -> None:
-    """Leave out of the times of this thread's task what it has waited for its own code.
+    """Leave time that this thread's task waited for its own code out of its phases.
 
     Parameters
     ----------
     seconds
-        How long it was compiled, or read from disk, just now.
+        Time in which it was compiled, or read from disk, just now.
     """
     job = _job.get()
     if job is not None:
         job.waited += seconds
-
-
-def _clock() -> float:
-    """Seconds that this thread's task has worked."""
-    job = _job.get()
-    return time.perf_counter() - (0.0 if job is None else job.waited)
 
 
 class measured:
@@ -248,28 +179,27 @@ class measured:
     >>> remove_sink(sink)
     """
 
-    __slots__ = ("began", "name", "nbytes", "started")
+    __slots__ = ("job", "name", "nbytes", "started")
 
     def __init__(self, name: str, nbytes: int) -> None:
-        self.name, self.nbytes, self.began = name, nbytes, 0.0
+        self.name, self.nbytes, self.job = name, nbytes, _job.get()
+
+    def _clock(self) -> float:
+        return time.perf_counter() - (0.0 if self.job is None else self.job.waited)
 
     def __enter__(self) -> None:
-        if _counting:
-            self.began = time.thread_time()
-        self.started = _clock()
+        self.started = self._clock()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        seconds = self._clock() - self.started
         if kind is not None:
             return
-        seconds, job = _clock() - self.started, _job.get()
-        if job is None:
+        if self.job is None:
             emit(self.name, nbytes=self.nbytes, seconds=seconds)
             return
-        found = job.sums.setdefault(self.name, [0, 0.0, 0.0])
-        found[0] += self.nbytes
-        found[1] += seconds
-        if self.began:  # else it is not known when that was
-            found[2] += time.thread_time() - self.began
+        sums = self.job.sums.setdefault(self.name, [0, 0.0])
+        sums[0] += self.nbytes
+        sums[1] += seconds
 
 
 def emit(name: str, **numbers: Any) -> None:
@@ -291,9 +221,9 @@ def emit(name: str, **numbers: Any) -> None:
     declared = EVENTS.get(name)
     if declared is None:
         refuse("name", name, f"one of {', '.join(EVENTS)}")
-    if not numbers.keys() <= declared.keys():
-        unknown = ", ".join(sorted(numbers.keys() - declared.keys()))
-        refuse("numbers", unknown, f"some of {', '.join(declared)} for the event {name!r}")
+    if not numbers.keys() <= declared:
+        unknown = ", ".join(sorted(numbers.keys() - declared))
+        refuse("numbers", unknown, f"some of {', '.join(sorted(declared))} for the event {name!r}")
     if not _sinks:
         return
     job = _job.get()
@@ -301,8 +231,181 @@ def emit(name: str, **numbers: Any) -> None:
         numbers = {"plan": job.plan, "index": job.index, **numbers}
         if job.waited and name in PHASES and "seconds" in numbers:
             numbers["seconds"] = max(0.0, numbers["seconds"] - job.waited)
-        if job.began and name in PHASES:  # a task may do several blocks
-            before, job.began = job.began, time.thread_time()
-            numbers["worked"] = job.began - before
-    for sink in _sinks:
+    for sink in tuple(_sinks):
         sink(name, numbers)
+
+
+# --- the record -----------------------------------------------------------------------------
+
+#: Plans that are recorded for each worker, and spans of time of each.
+KEPT_PLANS, KEPT_SPANS = 24, 4096
+
+#: Seconds for which a look at resident memory is taken to hold.
+OFTEN = 0.01
+
+#: A phase of a plan: its name and number, such as ``("round", 2)``.
+Phase = tuple[str, int]
+
+
+def current_worker() -> Any:
+    """Return the distributed worker that runs the calling task, or None."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    try:
+        return distributed.get_worker()
+    except (AttributeError, ValueError):  # still being imported; not in a task
+        return None
+
+
+def current_place() -> str:
+    """Return the address of the worker that runs the calling task, or an empty string."""
+    worker = current_worker()
+    return "" if worker is None else str(worker.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Work of one phase so far: how often, bytes made, seconds of all threads, begin and end.
+
+    `first` and `last` are in seconds since the epoch.
+    """
+
+    count: int
+    nbytes: int
+    seconds: float
+    first: float
+    last: float
+
+    def plus(self, other: "Total | None") -> "Total":
+        """Return both together.
+
+        >>> Total(1, 8, 0.5, 2.0, 3.0).plus(Total(2, 8, 1.0, 1.0, 2.0))
+        Total(count=3, nbytes=16, seconds=1.5, first=1.0, last=3.0)
+        """
+        if other is None:
+            return self
+        return Total(
+            self.count + other.count,
+            self.nbytes + other.nbytes,
+            self.seconds + other.seconds,
+            min(self.first, other.first),
+            max(self.last, other.last),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One phase of one block, from when to when (seconds since the epoch), in which lane.
+
+    A lane is a thread; `place` is the worker that it belongs to.
+    """
+
+    phase: str
+    index: int
+    start: float
+    stop: float
+    lane: int
+    nbytes: int
+    place: str = ""
+
+
+@dataclass(slots=True)
+class PlanRecord:
+    """Measurements of one plan in one place.
+
+    Attributes
+    ----------
+    totals
+        By phase.
+    spans
+        The last ones of the phases, not of their sub-phases.
+    rss_before, rss_peak
+        Resident memory of the process in bytes when the plan was first seen, and at most at the
+        ends of its phases, which are looked at a hundred times a second at most.
+    devices
+        Most bytes that were in use of each device of the process, by its number.
+    """
+
+    totals: dict[Phase, Total] = field(default_factory=dict)
+    spans: deque[Span] = field(default_factory=lambda: deque(maxlen=KEPT_SPANS))
+    rss_before: int = 0
+    rss_peak: int = 0
+    devices: dict[int, int] = field(default_factory=dict)
+
+
+class Record:
+    """Measurements of the plans that this process has worked on lately."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._lock = threading.Lock()
+        self._plans: dict[str, OrderedDict[str, PlanRecord]] = {}
+        self._lanes: dict[int, int] = {}
+        self._asked, self._rss = 0.0, 0
+
+    def start_afresh(self) -> None:
+        """Forget everything; also what another thread has locked when this process was forked."""
+        self.__init__()  # type: ignore[misc]
+
+    def take(self, name: str, numbers: Mapping[str, Any]) -> None:
+        """Add an event: a sink."""
+        token, watched = numbers.get("plan"), name in WATCHED
+        if token is None or not (watched or name in ("begun", "device_memory")):
+            return
+        now, place, thread = time.time(), current_place(), threading.get_ident()
+        if not 0 <= now - self._asked < OFTEN:
+            self._asked = now  # first, so that no other thread asks meanwhile
+            self._rss = int(self._process.memory_info().rss)
+        nbytes, rss = int(numbers.get("nbytes", 0)), self._rss
+        with self._lock:
+            plan = self._plan(place, str(token), rss)
+            if name == "device_memory":
+                device = int(numbers["device"])
+                plan.devices[device] = max(plan.devices.get(device, 0), nbytes)
+            if not watched:
+                return
+            index, seconds = int(numbers.get("index", 0)), float(numbers.get("seconds", 0.0))
+            once = Total(1, nbytes, seconds, now - seconds, now)
+            plan.totals[name, index] = once.plus(plan.totals.get((name, index)))
+            if name in PHASES:
+                plan.rss_peak = max(plan.rss_peak, rss)
+                lane = self._lanes.setdefault(thread, len(self._lanes))
+                plan.spans.append(Span(name, index, now - seconds, now, lane, nbytes, place))
+
+    def _plan(self, place: str, token: str, rss: int) -> PlanRecord:
+        plans = self._plans.setdefault(place, OrderedDict())
+        found = plans.get(token) or plans.setdefault(token, PlanRecord(rss_before=rss))
+        plans.move_to_end(token)
+        while len(plans) > KEPT_PLANS:
+            plans.popitem(last=False)
+        return found
+
+    def plan(self, token: str, place: str = "") -> PlanRecord | None:
+        """Return a copy of the record of a plan in a place, or None."""
+        with self._lock:
+            found = self._plans.get(place, OrderedDict()).get(token)
+            if found is None:
+                return None
+            totals, devices = dict(found.totals), dict(found.devices)
+            return replace(found, totals=totals, spans=found.spans.copy(), devices=devices)
+
+    def counters(self, place: str = "") -> dict[str, list[list[Any]]]:
+        """Return the totals of a place by plan, for a message: rows of phase, index and `Total`."""
+        with self._lock:
+            return {
+                token: [[*phase, *astuple(total)] for phase, total in found.totals.items()]
+                for token, found in self._plans.get(place, {}).items()
+            }
+
+    def forget(self, place: str) -> None:
+        """Forget all plans of a place."""
+        with self._lock:
+            self._plans.pop(place, None)
+
+
+#: The record of this process.
+RECORD = Record()
+add_sink(RECORD.take)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=RECORD.start_afresh)

@@ -1,6 +1,6 @@
 """How large the arena of this process may be: from the settings and from where it runs.
 
-Imports `config`, `memory` and `record`, which looks a distributed worker up if there is one.
+Imports `config`, `memory` and `events`, which looks a distributed worker up if there is one.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import dask.utils
 import psutil
 
 from dask_bigfft import config
+from dask_bigfft.events import current_worker
 from dask_bigfft.memory import configure, default_arena
-from dask_bigfft.record import current_worker
 
 #: Part of the memory of the process that the arena may hold where no limit is set.
 ARENA_SHARE = 0.4

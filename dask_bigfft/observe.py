@@ -12,15 +12,14 @@ from typing import Any, TextIO
 import dask.config
 from dask.base import is_dask_collection, persist
 
-from dask_bigfft.cluster.follow import following, wait_for
-from dask_bigfft.cluster.records import cluster_records
+from dask_bigfft.cluster import cluster_records, following, wait_for
 from dask_bigfft.errors import refuse
+from dask_bigfft.events import RECORD
 from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.environment import running_client
-from dask_bigfft.record import RECORD, PlanRecord
 from dask_bigfft.threads import task_threads
-from dask_bigfft.watch.display import Display, LocalProgress, display_here
+from dask_bigfft.watch.progress import Display, LocalProgress, display_here
 from dask_bigfft.watch.report import Report, RunReport
 
 __all__ = ["progress", "report"]
@@ -158,20 +157,14 @@ def report(y: Any) -> Report:
     """
     plans = _remember(y) if is_dask_collection(y) else {}
     if not plans:
-        refuse(
-            "y",
-            type(y).__name__,
-            "a dask array with a transform of dask_bigfft in its graph: "
-            "the lazy array, not what persist() has made of it",
-        )
+        wanted = "a dask array with a transform of dask_bigfft in its graph: the lazy array, not"
+        refuse("y", type(y).__name__, f"{wanted} what persist() has made of it")
     client = running_client()
     runs = []
     for token, plan in plans.items():
-        places: dict[str, PlanRecord] = {}
         here = RECORD.plan(token)
-        if here is not None:
-            places[""] = here
-        elif client is not None:
+        places = {} if here is None else {"": here}
+        if here is None and client is not None:
             places = cluster_records(client, token)
         runs.append(RunReport(plan, token, places))
     runs.sort(key=lambda run: run.spans[0].start if run.spans else 0.0)

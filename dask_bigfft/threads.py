@@ -1,13 +1,13 @@
 """How many tasks run at a time in this process: what work that runs alone may share out.
 
-Imports dask's configuration and `record`, which looks a distributed worker up if there is one.
+Imports dask's configuration and `events`, which looks a distributed worker up if there is one.
 """
 
 import os
 
 import dask.config
 
-from dask_bigfft.record import current_worker
+from dask_bigfft.events import current_worker
 
 __all__ = ["task_threads"]
 

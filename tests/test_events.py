@@ -1,13 +1,20 @@
-"""The closed set of events and the hook that hands them on."""
+"""The closed set of events, the hook that hands them on, and the record of a process' runs."""
 
+import multiprocessing
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import dask
+import dask.array as da
+import numpy as np
 import pytest
-from support import heard
+from support import heard, in_threads
 
-from dask_bigfft import events
+import dask_bigfft
+from dask_bigfft import events, fft
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.events import RECORD, Record
 
 
 @pytest.fixture
@@ -16,16 +23,10 @@ def seen():
         yield found
 
 
-def test_a_sink_gets_what_is_emitted(seen):
-    events.emit("round", index=2, nbytes=1024, seconds=0.5)
-    events.emit("barrier")
-    assert seen == [("round", {"index": 2, "nbytes": 1024, "seconds": 0.5}), ("barrier", {})]
-
-
 @pytest.mark.parametrize("listening", [False, True])
-def test_what_is_not_declared_is_refused(seen, listening, monkeypatch):
+def test_undeclared_events_and_numbers_are_refused(seen, listening, monkeypatch):
     if not listening:
-        monkeypatch.setattr(events, "_sinks", ())
+        monkeypatch.setattr(events, "_sinks", {})
     with pytest.raises(ArgumentError, match="`name`='lap'"):
         events.emit("lap", nbytes=1)
     with pytest.raises(ArgumentError, match="`numbers`='furlongs'"):
@@ -59,6 +60,10 @@ def test_parts_of_a_task_are_added_up(seen):
         assert seen == []
     with events.measured("fft", 7):
         pass
+    with pytest.raises(KeyError), events.during("0a1b", 2):  # noqa: PT012
+        with events.measured("fft", 1):
+            pass
+        raise KeyError
     (one, inside), (two, outside) = seen
     assert (one, inside["nbytes"], inside["plan"]) == ("fft", 500, "0a1b")
     assert (two, outside["nbytes"]) == ("fft", 7)
@@ -67,7 +72,7 @@ def test_parts_of_a_task_are_added_up(seen):
 
 
 def test_no_sink_is_lost_where_others_come_and_go(seen):
-    before, interval = events._sinks, sys.getswitchinterval()
+    before, interval = tuple(events._sinks), sys.getswitchinterval()
 
     def come_and_go(number):
         for _ in range(1000):
@@ -84,4 +89,72 @@ def test_no_sink_is_lost_where_others_come_and_go(seen):
             list(pool.map(come_and_go, range(4)))
     finally:
         sys.setswitchinterval(interval)
-    assert events._sinks == before
+    assert tuple(events._sinks) == before
+
+
+# --- the record -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("carrier", ["shared", "tasks"])
+def test_every_round_is_counted_with_its_bytes(scheduler, carrier):
+    RECORD.forget("")
+    x = da.random.default_rng(1).standard_normal((32, 48), chunks=(8, 12))
+    with dask.config.set({"bigfft.exchange.carrier": carrier}):
+        y = fft.rfft2(x)
+        plan = dask_bigfft.plan(x, "rfft2")
+        y.compute(scheduler=scheduler)
+    found = RECORD.plan(y.name.partition("-")[2])
+    for number, round_ in enumerate(plan.rounds, 1):
+        total = found.totals["round", number]
+        itemsize = np.dtype(plan.dtypes[2 * number - 1]).itemsize
+        assert total.count == round_.target.blocks
+        assert total.nbytes == round_.target.size * itemsize
+        assert 0 < total.first <= total.last
+        assert found.totals["fft", number].seconds <= total.seconds
+    packed = [total.nbytes for (name, _), total in found.totals.items() if name == "pack"]
+    assert bool(packed) == (carrier == "tasks")
+    assert found.rss_peak >= found.rss_before > 0
+    spans = [span for span in found.spans if span.phase == "round"]
+    assert len(spans) == sum(round_.target.blocks for round_ in plan.rounds)
+    assert all(span.start <= span.stop for span in spans)
+
+
+def test_threads_count_together_and_old_plans_are_forgotten():
+    record, together = Record(), threading.Barrier(4)  # a dead thread's name comes again
+
+    def work(number):
+        together.wait()
+        for _ in range(200):
+            events.emit("pack", plan="a", index=1, nbytes=3, seconds=0.0)
+        together.wait()
+
+    events.add_sink(record.take)
+    try:
+        in_threads(4, work)
+        found = record.plan("a")
+        for number in range(events.KEPT_PLANS):
+            events.emit("round", plan=str(number), index=1)
+    finally:
+        events.remove_sink(record.take)
+    assert found.totals["pack", 1].nbytes == 4 * 200 * 3
+    assert {span.lane for span in found.spans} == {0, 1, 2, 3}
+    assert [record.plan(token) is None for token in ("a", "0")] == [True, False]
+
+
+def _child(queue):
+    events.emit("round", plan="child", index=1, nbytes=1)
+    queue.put((list(RECORD.counters()), RECORD.plan("child").totals["round", 1].count))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_starts_afresh_even_while_locked():
+    context = multiprocessing.get_context("fork")
+    events.emit("round", plan="parent", index=1)
+    queue = context.SimpleQueue()
+    with RECORD._lock:
+        child = context.Process(target=_child, args=(queue,))
+        child.start()
+    assert queue.get() == (["child"], 1)
+    child.join(20)
+    assert child.exitcode == 0

@@ -1,15 +1,14 @@
 """Calibration: a machine is measured once, in half a minute, so that plans know its speeds.
 
-`threads` fits the prices of the CPU to whole transforms; `gpus` measures GPUs and the bus,
-`system` fresh pages and the disk, `cluster` the speeds that workers share, and it makes one profile
-of many workers'.
+`threads` fits the prices of the CPU to whole transforms, and measures fresh pages; `gpus` measures
+GPUs and the bus; `cluster` makes one profile of many workers', with their disks and network.
 
 Imports the rest of this folder, `planning` and `planner`.
 """
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from typing import Any
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, slowest, workers_of
+from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
-from dask_bigfft.calibration.system import DISK_NBYTES, disk_speeds, page_speed
-from dask_bigfft.calibration.threads import DTYPES, thread_prices
+from dask_bigfft.calibration.threads import DTYPES, page_speed, thread_prices
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, is_path, parse_count, refuse
 from dask_bigfft.gpu.find import leases
 from dask_bigfft.kernels.libraries import usable
@@ -28,8 +26,10 @@ from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planning import profiles
+from dask_bigfft.planning.environment import refuse_asynchronous
+from dask_bigfft.planning.workers import workers_of
 
-__all__ = ["calibrate", "measure", "usual_nbytes", "usual_threads"]
+__all__ = ["calibrate"]
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,12 @@ LEAST_NBYTES = 1 << 14
 #: Bytes of arrays that are transformed by default, least and most, and for each thread.
 USUAL_NBYTES, MOST_NBYTES, OF_A_THREAD = 32 << 20, 256 << 20, 8 << 20
 
-#: Part of the machine's memory that one of these arrays may be.
+#: Part of the memory of a host that one of these arrays may be.
 PART_OF_MEMORY = 32
 
 
-def measure(
-    threads: int, nbytes: int, repeat: int, folder: str | None, kernels: Sequence[str] | None = None
-) -> Profile:
-    """Return the profile of the machine that this runs on, measured now.
+def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> Profile:
+    """Return the profile of the process that this runs in, measured now; disks are left out.
 
     Parameters
     ----------
@@ -56,21 +54,19 @@ def measure(
         Bytes of the arrays that are transformed.
     repeat : int
         Runs that count.
-    folder : str or None
-        Folder of a scratch file, for the speed of the disk; None leaves that out.
-    kernels : sequence of str, optional
-        FFT libraries; by default all that are installed.
+    kernels : sequence of str
+        FFT libraries.
     """
-    few = min(1.0, nbytes / USUAL_NBYTES)
-    found: dict[str, Any] = {"touch": page_speed(threads, int(few * (128 << 20)))}
-    if folder is not None:
-        found |= disk_speeds(Path(folder), int(few * DISK_NBYTES))
-    names = list(usable() if kernels is None else kernels)
-    first = fastest_library(DTYPES[0], names)
-    names.sort(key=lambda name: name != first)
-    found |= thread_prices(threads, nbytes, repeat, names)
-    found |= _devices(min(nbytes, USUAL_NBYTES) * 8)
-    return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, **found)
+    first = fastest_library(DTYPES[0], kernels)
+    names = sorted(kernels, key=lambda name: name != first)
+    few = min(nbytes, USUAL_NBYTES)
+    return Profile(
+        f"{os.cpu_count()} cores, {threads} threads",
+        threads,
+        touch=page_speed(threads, 4 * few),
+        **thread_prices(threads, nbytes, repeat, names),
+        **_devices(8 * few),
+    )
 
 
 def _devices(nbytes: int) -> dict[str, Any]:
@@ -85,11 +81,9 @@ def _devices(nbytes: int) -> dict[str, Any]:
         except DeviceError as error:
             log.warning("a device was not measured: %s", error)
             return {}
-    if not found:
-        return {}
     speeds = peer_speeds(ordinals_of([engine.device for engine in engines]), nbytes)
     for engine in engines:
-        engine.recover()  # what was sent lies in a pool
+        engine.recover()  # memory that was sent is still in a pool
     return {"devices": tuple(found), "peers": speeds}
 
 
@@ -99,12 +93,7 @@ def usual_nbytes(threads: int, memory: int | None = None) -> int:
     Fewer where the `memory` that they have is small.
     """
     found = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
-    return found if memory is None else min(found, max(LEAST_NBYTES, memory // PART_OF_MEMORY))
-
-
-def usual_threads() -> int:
-    """Return the threads that dask has for the tasks of a process by default."""
-    return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
+    return found if not memory else min(found, max(LEAST_NBYTES, memory // PART_OF_MEMORY))
 
 
 def calibrate(
@@ -134,7 +123,7 @@ def calibrate(
         ``bigfft.wisdom.directory``, which is made if need be, and plans use it from then on.
     nbytes : int, optional
         Bytes of the arrays that are transformed, at least 16 KiB. By default 8 MiB for each
-        thread, 32 MiB at least, but no more than a 32nd of the machine's memory.
+        thread, 32 MiB at least, but no more than a 32nd of the memory of all workers of a host.
     repeat : int
         Runs of each transform, at least 1; the median counts.
 
@@ -156,35 +145,30 @@ def calibrate(
     >>> profile.copy > 0, profile.library("scipy", "complex128").flops > 0
     (True, True)
     """
-    if client is not None and (
-        not hasattr(client, "scheduler_info") or getattr(client, "asynchronous", False)
-    ):
-        refuse(
-            "client",
-            client,
-            "a distributed.Client that is not asynchronous, or None for this process",
-            kind=ArgumentTypeError,
-        )
+    if client is not None and not hasattr(client, "scheduler_info"):
+        allowed = "a distributed.Client, or None for this process"
+        refuse("client", client, allowed, kind=ArgumentTypeError)
+    refuse_asynchronous(client)
     repeat = parse_count("repeat", repeat)
     if nbytes is not None:
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
     if path is not None:
         _refuse_unwritable(path)
-    folder = config.get("bigfft.scratch.directory")
-    if client is None:
-        threads = usual_threads()
-        nbytes = nbytes or usual_nbytes(threads, machine_nbytes())
-        place, profile = "", measure(threads, nbytes, repeat, folder)
-    else:
-        workers = workers_of(client)
-        if not workers:
-            refuse("client", client, "a client of a cluster that has workers")
-        place = profiles.cluster_place(workers.values())
-        profile = _of_cluster(client, workers, nbytes, repeat, folder)
+    workers = _this_process() if client is None else workers_of(client)
+    if not workers:
+        refuse("client", client, "a client of a cluster that has workers")
+    place = "" if client is None else profiles.cluster_place(workers.values())
+    profile = _measured(client, workers, nbytes, repeat)
     target = profiles.profile_path(place) if path is None else Path(path)
     if not profiles.save_profile(profile, target):
         refuse("path", str(target), "a file that can be written")
     return profile
+
+
+def _this_process() -> dict[str, dict[str, Any]]:
+    """Return this process as the only worker of a cluster."""
+    threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
+    return {"": {"nthreads": threads, "memory_limit": machine_nbytes()}}
 
 
 def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
@@ -201,46 +185,35 @@ def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
         refuse("path", str(path), "a file that can be written")
 
 
-def _of_cluster(
-    client: Any, workers: dict[str, Any], nbytes: int | None, repeat: int, folder: str
+def _measured(
+    client: Any, workers: Mapping[str, Mapping[str, Any]], nbytes: int | None, repeat: int
 ) -> Profile:
-    """The slowest of all workers in each respect, while all work, and what they share."""
-    hosts, installed = hosts_of(workers), client.run(usable)
-    common = [
-        name
-        for name in next(iter(installed.values()))
-        if all(name in names for names in installed.values())
-    ]
-    asked = []
+    """The slowest of all workers in each respect, while all work, and what they share.
+
+    All workers of a host together get as much as one that has it alone.
+    """
+    each = cluster.here if client is None else cluster.on_workers(client)
+    hosts: dict[str, list[str]] = {}
+    for address, worker in workers.items():
+        hosts.setdefault(str(worker.get("host")), []).append(address)
+    installed = list(each(usable, dict.fromkeys(workers, ())).values())
+    common = [name for name in installed[0] if all(name in names for names in installed)]
+    asked = {}
     for addresses in hosts.values():
         threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
-        for address, own in threads.items():  # those of a host as much as one that has it alone
-            part = usual_nbytes(sum(threads.values())) * own // sum(threads.values())
-            asked.append(
-                client.submit(
-                    measure,
-                    own,
-                    nbytes or part,
-                    repeat,
-                    None,
-                    common,
-                    workers=[address],
-                    allow_other_workers=False,
-                    pure=False,
-                )
-            )
-    found = slowest(client.gather(asked))
-    few = min(1.0, (nbytes or USUAL_NBYTES) / USUAL_NBYTES)
-    shared: dict[str, Any] = {
-        **disks_of(client, hosts, folder, int(few * DISK_NBYTES)),
-        **network_speeds(client, list(workers), nbytes or USUAL_NBYTES, repeat),
-    }
-    return replace(found, name=_cluster_name(hosts, found), **shared)
-
-
-def _cluster_name(hosts: dict[str, list[str]], found: Profile) -> str:
-    """Return the name of a cluster: its workers and hosts."""
-    workers, most = sum(map(len, hosts.values())), max(map(len, hosts.values()))
-    shared = f", up to {most} share one and its disk" if most > 1 else ""
-    where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
-    return f"{workers} workers on {where}{shared}: the slowest of {found.name}"
+        memory = sum(int(workers[address].get("memory_limit") or 0) for address in addresses)
+        every = sum(threads.values())
+        for address, own in threads.items():
+            part = nbytes or max(LEAST_NBYTES, usual_nbytes(every, memory) * own // every)
+            asked[address] = own, part, repeat, common
+    found = cluster.slowest(list(each(measure, asked).values()))
+    size = nbytes or USUAL_NBYTES
+    folder, few = config.get("bigfft.scratch.directory"), min(1.0, size / USUAL_NBYTES)
+    shared: dict[str, Any] = cluster.disk_speeds(
+        each, hosts, folder, int(few * cluster.DISK_NBYTES)
+    )
+    if client is not None:
+        shared |= cluster.network_speeds(client, list(workers), size, repeat)
+        where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
+        shared["name"] = f"{len(workers)} workers on {where}: the slowest of {found.name}"
+    return replace(found, **shared)

@@ -1,65 +1,65 @@
-"""Speeds of a cluster: the slowest of all workers, and what they share.
+"""Speeds of a cluster: the slowest of all workers, their disks, and the network between them.
 
-Workers share the network, the scheduler, and the disk of each host, measured through a client.
 Nearly every exchange waits for the last block of a round, so the slowest worker at each operation
-sets the pace: in copies that may be another worker than in FFTs.
+sets the pace: in copies that may be another worker than in FFTs. Workers share the network, the
+scheduler, and the disk of each host. One process is a cluster of one worker without a network.
 
-Imports the planner's profiles and this room.
+Imports the planner's profiles.
 """
 
+import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from dask_bigfft.calibration.system import DISK_NBYTES, was_read, written
-from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
+from dask_bigfft.planner.profile import Profile
 
-__all__ = ["disks_of", "hosts_of", "network_speeds", "slowest", "workers_of"]
-
-#: Bytes that each of many workers of a host writes, at least.
-DISK_EACH = 16 << 20
+#: Bytes that the disk of a host is tried with, and that each of its workers writes, at least.
+DISK_NBYTES, DISK_EACH = 256 << 20, 16 << 20
 
 #: Tasks, and pieces that travel between two workers, that are timed.
 TASKS, PIECES = 200, 64
 
-
-def workers_of(client: Any) -> dict[str, Any]:
-    """Return what a client's scheduler knows of its workers, by their addresses."""
-    found: dict[str, Any] = dict(client.scheduler_info(n_workers=-1)["workers"])
-    return found
-
-
 #: Prices in seconds, which are slower the larger they are; all others are speeds. Threads are those
 #: of the worker with most, as in plans.
 LARGER = frozenset(
-    {
-        "threads",
-        "run",
-        "move",
-        "start",
-        "task",
-        "tile",
-        "shard",
-        "exchange",
-        "pair",
-        "sent_task",
-        "sent_shard",
-        "shared_round",
-        "call",
-    }
+    {"threads", "run", "move", "start", "task", "tile", "shard", "exchange", "pair"}
+    | {"sent_task", "sent_shard", "shared_round", "call"}
 )
+
+#: Calls a function on each of some workers at the same time: arguments and results by address.
+Each = Callable[[Callable[..., Any], Mapping[str, tuple[Any, ...]]], dict[str, Any]]
+
+
+def here(work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Call a function in this process, which is the only worker: an `Each`."""
+    return {address: work(*given) for address, given in arguments.items()}
+
+
+def on_workers(client: Any) -> Each:
+    """Return the `Each` of a client's cluster."""
+
+    def each(work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        futures = [
+            client.submit(work, *given, workers=[address], allow_other_workers=False, pure=False)
+            for address, given in arguments.items()
+        ]
+        return dict(zip(arguments, client.gather(futures), strict=True))
+
+    return each
 
 
 def slowest(profiles: Sequence[Profile]) -> Profile:
     """Return the profile of a cluster of workers, which have at least one each.
 
-    Libraries are those that all workers have.
+    Libraries are those that all workers have. Devices count by their place in a worker. Pairs of
+    devices see each other in all workers that have both.
 
     Parameters
     ----------
@@ -72,80 +72,49 @@ def slowest(profiles: Sequence[Profile]) -> Profile:
     >>> found.copy, found.tile
     (2000000000.0, 2e-05)
     """
+    libraries = _by_key({(one.name, one.dtype): one for one in p.libraries} for p in profiles)
+    devices = _by_key(dict(enumerate(p.devices)) for p in profiles)
+    pairs = _by_key({(one.source, one.target): one for one in p.peers} for p in profiles)
+    having = {ends: sum(max(ends) < len(p.devices) for p in profiles) for ends in pairs}
     found: Profile = _slowest(profiles)
-    known = [{(one.name, one.dtype): one for one in profile.libraries} for profile in profiles]
-    common = [key for key in known[0] if all(key in of_worker for of_worker in known)]
     return replace(
         found,
-        libraries=tuple(_slowest([of_worker[key] for of_worker in known]) for key in common),
-        devices=_devices(profiles),
-        peers=_peers(profiles),
+        libraries=tuple(_slowest(o) for o in libraries.values() if len(o) == len(profiles)),
+        devices=tuple(map(_slowest, devices.values())),
+        peers=tuple(_slowest(o) for ends, o in sorted(pairs.items()) if len(o) == having[ends]),
     )
+
+
+def _by_key(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+    """Return the values of mappings by key."""
+    found = defaultdict(list)
+    for mapping in mappings:
+        for key, value in mapping.items():
+            found[key].append(value)
+    return found
 
 
 def _slowest(things: Sequence[Any]) -> Any:
     """Return the first of some values alike, with the slowest of each of their numbers."""
     worst: dict[str, Any] = {}
-    for field in fields(things[0]):
-        values = [getattr(one, field.name) for one in things]
-        if all(isinstance(value, int | float) for value in values) and not isinstance(
-            values[0], bool
-        ):
-            worst[field.name] = _worst(field.name, values)
+    for name, value in vars(things[0]).items():
+        if type(value) in (int, float):
+            values = [getattr(one, name) for one in things]
+            worst[name] = max(values) if name in LARGER else min(values)
     return replace(things[0], **worst)
 
 
-def _worst(name: str, values: Sequence[float]) -> float:
-    """The slowest of some numbers of a name."""
-    chosen: Callable[[Sequence[float]], float] = max if name in LARGER else min
-    return chosen(values)
-
-
-def _devices(profiles: Sequence[Profile]) -> tuple[DeviceProfile, ...]:
-    """Devices by their place in a worker: of each the slowest of all workers that have it."""
-    most = max(len(profile.devices) for profile in profiles)
-    return tuple(
-        _slowest([profile.devices[i] for profile in profiles if i < len(profile.devices)])
-        for i in range(most)
-    )
-
-
-def _peers(profiles: Sequence[Profile]) -> tuple[Peer, ...]:
-    """Pairs of devices that see each other in all workers that have both."""
-    found: dict[tuple[int, int], list[Peer]] = {}
-    for profile in profiles:
-        for pair in profile.peers:
-            found.setdefault((pair.source, pair.target), []).append(pair)
-    return tuple(
-        _slowest(pairs)
-        for ends, pairs in sorted(found.items())
-        if len(pairs) == sum(max(ends) < len(profile.devices) for profile in profiles)
-    )
-
-
-def hosts_of(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the addresses of the workers of each host.
-
-    >>> hosts_of({"a:1": {"host": "a"}, "b:1": {"host": "b"}, "a:2": {"host": "a"}})
-    {'a': ['a:1', 'a:2'], 'b': ['b:1']}
-    """
-    found: dict[str, list[str]] = {}
-    for address, info in workers.items():
-        found.setdefault(str(info.get("host")), []).append(address)
-    return found
-
-
-def disks_of(
-    client: Any, hosts: Mapping[str, list[str]], folder: str, nbytes: int = DISK_NBYTES
+def disk_speeds(
+    each: Each, hosts: Mapping[str, Sequence[str]], folder: str, nbytes: int = DISK_NBYTES
 ) -> dict[str, float]:
     """Return the bytes per second of the slowest host's disk: ``write`` and ``read``.
 
-    All workers write at the same time, and then all read, as they do in a run. What the workers of
-    a host move together is the speed of its disk, or its part of one that several hosts share.
+    All workers write at the same time, and then all read, as they do in a run. The workers of a
+    host move their bytes together, until the last of them is done.
 
     Parameters
     ----------
-    client : distributed.Client
+    each : Each
         Of the cluster.
     hosts : mapping of str to list of str
         Addresses of the workers of each host.
@@ -154,75 +123,73 @@ def disks_of(
     nbytes : int
         Bytes that the workers of a host write together.
     """
-    each = {
+    sizes = {
         address: max(min(nbytes, DISK_EACH), nbytes // len(addresses))
         for addresses in hosts.values()
         for address in addresses
     }
     name = f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
-    paths = {address: Path(folder) / f"{name}-{i}" for i, address in enumerate(each)}
-
-    def at_once(work: Any, *arguments: Mapping[str, Any]) -> dict[str, Any]:
-        asked = {
-            address: client.submit(
-                work,
-                path,
-                *(found[address] for found in arguments),
-                workers=[address],
-                allow_other_workers=False,
-                pure=False,
-            )
-            for address, path in paths.items()
-        }
-        return dict(zip(asked, client.gather(list(asked.values())), strict=True))
-
+    files = {address: (Path(folder) / f"{name}-{i}",) for i, address in enumerate(sizes)}
     try:
-        wrote, read = at_once(written, each), at_once(was_read)
+        wrote = each(written, {address: (*path, sizes[address]) for address, path in files.items()})
+        seconds = {"write": wrote, "read": each(was_read, files)}
     finally:
-        at_once(_removed)
+        each(_removed, files)
     return {
         what: min(
-            sum(each[a] for a in addresses) / max(seconds[a] for a in addresses)
-            for addresses in hosts.values()
+            sum(sizes[a] for a in host) / max(found[a] for a in host) for host in hosts.values()
         )
-        for what, seconds in (("write", wrote), ("read", read))
+        for what, found in seconds.items()
     }
+
+
+def written(path: Path, nbytes: int) -> float:
+    """Write a file of so many bytes; return the seconds until the disk has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = np.random.default_rng(0).bytes(min(nbytes, 1 << 24))
+    started = time.perf_counter()
+    with path.open("wb") as file:
+        for at in range(0, nbytes, len(part)):
+            file.write(part[: nbytes - at])
+        file.flush()
+        os.fsync(file.fileno())
+        wrote = time.perf_counter() - started
+        if hasattr(os, "posix_fadvise"):  # so that it comes from there when it is read
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return max(wrote, 1e-9)
+
+
+def was_read(path: Path) -> float:
+    """Read a file; return the seconds that took."""
+    started = time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while file.read(1 << 24):
+            pass
+    return max(time.perf_counter() - started, 1e-9)
 
 
 def _removed(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _array(nbytes: int) -> npt.NDArray[np.uint8]:
-    return np.ones(nbytes, np.uint8)
-
-
-def _total(arrays: Any) -> int:
-    return sum(len(array) for array in arrays)
-
-
 def _ring_seconds(client: Any, addresses: list[str], nbytes: int, pieces: int) -> float:
     """Seconds in which every worker gets arrays of the worker before it."""
-    made = {
-        address: [
-            client.submit(_array, nbytes, workers=[address], pure=False) for _ in range(pieces)
-        ]
-        for address in addresses
-    }
-    here = [client.submit(_total, m, workers=[a], pure=False) for a, m in made.items()]
-    client.gather(here)
-    nexts = [*addresses[1:], addresses[0]]
-    started = time.perf_counter()
-    taken = [
-        client.submit(_total, made[address], workers=[after], pure=False)
-        for address, after in zip(addresses, nexts, strict=True)
+    made = [
+        [client.submit(np.ones, nbytes, "u1", workers=[a], pure=False) for _ in range(pieces)]
+        for a in addresses
     ]
-    client.gather(taken)
-    return time.perf_counter() - started
+
+    def seconds(places: list[str]) -> float:
+        started, pairs = time.perf_counter(), zip(places, made, strict=True)
+        client.gather([client.submit(len, m, workers=[a], pure=False) for a, m in pairs])
+        return time.perf_counter() - started
+
+    seconds(addresses)  # until all is made
+    return seconds([*addresses[1:], addresses[0]])
 
 
 def network_speeds(client: Any, addresses: list[str], nbytes: int, repeat: int) -> dict[str, float]:
-    """Return what a `Profile` says of a cluster, by the names of its fields.
+    """Return the fields of a `Profile` that only a cluster has.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from dask_bigfft.cli.failures import Terminated, failure
 from dask_bigfft.cli.places import handled, place
 from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds, speed_rows
 from dask_bigfft.storage import targets
-from dask_bigfft.watch.display import Display, TextDisplay
+from dask_bigfft.watch.progress import Display, TextDisplay
 
 __all__ = ["main"]
 

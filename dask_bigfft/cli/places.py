@@ -15,7 +15,7 @@ import dask.array as da
 import dask.config
 
 from dask_bigfft.errors import DamagedShardError, refuse
-from dask_bigfft.watch.display import Display, LocalProgress
+from dask_bigfft.watch.progress import Display, LocalProgress
 
 __all__ = ["Place", "handled", "place", "waiting"]
 
@@ -42,11 +42,10 @@ class Place:
         stored: Any = da.store(result, target, lock=False, compute=False)
         try:
             if self.client is not None:
-                from distributed import futures_of
+                from dask_bigfft.cluster import following, wait_for
 
-                from dask_bigfft.cluster.follow import follow
-
-                follow(self.client, lambda: futures_of(self.client.persist(stored)), display)
+                with following(self.client, display):
+                    wait_for(self.client, self.client.persist(stored))
             elif display is None:
                 stored.compute()
             else:

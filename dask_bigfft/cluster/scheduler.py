@@ -1,55 +1,60 @@
-"""What the scheduler knows of transforms: how far each run is, and what workers have measured.
+"""The scheduler's plugin: how far each run is and what workers have measured, and who may ask.
 
 The plugin looks at graphs when they arrive, counts tasks as they end, and gathers the workers'
-counters from their heartbeats. It gives all of it out as names and numbers: to clients, to the
-page, to the JSON route and to Prometheus.
+counters from their heartbeats. It gives all of it out as names and numbers: to clients, to the page
+``/bigfft``, to ``/bigfft/json`` and as gauges for Prometheus.
+
+Routes are added to the web server that the scheduler has already, so its prefix, TLS and address
+hold for them, and nothing else listens. They take nothing in. Bokeh and prometheus_client are
+optional: without one, its route is left out. Private to distributed are here: the handlers, the
+routers and the metrics of workers; in `dashboard`: its Bokeh application.
 
 Imports `watch` and this room.
 """
 
+import contextlib
+import functools
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
+from weakref import WeakSet
 
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.http.utils import RequestHandler
 
-from dask_bigfft.cluster.devices import StreamWorkerPlugin
-from dask_bigfft.cluster.routes import add_routes, remove_routes
 from dask_bigfft.cluster.worker import METRIC, own_version
+from dask_bigfft.events import Total
+from dask_bigfft.gpu import find
 from dask_bigfft.graph.names import PLAN_NAME
-from dask_bigfft.planner.phases import phase_forecasts
-from dask_bigfft.record import WATCHED
-from dask_bigfft.watch.meter import Board, Meter
+from dask_bigfft.watch.progress import Board, Run
+from dask_bigfft.watch.report import added, phase_rows, times_run
 
-__all__ = ["WatchScheduler"]
-
-#: Totals by phase: count, bytes, seconds, first, last.
-Counters = dict[str, list[float]]
+try:
+    import prometheus_client
+    from prometheus_client.core import GaugeMetricFamily
+except ImportError:
+    prometheus_client = None  # type: ignore[assignment, unused-ignore]
+try:
+    from dask_bigfft.cluster import dashboard
+except ImportError:  # without bokeh
+    dashboard = None  # type: ignore[assignment, unused-ignore]
 
 
 class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
-    """Follows transforms on a scheduler.
-
-    Parameters
-    ----------
-    version : str
-        Of the package, where the client is.
-    """
+    """Follows transforms on a scheduler."""
 
     name = METRIC
     idempotent = True
 
-    def __init__(self, version: str) -> None:
-        self.version = version
-
     async def start(self, scheduler: Any) -> None:
         """Begin to look, answer clients, and show the page."""
         self.scheduler = scheduler
-        self.board = Board(time.time)
-        #: By address of a worker, also of one that has gone, and token of a plan.
-        self.seen: dict[str, dict[str, Counters]] = {}
-        self.baselines: dict[str, dict[str, Counters]] = {}
-        scheduler.handlers["bigfft_state"] = self.answer
+        self.board = Board()
+        #: `Record.counters` by address of a worker, also of one that has gone.
+        self.seen: dict[str, dict[str, list[list[Any]]]] = {}
+        scheduler.handlers["bigfft_state"] = self.state
         add_routes(scheduler)
 
     async def close(self) -> None:
@@ -57,91 +62,69 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         self.scheduler.handlers.pop("bigfft_state", None)
         remove_routes(self.scheduler)
 
-    async def answer(self, tokens: list[str] | None = None) -> dict[str, Any]:
-        """Return the state of all runs, or those of some plans, to a client."""
-        return self.state(None if tokens is None else set(tokens))
-
-    # --- hooks ------------------------------------------------------------------------------
-
     def update_graph(self, scheduler: Any, *, keys: Iterable[Any], **kwargs: Any) -> None:
-        """Take in a graph before its tasks run."""
-        for meter in self.board.expect(to_run(scheduler.tasks, keys)):
-            self._collect()
-            self.baselines[meter.token] = {
-                address: counters[meter.token]
-                for address, counters in self.seen.items()
-                if meter.token in counters
-            }
+        """Add a graph before its tasks run."""
+        self.board.expect(to_run(scheduler.tasks, keys))
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Take in that a task has changed its state."""
-        if finish == "processing":
-            self.board.begin(key)
-        elif finish == "memory":
-            self.board.add(key)
-        elif finish == "erred":
-            self.board.erred(key)
-        elif finish == "forgotten":
-            self.board.forgotten(key)
+        """Add that a task has changed its state."""
+        self.board.take(key, finish)
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
-        """Keep what a worker has measured that leaves."""
+        """Keep the measurements of a worker that leaves."""
         self._collect()
-
-    # --- what is given out ------------------------------------------------------------------
 
     def _collect(self) -> None:
         """Read the workers' last heartbeats."""
         for address, worker in self.scheduler.workers.items():
-            counters = worker.metrics.get(METRIC, {}).get("counters")
-            if counters:
-                self.seen.setdefault(address, {}).update(counters)
-        kept = self.board.meters.keys()
-        for plans in self.seen.values():
-            for token in plans.keys() - kept:
-                del plans[token]
-        self.seen = {address: plans for address, plans in self.seen.items() if plans}
-        for token in self.baselines.keys() - kept:
-            del self.baselines[token]
+            counters = worker.metrics.get(METRIC, {}).get("counters", {})
+            self.seen.setdefault(address, {}).update(counters)
+        self.seen = {
+            address: {token: rows for token, rows in plans.items() if token in self.board.runs}
+            for address, plans in self.seen.items()
+            if plans
+        }
 
-    def counters(self, token: str) -> dict[str, Counters]:
-        """Return what each worker has measured in the latest run of a plan."""
-        before = self.baselines.get(token, {})
-        found = {}
-        for address, plans in self.seen.items():
-            counters = without(plans.get(token, {}), before.get(address, {}))
-            if counters:
-                found[address] = counters
-        return found
-
-    def state(self, tokens: set[str] | None = None) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return all runs, the latest last, and all workers, as names and numbers."""
         self._collect()
-        meters = [m for m in self.board.meters.values() if tokens is None or m.token in tokens]
         return {
             "time": time.time(),
             "version": own_version(),
-            "runs": [self._run(meter) for meter in meters],
+            "runs": [self._run(run) for run in self.board.runs.values()],
             "workers": [self._worker(a, w) for a, w in self.scheduler.workers.items()],
         }
 
-    def _run(self, meter: Meter) -> dict[str, Any]:
-        counters = self.counters(meter.token)
+    def _run(self, run: Run) -> dict[str, Any]:
+        """Return the summary of a run, with its phases and the work of each worker in rounds."""
+        places = {
+            address: {(name, index): Total(*numbers) for name, index, *numbers in plans[run.token]}
+            for address, plans in self.seen.items()
+            if run.token in plans
+        }
+        totals = added(places.values())
+        times = times_run(run.plan, totals)
+        rounds = {
+            address: [total for (name, _), total in found.items() if name == "round"]
+            for address, found in places.items()
+        }
         return {
-            **meter.as_dict(),
-            "phases": phase_rows(meter, counters.values()),
+            **run.summary(),
+            "phases": [
+                {**asdict(row), "bytes_per_thread_second": row.speed}
+                for row in phase_rows(run.plan, totals)
+            ],
             "balance": {
                 address: {
-                    "nbytes": sum(v[1] for k, v in found.items() if k.startswith("round/")),
-                    "seconds": sum(v[2] for k, v in found.items() if k.startswith("round/")),
+                    "nbytes": sum(total.nbytes for total in found) // times,
+                    "seconds": sum(total.seconds for total in found) / times,
                 }
-                for address, found in counters.items()
+                for address, found in rounds.items()
             },
         }
 
     def _worker(self, address: str, worker: Any) -> dict[str, Any]:
-        told = worker.metrics.get(METRIC, {})
-        streams = worker.metrics.get(StreamWorkerPlugin.name, {})
+        told, devices = (worker.metrics.get(name, {}) for name in (METRIC, find.METRIC))
         return {
             "address": address,
             "name": str(worker.name),
@@ -150,8 +133,8 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
             "memory_limit": int(worker.memory_limit or 0),
             "version": told.get("version"),
             "arena": told.get("arena", {}),
-            "devices": streams.get("devices", []),
-            "devices_in_use": streams.get("in_use", 0),
+            "devices": devices.get("devices", []),
+            "devices_in_use": devices.get("in_use", 0),
         }
 
 
@@ -167,7 +150,7 @@ def to_run(known: Mapping[Any, Any], wanted: Iterable[Any]) -> list[tuple[Any, A
     known : mapping
         The scheduler's tasks.
     wanted : iterable of keys
-        What a client has asked for.
+        Results that a client has asked for.
     """
     found: dict[Any, Any] = {}
     rest = list(wanted)
@@ -182,46 +165,131 @@ def to_run(known: Mapping[Any, Any], wanted: Iterable[Any]) -> list[tuple[Any, A
     return list(found.items())
 
 
-def without(now: Mapping[str, list[float]], before: Mapping[str, list[float]]) -> Counters:
-    """Return counters less what they were before, phases that nothing was done for left out.
+# --- routes ---------------------------------------------------------------------------------
 
-    >>> without({"round/1": [3, 30, 0.3, 1.0, 2.0]}, {"round/1": [1, 10, 0.1, 1.0, 1.5]})
-    {'round/1': [2, 20, 0.2, 1.5, 2.0]}
+#: Schedulers whose web server has our routes: it cannot lose them again.
+_routed: WeakSet[Any] = WeakSet()
+
+
+def http_prefix(scheduler: Any) -> str:
+    """Return the prefix of a scheduler's routes, such as ``"/jupyter/dask"``, or ``""``.
+
+    The scheduler does not keep it: it is read off the route that every scheduler has.
     """
-    found = {}
-    for phase, (count, nbytes, seconds, first, last) in now.items():
-        c, n, s, _, end = before.get(phase, [0, 0, 0.0, 0.0, first])
-        if count > c:
-            found[phase] = [count - c, nbytes - n, round(seconds - s, 9), max(first, end), last]
+    application = scheduler.http_application
+    for router in (application.wildcard_router, application.default_router):
+        for rule in router.rules:
+            for inner in getattr(rule.target, "rules", [rule]):
+                pattern = getattr(getattr(inner.matcher, "regex", None), "pattern", "")
+                found = re.fullmatch(r"(.*)/health\$?", pattern)
+                if found:
+                    return found[1]
+    return ""
+
+
+class State(RequestHandler):  # type: ignore[misc, unused-ignore]
+    """All runs and workers as JSON; 404 where nobody watches any more."""
+
+    def get(self) -> None:
+        """Answer a request."""
+        plugin = self.server.plugins.get(METRIC)
+        if plugin is None:
+            self.send_error(404)
+        else:
+            self.write(plugin.state())
+
+
+def _has_pages(scheduler: Any) -> bool:
+    return dashboard is not None and bool(scheduler.http_application.applications)
+
+
+def _menu(scheduler: Any) -> list[str]:
+    """Return the pages in the menu of every page of the dashboard, which may be changed."""
+    return dashboard.menu_pages(scheduler) if _has_pages(scheduler) else []
+
+
+def add_routes(scheduler: Any) -> None:
+    """Add the routes to a scheduler's web server, if it has not got them."""
+    if scheduler not in _routed:
+        _routed.add(scheduler)
+        prefix = http_prefix(scheduler)
+        route = (rf"{prefix}/bigfft/json", State, {"dask_server": scheduler})
+        scheduler.http_application.add_handlers(".*$", [route])
+        if _has_pages(scheduler):
+            dashboard.add_page(scheduler, prefix)
+    pages = _menu(scheduler)
+    if METRIC not in pages:
+        pages.append(METRIC)
+    if prometheus_client is not None:
+        _gauges().schedulers.add(scheduler)
+
+
+def remove_routes(scheduler: Any) -> None:
+    """Take the page out of the menu; from now on the routes have nothing to give out."""
+    with contextlib.suppress(ValueError):
+        _menu(scheduler).remove(METRIC)
+    if prometheus_client is not None:
+        _gauges().schedulers.discard(scheduler)
+
+
+#: Labels and names of gauges by kind.
+GAUGES = {
+    "run": ("plan name state", "share left_seconds bytes_per_second flops_per_second"),
+    "phase": ("plan phase index", "bytes thread_seconds"),
+    "arena": ("worker", "lent_bytes idle_bytes"),
+    "device": ("worker device name", "busy_share memory_bytes budget_bytes"),
+}
+
+
+def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[float]]]:
+    """Yield kind, labels and values of gauges, as `GAUGES` lists them."""
+    for run in state["runs"]:
+        total, speeds = run["bytes_total"], [run["bytes_per_second"], run["flops_per_second"]]
+        share = run["bytes_done"] / total if total else 0.0
+        yield "run", [run["token"], run["name"], run["state"]], [share, run["left"] or 0.0, *speeds]
+        for row in run["phases"]:
+            labels = [run["token"], row["phase"], str(row["index"])]
+            yield "phase", labels, [row["nbytes"], row["seconds"]]
+    for worker in state["workers"]:
+        arena = worker["arena"]
+        sizes = [arena.get("lent_bytes", 0), arena.get("idle_bytes", 0)]
+        yield "arena", [worker["address"]], sizes
+        for place, device in enumerate(worker["devices"]):
+            values = [device["busy_share"], device["memory"], device["budget"]]
+            yield "device", [worker["address"], str(place), device["name"]], values
+
+
+class Gauges:
+    """Gauges of all schedulers of this process, for Prometheus."""
+
+    def __init__(self) -> None:
+        self.schedulers: WeakSet[Any] = WeakSet()
+
+    def collect(self) -> Iterator[Any]:
+        """Give the gauges as they are now."""
+        families = {
+            kind: [
+                GaugeMetricFamily(
+                    f"bigfft_{kind}_{name}",
+                    f"{kind}: {name}".replace("_", " "),
+                    labels=labels.split(),
+                )
+                for name in names.split()
+            ]
+            for kind, (labels, names) in GAUGES.items()
+        }
+        plugins = [scheduler.plugins.get(METRIC) for scheduler in self.schedulers]
+        for plugin in filter(None, plugins):
+            for kind, labels, values in samples(plugin.state()):
+                for family, value in zip(families[kind], values, strict=True):
+                    family.add_metric(labels, value)
+        for found in families.values():
+            yield from found
+
+
+@functools.cache
+def _gauges() -> Gauges:
+    """Return the gauges of this process; a registry takes each name once."""
+    found = Gauges()
+    prometheus_client.REGISTRY.register(found)
     return found
-
-
-def phase_rows(meter: Meter, places: Iterable[Counters]) -> list[dict[str, Any]]:
-    """Return what each phase of a run has done in all places, against the cost model's speed."""
-    limits = {
-        f"{phase.name}/{phase.index}": phase.bytes_per_second
-        for phase in phase_forecasts(meter.plan)
-    }
-    sums: dict[str, list[float]] = {}
-    for counters in places:
-        for phase, (count, nbytes, seconds, first, last) in counters.items():
-            c, n, s, begun, ended = sums.get(phase, [0, 0, 0.0, first, last])
-            sums[phase] = [c + count, n + nbytes, s + seconds, min(begun, first), max(ended, last)]
-    rows = []
-    for phase, (count, nbytes, seconds, first, last) in sums.items():
-        name, _, index = phase.partition("/")
-        rows.append(
-            {
-                "phase": name,
-                "index": int(index),
-                "count": int(count),
-                "nbytes": int(nbytes),
-                "seconds": seconds,
-                "first": first,
-                "last": last,
-                "bytes_per_second": nbytes / (last - first) if last > first else 0.0,
-                "bytes_per_thread_second": nbytes / seconds if seconds else 0.0,
-                "limit": limits.get(phase),
-            }
-        )
-    return sorted(rows, key=lambda row: (row["index"], WATCHED.index(row["phase"])))

@@ -1,16 +1,19 @@
-"""What a worker does for transforms beside running their tasks: it makes ready, and it counts.
+"""Plugins of workers: one makes a worker ready for transforms and counts what it does.
 
-`WatchWorker` configures the worker's arena and loads compiled code before the first task, and hands
-what the worker has measured to the scheduler with every heartbeat. Dask's own page of fine
-performance metrics shows the phases, too. `PrefaultPlugin` makes memory of the arena ready.
+`WatchWorker` opens devices, configures the arena and loads compiled code before the first task, in
+a thread, because these take seconds and the worker has to answer meanwhile. Its measurements go to
+the scheduler with every heartbeat, and to dask's page of fine performance metrics. `MemoryPlugin`
+makes host memory ready, which devices opened before have pinned.
 
-Imports `memory`, `record`, `events`, `planner` and `graph`.
+Devices, the arena and sinks belong to the process: where several workers share one
+(``processes=False``), the last that leaves gives them back.
+
+Imports `memory`, `events`, `planner`, `graph` and `gpu`.
 """
 
 import asyncio
-import logging
 import sys
-import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -20,7 +23,8 @@ from dask.local import get_sync
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import context_meter
 
-from dask_bigfft.events import PHASES, SUBPHASES, add_sink, remove_sink
+from dask_bigfft.events import PHASES, RECORD, SUBPHASES, add_sink, current_worker, remove_sink
+from dask_bigfft.gpu import find
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory.arena import default_arena
@@ -28,21 +32,16 @@ from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.record import RECORD, current_worker
 from dask_bigfft.transforms.spec import transform_spec
-
-__all__ = ["METRIC", "PrefaultPlugin", "WatchWorker", "digest", "make_ready", "warm_up"]
 
 #: Name of the plugins, and of the metric in a worker's heartbeats.
 METRIC = "bigfft"
 
-#: What dask's fine performance metrics get in seconds: parts that do not contain one another.
+#: Seconds of these go to dask's fine performance metrics: none contains another.
 _LEAVES = frozenset((*SUBPHASES, *PHASES, "lease_wait")) - {"round"}
 
-logger = logging.getLogger(__name__)
-
-_watching = 0
-_lock = threading.Lock()
+#: Addresses of the workers of this process that are watched. They share an event loop.
+_watched: set[str] = set()
 
 
 def digest(name: str, numbers: Mapping[str, Any]) -> None:
@@ -51,9 +50,9 @@ def digest(name: str, numbers: Mapping[str, Any]) -> None:
     They are told the time of each part of a round, and the bytes of every phase. Events that do not
     come from a task are left out.
     """
-    if current_worker() is None or (name not in _LEAVES and name != "round"):
+    if (name not in _LEAVES and name != "round") or current_worker() is None:
         return
-    label = f"bigfft-{name.replace('_', '-')}"
+    label = f"{METRIC}-{name.replace('_', '-')}"
     if name in _LEAVES and "seconds" in numbers:
         context_meter.digest_metric(label, float(numbers["seconds"]), "seconds")
     if "nbytes" in numbers:
@@ -63,20 +62,10 @@ def digest(name: str, numbers: Mapping[str, Any]) -> None:
 def warm_up() -> None:
     """Run small transforms, so that compiled code and FFT libraries are there when work comes."""
     compile_at_once()
-    for dtype in ("c16", "c8", "f8"):
+    for dtype, kind in (("c16", "fft"), ("c8", "fft"), ("f8", "rfft")):
         values = np.ones(64, dtype)
-        kind = "rfft" if values.dtype.kind == "f" else "fft"
-        spec = transform_spec(kind, values.shape, values.dtype)
-        request = Request(
-            chunks=((16,) * 4,),
-            wanted=None,
-            rounds=None,
-            variant="auto",
-            kernel="scipy",
-            max_rounds=4,
-            floor_bytes=1,
-        )
-        plan = find_plan(spec, request, Machine())
+        request = Request(chunks=((16,) * 4,), floor_bytes=1)
+        plan = find_plan(transform_spec(kind, values.shape, values.dtype), request, Machine())
         graph = build_graph(plan, "warm_up", "warm_up", "shared", False)
         graph |= {("warm_up", i): values[16 * i : 16 * i + 16] for i in range(4)}
         name = output_name(plan, "warm_up")
@@ -88,107 +77,92 @@ def own_version() -> str:
     return str(sys.modules["dask_bigfft"].__version__)
 
 
-def make_ready(worker: Any, nbytes: int, block: int) -> None:
-    """Take memory for blocks of some size, and touch it; the rest is a buffer of its own.
-
-    Buffers are lent to blocks of about their size: a single one would serve hardly any.
-    """
-    configure_arena(worker)
-    count, rest = divmod(nbytes, block)
-    arena, threads = default_arena(), worker.state.nthreads
-    arena.prefault(block, count=count, threads=threads)
-    arena.prefault(rest, threads=threads)
-
-
-class PrefaultPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
+class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     """Makes memory of a worker's arena ready before its first task: taken, and touched.
 
     Parameters
     ----------
-    nbytes : int
-        Bytes.
+    prefault, pinned : int
+        Bytes for all workers, and for those that have devices.
     block : int
-        Bytes of the blocks that it is for.
+        Bytes of the blocks that they are for.
     """
 
-    name = f"{METRIC}-prefault"
+    name = f"{METRIC}-memory"
     idempotent = True
 
-    def __init__(self, nbytes: int, block: int) -> None:
-        self.nbytes, self.block = nbytes, block
+    def __init__(self, prefault: int, pinned: int, block: int) -> None:
+        self.prefault, self.pinned, self.block = prefault, pinned, block
 
     async def setup(self, worker: Any) -> None:
         """Make the memory ready, in a thread."""
-        self.worker = worker
-        await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+        await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
 
-    def _prepare(self) -> None:
-        if self.nbytes:
-            make_ready(self.worker, self.nbytes, self.block)
+    def _prepare(self, worker: Any) -> None:
+        """Take buffers of the size of blocks, which alone fit them, and one for the rest."""
+        configure_arena(worker)
+        pinned = self.pinned if self.pinned and find.leases() is not None else 0
+        for nbytes in filter(None, (pinned, self.prefault)):
+            count, rest = divmod(nbytes, self.block)
+            default_arena().prefault(self.block, count=count, threads=worker.state.nthreads)
+            default_arena().prefault(rest, threads=worker.state.nthreads)
 
     def teardown(self, worker: Any) -> None:
         """Give back the memory that no block uses."""
-        if self.nbytes:
+        if self.prefault or self.pinned:
             default_arena().trim()
 
 
 class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
-    """Makes a worker ready for transforms and counts what it does.
-
-    Parameters
-    ----------
-    version : str
-        Of the package, where the client is.
-    """
+    """Makes a worker ready for transforms and counts what it does."""
 
     name = METRIC
     idempotent = True
 
-    def __init__(self, version: str) -> None:
-        self.version = version
-
     async def setup(self, worker: Any) -> None:
         """Prepare in a thread, so that the worker goes on answering."""
-        self.worker, here = worker, own_version()
-        if here != self.version:
-            logger.warning(
-                "Worker %s has dask_bigfft %s, the client that registered it has %s: install the "
-                "same version in both",
-                worker.address,
-                here,
-                self.version,
-            )
-        await asyncio.get_running_loop().run_in_executor(None, self._prepare)
-        worker.metrics[METRIC] = self.metrics
-        _listen(+1)
+        _watched.add(str(worker.address))
+        add_sink(digest)
+        #: When a heartbeat last told of a device, and its seconds of work until then.
+        self._told: dict[int, tuple[float, float]] = {}
+        self.devices = await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
+        worker.metrics |= {METRIC: self.metrics, find.METRIC: self.device_metrics}
 
-    def _prepare(self) -> None:
-        configure_arena(self.worker)
+    def _prepare(self, worker: Any) -> list[str]:
+        """Open the devices, and load compiled code; return the devices' names."""
+        found = find.leases()
+        configure_arena(worker)
         warm_up()
+        return [] if found is None else [engine.device.name for engine in found.engines]
 
     def metrics(self, worker: Any) -> dict[str, Any]:
-        """Return what the worker has measured, as plain numbers, for a heartbeat."""
+        """Return the worker's measurements, as plain numbers, for a heartbeat."""
         return {
             "version": own_version(),
             "counters": RECORD.counters(str(worker.address)),
             "arena": asdict(default_arena().counters()),
         }
 
+    def device_metrics(self, worker: Any) -> dict[str, Any]:
+        """Return the devices, and how much of each is used, for a heartbeat.
+
+        ``busy_share`` is the part of the time since the heartbeat before.
+        """
+        now, devices = time.perf_counter(), []
+        for place, use in enumerate(find.uses()):
+            then, busy = self._told.get(place, (now, use.busy_seconds))
+            share = (use.busy_seconds - busy) / (now - then) if now > then else 0.0
+            self._told[place] = now, use.busy_seconds
+            devices.append(asdict(use) | {"busy_share": min(1.0, max(0.0, share))})
+        return {"devices": devices, "in_use": find.in_use()}
+
     def teardown(self, worker: Any) -> None:
-        """Give back what the plugin has taken: its metric, what is remembered, idle memory."""
-        worker.metrics.pop(METRIC, None)
+        """Give back what the plugin has taken: metrics, counters, devices, idle memory."""
+        for name in (METRIC, find.METRIC):
+            worker.metrics.pop(name, None)
         RECORD.forget(str(worker.address))
-        if not _listen(-1):
-            default_arena().trim()
-
-
-def _listen(change: int) -> int:
-    """Count the workers of this process that are watched; return how many there are."""
-    global _watching
-    with _lock:
-        _watching = max(0, _watching + change)
-        if _watching:
-            add_sink(digest)
-        else:
+        _watched.discard(str(worker.address))
+        if not _watched:
             remove_sink(digest)
-        return _watching
+            find.release()
+            default_arena().trim()

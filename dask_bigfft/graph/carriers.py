@@ -6,7 +6,7 @@ sent knows that blocks will lie in different processes. Where a graph becomes ta
 then computed elsewhere after all, as by ``compute(scheduler="threads")``, works by `tasks`, and
 else stops with an error that names the setting.
 
-Imports `planner`, `exchange`, `record` and this room.
+Imports `planner`, `exchange`, `events` and this room.
 """
 
 import sys
@@ -17,10 +17,10 @@ from typing import Any
 import dask.config
 
 from dask_bigfft.errors import CarrierError
+from dask_bigfft.events import current_worker
 from dask_bigfft.graph.dask_private import array_expressions_enabled
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
-from dask_bigfft.record import current_worker
 
 __all__ = ["ON_GPUS", "p2p", "p2p_works", "resolved"]
 

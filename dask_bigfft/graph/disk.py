@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.events import during, emit
+from dask_bigfft.events import current_worker, during, emit
 from dask_bigfft.exchange.arriving import Arriving, fresh_block
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import packed, shard_sizes
@@ -41,7 +41,6 @@ from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]

@@ -8,9 +8,9 @@ import multiprocessing
 import threading
 from typing import Any
 
+from dask_bigfft.events import current_worker
 from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.scratch import Scratch
-from dask_bigfft.record import current_worker
 
 #: Seconds between two looks whether a cluster still needs a graph's scratch files.
 LOOK = 0.5

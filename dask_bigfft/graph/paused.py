@@ -4,7 +4,7 @@ A worker that holds too much memory is paused until it holds less. Where all wor
 are, and none works or gives memory back any more, nobody would ever go on. The tasks of transforms
 that wait there then fail, with the numbers.
 
-Imports `errors`, `memory` and `record`; calls methods of a distributed worker.
+Imports `errors`, `memory` and `events`; calls methods of a distributed worker.
 """
 
 import time
@@ -14,8 +14,8 @@ from distributed.core import Status, error_message
 from tornado.ioloop import PeriodicCallback
 
 from dask_bigfft.errors import ClusterError
+from dask_bigfft.events import current_worker
 from dask_bigfft.memory import default_arena
-from dask_bigfft.record import current_worker
 
 __all__ = ["watch_from_task", "watch_worker"]
 

@@ -4,7 +4,7 @@ Dask copies blocks one after the other into fresh memory. Blocks that lie end to
 memory are an array already; others are copied by several threads into memory of the arena. Either
 way the array's memory goes back to the arena when it dies, for the next transform.
 
-Imports `exchange`, `kernels`, `memory`, `record`, `threads` and this room.
+Imports `exchange`, `kernels`, `memory`, `events`, `threads` and this room.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.events import current_worker
 from dask_bigfft.exchange.common import whole_result
 from dask_bigfft.graph.dask_private import finalize
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import lend
-from dask_bigfft.record import current_worker
 from dask_bigfft.threads import task_threads
 
 __all__ = ["assembled"]

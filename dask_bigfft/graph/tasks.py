@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dask_bigfft import config
 from dask_bigfft.errors import CarrierError, VerificationError
-from dask_bigfft.events import during, emit
+from dask_bigfft.events import current_worker, during, emit
 from dask_bigfft.exchange.common import Common, lying, note_result, refuse_spent, spend
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
@@ -34,7 +34,6 @@ from dask_bigfft.graph.run import Run
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DEFAULT
-from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]

@@ -20,7 +20,7 @@ caller whose block runs alone asks for more (`FFTLibrary.using`). All libraries 
 - c2c of writeable memory returns its result in that memory; r2c and c2r leave their input alone;
 - any strides will do, single precision stays single, and an empty array never reaches the library.
 
-Imports NumPy, SciPy, `errors`, `events`, `memory` and `record`.
+Imports NumPy, SciPy, `errors`, `events` and `memory`.
 """
 
 import copy
@@ -47,9 +47,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from dask_bigfft.decomposition.tiles import LONG_BYTES
 from dask_bigfft.errors import ArgumentError, KernelError, refuse
-from dask_bigfft.events import measured
+from dask_bigfft.events import current_place, measured
 from dask_bigfft.memory.arena import ordinary_block
-from dask_bigfft.record import current_place
 
 __all__ = ["FFTLibrary", "Scale", "available", "get_library", "same_memory", "usable"]
 

@@ -1,38 +1,29 @@
-"""What a run took against what was forecast, as text and as a table; `timeline` has the picture.
+"""Reports of what a run took against what was forecast: text, tables and a picture of the threads.
 
 Seconds of a phase are those of one thread, threads added up; the forecast of a phase is that of the
 cost model, unfolded by `phase_forecasts`. Where a transform was computed several times, numbers are
-means over its runs, and the picture shows the last one.
+means over its runs, and the picture shows the last one. The cluster's page shows the same rows.
 
-Imports `planner`, `record` and this room.
+Imports `planner` and `events`.
 """
 
-import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
-from dask_bigfft.events import PHASES
+from dask_bigfft.events import PHASES, WATCHED, Phase, PlanRecord, Span, Total
 from dask_bigfft.planner.explain import budget_text, round_names
 from dask_bigfft.planner.phases import phase_forecasts
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
-from dask_bigfft.record import WATCHED, Phase, PlanRecord, Span, Total
-from dask_bigfft.watch.timeline import timeline
-
-__all__ = ["HEADINGS", "Report", "Row", "RunReport"]
 
 #: Headings of a report's rows.
 HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
 
-_PARTS = frozenset(WATCHED) - frozenset(PHASES)
-
-#: Phases that are done once for every block in every run.
-_COUNTED = frozenset({"round", "unpack"})
-
-#: Devices whose memory is printed one by one.
+#: Devices up to which the memory of each is printed.
 _MOST_DEVICES = 8
 
 
@@ -47,13 +38,14 @@ class Row:
     index : int
         Number of the round, or of the round that an exchange leads to, from 1.
     steps : str
-        The steps of the round.
+        The steps of a round.
     count, nbytes : int
         Blocks or shards, and bytes that were made.
     seconds : float
         Time of all threads.
-    forecast : float or None
-        The same by the cost model; None where it says nothing.
+    forecast, limit : float or None
+        The same by the cost model, and its bytes per second of a thread; None where it says
+        nothing.
     """
 
     phase: str
@@ -63,42 +55,78 @@ class Row:
     nbytes: int
     seconds: float
     forecast: float | None
+    limit: float | None
 
     @property
     def is_part(self) -> bool:
         """Whether the phase is a part of a round, whose time has it already."""
-        return self.phase in _PARTS
+        return self.phase not in PHASES
+
+    @property
+    def speed(self) -> float:
+        """Bytes per second of a thread; 0 where no time was measured."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
-        name = f"  {self.phase}" if self.is_part else f"{self.phase} {self.index}"
-        known = self.forecast is not None and self.forecast > 0
-        speed = f"{self.nbytes / self.seconds / 1e9:.2f}" if self.seconds else ""
         return (
-            name,
-            "" if self.is_part else self.steps,
+            f"  {self.phase}" if self.is_part else f"{self.phase} {self.index}",
+            self.steps,
             str(self.count),
             human_bytes(self.nbytes),
             human_seconds(self.seconds),
-            human_seconds(self.forecast) if known and self.forecast else "",
-            f"{self.seconds / self.forecast:.2f}" if known and self.forecast else "",
-            speed,
+            human_seconds(self.forecast) if self.forecast else "",
+            f"{self.seconds / self.forecast:.2f}" if self.forecast else "",
+            f"{self.speed / 1e9:.2f}" if self.seconds else "",
         )
+
+
+def added(places: Iterable[Mapping[Phase, Total]]) -> dict[Phase, Total]:
+    """Return the totals of several places together."""
+    found: dict[Phase, Total] = {}
+    for totals in places:
+        for phase, total in totals.items():
+            found[phase] = total.plus(found.get(phase))
+    return found
+
+
+def times_run(plan: Plan, totals: Mapping[Phase, Total]) -> int:
+    """Return how often a transform was computed: at least once."""
+    counts = [
+        totals["round", i].count / max(1, round_.target.blocks)
+        for i, round_ in enumerate(plan.rounds, 1)
+        if ("round", i) in totals
+    ]
+    return max(1, round(max(counts, default=1)))
+
+
+def phase_rows(plan: Plan, totals: Mapping[Phase, Total]) -> list[Row]:
+    """Return the phases of a plan in the order in which they come, as means over its runs."""
+    runs, names = times_run(plan, totals), round_names(plan)
+    forecasts = {(found.name, found.index): found for found in phase_forecasts(plan)}
+    rows = []
+    for phase in sorted(totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
+        (name, index), total, forecast = phase, totals[phase], forecasts.get(phase)
+        steps = f"{{{names[index - 1]}}}" if name == "round" and index <= len(names) else ""
+        count, nbytes, seconds = total.count // runs, total.nbytes // runs, total.seconds / runs
+        model = (None, None) if forecast is None else (forecast.seconds, forecast.bytes_per_second)
+        rows.append(Row(name, index, steps, count, nbytes, seconds, *model))
+    return rows
 
 
 @dataclass(frozen=True, repr=False)
 class RunReport:
-    """What one transform took.
+    """Measurements of one transform.
 
     Parameters
     ----------
     plan : Plan
-        What was done.
+        The plan that ran.
     token : str
         Of the plan in task names.
     places : dict of str to PlanRecord
-        What was measured, by worker; an empty name is this process.
+        Measurements by worker; an empty name is this process.
     """
 
     plan: Plan
@@ -107,98 +135,50 @@ class RunReport:
 
     @cached_property
     def totals(self) -> dict[Phase, Total]:
-        """What each phase has done in all places and runs."""
-        found: dict[Phase, Total] = {}
-        for record in self.places.values():
-            for phase, total in record.totals.items():
-                old = found.get(phase)
-                if old is None:
-                    found[phase] = Total(
-                        total.count, total.nbytes, total.seconds, total.first, total.last
-                    )
-                    continue
-                old.count += total.count
-                old.nbytes += total.nbytes
-                old.seconds += total.seconds
-                old.first, old.last = min(old.first, total.first), max(old.last, total.last)
-        return found
+        """The totals of each phase in all places and runs."""
+        return added(record.totals for record in self.places.values())
 
     @cached_property
     def runs(self) -> int:
         """How often the transform was computed."""
-        counts = [
-            self.totals[("round", i)].count / max(1, round_.target.blocks)
-            for i, round_ in enumerate(self.plan.rounds, 1)
-            if ("round", i) in self.totals
-        ]
-        return max(1, round(max(counts, default=1)))
+        return times_run(self.plan, self.totals)
 
     @cached_property
     def spans(self) -> list[Span]:
         """The phases of the last run, block by block, as far as they are remembered.
 
-        Every run does as many rounds and unpacks as many blocks; of what travels each may send
-        other shards, so there it is the time that tells.
+        They end after all rounds and unpacks of earlier runs, of which each run does as many.
         """
-        found: list[Span] = []
-        before = [0.0]  # when what earlier runs did came to its end
         everything = [span for record in self.places.values() for span in record.spans]
-        everything.sort(key=lambda span: (span.phase, span.index, span.stop))
-        counted = (span for span in everything if span.phase in _COUNTED)
-        for _, group in itertools.groupby(counted, key=lambda span: (span.phase, span.index)):
-            spans = list(group)
-            last = math.ceil(len(spans) / self.runs)
-            found += spans[-last:]
-            before += [span.stop for span in spans[:-last]]
-        found += [s for s in everything if s.phase not in _COUNTED and s.stop > max(before)]
-        return sorted(found, key=lambda span: span.start)
+        stops: dict[Phase, list[float]] = defaultdict(list)
+        for span in everything:
+            if span.phase in ("round", "unpack"):
+                stops[span.phase, span.index].append(span.stop)
+        before = [
+            stop
+            for found in stops.values()
+            for stop in sorted(found)[: -math.ceil(len(found) / self.runs)]
+        ]
+        latest = max(before, default=0.0)
+        return sorted((s for s in everything if s.stop > latest), key=lambda span: span.start)
 
     @property
     def seconds(self) -> float:
         """Time from the first block to the last one of the last run."""
-        if not self.spans:
-            return 0.0
-        return max(span.stop for span in self.spans) - self.spans[0].start
+        first = self.spans[0].start if self.spans else 0.0
+        return max((span.stop for span in self.spans), default=0.0) - first
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         """The phases in the order in which they come."""
-        forecasts = {(p.name, p.index): p.seconds for p in phase_forecasts(self.plan)}
-        names = round_names(self.plan)
-        rows = []
-        order = sorted(self.totals, key=lambda phase: (phase[1], WATCHED.index(phase[0])))
-        for phase in order:
-            total, (name, index) = self.totals[phase], phase
-            steps = f"{{{names[index - 1]}}}" if name == "round" and index <= len(names) else ""
-            rows.append(
-                Row(
-                    name,
-                    index,
-                    steps,
-                    total.count // self.runs,
-                    total.nbytes // self.runs,
-                    total.seconds / self.runs,
-                    forecasts.get(phase),
-                )
-            )
-        return rows
-
-    @property
-    def busy_seconds(self) -> float:
-        """Time of all threads in a run."""
-        return sum(row.seconds for row in self.rows if not row.is_part)
-
-    @property
-    def rss_peak(self) -> int:
-        """Most memory that a process held at the end of a phase, above what it held before."""
-        return max((r.rss_peak - r.rss_before for r in self.places.values()), default=0)
+        return phase_rows(self.plan, self.totals)
 
     @property
     def device_peaks(self) -> dict[tuple[str, int], int]:
         """Most bytes that were in use of each device, by the worker's address and its number.
 
-        Devices are numbered from 0 in each process; an empty address is this process. What FFT
-        libraries take beside the data counts as far as it is known.
+        Devices are numbered from 0 in each process; an empty address is this process. Memory that
+        FFT libraries take beside the data counts as far as it is known.
         """
         return {
             (place, device): nbytes
@@ -206,62 +186,27 @@ class RunReport:
             for device, nbytes in sorted(record.devices.items())
         }
 
-    @property
     def _peaks_text(self) -> str:
-        peaks, texts = self.device_peaks, list[str]()
-        workers = {place: number for number, place in enumerate(sorted(self.places))}
-        for (place, device), nbytes in itertools.islice(peaks.items(), _MOST_DEVICES):
-            whose = f" of worker {workers[place]}" if place else ""
-            texts.append(f"{human_bytes(nbytes)} of device {device}{whose}")
-        if len(peaks) > len(texts):
-            most = human_bytes(max(peaks.values()))
-            texts.append(f"and so on: {len(peaks)} devices, {most} of one of them")
-        return f"at most {', '.join(texts)}"
-
-    @property
-    def summary(self) -> list[tuple[str, str]]:
-        """Forecast against measured for the whole transform, as names and values."""
-        plan, seconds = self.plan, self.seconds
-        forecast = plan.expected
-        lanes = len({(span.place, span.lane) for span in self._in_tasks})
-        speed = human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"
-        rows = [
-            (
-                "time",
-                f"{human_seconds(seconds)} from the first block to the last; forecast "
-                f"{human_seconds(forecast.seconds)}",
-            ),
-            ("speed", speed),
-            ("threads", f"{lanes}, busy {100 * self.busy_share:.0f} % of the time"),
-            (
-                "memory",
-                f"{human_bytes(max(0, self.rss_peak))} more at most in a process; forecast "
-                f"{budget_text(plan)}",
-            ),
+        peaks, workers = self.device_peaks, sorted(self.places)
+        if len(peaks) > _MOST_DEVICES:
+            return f"at most {human_bytes(max(peaks.values()))} of one of {len(peaks)} devices"
+        texts = [
+            f"{human_bytes(nbytes)} of device {device}"
+            + (f" of worker {workers.index(place)}" if place else "")
+            for (place, device), nbytes in peaks.items()
         ]
-        rows.append(("kernel", plan.fallback or plan.kernel))
-        if self.shares:
-            rows.append(("devices", self._shares_text))
-        if self.device_peaks:
-            rows.append(("on cards", self._peaks_text))
-        if self.runs > 1:
-            rows.append(("runs", f"{self.runs}; phases are their means"))
-        if not self.totals:
-            rows = [("nothing", "was measured here: has it been computed?")]
-        return rows
+        return f"at most {', '.join(texts)}" if texts else ""
 
     @property
     def shares(self) -> dict[int, float]:
-        """What part devices did of each round, from 1, that CPU threads and devices shared."""
-        found = {}
-        for index in range(1, len(self.plan.rounds) + 1):
-            parts = [self.totals.get((name, index)) for name in ("round_cpu", "round_device")]
-            cpu, device = (0 if part is None else part.nbytes for part in parts)
-            if cpu + device:
-                found[index] = device / (cpu + device)
-        return found
+        """Part of each round, from 1, that devices did where CPU threads shared it with them."""
+        nbytes = {(row.phase, row.index): row.nbytes for row in self.rows}
+        both = {
+            index: (nbytes.get(("round_cpu", index), 0), nbytes.get(("round_device", index), 0))
+            for index in range(1, len(self.plan.rounds) + 1)
+        }
+        return {index: gpu / (cpu + gpu) for index, (cpu, gpu) in both.items() if cpu + gpu}
 
-    @property
     def _shares_text(self) -> str:
         planned = {one.index: one.share for one in self.plan.expected.rounds if self.plan.shares}
         return ", ".join(
@@ -270,28 +215,45 @@ class RunReport:
             for index, share in self.shares.items()
         )
 
-    @property
-    def busy_share(self) -> float:
-        """Part of the time that threads spent in tasks of the last run."""
-        spans = self._in_tasks
-        whole = self.seconds * len({(span.place, span.lane) for span in spans})
-        return sum(span.stop - span.start for span in spans) / whole if whole else 0.0
+    def _threads(self) -> tuple[int, float]:
+        """Return how many threads the last run had, and the part of its time that they worked.
+
+        A worker sends beside its tasks.
+        """
+        spans = [span for span in self.spans if span.phase != "send"]
+        count = len({(span.place, span.lane) for span in spans})
+        whole = self.seconds * count
+        return count, sum(span.stop - span.start for span in spans) / whole if whole else 0.0
 
     @property
-    def _in_tasks(self) -> list[Span]:
-        """Spans of the last run in threads of tasks: what a worker sends goes beside these."""
-        return [span for span in self.spans if span.phase != "send"]
+    def summary(self) -> list[tuple[str, str]]:
+        """Forecast against measured for the whole transform, as names and values."""
+        if not self.totals:
+            return [("nothing", "was measured here: has it been computed?")]
+        plan, seconds, forecast = self.plan, self.seconds, self.plan.expected
+        taken, expected = human_seconds(seconds), human_seconds(forecast.seconds)
+        threads, busy = self._threads()
+        more = max(record.rss_peak - record.rss_before for record in self.places.values())
+        held = f"{human_bytes(max(0, more))} more at most in a process"
+        rows = [
+            ("time", f"{taken} from the first block to the last; forecast {expected}"),
+            ("speed", human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"),
+            ("threads", f"{threads}, busy {100 * busy:.0f} % of the time"),
+            ("memory", f"{held}; forecast {budget_text(plan)}"),
+            ("kernel", plan.fallback or plan.kernel),
+            ("devices", self._shares_text()),
+            ("on GPUs", self._peaks_text()),
+            ("runs", f"{self.runs}; phases are their means" if self.runs > 1 else ""),
+        ]
+        return [row for row in rows if row[1]]
 
     @property
     def title(self) -> str:
-        """What was transformed, and in which rounds."""
+        """The transform and its rounds."""
         spec = self.plan.spec
         return f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {self.plan.notation}"
 
     def __repr__(self) -> str:
-        return f"RunReport<{self.title}>"
-
-    def __str__(self) -> str:
         lines = [self.title, *(f"  {name:9}{value}" for name, value in self.summary)]
         if self.totals:
             lines += ["", *_columns([HEADINGS, *(row.cells for row in self.rows)])]
@@ -302,25 +264,16 @@ class RunReport:
         return timeline(self.plan, self.spans, self.seconds)
 
     def _repr_html_(self) -> str:
-        summary = "".join(
-            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>"
-            for name, value in self.summary
-        )
-        head = "".join(f"<th>{escape(name)}</th>" for name in HEADINGS)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) + "</tr>"
-            for row in self.rows
-        )
-        table = f"<table><tr>{head}</tr>{rows}</table>" if self.totals else ""
+        rows = [HEADINGS, *(row.cells for row in self.rows)] if self.totals else []
         return (
-            f"<div><p><b>{escape(self.title)}</b></p><table>{summary}</table>{table}"
+            f"<div><p><b>{escape(self.title)}</b></p>{_table(self.summary)}{_table(rows)}"
             f'<div style="overflow-x:auto">{self.timeline()}</div></div>'
         )
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What all transforms of an array took: prints as text, shows itself in a notebook.
+    """Measurements of all transforms of an array: prints as text, shows itself in a notebook.
 
     Parameters
     ----------
@@ -331,10 +284,7 @@ class Report:
     runs: tuple[RunReport, ...]
 
     def __repr__(self) -> str:
-        return f"Report<{', '.join(run.title for run in self.runs)}>"
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self.runs))
+        return "\n\n".join(map(repr, self.runs))
 
     def _repr_html_(self) -> str:
         return "".join(run._repr_html_() for run in self.runs)
@@ -344,9 +294,88 @@ class Report:
         return "\n".join(run.timeline() for run in self.runs)
 
 
+def _table(rows: Iterable[Sequence[str]]) -> str:
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
 def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         texts = [cell.ljust(w) for cell, w in zip(row[:2], widths[:2], strict=True)]
         numbers = [cell.rjust(w) for cell, w in zip(row[2:], widths[2:], strict=True)]
         yield "  " + "  ".join([*texts, *numbers]).rstrip()
+
+
+# --- the picture ----------------------------------------------------------------------------
+
+#: Colours of rounds in the picture, and that of exchanges (Okabe and Ito, 2008).
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+_EXCHANGE = "#999999"
+
+#: Width of the picture, height of a thread, left margin, and top, in pixels; threads shown.
+_WIDTH, _LANE, _MARGIN, _TOP, _MOST_LANES = 900, 14, 120, 24, 32
+
+
+def _colour(phase: str, index: int) -> str:
+    return _COLOURS[(index - 1) % len(_COLOURS)] if phase == "round" else _EXCHANGE
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}" '
+        f'fill="currentColor">{escape(text)}</text>'
+    )
+
+
+def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
+    """Return the spans of a run, which took some seconds, as a picture (SVG); "" without spans."""
+    if not spans:
+        return ""
+    lanes = sorted({(span.place, span.lane) for span in spans})
+    places = sorted({place for place, _ in lanes})
+    tops = {lane: _TOP + _LANE * number for number, lane in enumerate(lanes[:_MOST_LANES])}
+    start, inside = spans[0].start, _WIDTH - _MARGIN - 10
+    scale = inside / max(seconds, 1e-9)
+    drawn = _legend(plan, spans)
+    for (place, lane), y in tops.items():
+        name = f"worker {places.index(place)}, thread {lane}" if place else f"thread {lane}"
+        drawn.append(_text(_MARGIN - 6, y + 10, name, "end"))
+    for span in spans:
+        if (y := tops.get((span.place, span.lane), 0)) > 0:
+            x, width = _MARGIN + (span.start - start) * scale, (span.stop - span.start) * scale
+            taken = f"{human_seconds(span.stop - span.start)}, {human_bytes(span.nbytes)}"
+            drawn.append(
+                f'<rect x="{x:.2f}" y="{y}" width="{max(width, 0.3):.2f}" height="{_LANE - 3}" '
+                f'fill="{_colour(span.phase, span.index)}">'
+                f"<title>{span.phase} {span.index}: {taken}</title></rect>"
+            )
+    bottom = _TOP + _LANE * len(tops)
+    for i in range(6):
+        label, anchor = human_seconds(seconds * i / 5) if i else "0", "middle" if i < 5 else "end"
+        drawn.append(_text(_MARGIN + inside * i / 5, bottom + 16, label, anchor))
+    height = bottom + 40
+    if len(lanes) > len(tops):
+        drawn.append(_text(_MARGIN, bottom + 32, f"{len(lanes) - len(tops)} threads not shown"))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+        f'viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="phases over time">'
+        f"{''.join(drawn)}</svg>"
+    )
+
+
+def _legend(plan: Plan, spans: Sequence[Span]) -> list[str]:
+    names, phases = round_names(plan), sorted({(s.phase, s.index) for s in spans})
+    items = [
+        (f"round {i} {{{names[i - 1]}}}" if i <= len(names) else f"round {i}", _colour(phase, i))
+        for phase, i in phases
+        if phase == "round"
+    ]
+    if len(items) < len(phases):
+        items.append(("exchange", _EXCHANGE))
+    drawn, x = [], float(_MARGIN)
+    for name, colour in items:
+        drawn.append(f'<rect x="{x:.0f}" y="6" width="10" height="10" fill="{colour}"/>')
+        drawn.append(_text(x + 14, 15, name))
+        x += 30 + 7 * len(name)
+    return drawn

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import dask
 import dask.array as da
-import numpy as np
 import pytest
 
 import dask_bigfft
 from dask_bigfft import calibration, kept
-from dask_bigfft.calibration import threads
-from dask_bigfft.calibration.system import disk_speeds, page_speed
+from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
@@ -25,7 +23,7 @@ from dask_bigfft.testing.devices import simulated_devices
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
-    monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: ["scipy"])
+    monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: {"scipy": "1"})
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path
 
@@ -41,33 +39,17 @@ def test_known_prices_are_found_again():
         LibrarySpeeds("scipy", "complex128", 3e9, 1e9),
         LibrarySpeeds("scipy", "complex64", 5e9, 2e9),
     )
-    known = Profile(
-        "known",
-        2,
-        copy=4e9,
-        run=2e-8,
-        move=3e-10,
-        start=2e-3,
-        task=2e-4,
-        tile=5e-5,
-        shard=3e-5,
-        exchange=2e-3,
-        pair=0.0,
-        libraries=libraries,
-    )
+    prices = {"run": 2e-8, "move": 3e-10, "start": 2e-3, "task": 2e-4, "tile": 5e-5}
+    prices |= {"shard": 3e-5, "exchange": 2e-3, "pair": 0.0}
+    known = Profile("known", 2, copy=4e9, libraries=libraries, **prices)
     runs = []
     for dtype in threads.DTYPES:
         for problem in threads.problems(1 << 21, 2, few=False):
-            real = np.empty(0, dtype).real.dtype if problem.kind == "rfftn" else np.dtype(dtype)
-            rows = -(-problem.shape[0] // problem.blocks)
-            x = da.zeros(problem.shape, chunks=(rows, *problem.shape[1:]), dtype=real)
-            plan = dask_bigfft.plan(
-                x, problem.kind, axes=problem.axes, kernel="scipy", device="cpu"
-            )
+            options = {"axes": problem.axes, "kernel": "scipy", "device": "cpu"}
+            plan = dask_bigfft.plan(problem.array(dtype), problem.kind, **options)
             seconds = plan.forecast(known, threads=2).seconds
             runs.append(threads.Run(plan, seconds, "scipy", dtype))
-    usual = dict(threads.PRICES)
-    found = threads.fitted(runs, 2, usual, {(one.name, one.dtype): 2e9 for one in libraries})
+    found = threads.fitted(runs, 2, {(one.name, one.dtype): 2e9 for one in libraries})
     made = Profile("found", 2, pair=0.0, **found)
     for run in runs:  # prices that are told apart badly may differ, what they say together not
         again = run.plan.forecast(made, threads=2).seconds
@@ -77,8 +59,8 @@ def test_known_prices_are_found_again():
 
 
 def test_pages_and_the_disk(tmp_path):
-    assert 1e5 < page_speed(2, 1 << 20) < 1e13
-    found = disk_speeds(tmp_path / "new", 1 << 20)
+    assert 1e5 < threads.page_speed(2, 1 << 20) < 1e13
+    found = cluster.disk_speeds(cluster.here, {"": [""]}, str(tmp_path / "new"), 1 << 20)
     assert min(found["write"], found["read"]) > 1e5
     assert not list((tmp_path / "new").iterdir())
 
@@ -144,19 +126,15 @@ def test_what_is_damaged_or_foreign_is_reported_and_ignored(folder, caplog, cont
     assert text in caplog.text
 
 
-def test_a_named_file_that_is_not_there_is_reported(folder, caplog, tmp_path):
-    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "none.json")}):
-        assert machine().profile == DEFAULT
-    assert "does not exist" in caplog.text
-
-
-@pytest.mark.parametrize("content", ["{", '{"schema": 3, "machine": 0}'])
+@pytest.mark.parametrize("content", [None, "{", '{"schema": 3, "machine": 0}'])
 def test_a_named_file_that_cannot_be_used_is_reported_once(folder, caplog, tmp_path, content):
     path = tmp_path / "old.json"
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     with dask.config.set({"bigfft.planner.profile": str(path)}):
         assert machine().profile == machine().profile == DEFAULT
-    assert caplog.text.count("old.json cannot be used") == 1
+    assert caplog.text.count("old.json cannot be used") == (content is not None)
+    assert ("does not exist" in caplog.text) == (content is None)
 
 
 def test_a_better_file_is_read_when_it_comes(folder):
@@ -167,11 +145,6 @@ def test_a_better_file_is_read_when_it_comes(folder):
     assert machine().profile.task == 1.25
 
 
-def test_bad_arguments(folder, tmp_path):
-    with pytest.raises(TypeError, match="client"):
-        dask_bigfft.calibrate("tcp://127.0.0.1:1")
-
-
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     folder, tmp_path, monkeypatch, capsys
 ):
@@ -179,13 +152,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     monkeypatch.setattr(calibration, "measure", None)
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    for path in ("file/p.json", "none/p.json", tmp_path / "none" / "deep" / "p.json"):
-        with pytest.raises(ArgumentError, match=r"`path`=.*in a folder that exists, which .* is n"):
+    for path in ("file/p.json", "none/p.json", tmp_path / "none" / "p.json", tmp_path, "a\0b"):
+        with pytest.raises(ArgumentError, match="`path`="):
             dask_bigfft.calibrate(path=path)
-    with pytest.raises(ArgumentError, match=r"`path`=.*a file that can be written"):
-        dask_bigfft.calibrate(path=tmp_path)
-    with pytest.raises(ArgumentError, match=r"`path`='a\\x00b' .* without null bytes"):
-        dask_bigfft.calibrate(path="a\0b")
     with pytest.raises(ArgumentTypeError, match=r"`path`=3 .* need the path of a file"):
         dask_bigfft.calibrate(path=3)
     assert main(["calibrate", "--output", "none/p.json"]) == 2
@@ -194,22 +163,19 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind"),
+    ("name", "value", "kind"),
     [
-        ({"nbytes": 0}, ArgumentError),
-        ({"nbytes": -5}, ArgumentError),
-        ({"repeat": 0}, ArgumentError),
-        ({"nbytes": "1 MiB"}, ArgumentTypeError),
-        ({"nbytes": 1e6}, ArgumentTypeError),
-        ({"repeat": True}, ArgumentTypeError),
-        ({"repeat": None}, ArgumentTypeError),
+        *(("nbytes", value, ArgumentError) for value in (0, -5)),
+        *(("nbytes", value, ArgumentTypeError) for value in ("1 MiB", 1e6)),
+        ("repeat", 0, ArgumentError),
+        *(("repeat", value, ArgumentTypeError) for value in (True, None)),
+        ("client", "tcp://127.0.0.1:1", ArgumentTypeError),
     ],
 )
-def test_numbers_are_refused_by_name_before_anything_is_measured(monkeypatch, arguments, kind):
+def test_numbers_are_refused_by_name_before_anything_is_measured(monkeypatch, name, value, kind):
     monkeypatch.setattr(calibration, "measure", None)
-    ((name, value),) = arguments.items()
-    with pytest.raises(kind, match=f"`{name}`={value!r} is not allowed: need an integer of at"):
-        dask_bigfft.calibrate(**arguments)
+    with pytest.raises(kind, match=f"`{name}`={value!r} is not allowed"):
+        dask_bigfft.calibrate(**{name: value})
 
 
 def test_command_line(folder, capsys, monkeypatch):

@@ -1,16 +1,14 @@
 """Calibration of a cluster: what all its workers have, the slowest of each, and what they share."""
 
-from concurrent.futures import Future
 from dataclasses import fields, replace
 
 import dask
 import dask.array as da
 import pytest
-from distributed import Client, LocalCluster
+from support import local
 
 import dask_bigfft
-from dask_bigfft import calibration
-from dask_bigfft.calibration import cluster
+from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.kernels import libraries
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
@@ -23,22 +21,15 @@ def machine():
 
 @pytest.fixture(scope="module")
 def client():
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as found,
-        Client(found) as made,
-    ):
-        yield made
+    with local(processes=True) as found:
+        yield found
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
-    with dask.config.set(
-        {
-            "bigfft.wisdom.directory": str(tmp_path / "wisdom"),
-            "bigfft.scratch.directory": str(tmp_path / "scratch"),
-        }
-    ):
+    folders = {"wisdom": str(tmp_path / "wisdom"), "scratch": str(tmp_path / "scratch")}
+    with dask.config.set({f"bigfft.{name}.directory": path for name, path in folders.items()}):
         yield tmp_path
 
 
@@ -54,9 +45,9 @@ def test_a_cluster_has_its_own(client, folder):
     client.run(only, ["scipy", "ducc0"], workers=[other])
     found = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)
     assert {(library.name, library.dtype) for library in found.libraries} == {
-        (name, dtype) for name in ("scipy", "ducc0") for dtype in calibration.DTYPES
+        (name, dtype) for name in ("scipy", "ducc0") for dtype in threads.DTYPES
     }
-    assert found.name.startswith("2 workers on 1 host, up to 2 share one and its disk: the slowest")
+    assert found.name.startswith("2 workers on 1 host: the slowest of ")
     assert found.threads == 1
     assert found.network > 0
     assert 0 < found.sent_task < 1
@@ -72,62 +63,51 @@ def test_a_cluster_has_its_own(client, folder):
 
 
 class Hosts:
-    """A client of workers whose disks have a speed, which all workers of a host share at a time.
+    """Workers whose disks have a speed, which all workers of a host share at a time."""
 
-    `events` are names of what was done, worker by worker, and how many were asked for it before
-    somebody waited for an answer.
-    """
-
-    def __init__(self, hosts, speeds, monkeypatch, full=None):
+    def __init__(self, hosts, speeds, full=None):
         self.hosts, self.speeds, self.full = hosts, speeds, full
-        self.asked, self.files, self.sizes, self.rounds = [], {}, {}, []
-        for name in ("written", "was_read"):
-            monkeypatch.setattr(cluster, name, name)
+        self.files, self.sizes, self.rounds = {}, {}, []
 
-    def submit(self, work, path, *arguments, workers, allow_other_workers, pure):
-        assert not allow_other_workers
-        self.asked.append((work, path, arguments, workers[0]))
-        return Future()
-
-    def gather(self, futures):
-        self.rounds.append([asked[0] for asked in self.asked])
-        now, self.asked = self.asked, []
-        assert len(futures) == len(now)
-        answers = []
-        for work, path, arguments, address in now:
-            if work == "written":
+    def each(self, work, arguments):
+        self.rounds.append((work, len(arguments)))
+        answers = {}
+        for address, (path, *nbytes) in arguments.items():
+            if work is cluster.written:
                 if address == self.full:
                     raise OSError("no space")
-                self.files[path], self.sizes[address] = address, arguments[0]
-            elif callable(work):
+                self.files[path], self.sizes[address] = address, nbytes[0]
+            elif work is not cluster.was_read:
                 self.files.pop(path, None)
+        for address in arguments:
             host = next(name for name, found in self.hosts.items() if address in found)
             every = [i for i in self.hosts[host] if i in self.sizes]
             share = sum(self.sizes[i] for i in every) / self.speeds[host]
             # One of them is done early, having had more than its part.
-            answers.append(share / 2 if address == every[0] and len(every) > 1 else share)
+            answers[address] = share / 2 if address == every[0] and len(every) > 1 else share
         return answers
 
 
-def test_disks_are_as_fast_as_what_the_workers_of_a_host_move_together(monkeypatch):
+def test_disks_are_as_fast_as_what_the_workers_of_a_host_move_together():
     hosts = {"a": ["a1", "a2", "a3", "a4"], "b": ["b1"]}
-    client = Hosts(hosts, {"a": 2e9, "b": 3e9}, monkeypatch)
-    found = cluster.disks_of(client, hosts, "/scratch", 1 << 28)
+    workers = Hosts(hosts, {"a": 2e9, "b": 3e9})
+    found = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
     assert found == {"write": pytest.approx(2e9), "read": pytest.approx(2e9)}
-    assert client.rounds[0] == ["written"] * 5  # all at the same time,
-    assert client.rounds[1] == ["was_read"] * 5  # and nobody reads while others write
-    assert set(client.sizes.values()) == {1 << 26, 1 << 28}
-    assert not client.files
-    client = Hosts(hosts, {"a": 2e9, "b": 1e9}, monkeypatch)
-    assert cluster.disks_of(client, hosts, "/scratch", 1 << 28)["read"] == pytest.approx(1e9)
+    # all at the same time, and nobody reads while others write
+    assert workers.rounds[:2] == [(cluster.written, 5), (cluster.was_read, 5)]
+    assert set(workers.sizes.values()) == {1 << 26, 1 << 28}
+    assert not workers.files
+    workers = Hosts(hosts, {"a": 2e9, "b": 1e9})
+    found = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
+    assert found["read"] == pytest.approx(1e9)
 
 
-def test_no_file_stays_where_a_disk_is_full(monkeypatch):
+def test_no_file_stays_where_a_disk_is_full():
     hosts = {"a": ["a1", "a2"]}
-    client = Hosts(hosts, {"a": 2e9}, monkeypatch, full="a2")
+    workers = Hosts(hosts, {"a": 2e9}, full="a2")
     with pytest.raises(OSError, match="no space"):
-        cluster.disks_of(client, hosts, "/scratch")
-    assert not client.files
+        cluster.disk_speeds(workers.each, hosts, "/scratch")
+    assert not workers.files
 
 
 # --- the slowest ----------------------------------------------------------------------------
@@ -145,13 +125,10 @@ def test_a_forecast_for_all_is_no_shorter_than_for_one(name):
     """Seconds are the larger the slower, speeds the smaller: `slowest` knows which is which."""
     value = getattr(DEFAULT, name)
     other = 0.5 if name == "together" else value / 2 or 1.0
-    plans = []
-    for workers in (1, 2):
-        x = da.zeros((1 << 16,), chunks=1 << 12, dtype=complex)
-        plan = dask_bigfft.plan(x, "fft", kernel="scipy", device="cpu")
-        plans.append((plan, workers))
+    x = da.zeros((1 << 16,), chunks=1 << 12, dtype=complex)
+    plan = dask_bigfft.plan(x, "fft", kernel="scipy", device="cpu")
     both = DEFAULT, replace(DEFAULT, **{name: other})
-    for plan, workers in plans:
+    for workers in (1, 2):
         seconds = [plan.forecast(p, workers=workers).seconds for p in (*both, slowest(both))]
         assert seconds[2] == pytest.approx(max(seconds[:2]))
 
@@ -169,14 +146,9 @@ def test_libraries_are_those_that_all_have():
 def test_devices_are_those_of_workers_that_have_some():
     slow, fast = DeviceProfile(h2d=1e10, call=1e-6), DeviceProfile(h2d=2e10, call=2e-6)
     pair = (Peer(0, 1, 3e11), Peer(1, 0, 2e11))
-    found = slowest(
-        [
-            DEFAULT,
-            replace(DEFAULT, devices=(slow,)),
-            replace(DEFAULT, devices=(fast, fast), peers=pair),
-            replace(DEFAULT, devices=(fast, slow), peers=pair[:1]),
-        ]
-    )
+    three = {"devices": (slow,)}, {"devices": (fast, fast), "peers": pair}
+    last = {"devices": (fast, slow), "peers": pair[:1]}
+    found = slowest([DEFAULT, *(replace(DEFAULT, **given) for given in (*three, last))])
     assert [device.h2d for device in found.devices] == [1e10, 1e10]
     assert [device.call for device in found.devices] == [2e-6, 2e-6]
     assert found.peers == pair[:1]  # one worker has no other way back than by the host

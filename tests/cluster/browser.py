@@ -113,18 +113,10 @@ def opened(program: str, folder: Path) -> Iterator[Page]:
     """Give an empty page of a browser that keeps all it writes in a folder."""
     process = subprocess.Popen(
         [
-            program,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--remote-debugging-port=0",
-            "--remote-debugging-address=127.0.0.1",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--window-size=1500,1150",
-            f"--user-data-dir={folder}",
-            "about:blank",
+            *(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+            *("--disable-dev-shm-usage", "--disable-background-networking"),
+            *("--remote-debugging-port=0", "--remote-debugging-address=127.0.0.1"),
+            *("--window-size=1500,1150", f"--user-data-dir={folder}", "about:blank"),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

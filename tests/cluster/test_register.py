@@ -2,21 +2,19 @@
 
 import asyncio
 import io
-import subprocess
-import sys
 import time
 
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
-from support import environment, local, until
+from support import local, until
 
 import dask_bigfft
-from dask_bigfft.cluster import register, registry, unregister
-from dask_bigfft.cluster.follow import follow, state
-from dask_bigfft.cluster.records import cluster_records
+from dask_bigfft import cluster as room
+from dask_bigfft.cluster import cluster_records, register, state, unregister, wait_for
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ClusterError
+from dask_bigfft.testing.clusters import Processes
 
 FIELD = np.random.default_rng(7).standard_normal((64, 96))
 
@@ -30,12 +28,16 @@ def token_of(y):
     return y.name.partition("-")[2]
 
 
+def run_of(client, token):
+    return next((run for run in state(client)["runs"] if run["token"] == token), None)
+
+
 def waited(client, token, ready):
     """The run of a plan, as soon as it is as wanted: heartbeats come twice a second."""
 
     def found():
-        runs = state(client, {token})["runs"]
-        return runs and ready(runs[0]) and runs[0]
+        run = run_of(client, token)
+        return run and ready(run) and run
 
     return until(found)
 
@@ -63,17 +65,16 @@ def test_workers_count_every_block_and_byte(client):
 
 
 def test_registering_again_changes_nothing(client):
-    def plugins(dask_worker):
+    def of_worker(dask_worker):
         return {name: id(dask_worker.plugins[name]) for name in dask_worker.plugins}
 
-    before = client.run(plugins)
+    def of_scheduler(dask_scheduler):
+        return {name: id(plugin) for name, plugin in dask_scheduler.plugins.items()}
+
+    before = client.run(of_worker), client.run_on_scheduler(of_scheduler)
     register(client)
     register(client, prefault=0, pinned=None)
-    assert client.run(plugins) == before
-    assert (
-        client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins)).count("bigfft")
-        == 1
-    )
+    assert (client.run(of_worker), client.run_on_scheduler(of_scheduler)) == before
 
 
 def test_what_plans_ask_of_workers_is_told_when_register_returns(cluster, client):
@@ -124,7 +125,7 @@ def test_a_worker_that_comes_later_is_made_ready_and_counts(cluster, client):
     finally:
         cluster.scale(2)
         until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2)
-    kept = state(client, {token_of(y)})["runs"][0]
+    kept = run_of(client, token_of(y))
     assert kept["balance"] == run["balance"]  # what a worker did stays when it has gone
 
 
@@ -135,7 +136,7 @@ def test_a_run_that_is_cancelled_or_fails_says_so(client):
     x = blocks(5).map_blocks(broken, dtype=float, meta=np.empty((0, 0)))
     y = dask_bigfft.fft.fft2(x)
     with pytest.raises(RuntimeError, match="no"):
-        follow(client, lambda: client.compute([y]), None)
+        wait_for(client, client.compute([y]))
     waited(client, token_of(y), lambda run: run["state"] != "running")
 
     def slow(block):
@@ -156,11 +157,11 @@ def test_what_is_there_already_is_no_new_run(client):
     wait(kept)
     first = waited(client, token_of(y), lambda run: run["state"] == "done")
     client.compute(dask_bigfft.fft.fft2(blocks(10))).result()
-    again = state(client, {token_of(y)})["runs"][0]
+    again = run_of(client, token_of(y))
     assert (again["state"], again["started"]) == ("done", first["started"])
     total = float((abs(y) ** 2).sum().compute())
     assert np.isclose(total, ((FIELD + 10) ** 2).sum() * FIELD.size)
-    assert state(client, {token_of(y)})["runs"][0]["state"] == "done"
+    assert run_of(client, token_of(y))["state"] == "done"
     del kept
 
 
@@ -173,8 +174,8 @@ def alone():
 def test_unregistering_gives_everything_back(alone):
     def left(dask_worker):
         from dask_bigfft import events
+        from dask_bigfft.events import RECORD
         from dask_bigfft.memory.arena import default_arena
-        from dask_bigfft.record import RECORD
 
         counted = len(RECORD.counters(dask_worker.address))
         idle = default_arena().counters().idle_bytes
@@ -201,7 +202,8 @@ def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
         from dask_bigfft.memory.arena import default_arena
 
         plugins = dask_worker.plugins
-        numbers = [plugins[f"bigfft-{name}"].nbytes for name in ("prefault", "pinned")]
+        memory = plugins["bigfft-memory"]
+        numbers = [memory.prefault, memory.pinned]
         return default_arena().counters().idle_bytes, id(plugins["bigfft"]), numbers
 
     register(alone, prefault=1 << 23)
@@ -224,8 +226,8 @@ def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
 
 def test_versions_that_differ_are_said_process_by_process(client, monkeypatch):
     with pytest.raises(ClusterError, match=r"has version 9\.9, and its cluster \(the scheduler: "):
-        registry.check_versions(client, "9.9")
-    monkeypatch.setattr(registry, "_ASK", "__import__('dask_bigfft_that_is_not_there').x")
+        room.check_versions(client, "9.9")
+    monkeypatch.setattr(room, "_ASK", room._ASK.replace("dask_bigfft", "not_there_at_all"))
     with pytest.raises(ClusterError, match=r"worker tcp://[^ ]*: not there"):
         register(client)
 
@@ -240,18 +242,15 @@ def test_what_is_no_client_or_number_is_refused(client):
 
 def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_to_wait():
     async def run():
+        options = {"processes": False, "asynchronous": True, "dashboard_address": "127.0.0.1:0"}
         async with (
-            LocalCluster(
-                n_workers=2,
-                threads_per_worker=1,
-                processes=False,
-                asynchronous=True,
-                dashboard_address="127.0.0.1:0",
-            ) as cluster,
+            LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):
             y = dask_bigfft.fft.fft2(blocks(17))
             assert np.allclose(await client.compute(y), np.fft.fft2(FIELD + 17))
+            # no worker can be asked for its libraries
+            assert dask_bigfft.plan(blocks(17), "fft2", kernel="auto").kernel == "scipy"
             for asked in (
                 lambda: register(client),
                 lambda: unregister(client),
@@ -266,33 +265,11 @@ def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_dask_worker_processes(tmp_path):
-    """Scheduler and worker as users start them, in processes that know nothing of each other."""
-    address = tmp_path / "scheduler.json"
-
-    def started(*arguments):
-        return subprocess.Popen(
-            [sys.executable, "-m", "dask", *arguments, "--scheduler-file", str(address)],
-            cwd=tmp_path,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    scheduler = started(
-        "scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"
-    )
-    worker = started("worker", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1")
-    try:
-        until(address.exists)
-        with Client(scheduler_file=str(address), timeout=60) as client:
-            client.wait_for_workers(1, timeout=60)
-            register(client)
-            x = blocks(10)
-            y, plan = dask_bigfft.fft.fft2(x), dask_bigfft.plan(x, "fft2")
-            assert np.allclose(y.compute(), np.fft.fft2(FIELD + 10))
-            waited(client, token_of(y), lambda found: rounds_counted(found, plan))
-    finally:
-        for process in (worker, scheduler):
-            process.terminate()
-            process.wait(30)
+def test_a_scheduler_and_a_client_in_processes_of_their_own(tmp_path):
+    with Processes(tmp_path, 1) as cluster, Client(scheduler_file=cluster.file) as client:
+        client.wait_for_workers(1, timeout=60)
+        register(client)
+        x = blocks(10)
+        y, plan = dask_bigfft.fft.fft2(x), dask_bigfft.plan(x, "fft2")
+        assert np.allclose(y.compute(), np.fft.fft2(FIELD + 10))
+        waited(client, token_of(y), lambda found: rounds_counted(found, plan))

@@ -86,15 +86,12 @@ def test_workers_that_all_stay_paused_are_an_error(tmp_path, carrier):
         np.testing.assert_allclose(fft.fft(2 * x).compute(), np.fft.fft(2 * a), atol=1e-9)
 
 
+SLOW = [(False, False), (True, True), (True, False)]
+
+
 @pytest.mark.parametrize(
     ("registered", "pauses"),
-    [
-        (False, True),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((False, False), (True, True), (True, False))
-        ),
-    ],
+    [(False, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
 )
 def test_a_transform_that_workers_hardly_hold_ends(registered, pauses):
     """With its result, or before it begins."""

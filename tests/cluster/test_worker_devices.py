@@ -8,9 +8,7 @@ import pytest
 from support import local, until
 
 from dask_bigfft import fft
-from dask_bigfft.cluster import register, unregister
-from dask_bigfft.cluster.dashboard import device_rows
-from dask_bigfft.cluster.follow import state
+from dask_bigfft.cluster import register, state, unregister
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.gpu import find
 from dask_bigfft.memory.arena import default_arena
@@ -42,7 +40,7 @@ def test_devices_are_open_before_the_first_task_and_closed_at_the_end(threads):
     register(client, pinned=8 * MIB)
     client.run(silent)
     worker = worker_of(client)
-    assert worker.plugins["bigfft-streams"].devices == ["simulated device"]
+    assert worker.plugins["bigfft"].devices == ["simulated device"]
     told = worker.metrics["bigfft-streams"](worker)
     assert told == {
         "in_use": 0,
@@ -81,10 +79,11 @@ def test_the_page_the_json_and_the_gauges_have_numbers_of_devices(threads):
     x = np.random.default_rng(1).standard_normal((64, 60))
     fft.fft2(da.from_array(x, (16, 60)), device="gpu").compute()
     until(lambda: any(d["busy_seconds"] for d in state(client)["workers"][0]["devices"]))
-    rows = device_rows(state(client))
-    assert len({len(values) for values in rows.values()}) == 1
-    assert rows["y"] == [("0", "simulated device 0")]
-    assert rows["held"] == [(device.total - device.memory().free) / device.total]
+    from dask_bigfft.cluster.dashboard import device_bars
+
+    (bar,) = device_bars(state(client)["workers"][0])
+    assert bar.name == "0: simulated device 0"
+    assert bar.inside == (device.total - device.memory().free) / device.total
     port = client.cluster.scheduler.http_server.port
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
@@ -95,7 +94,7 @@ def test_the_page_the_json_and_the_gauges_have_numbers_of_devices(threads):
 def test_a_worker_without_a_device_is_left_alone(client):
     if find.missing() is None:
         pytest.skip("there is one here")
-    found = client.run(lambda dask_worker: dask_worker.plugins["bigfft-streams"].devices)
+    found = client.run(lambda dask_worker: dask_worker.plugins["bigfft"].devices)
     assert list(found.values()) == [[], []]
     x = np.random.default_rng(0).standard_normal((64, 60))
     lazy = fft.fft2(da.from_array(x, (16, 60)), device="auto")

@@ -1,0 +1,475 @@
+"""Progress of runs: counted task by task, shown as lines of text or as bars in a notebook.
+
+A run has stages: reading, one for each round, ``unpack``, writing. The name of a task tells its
+stage, and each stage weighs as much as the bytes that it makes. Where dask has fused a stage into
+the one after it, its bytes count there. The token in a task's name tells its plan; a task that dask
+has fused and renamed is told by the plan that it depends on.
+
+::
+
+    tasks of a graph -> Board -> Run -> summary (names and numbers) -> TextDisplay, NotebookDisplay
+    (dask's callbacks: LocalProgress; a scheduler: cluster)         -> page, JSON route, gauges
+
+Imports dask's callbacks, `events`, `planner` and `graph`.
+"""
+
+import re
+import sys
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+from dask.callbacks import Callback
+
+from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.graph.dask_private import Alias, DataNode
+from dask_bigfft.graph.layer import plans_among
+from dask_bigfft.graph.names import PLAN_NAME
+from dask_bigfft.planner.phases import phase_forecasts, plan_card
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
+
+READ, WRITE, PLAN = "read", "write", "plan"
+
+#: Seconds of compiling from which on they are shown.
+COMPILED = 0.05
+
+#: Runs that a board keeps.
+KEPT_RUNS = 24
+
+#: Seconds between lines where the output is no terminal, and between updates where it is.
+SPARSE, OFTEN = 10.0, 0.1
+
+_STAGE = re.compile(r"bigfft_(round\d+|unpack)(?=-|$)")
+_OURS = re.compile(r"bigfft_\w+-")
+
+#: A run as `Run.summary` returns it.
+Summary = Mapping[str, Any]
+
+
+class Stage(NamedTuple):
+    """A part of a run: its name in task names, its label, its bytes and its operations."""
+
+    key: str
+    label: str
+    nbytes: int
+    flops: float = 0.0
+
+
+def stages(plan: Plan) -> list[Stage]:
+    """Return the stages of a run that reads an array, transforms it and writes the result."""
+    spec, last = plan.spec, len(plan.rounds)
+    work = {phase.index: phase.flops for phase in phase_forecasts(plan) if phase.name == "round"}
+    found = [Stage(READ, "reading", plan.source.size * np.dtype(spec.dtype).itemsize)]
+    for number, exchange in enumerate(plan.exchanges, 1):
+        if number <= last:
+            label = f"round {number} of {last}"
+            found.append(Stage(f"round{number}", label, exchange.nbytes, work[number]))
+        else:
+            found.append(Stage("unpack", "last exchange", exchange.nbytes))
+    return [*found, Stage(WRITE, "writing", plan.result.size * spec.out_dtype.itemsize)]
+
+
+def stage_of(name: str) -> str | None:
+    """Return the key of the stage that a task belongs to, by its name; None for small change.
+
+    >>> stage_of("bigfft_round2-store-map-0a1b"), stage_of("array-0a1b"), stage_of("store-map-0a1b")
+    ('round2', 'read', 'write')
+    """
+    ours = _STAGE.search(name)
+    if ours is not None:
+        return ours[1]
+    if name.startswith("store-map"):
+        return WRITE
+    return READ if name.startswith("array-") else None
+
+
+def name_of(key: Any) -> str:
+    """Return the name in a task's key."""
+    return str(key[0] if isinstance(key, tuple) else key)
+
+
+def _needs(task: Any) -> set[str]:
+    """Return the names of the tasks that a task depends on."""
+    return {name_of(key) for key in getattr(task, "dependencies", ())}
+
+
+class Run:
+    """The progress of one transform.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan that runs.
+    token : str
+        Of the plan in task names.
+    now : callable
+        Gives the time in seconds.
+    """
+
+    def __init__(self, plan: Plan, token: str, now: Callable[[], float] = time.time) -> None:
+        self.plan, self.token, self.now = plan, token, now
+        self.stages = stages(plan)
+        #: Tasks of each stage, in all and done.
+        self.total, self.done = Counter[str](), Counter[str]()
+        self.started, self.begun = now(), False
+        self.stopped: float | None = None
+        #: Seconds that its loops were compiled, and whether one is being compiled.
+        self.compiled, self.compiling = 0.0, False
+        #: Reason why a run that stopped is not done: ``"erred"`` or ``"cancelled"``.
+        self.failure: str | None = None
+
+    def begin(self) -> None:
+        """Start the clock, with the first task."""
+        if not self.begun:
+            self.begun, self.started = True, self.now()
+
+    def count(self, stage: str) -> None:
+        """Count a task of a stage as done."""
+        self.done[stage] += 1
+        if all(self.done[key] >= count for key, count in self.total.items()):
+            self.stop()
+
+    def stop(self, failure: str | None = None) -> None:
+        """Stop the clock of a run that goes on."""
+        if self.stopped is None:
+            self.failure, self.stopped = failure, self.now()
+
+    def _progress(self) -> Iterator[tuple[Stage, int, int, int]]:
+        """Yield stages that have tasks: their bytes and those fused into them, done and all tasks.
+
+        Stages before one that have no tasks of their own are fused into it.
+        """
+        nbytes = 0
+        for stage in self.stages:
+            nbytes += stage.nbytes
+            if total := self.total[stage.key]:
+                yield stage, nbytes, min(self.done[stage.key], total), total
+                nbytes = 0
+
+    def summary(self) -> dict[str, Any]:
+        """Return the state of the run as names and numbers.
+
+        Compiling is left out of `elapsed`. `left`, the seconds that the run will still take at its
+        speed so far, is None while that is unknown.
+        """
+        progress = list(self._progress())
+        total = sum(nbytes for _, nbytes, _, _ in progress)
+        done = sum(nbytes * count // tasks for _, nbytes, count, tasks in progress)
+        flops = sum(stage.flops * count / tasks for stage, _, count, tasks in progress)
+        running = self.stopped is None
+        end = self.now() if self.stopped is None else self.stopped
+        elapsed = max(0.0, end - self.started - self.compiled)
+        going = (stage.label for stage, _, count, tasks in progress if count < tasks)
+        label = next(going, "done" if self.total else "starting")
+        known = running and total and done / total > 0.02 and elapsed > 1
+        return {
+            "token": self.token,
+            **plan_card(self.plan),
+            "state": self.failure or ("running" if running else "done"),
+            "stage": "compiling" if self.compiling and running else label,
+            "started": self.started,
+            "elapsed": elapsed,
+            "compiled": self.compiled,
+            "left": elapsed * (total / done - 1) if known else None,
+            "bytes_done": done,
+            "bytes_total": total,
+            "bytes_per_second": done / elapsed if elapsed > 0 else 0.0,
+            "flops_per_second": flops / elapsed if elapsed > 0 else 0.0,
+            "stages": [
+                {**stage._asdict(), "done": count, "total": tasks}
+                for stage, _, count, tasks in progress
+            ],
+        }
+
+
+class Board:
+    """The runs of one scheduler, the latest last."""
+
+    def __init__(self) -> None:
+        self.runs: OrderedDict[str, Run] = OrderedDict()
+        #: Token of the run, and stage, of tasks by their name.
+        self._stages: dict[str, tuple[str, str]] = {}
+
+    def expect(self, tasks: Iterable[tuple[Any, Any]]) -> list[Run]:
+        """Add the tasks of a graph, by key; return the runs that begin in it.
+
+        Tasks are those of dask's specification: they know their dependencies.
+        """
+        tasks = list(tasks)
+        begun = [self._begin(plan, token) for token, plan in plans_among(tasks).items()]
+        if begun:
+            working = [(k, task) for k, task in tasks if not isinstance(task, Alias | DataNode)]
+            counts = Counter(name_of(key) for key, _ in working)
+            # one task of each name tells for all
+            self._assign(counts, {name_of(key): task for key, task in reversed(working)})
+        return begun
+
+    def _begin(self, plan: Plan, token: str) -> Run:
+        run = self.runs[token] = Run(plan, token)
+        self.runs.move_to_end(token)
+        while len(self.runs) > KEPT_RUNS:
+            self.runs.popitem(last=False)
+        self._stages = {name: of for name, of in self._stages.items() if of[0] in self.runs}
+        self._stages[f"{PLAN_NAME}{token}"] = token, PLAN
+        return run
+
+    def _assign(self, counts: Mapping[str, int], tasks: Mapping[str, Any]) -> None:
+        """Find the run and the stage of every name of tasks: those of rounds first."""
+        sources: dict[str, str] = {}
+        for name in filter(_OURS.search, tasks):
+            needs = _needs(tasks[name])
+            plans = (need.removeprefix(PLAN_NAME) for need in needs if need.startswith(PLAN_NAME))
+            tokens = (name.rpartition("-")[2], *plans)
+            token = next((found for found in tokens if found in self.runs), None)
+            if token is not None:
+                sources |= dict.fromkeys(needs, token)
+                self._enter(name, token, stage_of(name), counts[name])
+        for name, task in tasks.items():
+            stage = stage_of(name)
+            if stage == READ and name in sources:
+                self._enter(name, sources[name], READ, counts[name])
+            elif stage == WRITE:
+                for need in _needs(task) & self._stages.keys():
+                    self._enter(name, self._stages[need][0], WRITE, counts[name])
+                    break
+
+    def _enter(self, name: str, token: str, stage: str | None, count: int) -> None:
+        if stage is not None:
+            self._stages[name] = token, stage
+            self.runs[token].total[stage] += count
+
+    def take(self, key: Any, state: str) -> bool:
+        """Add that a task is in another state; return whether it belongs to a run.
+
+        States are called as distributed calls them. Without its plan a run cannot go on.
+        """
+        token, stage = self._stages.get(name_of(key), ("", ""))
+        run = self.runs.get(token)
+        if run is None:
+            return False
+        if state == "erred":
+            run.stop("erred")
+        elif stage == PLAN and state == "forgotten":
+            run.stop("cancelled")
+        elif stage != PLAN and state == "processing":
+            run.begin()
+        elif stage != PLAN and state == "memory":
+            run.count(stage)
+        return True
+
+    def hear(self, name: str, numbers: Mapping[str, Any]) -> bool:
+        """Add an event of this process; return whether it changes what is shown."""
+        run = self.runs.get(str(numbers.get("plan", "")).partition("-")[0])
+        if run is None or name not in ("compiling", "compile"):
+            return False
+        run.compiling = name == "compiling"
+        run.compiled += numbers.get("seconds", 0.0)
+        return True
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """Return the states of the runs."""
+        return [run.summary() for run in self.runs.values()]
+
+
+# --- displays -------------------------------------------------------------------------------
+
+
+def clock(seconds: float) -> str:
+    """Return a time as minutes and seconds.
+
+    >>> clock(65), clock(7265)
+    ('1:05', '2:01:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def is_running(runs: Sequence[Summary]) -> bool:
+    """Return whether any of some runs goes on."""
+    return any(run["state"] == "running" for run in runs)
+
+
+def _bytes_of(runs: Sequence[Summary]) -> tuple[int, int]:
+    """Return the bytes of runs that are done, and in all."""
+    return sum(run["bytes_done"] for run in runs), sum(run["bytes_total"] for run in runs)
+
+
+def _compiled_text(seconds: float) -> str:
+    return f", {human_seconds(seconds)} of compiling before" if seconds >= COMPILED else ""
+
+
+def line_of(runs: Sequence[Summary]) -> str:
+    """Return the state of runs in one line."""
+    if not runs:
+        return f"{'starting':13}   0 %"
+    done, total = _bytes_of(runs)
+    begun = min(run["started"] for run in runs)
+    elapsed = max(run["started"] + run["elapsed"] for run in runs) - begun
+    share = done / total if total else 0.0
+    text = f"{label_of(runs)} {100 * share:3.0f} %  {human_bytes(done)} of {human_bytes(total)}"
+    if elapsed > 0:
+        text += f", {human_count(done / elapsed, 'B/s')}"
+    text += f", {clock(elapsed)} elapsed{_compiled_text(sum(run['compiled'] for run in runs))}"
+    if is_running(runs) and 0.02 < share < 1 and elapsed > 1:
+        text += f", {clock(elapsed * (1 / share - 1))} left"
+    return text
+
+
+def label_of(runs: Sequence[Summary]) -> str:
+    """Return the stage that is going on, and of several runs which one."""
+    going = [run for run in runs if run["state"] == "running"]
+    begun = [run for run in going if run["bytes_done"]]
+    stage = (*begun, *going, runs[-1])[0]["stage"]
+    if len(runs) == 1:
+        return f"{stage:13}"
+    number = min(len(runs) - len(going) + 1, len(runs))
+    return f"transform {number} of {len(runs)}, {stage:13}"
+
+
+class TextDisplay:
+    """Lines of text: one that is rewritten on a terminal, a few of them elsewhere.
+
+    Parameters
+    ----------
+    stream : text stream
+        Where.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.terminal = stream, stream.isatty()
+        self._shown, self._label, self._width = -1e9, "", 0
+
+    def show(self, runs: Sequence[Summary], last: bool = False) -> None:
+        """Show the state of runs, if it is time to.
+
+        The last time the line ends, or is taken away where nothing has begun.
+        """
+        now, label = time.monotonic(), label_of(runs) if runs else ""
+        if self.terminal and (last or now - self._shown >= OFTEN):
+            done, total = _bytes_of(runs)
+            filled = 20 * done // total if total else 0
+            line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
+            line, end = ("", "\r") if last and not runs else (line, "\n" if last else "")
+            self._write(f"\r{line.ljust(self._width)}{end}")
+            self._shown, self._width = now, len(line)
+        elif not self.terminal and (label != self._label or now - self._shown >= SPARSE):
+            if runs or not last:
+                self._write(f"{line_of(runs)}\n")
+            self._shown, self._label = now, label
+
+    def _write(self, text: str) -> None:
+        self.stream.write(text)
+        self.stream.flush()
+
+
+class NotebookDisplay:
+    """A table with a bar for every stage, which is redrawn where it stands.
+
+    Parameters
+    ----------
+    display : callable
+        IPython's `display`.
+    html : type
+        IPython's `HTML`.
+    """
+
+    def __init__(self, display: Callable[..., Any], html: Callable[[str], Any]) -> None:
+        self._html, self._shown = html, -1e9
+        self._handle = display(html(runs_html([])), display_id=True)
+
+    def show(self, runs: Sequence[Summary], last: bool = False) -> None:
+        """Draw the table again, if it is time to; the last time nothing where nothing has begun."""
+        now = time.monotonic()
+        if last or now - self._shown >= 3 * OFTEN:
+            self._shown = now
+            self._handle.update(self._html("" if last and not runs else runs_html(runs)))
+
+
+Display = TextDisplay | NotebookDisplay
+
+
+def run_html(run: Summary) -> str:
+    """Return a run as HTML: its numbers in a line, and a bar for each of its stages."""
+    stage = f" ({run['stage']})" if run["state"] == "running" else ""
+    left = f", {human_seconds(run['left'])} left" if run["left"] is not None else ""
+    limit = "" if run["memory_limit"] is None else f" of {human_bytes(run['memory_limit'])}"
+    title = f"{run['name']} of {tuple(run['shape'])} {run['dtype']}: {run['rounds']}"
+    rows = "".join(
+        f'<tr><td>{escape(stage["label"])}</td><td><progress value="{stage["done"]}" '
+        f'max="{stage["total"]}"></progress></td><td>{stage["done"]} of {stage["total"]} '
+        f"blocks</td><td>{human_bytes(stage['nbytes'])}</td></tr>"
+        for stage in run["stages"]
+    )
+    return (
+        f"<p><b>{escape(title)}</b><br>{escape(run['state'] + stage)}, "
+        f"{human_bytes(run['bytes_done'])} of {human_bytes(run['bytes_total'])}, "
+        f"{human_count(run['bytes_per_second'], 'B/s')}, "
+        f"{human_count(run['flops_per_second'], 'FLOP/s')}, "
+        f"{human_seconds(run['elapsed'])} elapsed{_compiled_text(run['compiled'])}{left}; "
+        f"needs {human_bytes(run['forecast']['peak_host'])}{limit} of memory</p>"
+        f"<table>{rows}</table>"
+    )
+
+
+def runs_html(runs: Sequence[Summary]) -> str:
+    """Return runs as HTML, one after the other."""
+    shown = "".join(map(run_html, runs))
+    return f'<div class="bigfft-progress">{shown or "<p>starting</p>"}</div>'
+
+
+def display_here(stream: TextIO | None = None) -> Display:
+    """Return a display for where this runs: a notebook's cell, else lines on `stream` (stderr)."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if stream is None and shell is not None and hasattr(shell, "kernel"):
+        return NotebookDisplay(ipython.display.display, ipython.display.HTML)  # type: ignore[union-attr]
+    return TextDisplay(sys.stderr if stream is None else stream)
+
+
+class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
+    """Shows the transforms of a scheduler that runs in this process.
+
+    Parameters
+    ----------
+    display : Display
+        Where.
+    """
+
+    def __init__(self, display: Display) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.display, self.board = display, Board()
+        self._lock = threading.Lock()
+
+    def _show(self, changed: Any) -> None:
+        if changed:
+            with self._lock:
+                self.display.show(self.board.summaries())
+
+    def _hear(self, name: str, numbers: Mapping[str, Any]) -> None:
+        """Show an event, in the thread of a task."""
+        self._show(self.board.hear(name, numbers))
+
+    def _start_state(self, dsk: Mapping[Any, Any], state: Any) -> None:
+        add_sink(self._hear)
+        self._show(self.board.expect(dsk.items()))
+
+    def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
+        self.board.take(key, "processing")
+
+    def _posttask(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
+        self._show(self.board.take(key, "memory"))
+
+    def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
+        remove_sink(self._hear)
+        if failed:
+            for run in self.board.runs.values():
+                run.stop("erred")
+        runs = self.board.summaries()
+        if runs and not is_running(runs):
+            self.display.show(runs, last=True)

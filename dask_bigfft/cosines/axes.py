@@ -5,7 +5,7 @@ SciPy's; one that falls apart takes an FFT with as many exchanges as that of rea
 
     array --arrangement--> factors, round --exchange--> round, factors --arrangement--> result
 
-Imports `planning`, `graph`, `planner`, `kernels` and `memory_settings`.
+Imports `front`, `planning`, `planner` and `kernels`.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from dask_bigfft.decomposition.factors import MAX_LENGTH
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain, scaled
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
-from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.front import applied, by_block
 from dask_bigfft.kernels.cosines import (
     after_points,
     before_points,
@@ -35,7 +35,6 @@ from dask_bigfft.kernels.cosines import (
     in_parts,
 )
 from dask_bigfft.kernels.loop import factor as scale_of
-from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.planning.arguments import (
@@ -54,29 +53,22 @@ _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 # --- one axis -------------------------------------------------------------------------------
 
 
-def _carried(a: Any, plan: Any) -> Any:
-    configure_arena()
-    return transformed_array(a, plan, config.get("bigfft.exchange.carrier"))
+def _layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:
+    pairs = zip(shape, chunks, strict=True)
+    return Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in pairs))
 
 
 def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
     """The array with one axis arranged anew, in one exchange."""
-    pairs = zip(a.shape, a.chunks, strict=True)
-    kept = [plain(n, tuple(map(int, cut))) for n, cut in pairs]
-    before = Layout((*kept[:axis], source, *kept[axis + 1 :]))
-    after = Layout((*kept[:axis], target, *kept[axis + 1 :]))
-    return _carried(a, ShiftPlan(before, after, a.dtype.str, part))
+    kept = _layout(a.shape, a.chunks).axes
+    before, after = (Layout((*kept[:axis], to, *kept[axis + 1 :])) for to in (source, target))
+    return applied(a, ShiftPlan(before, after, a.dtype.str, part))
 
 
 def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> Any:
     """The array in other chunks, in one exchange."""
-    if tuple(tuple(map(int, cut)) for cut in a.chunks) == chunks:
-        return a
-    sides = []
-    for cuts in (a.chunks, chunks):
-        pairs = zip(a.shape, cuts, strict=True)
-        sides.append(Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in pairs)))
-    return _carried(a, ShiftPlan(sides[0], sides[1], a.dtype.str, "gather"))
+    before, after = _layout(a.shape, a.chunks), _layout(a.shape, chunks)
+    return a if before == after else applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
 
 
 def _largest(chunks: Sequence[int]) -> int:
@@ -107,23 +99,16 @@ def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options
     chunks = point_chunks(plan, -(-values // width))
     before = array_axis(plan, tuple(map(int, a.chunks[axis])), out=False)
     arranged = _rearranged(a, axis, before, point_axis(plan, chunks, out=False), "arrange")
-    ready = _multiplied(arranged, before_points, plan, axis, chunks, _dtype_in(plan, a.dtype))
+    dtype = a.dtype if plan.name == "rfft" else np.result_type(a.dtype, np.complex64)
+    ready = _multiplied(arranged, before_points, plan, axis, chunks, dtype)
     digits = plan.digits if len(plan.digits) > 1 else None
     extras = inner_extras(options, order="natural")
     norm = "forward" if plan.name == "irfft" else None
     found = make_plan(ready, plan.name, plan.points, axis, norm, signal_digits=digits, **extras)
-    spectrum = _carried(ready, found)
+    spectrum = applied(ready, found)
     cut = tuple(map(int, spectrum.chunks[axis]))
-    made = _multiplied(
-        spectrum,
-        after_points,
-        plan,
-        axis,
-        cut,
-        a.dtype,
-        2 if plan.pairs_out else 1,
-        divisor=divisor,
-    )
+    width_out = 2 if plan.pairs_out else 1
+    made = _multiplied(spectrum, after_points, plan, axis, cut, a.dtype, width_out, divisor=divisor)
     wanted = even_chunks(plan.length, -(-plan.length // width))
     return _rearranged(
         made, axis, point_axis(plan, cut, out=True), array_axis(plan, wanted, out=True), "unpack"
@@ -138,23 +123,16 @@ def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: 
     ready = _with_ends(a, plan, axis, 2, out=False)
     extras = inner_extras(options, order="natural")
     found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **extras)
-    sums = _carried(ready, found)
+    sums = applied(ready, found)
     return _with_ends(sums, plan, axis, scale_of(divisor, a.dtype), out=True)
 
 
 def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
     """The array times a factor, and other ones at both ends of an axis."""
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
-    return a.map_blocks(
-        ends_scaled,
-        axis=axis,
-        bounds=bounds,
-        length=plan.length,
-        factor=factor,
-        ends=ends_of(plan, out=out),
-        dtype=a.dtype,
-        meta=np.empty((0,) * a.ndim, a.dtype),
-    )
+    where = {"axis": axis, "bounds": bounds, "length": plan.length}
+    ends = ends_of(plan, out=out)
+    return by_block(ends_scaled, a, dtype=a.dtype, factor=factor, ends=ends, **where)
 
 
 def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, options: Options) -> Cosines:
@@ -172,11 +150,6 @@ def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, options: Opt
     return plan if program.bluestein else replace(plan, digits=plan.halving(program.factors))
 
 
-def _dtype_in(plan: Cosines, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Dtype of the FFT's input."""
-    return dtype if plan.name == "rfft" else np.result_type(dtype, np.complex64)
-
-
 def _multiplied(
     a: Any,
     work: Any,
@@ -189,19 +162,9 @@ def _multiplied(
 ) -> Any:
     """The array times factors along an axis, block by block."""
     bounds = (0, *itertools.accumulate(points))
-    chunks = list(a.chunks)
-    chunks[axis] = tuple(width * c for c in points)
-    return da.map_blocks(
-        work,
-        a,
-        plan=plan,
-        axis=axis,
-        bounds=bounds,
-        dtype=dtype,
-        chunks=tuple(chunks),
-        meta=np.empty((0,) * a.ndim, dtype),
-        **keywords,
-    )
+    chunks = (*a.chunks[:axis], tuple(width * c for c in points), *a.chunks[axis + 1 :])
+    keywords |= {"plan": plan, "axis": axis, "bounds": bounds}
+    return by_block(work, a, dtype=dtype, chunks=chunks, **keywords)
 
 
 def _one_axis(
@@ -231,17 +194,17 @@ def _whole_axes(
     """SciPy's transform of axes that lie whole in every block."""
     chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
     mirrored = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
-    return a.map_blocks(
+    return by_block(
         _in_block,
+        a,
+        dtype=a.dtype,
+        chunks=chunks,
         name_="dstn" if plan.sine else "dctn",
         type_=plan.type,
         s=tuple(lengths.values()),
         axes=tuple(lengths),
         norm=mirrored if backwards else norm,
         orthogonalize=plan.orthogonalize,
-        chunks=chunks,
-        dtype=a.dtype,
-        meta=np.empty((0,) * a.ndim, a.dtype),
     )
 
 
@@ -288,7 +251,7 @@ def cosine_transform(
         real, imag = (
             _all_axes(part, plans, norm, backwards, options) for part in (array.real, array.imag)
         )
-        found = _in_parts(real, imag)
+        found = by_block(in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64))
     else:
         found = _all_axes(array, plans, norm, backwards, options)
     return cast("da.Array", _cut(found, array, options))
@@ -305,21 +268,6 @@ def _parse_type(value: Any, backwards: bool) -> Type:
     return _INVERSE[found] if backwards else cast("Type", found)
 
 
-def _in_parts(real: Any, imag: Any) -> Any:
-    """The array that has these two as its parts, in the same chunks."""
-    index, dtype = tuple(range(real.ndim)), np.result_type(real.dtype, np.complex64)
-    return da.blockwise(
-        in_parts,
-        index,
-        real,
-        index,
-        imag,
-        index,
-        dtype=dtype,
-        meta=np.empty((0,) * real.ndim, dtype),
-    )
-
-
 def _all_axes(
     array: da.Array, plans: dict[int, Cosines], norm: str | None, backwards: bool, options: Options
 ) -> Any:
@@ -334,17 +282,10 @@ def _all_axes(
         found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm, backwards)
     rest = [axis for axis in plans if array.numblocks[axis] > 1]
     for axis in sorted(rest, key=lambda axis: array.numblocks[axis]):
-        found = _one_axis(
-            _cropped(found, axis, plans[axis].length), plans[axis], axis, norm, backwards, options
-        )
+        plan = plans[axis]
+        found = found[(slice(None),) * axis + (slice(plan.length),)]  # a shorter one is cropped
+        found = _one_axis(found, plan, axis, norm, backwards, options)
     return found
-
-
-def _cropped(a: Any, axis: int, length: int) -> Any:
-    """The array without what a shorter transform leaves out."""
-    if a.shape[axis] <= length:
-        return a
-    return a[(slice(None),) * axis + (slice(length),)]
 
 
 def _cut(found: Any, array: da.Array, options: Options) -> Any:
@@ -353,11 +294,9 @@ def _cut(found: Any, array: da.Array, options: Options) -> Any:
     chunks = config.get("bigfft.chunks") if chunks is None else chunks
     if isinstance(chunks, str) and chunks == "auto":
         return found
-    kept = tuple(map(scaled, array.chunks, found.shape))
     if isinstance(chunks, str) and chunks == "preserve":
-        return _gathered(found, kept)
-    wanted = normalized_chunks(chunks, chunks, found.shape, found.dtype)
-    return _gathered(found, wanted)
+        return _gathered(found, tuple(map(scaled, array.chunks, found.shape)))
+    return _gathered(found, normalized_chunks(chunks, chunks, found.shape, found.dtype))
 
 
 def _parse_axes(

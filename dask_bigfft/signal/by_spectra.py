@@ -25,11 +25,12 @@ from dask.delayed import delayed
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import scaled
+from dask_bigfft.front import applied, by_block
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, parse_kernel
 from dask_bigfft.signal.arguments import Inputs, fast_length, work_dtype
 from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product, spectrum_block
-from dask_bigfft.signal.transforms import Transforms, applied, planned
+from dask_bigfft.signal.transforms import Transforms, planned
 
 
 def _kernel_axes(
@@ -73,16 +74,8 @@ def _product(
         made = _kernel_array(second.rechunk(-1), axes, there, library, dtype)
         return _multiplied(spectrum, made, turned)
     if axes is not None:
-        return da.map_blocks(
-            filtered,
-            spectrum,
-            second.rechunk(-1),
-            axes=axes,
-            conjugate=turned,
-            library=there.kernel,
-            dtype=dtype,
-            meta=np.empty((0,) * spectrum.ndim, dtype),
-        )
+        how = {"axes": axes, "conjugate": turned, "library": there.kernel}
+        return by_block(filtered, spectrum, second.rechunk(-1), dtype=dtype, **how)
     if first.name == second.name:  # with itself: one spectrum will do
         return _multiplied(spectrum, spectrum, turned)
     wanted = tuple(
@@ -140,19 +133,11 @@ def _after(a: Any, first: Any) -> Any:
 
 
 def _multiplied(a: da.Array, b: da.Array, conjugate: tuple[bool, bool]) -> Any:
-    """The product of two arrays, block by block."""
+    """The product of two arrays, block by block; either may have length 1 along an axis."""
     index, dtype = tuple(range(a.ndim)), np.result_type(a.dtype, b.dtype)
-    return da.blockwise(
-        product,
-        index,
-        a,
-        index,
-        b,
-        index,
-        conjugate=conjugate,
-        dtype=dtype,
-        meta=np.empty((0,) * a.ndim, dtype),
-    )
+    meta = np.empty((0,) * a.ndim, dtype)
+    pairs = (index, a, index, b, index)
+    return da.blockwise(product, *pairs, conjugate=conjugate, dtype=dtype, meta=meta)
 
 
 def by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:

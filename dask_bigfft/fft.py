@@ -20,40 +20,10 @@ from dask_bigfft.front import Axes, N, Norm, S, documented, transform
 from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
 
-__all__ = [
-    "dct",
-    "dctn",
-    "dst",
-    "dstn",
-    "fft",
-    "fft2",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "frequencies_of",
-    "hfft",
-    "hfft2",
-    "hfftn",
-    "idct",
-    "idctn",
-    "idst",
-    "idstn",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "ihfft2",
-    "ihfftn",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "next_fast_len",
-    "rfft",
-    "rfft2",
-    "rfftfreq",
-    "rfftn",
-]
+__all__ = ["fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "irfft", "rfft", "rfft2", "rfftn"]
+__all__ += ["hfft", "hfft2", "hfftn", "ihfft", "ihfft2", "ihfftn", "irfft2", "irfftn"]
+__all__ += ["dct", "dctn", "dst", "dstn", "fftshift", "idct", "idctn", "idst", "idstn", "ifftshift"]
+__all__ += ["fftfreq", "frequencies_of", "next_fast_len", "rfftfreq"]
 
 
 @documented

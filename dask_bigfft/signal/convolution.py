@@ -25,23 +25,22 @@ import numpy as np
 from dask.delayed import delayed
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.errors import refuse
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, parse_kernel, parse_options
 from dask_bigfft.signal.arguments import Axes, Inputs, Mode, fast_length, parse_inputs, work_dtype
-from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product, spectrum_block
+from dask_bigfft.signal.kernel_spectrum import filtered, is_local, product, spectrum_block
 from dask_bigfft.signal.overlap import direct_blocks, overlapped
-from dask_bigfft.signal.transforms import Transforms, planned
+from dask_bigfft.signal.transforms import Transforms, planned, spectrum_axes
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
 
 
 def _kernel_axes(
     transforms: Transforms, plan: Plan, kernel: da.Array
-) -> tuple[KernelAxis, ...] | None:
+) -> tuple[SpectrumAxis, ...] | None:
     """What a kernel needs to be transformed where the spectrum's blocks lie, if it is small."""
     largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
     itemsize = plan.spec.work_dtype.itemsize
@@ -52,13 +51,8 @@ def _kernel_axes(
             return None
         if axis not in transforms.axes and size > plan.spec.shape[axis]:
             return None
-    found = []
-    for axis, n, order in zip(transforms.axes, transforms.lengths, transforms.orders, strict=True):
-        digits = transposed_digits(n) if order == "transposed" else (n,)
-        half = transforms.real and axis == transforms.axes[-1]
-        bounds = (0, *itertools.accumulate(plan.chunks[axis]))
-        found.append(KernelAxis(axis, n, digits, half, bounds, kernel.shape[axis]))
-    return tuple(found) if all(along.is_local for along in found) else None
+    axes = spectrum_axes(transforms, plan)
+    return axes if all(is_local(along, kernel.shape[along.axis]) for along in axes) else None
 
 
 def _product(
@@ -101,7 +95,11 @@ def _library(there: Plan, dtype: np.dtype[Any], options: Options) -> str:
 
 
 def _kernel_array(
-    kernel: da.Array, axes: tuple[KernelAxis, ...], there: Plan, library: str, dtype: np.dtype[Any]
+    kernel: da.Array,
+    axes: tuple[SpectrumAxis, ...],
+    there: Plan,
+    library: str,
+    dtype: np.dtype[Any],
 ) -> da.Array:
     """The spectrum of a small kernel, each block of which serves many of the other spectrum's.
 

@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.steps import Order, flat_digits
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, inner_extras
@@ -115,9 +116,23 @@ class SpectrumAxis:
     half: bool
     bounds: tuple[int, ...]
 
+    @property
+    def digits(self) -> tuple[int, ...]:
+        """(N1, N2, ..) in transposed order, (N,) in natural order."""
+        return transposed_digits(self.length) if self.order == "transposed" else (self.length,)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the axis lies whole in a block."""
+        return len(self.bounds) == 2
+
+    def places(self, block: tuple[int, ...]) -> tuple[int, int]:
+        """Return where a block begins and ends along the axis."""
+        return self.bounds[block[self.axis]], self.bounds[block[self.axis] + 1]
+
     def index(self, block: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Frequencies that the places of a block hold, -(N - 1)//2 to N//2."""
-        low, high = self.bounds[block[self.axis]], self.bounds[block[self.axis] + 1]
+        low, high = self.places(block)
         place, index = np.arange(low, high, dtype=np.int64), np.zeros(high - low, np.int64)
         for digit in reversed(flat_digits(0, self.length, self.order, real=self.half)):
             place, value = np.divmod(place, digit.size)

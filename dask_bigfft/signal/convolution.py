@@ -33,7 +33,7 @@ from dask_bigfft.planning.arguments import Options, parse_kernel, parse_options
 from dask_bigfft.signal.arguments import Axes, Inputs, Mode, fast_length, parse_inputs, work_dtype
 from dask_bigfft.signal.kernel_spectrum import filtered, is_local, product, spectrum_block
 from dask_bigfft.signal.overlap import direct_blocks, overlapped
-from dask_bigfft.signal.transforms import Transforms, planned, spectrum_axes
+from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
 

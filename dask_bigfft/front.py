@@ -28,20 +28,6 @@ from dask_bigfft.shifts import take_over
 from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
-__all__ = [
-    "Axes",
-    "N",
-    "Norm",
-    "S",
-    "applied",
-    "by_block",
-    "documented",
-    "plan",
-    "plan_of_stored",
-    "transform",
-    "transform_as_planned",
-]
-
 N = SupportsIndex | None
 S = Sequence[SupportsIndex | None] | None
 Axes = Sequence[SupportsIndex] | None

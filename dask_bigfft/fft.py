@@ -16,54 +16,19 @@ import scipy.fft
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
-from dask_bigfft.front import Axes, N, Norm, S, documented, transform
+from dask_bigfft.front import Axes, Axis, N, Norm, S, documented, transform
 from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
 
-__all__ = [
-    "dct",
-    "dctn",
-    "dst",
-    "dstn",
-    "fft",
-    "fft2",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "frequencies_of",
-    "hfft",
-    "hfft2",
-    "hfftn",
-    "idct",
-    "idctn",
-    "idst",
-    "idstn",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "ihfft2",
-    "ihfftn",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "next_fast_len",
-    "rfft",
-    "rfft2",
-    "rfftfreq",
-    "rfftn",
-]
+__all__ = ["fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "irfft", "rfft", "rfft2", "rfftn"]
+__all__ += ["hfft", "hfft2", "hfftn", "ihfft", "ihfft2", "ihfftn", "irfft2", "irfftn"]
+__all__ += ["dct", "dctn", "dst", "dstn", "fftshift", "idct", "idctn", "idst", "idstn", "ifftshift"]
+__all__ += ["fftfreq", "frequencies_of", "next_fast_len", "rfftfreq"]
 
 
 @documented
 def fft(
-    a: Any,
-    n: N = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
+    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
 ) -> da.Array:
     """Return the discrete Fourier transform of one axis.
 
@@ -72,17 +37,12 @@ def fft(
     >>> fft([1 + 0j, 0, 0, 0]).compute()
     array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
     """
-    return transform("fft", a, n, axis, norm, out, extras)
+    return transform("fft", a, n, axis, norm, out, kw)
 
 
 @documented
 def ifft(
-    a: Any,
-    n: N = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
+    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
 ) -> da.Array:
     """Return the inverse of `fft`.
 
@@ -91,17 +51,12 @@ def ifft(
     >>> ifft([4 + 0j, 0, 0, 0]).compute()
     array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
     """
-    return transform("ifft", a, n, axis, norm, out, extras)
+    return transform("ifft", a, n, axis, norm, out, kw)
 
 
 @documented
 def rfft(
-    a: Any,
-    n: N = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
+    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
 ) -> da.Array:
     """Return the frequencies 0 to n//2 of the transform of real input.
 
@@ -110,17 +65,12 @@ def rfft(
     >>> rfft([1, 0, 0, 0]).compute()
     array([1.+0.j, 1.+0.j, 1.+0.j])
     """
-    return transform("rfft", a, n, axis, norm, out, extras)
+    return transform("rfft", a, n, axis, norm, out, kw)
 
 
 @documented
 def irfft(
-    a: Any,
-    n: N = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
+    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
 ) -> da.Array:
     """Return the real inverse of `rfft`.
 
@@ -129,17 +79,12 @@ def irfft(
     >>> irfft([4, 0, 0]).compute()
     array([1., 1., 1., 1.])
     """
-    return transform("irfft", a, n, axis, norm, out, extras)
+    return transform("irfft", a, n, axis, norm, out, kw)
 
 
 @documented
 def hfft(
-    a: Any,
-    n: N = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
+    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
 ) -> da.Array:
     """Return the real transform of a signal with Hermitian symmetry, given as its first half.
 
@@ -148,17 +93,12 @@ def hfft(
     >>> hfft([1, 0, 0]).compute()
     array([1., 1., 1., 1.])
     """
-    return transform("hfft", a, n, axis, norm, out, extras)
+    return transform("hfft", a, n, axis, norm, out, kw)
 
 
 @documented
 def ihfft(
-    a: Any,
-    n: N = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
+    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
 ) -> da.Array:
     """Return the inverse of `hfft`: half of a signal with Hermitian symmetry.
 
@@ -167,7 +107,7 @@ def ihfft(
     >>> ihfft([4, 0, 0, 0]).real.compute()
     array([1., 1., 1.])
     """
-    return transform("ihfft", a, n, axis, norm, out, extras)
+    return transform("ihfft", a, n, axis, norm, out, kw)
 
 
 @documented

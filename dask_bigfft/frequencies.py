@@ -233,19 +233,8 @@ def _frequencies(
     size = math.prod(counts)
     cut = normalized_chunks(chunks, chunks, (size,), np.dtype(float))
     places = da.arange(size, chunks=cut, dtype=np.int64)
-    return cast(
-        "da.Array",
-        places.map_blocks(
-            _frequency_block,
-            dtype=np.dtype(float),
-            n=n,
-            d=d,
-            digits=digits,
-            counts=counts,
-            highest=highest,
-            first=first,
-        ),
-    )
+    box = {"n": n, "d": d, "digits": digits, "counts": counts, "highest": highest, "first": first}
+    return cast("da.Array", places.map_blocks(_frequency_block, dtype=np.dtype(float), **box))
 
 
 def _frequency_block(

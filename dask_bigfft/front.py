@@ -5,6 +5,7 @@ Chains normalise -> plan -> graph; the algorithms are elsewhere. Imports `planni
 """
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,54 +21,73 @@ from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import Stored
+from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.planning.arguments import Extras, parse_array, parse_extras
 from dask_bigfft.planning.making import make_plan
 from dask_bigfft.shifts import take_over
 from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
-__all__ = [
-    "Axes",
-    "N",
-    "Norm",
-    "S",
-    "documented",
-    "plan",
-    "plan_of_stored",
-    "transform",
-    "transform_as_planned",
-]
-
 N = SupportsIndex | None
+Axis = SupportsIndex
 S = Sequence[SupportsIndex | None] | None
 Axes = Sequence[SupportsIndex] | None
 Norm = Literal["backward", "ortho", "forward"] | None
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ONE_AXIS = """
+
+def documented(function: F) -> F:
+    """Return the function with the shared parts of its docstring and signature written out.
+
+    They are those of `transform`, whose docstring describes the arguments of all transforms.
+    """
+    shown: Any = function
+    found = inspect.signature(function)
+    parameters = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in Extras.__annotations__.items()
+    ]
+    shown.__signature__ = found.replace(parameters=parameters)
+    if shown.__doc__ is None:  # as with python -OO
+        return function
+    _, heading, rest = inspect.cleandoc(transform.__doc__ or "").partition("Parameters\n")
+    described, returns, results = rest.partition("\nReturns\n")
+    entries = re.split(r"\n(?=\w)", described)
+    used = [text for text in entries if text.split(" ")[0] in shown.__signature__.parameters]
+    summary, title, examples = inspect.cleandoc(shown.__doc__).partition("Examples\n--------\n")
+    shared = "\n".join([f"{heading}----------", *used]) + returns + results
+    shown.__doc__ = f"{summary}{shared}\n\n{title}{examples}\n"
+    return function
+
+
+def transform(
+    name: str, a: Any, lengths: Any, axes: Any, norm: Any, out: None, extras: Extras
+) -> da.Array:
+    """Return the lazy result of a transform called by its name, at which warnings point.
+
+    The arguments are described here for all transforms, see `documented`: `lengths` is `n` or `s`,
+    `axes` also `axis`, and `extras` holds the keywords from `order` on.
+
+    Parameters
+    ----------
+    a : dask array or array-like
+        What is transformed; only read, unless `overwrite_x` is true.
     n : int, optional
         Length of the transform: of its result for `irfft` and `hfft`, of its input for the others.
         The input is cropped or padded with zeros; by default its own length decides.
     axis : int
-        The axis, of any chunking."""
-
-_AXES = """
+        The axis, of any chunking.
     s : sequence of int, optional
         Length of the transform along each of `axes`, -1 for the array's own. The input is cropped
         or padded with zeros.
     axes : sequence of int
         The axes, each once, of any chunking. The last one is the real one of real transforms. With
-        none of them complex transforms return the array as it is."""
-
-_NORM = """
+        none of them complex transforms return the array as it is.
     norm : {"backward", "ortho", "forward"}, optional
-        Which direction is scaled by 1/N: the inverse (default), both by its root, the forward."""
-
-_OUT = """
+        Which direction is scaled by 1/N: the inverse (default), both by its root, the forward.
     out : None
-        There for the signature's sake: a lazy result has no memory to be put into."""
-
-_EXTRAS = """
+        Accepted for compatibility; must be None, because the result is lazy.
     order : {"natural", "transposed"} or one per axis, optional
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
         Transposed order saves an exchange; `dask_bigfft.transposed_index` tells what lies where.
@@ -108,9 +128,8 @@ _EXTRAS = """
         error; a shard that is wrong is an error at once.
     planner : {"estimate", "measure"}, optional
         Whether the cheapest plan by the cost model is taken, or the few that look best are run
-        on an array of ones, and the fastest is remembered for transforms of this class."""
+        on an array of ones, and the fastest is remembered for transforms of this class.
 
-_RESULTS = """
     Returns
     -------
     dask.array.Array
@@ -131,43 +150,6 @@ _RESULTS = """
     after the other, with twiddles and rechunks between them (Cooley and Tukey, Math. Comp. 19,
     1965; for several axes at a time Gu, Siegel and Li, Proc. ICS, 2011); lengths that do not
     split become convolutions (Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970).
-"""
-
-
-def documented(function: F) -> F:
-    """Return the function with the shared parts of its docstring and signature written out."""
-    shown: Any = function
-    found = inspect.signature(function)
-    parameters = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        for name, hint in Extras.__annotations__.items()
-    ]
-    shown.__signature__ = found.replace(parameters=parameters)
-    where = _ONE_AXIS if "axis" in found.parameters else _AXES
-    if shown.__doc__ is None:  # as with python -OO
-        return function
-    array = """
-    a : dask array or array-like
-        What is transformed; only read, unless `overwrite_x` is true."""
-    heading = "\n    Parameters\n    ----------"
-    shared = inspect.cleandoc(f"{heading}{array}{where}{_NORM}{_OUT}{_EXTRAS}\n{_RESULTS}")
-    summary, title, examples = inspect.cleandoc(shown.__doc__).partition("Examples\n--------\n")
-    shown.__doc__ = f"{summary}{shared}\n\n{title}{examples}\n"
-    return function
-
-
-def transform(
-    name: str, a: Any, lengths: Any, axes: Any, norm: Any, out: None, extras: Extras
-) -> da.Array:
-    """Return the lazy result of a transform called by its name.
-
-    Parameters
-    ----------
-    name
-        Of the function that calls this; warnings point to that function's caller.
-    a, lengths, axes, norm, out, extras
-        What it was given.
     """
     if out is not None:
         allowed = "None: a lazy result has no memory to be put into"
@@ -233,11 +215,9 @@ def _described(array: da.Array) -> Stored | None:
 
 
 def _lazily(array: da.Array, found: Plan) -> da.Array:
-    configure_arena()
     rows = stored_reader(array) if found.from_rows else None
     place = None if rows is None else replace(scratch_place(found), rows=rows)
-    carrier = config.get("bigfft.exchange.carrier")
-    result = transformed_array(array, found, carrier, place=place)
+    result: da.Array = applied(array, found, place)
     one = len(found.spec.axes) == 1  # of several, all but the last give NumPy complex64
     half = array.dtype.char == "e" and found.spec.kind == "c2r" and one  # in any byte order
     return result.astype(np.float16) if half else result
@@ -303,47 +283,50 @@ def plan(
     '{X1} {X2}'
     """
     where = {"n": n, "s": s, "axis": axis, "axes": axes}
-    return _planned(a, kind, where, norm, None, extras)
+    return plan_of_stored(a, None, kind, where, norm, extras)
 
 
 def plan_of_stored(
-    a: da.Array, stored: Stored, kind: str, where: Mapping[str, Any], norm: Norm, extras: Extras
+    a: Any, stored: Stored | None, kind: str, where: Mapping[str, Any], norm: Norm, extras: Extras
 ) -> Plan:
-    """Return the plan of a transform from file to file.
+    """Return the plan of a transform from file to file, or of an array.
 
     Parameters
     ----------
-    a : dask array
+    a : dask array or array-like
         What would be transformed.
-    stored : Stored
+    stored : Stored, optional
         How it lies in its files.
     kind, norm, extras
         As `plan` takes them.
     where : mapping
         `n` and `axis`, or `s` and `axes`.
     """
-    return _planned(a, kind, where, norm, stored, extras)
-
-
-def _planned(
-    a: Any, kind: str, where: Mapping[str, Any], norm: Norm, stored: Stored | None, extras: Extras
-) -> Plan:
     one = not parse_name(kind).endswith(("2", "n"))
-    for name in ("s", "axes") if one else ("n", "axis"):
+    taken, others = (("n", "axis"), ("s", "axes")) if one else (("s", "axes"), ("n", "axis"))
+    for name in others:
         if where.get(name) is not None:
-            used = "n and axis" if one else "s and axes"
-            text = f"None for {kind}, which takes {used}"
+            text = f"None for {kind}, which takes {' and '.join(taken)}"
             refuse(name, where[name], text, kind=ArgumentTypeError)
-    lengths, along = (where.get(name) for name in (("n", "axis") if one else ("s", "axes")))
+    lengths, along = (where.get(name) for name in taken)
     _warn(kind, lengths, along, stacklevel=4)
-    array = parse_array(a, kind)
-    found = make_plan(
-        array,
-        kind,
-        lengths,
-        along,
-        norm,
-        stored=stored or _described(array),
-        **parse_extras(extras),
-    )
+    array, extras = parse_array(a, kind), parse_extras(extras)
+    stored = stored or _described(array)
+    found = make_plan(array, kind, lengths, along, norm, stored=stored, **extras)
     return take_over(array, found)[1]
+
+
+def applied(array: Any, plan: Plan | ShiftPlan, place: Any = None) -> Any:
+    """Return the lazy result of a plan on an array."""
+    configure_arena()
+    return transformed_array(array, plan, config.get("bigfft.exchange.carrier"), place=place)
+
+
+def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: Any) -> Any:
+    """Return the lazy result of a function of the arrays' blocks, of which the first has its axes.
+
+    Keywords are those of `dask.array.map_blocks` and of the function. It is not called to find
+    out what it makes.
+    """
+    meta = np.empty((0,) * arrays[0].ndim, dtype)
+    return da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords)

@@ -6,7 +6,7 @@ Imports `runs`.
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +16,29 @@ from dask_bigfft.errors import refuse
 __all__ = ["asked", "joined", "parser"]
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed: need integers such as 0,1"
-        ) from None
+def _value(read: Callable[[str], Any], need: str) -> Callable[[str], Any]:
+    """Return what reads a value, and says what it has to be where it can not."""
+
+    def value(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            refused = f"{text!r} is not allowed: need {need}"
+            raise argparse.ArgumentTypeError(refused) from None
+
+    return value
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: need an integer") from None
+def _at_least_one(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
-def _missing(text: str) -> str | float:
-    try:
-        return text if text == "refuse" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed: need refuse, or a number"
-        ) from None
+_integer = _value(int, "an integer")
+_integers = _value(lambda text: tuple(map(int, text.split(","))), "integers such as 0,1")
+_missing = _value(lambda text: text if text == "refuse" else float(text), "refuse, or a number")
+_count = _value(_at_least_one, "a number of at least 1")
 
 
 def _chunks(text: str) -> Any:
@@ -53,70 +53,38 @@ def _order(text: str) -> str | tuple[str, ...]:
     return parts[0] if len(parts) == 1 else parts
 
 
-def _count(text: str) -> int:
-    if not re.fullmatch(r"0*[1-9]\d*", text):
-        raise argparse.ArgumentTypeError(f"{text} is not allowed: need a number of at least 1")
-    return int(text)
-
-
 def _add_options(parser: argparse.ArgumentParser) -> None:
+    def add(name: str, text: str, metavar: str | None = "NAME", **keywords: Any) -> None:
+        parser.add_argument(name, metavar=metavar, help=text, **keywords)
+
+    add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
+    add("--component", "array within a Zarr group or HDF5 file")
+    add("--kind", "fft, ifft, rfftn, ... (default: fftn)", default="fftn")
+    add("--axes", "transformed axes (default: as numpy.fft)", "A,B", type=_integers)
+    add("--n", "length of the transform, for kinds of one axis", "N", type=_integer)
+    text = "lengths of the transform by axis; without --axes of the last axes, and only of these"
+    add("--s", text, "N,M", type=_integers)
+    add("--norm", "backward (default), ortho or forward")
+    text = "order of the spectrum: natural (default) or transposed, or one per axis"
+    add("--order", text, type=_order)
+    text = "chunks of the result: auto (default), preserve, lengths, or a size such as 64MiB"
+    add("--chunks", text, "N,M", type=_chunks)
+    add("--memory-limit", "memory that one process may use, such as '4 GiB'", "SIZE")
+    add("--variant", "data movement: auto, dif, dit, stockham or pease")
+    add("--kernel", "FFT library: auto (default), scipy, mkl_fft, ducc0 or pyfftw")
+    add("--verify", "checks on the way: none (default), energy or checksum")
+    add("--device", "where it is computed: auto (default), cpu, gpu or hybrid (both at once)")
+    add("--device-memory-limit", "memory of each GPU that may be used", "SIZE")
+    text = "how the plan is chosen: estimate (default), or measure (the best few are tried)"
+    add("--planner", text)
+    text = "size of the blocks that are read, in whole Zarr chunks (default: 4 to 128 MiB, or "
+    add("--block-size", f"{text}what the plan wants)", "SIZE")
+
+
+def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
+    """Add the options of every command."""
     add = parser.add_argument
-    add("input", metavar="IN", type=Path, help="Zarr array or group, HDF5 or .npy file")
-    add("--component", metavar="NAME", help="array within a Zarr group or HDF5 file")
-    add("--kind", default="fftn", metavar="NAME", help="fft, ifft, rfftn, ... (default: fftn)")
-    add("--axes", type=_integers, metavar="A,B", help="transformed axes (default: as numpy.fft)")
-    add("--n", type=_integer, metavar="N", help="length of the transform, for kinds of one axis")
-    add(
-        "--s",
-        type=_integers,
-        metavar="N,M",
-        help="lengths of the transform by axis; without --axes of the last axes, and only of these",
-    )
-    add("--norm", metavar="NAME", help="backward (default), ortho or forward")
-    add(
-        "--order",
-        type=_order,
-        metavar="NAME",
-        help="order of the spectrum: natural (default) or transposed, or one per axis",
-    )
-    add(
-        "--chunks",
-        type=_chunks,
-        metavar="N,M",
-        help="chunks of the result: auto (default), preserve, lengths, or a size such as 64MiB",
-    )
-    add("--memory-limit", metavar="SIZE", help="memory that one process may use, such as '4 GiB'")
-    add("--variant", metavar="NAME", help="data movement: auto, dif, dit, stockham or pease")
-    add(
-        "--kernel",
-        metavar="NAME",
-        help="FFT library: auto (default), scipy, mkl_fft, ducc0 or pyfftw",
-    )
-    add("--verify", metavar="NAME", help="checks on the way: none (default), energy or checksum")
-    add(
-        "--device",
-        metavar="NAME",
-        help="where it is computed: auto (default), cpu, gpu or hybrid (both at once)",
-    )
-    add("--device-memory-limit", metavar="SIZE", help="memory of each GPU that may be used")
-    add(
-        "--planner",
-        metavar="NAME",
-        help="how the plan is chosen: estimate (default), or measure (the best few are tried)",
-    )
-    add(
-        "--block-size",
-        metavar="SIZE",
-        help="size of the blocks that are read, in whole Zarr chunks (default: 4 to 128 MiB, or "
-        "what the plan wants)",
-    )
-    add(
-        "--scheduler",
-        default="threads",
-        metavar="NAME",
-        help="threads (default), sync, processes (a cluster on this machine) or the address of a "
-        "cluster, which has to see the files",
-    )
+    add("--scheduler", default="threads", metavar="NAME", help=schedulers)
     add("--workers", type=_count, metavar="N", help="number of threads, or of processes")
     add("--traceback", action="store_true", help="show where an error comes from")
 
@@ -128,101 +96,51 @@ def parser() -> argparse.ArgumentParser:
     )
     version = sys.modules["dask_bigfft"].__version__
     found.add_argument("--version", action="version", version=f"dask-bigfft {version}")
-    commands = found.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser(
-        "run",
-        help="transform an array into a Zarr array",
-        description="Transform a Zarr array, HDF5 or .npy file into a Zarr array.",
-    )
-    _add_options(run)
-    _add_options_of_run(run)
-    run.set_defaults(command="run")
+    commands = found.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    text = "Transform a Zarr array, HDF5 or .npy file into a Zarr array."
+    run = commands.add_parser("run", help="transform an array into a Zarr array", description=text)
+    text = "Say how an array would be transformed, why, and what it would need."
     plan = commands.add_parser(
-        "plan",
-        help="say how an array would be transformed",
-        description="Say how an array would be transformed, why, and what it would need.",
+        "plan", help="say how an array would be transformed", description=text
     )
-    _add_options(plan)
-    plan.set_defaults(command="plan")
-    speeds = commands.add_parser(
+    for command in (run, plan):
+        _add_options(command)
+        text = "threads (default), sync, processes (a cluster on this machine) or the address of "
+        _add_place(command, f"{text}a cluster, which has to see the files")
+    _add_options_of_run(run)
+    calibrate = commands.add_parser(
         "calibrate",
         help="measure this machine, so that plans know its speeds",
         description="Measure this machine (or a cluster's workers and network) for less than a "
         "minute, and keep what was found: plans are made for it from then on.",
     )
-    _add_options_of_calibrate(speeds)
-    speeds.set_defaults(command="calibrate")
+    text = "where the profile goes, in a folder that exists (default: the user's cache directory)"
+    calibrate.add_argument("--output", metavar="FILE", type=Path, help=text)
+    _add_place(calibrate, "threads (default), processes, or the address of a cluster")
     return found
 
 
 def _add_options_of_run(run: argparse.ArgumentParser) -> None:
-    run.add_argument("output", metavar="OUT", type=Path, help="Zarr array to be made")
-    run.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace OUT, once the new one is complete; where OUT is IN itself, the "
-        "source is then gone",
-    )
-    run.add_argument(
-        "--scratch",
-        metavar="DIR",
-        type=Path,
-        help="folder for this run's scratch files; if the run is killed, --resume "
-        "goes on from them",
-    )
-    run.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on with the run that --scratch is of, or begin one; nothing is done "
-        "where OUT is its result",
-    )
-    run.add_argument(
-        "--checksum",
-        action="store_true",
-        help="tell a changed source by its contents, too (reads it once more)",
-    )
-    run.add_argument(
-        "--inner-chunks",
-        metavar="N,M",
-        type=_integers,
-        help="chunks of the result inside of shards (default: no shards)",
-    )
-    run.add_argument(
-        "--missing-chunks",
-        default="refuse",
-        metavar="NAME",
-        help="Zarr chunks that have no file: refuse (default), or fill, which reads "
-        "them as the fill value",
-    )
-    run.add_argument(
-        "--missing",
-        default="refuse",
-        metavar="NUMBER",
-        type=_missing,
-        help="missing values of a variable (_FillValue, missing_value): refuse "
-        "(default), or the number that replaces them",
-    )
-    run.add_argument("--quiet", action="store_true", help="show no progress")
+    def flag(name: str, text: str) -> None:
+        run.add_argument(name, action="store_true", help=text)
 
-
-def _add_options_of_calibrate(speeds: argparse.ArgumentParser) -> None:
-    speeds.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="where the profile goes, in a folder that exists (default: the user's "
-        "cache directory)",
-    )
-    speeds.add_argument(
-        "--scheduler",
-        default="threads",
-        metavar="NAME",
-        help="threads (default), processes, or the address of a cluster",
-    )
-    speeds.add_argument(
-        "--workers", type=_count, metavar="N", help="number of threads, or of processes"
-    )
-    speeds.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    add = run.add_argument
+    add("output", metavar="OUT", type=Path, help="Zarr array to be made")
+    text = "replace OUT, once the new one is complete; where OUT is IN itself, the source is "
+    flag("--overwrite", f"{text}then gone")
+    text = "folder for this run's scratch files; if the run is killed, --resume goes on from them"
+    add("--scratch", metavar="DIR", type=Path, help=text)
+    text = "go on with the run that --scratch is of, or begin one; nothing is done where OUT is "
+    flag("--resume", f"{text}its result")
+    flag("--checksum", "tell a changed source by its contents, too (reads it once more)")
+    text = "chunks of the result inside of shards (default: no shards)"
+    add("--inner-chunks", metavar="N,M", type=_integers, help=text)
+    text = "Zarr chunks that have no file: refuse (default), or fill, which reads them as the "
+    add("--missing-chunks", default="refuse", metavar="NAME", help=f"{text}fill value")
+    text = "missing values of a variable (_FillValue, missing_value): refuse (default), or the "
+    help_ = f"{text}number that replaces them"
+    add("--missing", default="refuse", metavar="NUMBER", type=_missing, help=help_)
+    flag("--quiet", "show no progress")
 
 
 def joined(argv: Sequence[str]) -> list[str]:
@@ -237,17 +155,8 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 #: Options that are keywords of transforms.
-_OPTIONS = (
-    "order",
-    "chunks",
-    "memory_limit",
-    "variant",
-    "kernel",
-    "verify",
-    "device",
-    "device_memory_limit",
-    "planner",
-)
+_OPTIONS = ["order", "chunks", "memory_limit", "variant", "kernel", "verify"]
+_OPTIONS += ["device", "device_memory_limit", "planner"]
 
 
 def asked(args: argparse.Namespace) -> runs.Asked:

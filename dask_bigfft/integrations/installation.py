@@ -24,39 +24,9 @@ __all__ = ["install", "installed", "uninstall"]
 NAMES = tuple(name for name in fft.__all__ if name != "next_fast_len" and hasattr(dask_fft, name))
 
 
-class _Installation:
-    """How often it was asked for, and what was there before."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.count = 0
-        self.replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-
-    def enter(self) -> None:
-        with self.lock:
-            self.count += 1
-            if self.count > 1:
-                return
-            for name in NAMES:
-                before = getattr(dask_fft, name)
-                ours = _routed(getattr(fft, name), before)
-                self.replaced[name] = before, ours
-                setattr(dask_fft, name, ours)
-
-    def leave(self) -> None:
-        with self.lock:
-            if self.count == 0:
-                return
-            self.count -= 1
-            if self.count > 0:
-                return
-            for name, (before, ours) in self.replaced.items():
-                if getattr(dask_fft, name) is ours:  # somebody else may have put a third one there
-                    setattr(dask_fft, name, before)
-            self.replaced.clear()
-
-
-_installation = _Installation()
+_lock = threading.Lock()
+_calls: list[None] = []  # of `install` that are not undone
+_replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def _routed(ours: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +74,12 @@ def install() -> None:
     array([4., 0., 0., 0.])
     >>> uninstall()
     """
-    _installation.enter()
+    with _lock:
+        _calls.append(None)
+        for name in NAMES if len(_calls) == 1 else ():
+            before = getattr(dask_fft, name)
+            _replaced[name] = before, _routed(getattr(fft, name), before)
+            setattr(dask_fft, name, _replaced[name][1])
 
 
 def uninstall() -> None:
@@ -112,7 +87,14 @@ def uninstall() -> None:
 
     Without such a call it does nothing.
     """
-    _installation.leave()
+    with _lock:
+        if _calls:
+            _calls.pop()
+        if not _calls:
+            for name, (before, ours) in _replaced.items():
+                if getattr(dask_fft, name) is ours:  # somebody may have put a third one there
+                    setattr(dask_fft, name, before)
+            _replaced.clear()
 
 
 @contextmanager

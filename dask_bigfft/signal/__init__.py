@@ -1,6 +1,10 @@
 """Convolution, spectra and derivatives of dask arrays of any size.
 
-Functions that `scipy.signal` has, too, are called as there. Imports this room.
+Functions that `scipy.signal` has, too, are called as there. Imports this room::
+
+    arguments, transforms (there and back; what lies where in a spectrum)
+    convolution (through spectra) -> kernel_spectrum (of a short array); overlap (block by block)
+    spectra (power, cross, radial); segments (Welch's averages); differentiation
 """
 
 from dask_bigfft.signal.convolution import convolve, correlate, fftconvolve, oaconvolve

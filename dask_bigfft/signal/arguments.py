@@ -198,6 +198,14 @@ def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
     return parse_axes("axes", found, ndim)
 
 
+def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths of axes that are transformed; refuse 0."""
+    lengths = tuple(array.shape[axis] for axis in axes)
+    if 0 in lengths:
+        refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
+    return lengths
+
+
 def are_several(axes: Axes) -> bool:
     """Whether these are axes, however many; an array without dimensions is a single one."""
     return isinstance(axes, Iterable) and getattr(axes, "ndim", 1) > 0

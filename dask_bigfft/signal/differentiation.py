@@ -10,6 +10,7 @@ Imports `planning` and this room.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack, cast
 
 import dask.array as da
@@ -17,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.front import applied, by_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planning.arguments import Options, parse_array, parse_options
-from dask_bigfft.signal.arguments import Axes, are_several, several_axes
-from dask_bigfft.signal.transforms import SpectrumAxis, applied, planned, spectrum_axes
+from dask_bigfft.signal.arguments import Axes, are_several, nonempty, several_axes
+from dask_bigfft.signal.transforms import SpectrumAxis, planned, spectrum_axes
 
 __all__ = ["gradient", "laplacian", "parse_spacing", "poisson"]
 
@@ -43,26 +45,15 @@ def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
     return tuple(float(step) for step in several)
 
 
-def _nonempty(array: da.Array, axes: Sequence[int]) -> None:
-    if any(array.shape[axis] == 0 for axis in axes):
-        refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
-
-
-def _filtered(array: da.Array, axes: tuple[int, ...], work: Any, options: Options) -> Any:
+def _filtered(array: da.Array, axes: tuple[int, ...], factor: Any, options: Options) -> Any:
     """The array whose spectrum over some axes is that of `array` times factors."""
-    _nonempty(array, axes)
     real = array.dtype.kind != "c"
     in_order = tuple(sorted(axes, key=lambda axis: (array.numblocks[axis] == 1, axis)))
-    lengths = tuple(array.shape[axis] for axis in in_order)
+    lengths = nonempty(array, in_order)
     transforms, there = planned(array, in_order, lengths, real, options)
     spectrum = applied(array, there)
-    made = spectrum.map_blocks(
-        _times,
-        work=work,
-        axes=spectrum_axes(transforms, there),
-        dtype=spectrum.dtype,
-        meta=np.empty((0,) * spectrum.ndim, spectrum.dtype),
-    )
+    where = spectrum_axes(transforms, there)
+    made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor, axes=where)
     back = transforms.inverse(made, options, {})
     if options.get("chunks") is None:  # in the chunks that came in, where that costs nothing
         kept = transforms.inverse(made, {**options, "chunks": array.chunks}, {})
@@ -70,9 +61,10 @@ def _filtered(array: da.Array, axes: tuple[int, ...], work: Any, options: Option
     return applied(made, back)
 
 
-def _times(block: Array, work: Any, axes: tuple[SpectrumAxis, ...], block_id: Any) -> Array:
+def _times(block: Array, factor: Any, axes: tuple[SpectrumAxis, ...], block_id: Any) -> Array:
     out: Array = lend(block.shape, block.dtype)
-    return work.into(out, block, axes, block_id)  # type: ignore[no-any-return]
+    np.multiply(block, factor(axes, block_id, block.ndim), out=out, casting="same_kind")
+    return out
 
 
 def _frequency(
@@ -83,41 +75,29 @@ def _frequency(
     return found.reshape(*(-1 if axis == along.axis else 1 for axis in range(ndim)))
 
 
-class _Derivative:
-    """The factor (2j*pi*f)**order of one axis."""
-
-    def __init__(self, spacing: float) -> None:
-        self.spacing = spacing
-
-    def into(self, out: Array, block: Array, axes: tuple[SpectrumAxis, ...], where: Any) -> Array:
-        """Write the product; the frequency N/2, which has no sign, becomes zero."""
-        (along,) = axes
-        factor = 2j * np.pi * _frequency(along, where, self.spacing, block.ndim)
-        if along.length % 2 == 0:
-            middle = along.index(where) == along.length // 2
-            factor[middle.reshape(factor.shape)] = 0
-        np.multiply(block, factor, out=out, casting="same_kind")
-        return out
+def _derivative(axes: tuple[SpectrumAxis, ...], where: Any, ndim: int, spacing: float) -> Any:
+    """The factor 2j*pi*f of one axis; of the frequency N/2, which has no sign, zero."""
+    (along,) = axes
+    factor = 2j * np.pi * _frequency(along, where, spacing, ndim)
+    if along.length % 2 == 0:
+        middle = along.index(where) == along.length // 2
+        factor[middle.reshape(factor.shape)] = 0
+    return factor
 
 
-class _Laplacian:
-    """The factor -4 pi**2 |f|**2 of several axes, or its inverse."""
-
-    def __init__(self, spacing: dict[int, float], inverse: bool) -> None:
-        self.spacing, self.inverse = spacing, inverse
-
-    def into(self, out: Array, block: Array, axes: tuple[SpectrumAxis, ...], where: Any) -> Array:
-        """Write the product; where the inverse has no value, at frequency 0, zero."""
-        squares: Any = 0.0
-        for along in axes:
-            squares = squares + _frequency(along, where, self.spacing[along.axis], block.ndim) ** 2
-        factor = -4 * np.pi**2 * squares
-        if self.inverse:
-            zero = factor == 0
-            factor[zero] = 1
-            factor = np.where(zero, 0, 1 / factor)
-        np.multiply(block, factor, out=out, casting="same_kind")
-        return out
+def _laplace(
+    axes: tuple[SpectrumAxis, ...], where: Any, ndim: int, spacing: dict[int, float], inverse: bool
+) -> Any:
+    """The factor -4 pi**2 |f|**2 of several axes, or its inverse: of the frequency 0, zero."""
+    squares: Any = 0.0
+    for along in axes:
+        squares = squares + _frequency(along, where, spacing[along.axis], ndim) ** 2
+    factor = -4 * np.pi**2 * squares
+    if not inverse:
+        return factor
+    zero = factor == 0
+    factor[zero] = 1
+    return np.where(zero, 0, 1 / factor)
 
 
 def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> Any:
@@ -157,7 +137,7 @@ def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[O
     along = several_axes(axes, array.ndim)
     spacing = parse_spacing(d, len(along))
     found = tuple(
-        _filtered(array, (axis,), _Derivative(step), options)
+        _filtered(array, (axis,), partial(_derivative, spacing=step), options)
         for axis, step in zip(along, spacing, strict=True)
     )
     return found if axes is None or are_several(axes) else found[0]
@@ -227,4 +207,5 @@ def _by_laplacian(x: Any, axes: Axes, d: Spacing, options: Options, *, inverse: 
     array = parse_array(x, "fft")
     along = several_axes(axes, array.ndim)
     spacing = dict(zip(along, parse_spacing(d, len(along)), strict=True))
-    return cast("da.Array", _filtered(array, along, _Laplacian(spacing, inverse), options))
+    factor = partial(_laplace, spacing=spacing, inverse=inverse)
+    return cast("da.Array", _filtered(array, along, factor, options))

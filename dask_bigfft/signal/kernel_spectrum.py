@@ -9,11 +9,10 @@ with some rows k1 of a spectrum in transposed order needs nothing but the kernel
 No padded kernel is ever stored, and nothing is exchanged. Along an axis in natural order a block
 holds a range of frequencies: the same sum with one row for every sample, or an FFT.
 
-Imports `decomposition`, `kernels` and `memory`.
+Imports `decomposition`, `kernels`, `memory` and `transforms`.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from dask_bigfft.decomposition.phases import unit_roots
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.twiddle import twiddle
 from dask_bigfft.memory import lend
+from dask_bigfft.signal.transforms import SpectrumAxis
 
 Array = npt.NDArray[Any]
 
@@ -30,47 +30,16 @@ Array = npt.NDArray[Any]
 MOST_ROWS = 64
 
 
-@dataclass(frozen=True)
-class KernelAxis:
-    """One axis of a spectrum, and what the kernel has along it.
+def _rows(along: SpectrumAxis, samples: int) -> int:
+    """Rows R of a kernel that are not zero; in natural order each sample is one."""
+    return -(-samples // along.digits[-1]) if len(along.digits) > 1 else samples
 
-    Parameters
-    ----------
-    axis, length : int
-        Axis, and the length N that the kernel is padded to.
-    digits : tuple of int
-        (N1, N2) in transposed order, (N,) in natural order.
-    half : bool
-        Whether only half of the spectrum is there.
-    bounds : tuple of int
-        Where the chunks of the spectrum begin along the axis, and where the last one ends.
-    samples : int
-        Length m of the kernel.
-    """
 
-    axis: int
-    length: int
-    digits: tuple[int, ...]
-    half: bool
-    bounds: tuple[int, ...]
-    samples: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether the axis lies whole in a block."""
-        return len(self.bounds) == 2
-
-    @property
-    def rows(self) -> int:
-        """Rows R that are not zero."""
-        return -(-self.samples // self.digits[-1]) if len(self.digits) > 1 else self.samples
-
-    @property
-    def is_local(self) -> bool:
-        """Whether a block's part of the spectrum follows cheaply from the kernel."""
-        if len(self.digits) > 2:
-            return False
-        return self.rows <= MOST_ROWS or (self.whole and len(self.digits) == 1)
+def is_local(along: SpectrumAxis, samples: int) -> bool:
+    """Whether a block's part of the spectrum follows cheaply from a kernel of so many samples."""
+    if len(along.digits) > 2:
+        return False
+    return _rows(along, samples) <= MOST_ROWS or (along.whole and len(along.digits) == 1)
 
 
 def _dft_rows(x: Array, low: int, high: int, modulus: int) -> Array:
@@ -82,14 +51,15 @@ def _dft_rows(x: Array, low: int, high: int, modulus: int) -> Array:
     return found
 
 
-def _in_digits(x: Array, along: KernelAxis, low: int, high: int, library: str) -> Array:
+def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str) -> Array:
     """Places low..high-1 of the spectrum in transposed order, along the last axis of x."""
     n1, n2 = along.digits
-    padded = np.zeros((*x.shape[:-1], along.rows * n2), x.dtype)
-    padded[..., : along.samples] = x
+    count = _rows(along, x.shape[-1])
+    padded = np.zeros((*x.shape[:-1], count * n2), x.dtype)
+    padded[..., : x.shape[-1]] = x
     first, last = low // n2, -(-high // n2)
     rows = np.ascontiguousarray(
-        _dft_rows(padded.reshape(*x.shape[:-1], along.rows, n2), first, last, n1)
+        _dft_rows(padded.reshape(*x.shape[:-1], count, n2), first, last, n1)
     )
     flat = rows.reshape(-1, n2, 1)
     rest = np.tile(np.arange(first, last, dtype=np.int64), math.prod(x.shape[:-1]))
@@ -98,12 +68,12 @@ def _in_digits(x: Array, along: KernelAxis, low: int, high: int, library: str) -
     return done.reshape(*x.shape[:-1], -1)[..., low - first * n2 : high - first * n2]
 
 
-def _in_order(x: Array, along: KernelAxis, low: int, high: int, library: str) -> Array:
+def _in_order(x: Array, along: SpectrumAxis, low: int, high: int, library: str) -> Array:
     """Frequencies low..high-1 along the last axis of x."""
-    if not along.whole and along.samples <= MOST_ROWS:
+    if not along.whole and x.shape[-1] <= MOST_ROWS:
         return _dft_rows(x[..., None], low, high, along.length)[..., 0]
     padded = np.zeros((*x.shape[:-1], along.length), x.dtype)
-    padded[..., : along.samples] = x
+    padded[..., : x.shape[-1]] = x
     if x.dtype.kind != "c" and along.half:
         half: Array = get_library(library).r2c(padded, padded.ndim - 1, -1)
         return half[..., low:high]
@@ -111,27 +81,35 @@ def _in_order(x: Array, along: KernelAxis, low: int, high: int, library: str) ->
     return get_library(library).c2c(padded, (padded.ndim - 1,), -1)[..., low:high]
 
 
-def kernel_spectrum(
-    kernel: Array, axes: tuple[KernelAxis, ...], block: tuple[int, ...], library: str
+def spectrum_block(
+    kernel: Array,
+    axes: tuple[SpectrumAxis, ...],
+    block: tuple[int, ...],
+    library: str,
+    dtype: np.dtype[Any],
 ) -> Array:
     """Return the part of a kernel's spectrum that belongs to a block.
 
     Parameters
     ----------
     kernel : ndarray
-        Real or complex, as the transform works in.
-    axes : tuple of KernelAxis
+        Real or complex.
+    axes : tuple of SpectrumAxis
         The transformed axes.
     block : tuple of int
         Which block of the spectrum.
     library : str
         FFT library.
+    dtype : dtype
+        Of the spectra that it is multiplied with.
     """
-    found = kernel
+    half = any(along.half for along in axes)  # of which real values are transformed
+    real = half and kernel.dtype.kind != "c"
+    found = kernel.astype(np.empty(0, dtype).real.dtype if real else dtype, copy=False)
     # Half a spectrum needs real input, so its axis comes first; then those of which a block has
     # only a part, while the others are still short.
     for along in sorted(axes, key=lambda a: (not a.half, a.whole)):
-        low, high = along.bounds[block[along.axis]], along.bounds[block[along.axis] + 1]
+        low, high = along.places(block)
         moved = np.moveaxis(found, along.axis, -1)
         work = _in_digits if len(along.digits) > 1 else _in_order
         found = np.moveaxis(work(moved, along, low, high, library), -1, along.axis)
@@ -156,33 +134,15 @@ def product(
     return np.multiply(out, plain, out=out)
 
 
-def _work_dtype(spectrum: np.dtype[Any], kernel: Array, axes: tuple[KernelAxis, ...]) -> Any:
-    """Dtype that a kernel is transformed in: real where half a spectrum is made of real values."""
-    real = np.empty(0, spectrum).real.dtype
-    return spectrum if kernel.dtype.kind == "c" or not any(a.half for a in axes) else real
-
-
-def spectrum_block(
-    kernel: Array,
-    axes: tuple[KernelAxis, ...],
-    block: tuple[int, ...],
-    library: str,
-    dtype: np.dtype[Any],
-) -> Array:
-    """Return a block of a kernel's spectrum, to be multiplied with spectra of a dtype."""
-    work = _work_dtype(dtype, kernel, axes)
-    return kernel_spectrum(kernel.astype(work, copy=False), axes, block, library)
-
-
 def filtered(
     spectrum: Array,
     kernel: Array,
-    axes: tuple[KernelAxis, ...],
+    axes: tuple[SpectrumAxis, ...],
     conjugate: tuple[bool, bool],
     library: str,
     block_id: tuple[int, ...],
 ) -> Array:
-    """Return a block of a spectrum times that of a kernel; see `product`, `kernel_spectrum`."""
+    """Return a block of a spectrum times that of a kernel; see `product`, `spectrum_block`."""
     if spectrum.size == 0:
         return spectrum
     found = spectrum_block(kernel, axes, block_id, library, spectrum.dtype)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.signal
 
+from dask_bigfft.front import by_block
 from dask_bigfft.signal.arguments import Inputs, Window, long_enough, work_dtype
 
 Array = npt.NDArray[Any]
@@ -102,18 +103,8 @@ def _by_blocks(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
         elif x.shape[axis] < h.shape[axis]:
             cut = h.chunks[axis]
         chunks.append(cut)
-    return da.map_blocks(
-        _convolved,
-        wide,
-        h,
-        windows=inputs.windows,
-        work=work,
-        blocks=x.numblocks,
-        chunks=tuple(chunks),
-        out_dtype=dtype,
-        dtype=dtype,
-        meta=np.empty((0,) * x.ndim, dtype),
-    )
+    how = {"windows": inputs.windows, "work": work, "blocks": x.numblocks, "out_dtype": dtype}
+    return by_block(_convolved, wide, h, dtype=dtype, chunks=tuple(chunks), **how)
 
 
 def _long_first(inputs: Inputs) -> Inputs:

@@ -17,6 +17,7 @@ Imports `planning`, `decomposition` and this room, and SciPy's spectra of arrays
 
 import itertools
 import math
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import dask.array as da
@@ -27,6 +28,7 @@ import scipy.signal
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.front import by_block
 from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.signal.arguments import long_enough, parse_pair, without_empty
 from dask_bigfft.signal.spectra import sum_of_blocks
@@ -38,78 +40,79 @@ Array = npt.NDArray[Any]
 Average = Literal["mean", "median"]
 
 
-def _segments(
-    x: Array,
-    y: Array,
-    axis: int,
-    bounds: tuple[int, ...],
-    total: int,
-    keywords: dict[str, Any],
-    count: int,
-    out_dtype: np.dtype[Any],
-    same: bool,
-    block_id: tuple[int, ...],
-) -> Array:
-    """Sum of the cross spectra of the segments that begin in a block."""
-    starts, cut = _beginning_in(bounds, block_id[axis], axis, total, keywords)
-    shape = list(x.shape)
-    shape[axis] = count
-    if not starts or x.size == 0:
-        return np.zeros(shape, out_dtype)
-    a = x[cut]
-    _, mean = scipy.signal.csd(a, a if same else y[cut], axis=axis, **keywords)
-    return np.asarray(mean * len(starts), out_dtype)
+@dataclass(frozen=True)
+class Segments:
+    """Segments of an axis, each in the block in which it begins.
 
-
-def _starts(low: int, high: int, total: int, nperseg: int, step: int) -> range:
-    """Where the segments begin that begin in a block.
-
-    >>> list(_starts(10, 20, 23, 8, 4))
-    [12]
+    Parameters
+    ----------
+    axis, total : int
+        Axis, and its samples.
+    bounds : tuple of int
+        Where blocks begin, and where the last one ends.
+    count : int
+        Frequencies of a spectrum.
+    dtype : dtype
+        Of the spectra.
+    keywords : dict
+        What SciPy is called with.
     """
-    return range(-(-low // step) * step, min(high - 1, total - nperseg) + 1, step)
+
+    axis: int
+    total: int
+    bounds: tuple[int, ...]
+    count: int
+    dtype: np.dtype[Any]
+    keywords: dict[str, Any]
+
+    def starts(self, block: int) -> range:
+        """Return where the segments begin that begin in a block."""
+        nperseg, step = (
+            self.keywords["nperseg"],
+            self.keywords["nperseg"] - self.keywords["noverlap"],
+        )
+        low, high = self.bounds[block : block + 2]
+        return range(-(-low // step) * step, min(high - 1, self.total - nperseg) + 1, step)
+
+    def cut(self, block: int) -> tuple[slice, ...]:
+        """Return what of a block, halo included, its segments take."""
+        starts, low = self.starts(block), self.bounds[block]
+        end = starts[-1] + self.keywords["nperseg"] - low if starts else 0
+        return (slice(None),) * self.axis + (slice(starts.start - low, end),)
 
 
-def _beginning_in(
-    bounds: tuple[int, ...], block: int, axis: int, total: int, keywords: dict[str, Any]
-) -> tuple[range, tuple[slice, ...]]:
-    """Where the segments begin that begin in a block, and what of the block they take."""
-    nperseg, step = keywords["nperseg"], keywords["nperseg"] - keywords["noverlap"]
-    low, high = bounds[block : block + 2]
-    starts = _starts(low, high, total, nperseg, step)
-    end = starts[-1] + nperseg - low if starts else 0
-    return starts, (slice(None),) * axis + (slice(starts.start - low, end),)
+def _sum(*blocks: Array, segments: Segments, block_id: tuple[int, ...]) -> Array:
+    """Sum of the cross spectra of the segments that begin in a block."""
+    axis, place = segments.axis, block_id[segments.axis]
+    count, cut = len(segments.starts(place)), segments.cut(place)
+    if not count or blocks[0].size == 0:
+        shape = list(blocks[0].shape)
+        shape[axis] = segments.count
+        return np.zeros(shape, segments.dtype)
+    first = blocks[0][cut]
+    second = first if len(blocks) == 1 else blocks[1][cut]
+    _, mean = scipy.signal.csd(first, second, axis=axis, **segments.keywords)
+    return np.asarray(mean * count, segments.dtype)
 
 
-def _each(
-    x: Array,
-    y: Array,
-    axis: int,
-    bounds: tuple[int, ...],
-    total: int,
-    keywords: dict[str, Any],
-    count: int,
-    out_dtype: np.dtype[Any],
-    same: bool,
-    block_id: tuple[int, ...],
-) -> Array:
+def _each(*blocks: Array, segments: Segments, place: int) -> Array:
     """Cross spectra of the segments that begin in a block, along a last axis of their own."""
-    starts, cut = _beginning_in(bounds, block_id[axis], axis, total, keywords)
-    shape = [*x.shape, len(starts)]
-    shape[axis] = count
-    if x.size == 0:
-        return np.zeros(shape, out_dtype)
-    common = np.result_type(x, y)  # by itself an integer of few bits has a spectrum of single ones
+    axis, keywords, cut = segments.axis, segments.keywords, segments.cut(place)
+    if blocks[0].size == 0:
+        shape = [*blocks[0].shape, len(segments.starts(place))]
+        shape[axis] = segments.count
+        return np.zeros(shape, segments.dtype)
+    common = np.result_type(*blocks)  # alone an integer of few bits has a spectrum of single ones
     spectra = [
         scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
-        for a in ((x,) if same else (x, y))
+        for a in blocks
     ]
     found = np.conjugate(spectra[0]) * spectra[-1]
     if keywords["return_onesided"]:  # the other half's power, but of 0 and of the highest one
         doubled: list[Any] = [slice(None)] * found.ndim
         doubled[axis] = slice(1, -1 if keywords["nfft"] % 2 == 0 else None)
         found[tuple(doubled)] *= 2
-    return np.asarray(found.real if out_dtype.kind == "f" else found, out_dtype)
+    return np.asarray(found.real if segments.dtype.kind == "f" else found, segments.dtype)
 
 
 def _median(spectra: Array, bias: float) -> Array:
@@ -133,11 +136,8 @@ def median_bias(count: int) -> float:
 
 def _parse_length(name: str, value: Any, default: int, least: int, most: int) -> int:
     value = default if value is None else value
-    if (
-        not isinstance(value, int | np.integer)
-        or isinstance(value, bool)
-        or not (least <= value <= most)
-    ):
+    number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not number or not least <= value <= most:
         refuse(name, value, f"an integer from {least} to {most}")
     return int(value)
 
@@ -185,23 +185,13 @@ def _parse_detrend(detrend: Any, nperseg: int) -> Any:
     return detrend
 
 
-def _keywords(
-    n: int,
-    real: bool,
-    fs: Any,
-    window: Any,
-    nperseg: Any,
-    noverlap: Any,
-    nfft: Any,
-    detrend: Any,
-    return_onesided: Any,
-    scaling: Any,
-) -> dict[str, Any]:
+def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
     """What SciPy is called with for segments of `n` samples, which are real or not."""
+    fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling = given
     if not isinstance(scaling, str) or scaling not in ("density", "spectrum"):
         refuse("scaling", scaling, "'density' or 'spectrum'")
-    given = 256 if isinstance(window, str | tuple) else np.size(window) or 256
-    nperseg = _parse_length("nperseg", nperseg, min(given, n), 1, max(n, 1))
+    length = 256 if isinstance(window, str | tuple) else np.size(window) or 256
+    nperseg = _parse_length("nperseg", nperseg, min(length, n), 1, max(n, 1))
     noverlap = _parse_length("noverlap", noverlap, nperseg // 2, 0, nperseg - 1)
     onesided = parse_flag("return_onesided", return_onesided) and real
     return {
@@ -216,99 +206,58 @@ def _keywords(
     }
 
 
-def _spectra(
-    first: da.Array,
-    second: da.Array,
-    fs: Any,
-    window: Any,
-    nperseg: Any,
-    noverlap: Any,
-    nfft: Any,
-    detrend: Any,
-    return_onesided: bool,
-    scaling: Any,
-    axis: Any,
-    average: Any,
-) -> tuple[Array, Any]:
-    """Frequencies, and the mean of the segments' cross spectra."""
+def _averaged(
+    *arrays: da.Array, axis: Any, average: Any, given: tuple[Any, ...]
+) -> tuple[Array, da.Array]:
+    """Frequencies, and the average of the segments' spectra, or of those of two arrays."""
     if not isinstance(average, str) or average not in ("mean", "median"):
         refuse("average", average, "'mean' or 'median'")
-    (axis,) = parse_axes("axis", (axis,), first.ndim)
-    same = first is second
-    first = without_empty(first)
-    second = first if same else without_empty(second)
-    n = first.shape[axis]
-    real = first.dtype.kind != "c" and second.dtype.kind != "c"
-    keywords = _keywords(
-        n, real, fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling
-    )
-    nperseg, step = keywords["nperseg"], keywords["nperseg"] - keywords["noverlap"]
+    (axis,) = parse_axes("axis", (axis,), arrays[0].ndim)
+    arrays = arrays[:1] if arrays[0] is arrays[-1] else arrays
+    arrays = tuple(map(without_empty, arrays))
+    n, shown = arrays[0].shape[axis], arrays[0].chunks
+    keywords = _keywords(n, all(a.dtype.kind != "c" for a in arrays), given)
+    nperseg = keywords["nperseg"]
     named = scipy.fft.rfftfreq if keywords["return_onesided"] else scipy.fft.fftfreq
     frequencies = named(keywords["nfft"], 1 / keywords["fs"])
     # For a median each block has a segment.
-    cut = long_enough(first.chunks[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
-    wide = [_with_halo(a, axis, cut, nperseg - 1, first) for a in (first, second)]
-    dtype = np.result_type(first.dtype, second.dtype, np.complex64)
-    if same:
-        dtype = np.empty(0, dtype).real.dtype
-    count, bounds = len(frequencies), (0, *np.cumsum(cut).tolist())
-    work = {
-        "axis": axis,
-        "bounds": bounds,
-        "total": n,
-        "keywords": keywords,
-        "count": count,
-        "out_dtype": dtype,
-        "same": same,
-        "dtype": dtype,
-    }
-    chunks = [(count,) * len(cut) if i == axis else c for i, c in enumerate(wide[0].chunks)]
-    if average == "mean":
-        sums = da.map_blocks(
-            _segments, *wide, chunks=tuple(chunks), meta=np.empty((0,) * first.ndim, dtype), **work
+    cut = long_enough(shown[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
+    chunks = (*shown[:axis], cut, *shown[axis + 1 :])
+    wide = [
+        da.overlap.overlap(
+            a.rechunk(chunks), {axis: (0, nperseg - 1)}, boundary="none", allow_rechunk=False
         )
-        return frequencies, sum_of_blocks(sums, axis) / np.asarray((n - nperseg) // step + 1, dtype)
-    begun = [len(_starts(*pair, n, nperseg, step)) for pair in itertools.pairwise(bounds)]
-    return frequencies, _medians(wide, axis, chunks, begun, work)
+        for a in arrays
+    ]
+    dtype = np.result_type(*(a.dtype for a in arrays), np.complex64)
+    dtype = np.empty(0, dtype).real.dtype if len(arrays) == 1 else dtype
+    bounds = (0, *itertools.accumulate(map(int, cut)))
+    segments = Segments(axis, n, bounds, len(frequencies), dtype, keywords)
+    begun = [len(segments.starts(block)) for block in range(len(cut))]
+    if average == "median":
+        return frequencies, cast("da.Array", _medians(wide, segments, begun))
+    made = (*shown[:axis], (len(frequencies),) * len(cut), *shown[axis + 1 :])
+    sums = by_block(_sum, *wide, dtype=dtype, chunks=made, segments=segments)
+    return frequencies, sum_of_blocks(sums, axis) / np.asarray(sum(begun), dtype)
 
 
-def _medians(
-    wide: list[Any], axis: int, chunks: list[Any], begun: list[int], work: dict[str, Any]
-) -> Any:
+def _medians(wide: list[Any], segments: Segments, begun: list[int]) -> Any:
     """Medians over all segments: frequencies are cut into as many parts as samples were."""
-    ndim, dtype, count = len(chunks), work["dtype"], work["count"]
+    axis, ndim, count = segments.axis, wide[0].ndim, segments.count
     parts = []
-    for i, segments in enumerate(begun):  # a block after the other: each has an axis more
-        here = (slice(None),) * axis + (slice(i, i + 1),)
-        blocks = [a.blocks[here] for a in wide]
-        cut = [(count,) if j == axis else c for j, c in enumerate(chunks)]
-        own = {**work, "bounds": work["bounds"][i : i + 2]}
+    for place, number in enumerate(begun):  # a block after the other: each has an axis more
+        blocks = [a.blocks[(slice(None),) * axis + (slice(place, place + 1),)] for a in wide]
+        cut = [(count,) if j == axis else c for j, c in enumerate(wide[0].chunks)]
+        made = {"chunks": (*cut, (number,)), "new_axis": [ndim], "dtype": segments.dtype}
+        meta = np.empty((0,) * (ndim + 1), segments.dtype)
         parts.append(
-            da.map_blocks(
-                _each,
-                *blocks,
-                chunks=(*cut, (segments,)),
-                new_axis=[ndim],
-                meta=np.empty((0,) * (ndim + 1), dtype),
-                **own,
-            )
+            da.map_blocks(_each, *blocks, meta=meta, segments=segments, place=place, **made)
         )
     spectra = da.concatenate(parts, axis=ndim)
     spectra = spectra.rechunk({axis: even_chunks(count, len(begun)), ndim: -1})
-    return spectra.map_blocks(
-        _median,
-        bias=median_bias(sum(begun)),
-        drop_axis=ndim,
-        dtype=dtype,
-        meta=np.empty((0,) * ndim, dtype),
-    )
-
-
-def _with_halo(a: da.Array, axis: int, cut: tuple[int, ...], depth: int, like: da.Array) -> Any:
-    """The array in chunks, each with some samples of the next one behind it."""
-    chunks = tuple(cut if i == axis else found for i, found in enumerate(like.chunks))
-    array = a.rechunk(chunks)
-    return da.overlap.overlap(array, {axis: (0, depth)}, boundary="none", allow_rechunk=False)
+    meta = np.empty((0,) * ndim, segments.dtype)
+    bias = median_bias(sum(begun))
+    return spectra.map_blocks(_median, bias=bias, drop_axis=ndim, dtype=segments.dtype, meta=meta)
 
 
 def csd(
@@ -355,22 +304,8 @@ def csd(
     >>> frequencies
     array([0.  , 0.25, 0.5 ])
     """
-    first, second = parse_pair(x, y)
-    found = _spectra(
-        first,
-        second,
-        fs,
-        window,
-        nperseg,
-        noverlap,
-        nfft,
-        detrend,
-        return_onesided,
-        scaling,
-        axis,
-        average,
-    )
-    return found[0], cast("da.Array", found[1])
+    given = (fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling)
+    return _averaged(*parse_pair(x, y), axis=axis, average=average, given=given)
 
 
 def welch(
@@ -414,19 +349,5 @@ def welch(
     >>> float(power.mean().compute().round(1))
     1.0
     """
-    array = parse_array(x, "fft")
-    found = _spectra(
-        array,
-        array,
-        fs,
-        window,
-        nperseg,
-        noverlap,
-        nfft,
-        detrend,
-        return_onesided,
-        scaling,
-        axis,
-        average,
-    )
-    return found[0], cast("da.Array", found[1])
+    given = (fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling)
+    return _averaged(parse_array(x, "fft"), axis=axis, average=average, given=given)

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.front import applied, by_block
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, parse_array, parse_options
-from dask_bigfft.signal.arguments import Axes, parse_pair, several_axes
+from dask_bigfft.signal.arguments import Axes, nonempty, parse_pair, several_axes
 from dask_bigfft.signal.differentiation import Spacing, parse_spacing
-from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, applied, spectrum_axes
+from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, spectrum_axes
 
 __all__ = ["cross_spectrum", "power_spectrum", "radial_power_spectrum"]
 
@@ -39,29 +40,41 @@ def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> fl
 
 
 def _transforms(array: da.Array, axes: tuple[int, ...], real: bool) -> Transforms:
-    lengths = tuple(array.shape[axis] for axis in axes)
-    if 0 in lengths:
-        refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
+    lengths = nonempty(array, axes)
     return Transforms(axes, lengths, real, tuple("natural" for _ in axes))
 
 
-def _squared(
-    block: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
-) -> Array:
-    found = block.real**2 + block.imag**2
-    return _weighted(found, scale, axes, onesided, block_id)
+def _spectrum(
+    arrays: tuple[da.Array, ...], axes: Axes, d: Any, scaling: Any, onesided: Any, options: Options
+) -> da.Array:
+    """The power spectrum of one array, or the cross spectrum of two."""
+    parse_options(options)
+    along = several_axes(axes, arrays[0].ndim)
+    real = all(a.dtype.kind != "c" for a in arrays)
+    transforms = _transforms(arrays[0], along, real)
+    chunks = options.get("chunks")
+    there = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
+    plans = [there, *(transforms.forward(a, options, chunks=there.chunks) for a in arrays[1:])]
+    dtype = np.result_type(*(plan.spec.out_dtype for plan in plans))
+    return cast(
+        "da.Array",
+        by_block(
+            _crossed,
+            *map(applied, arrays, plans),
+            dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
+            scale=_scale(transforms.lengths, parse_spacing(d, len(along)), scaling),
+            axes=spectrum_axes(transforms, there),
+            onesided=parse_flag("onesided", onesided),
+        ),
+    )
 
 
 def _crossed(
-    x: Array, y: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
-) -> Array:
-    return _weighted(np.conjugate(x) * y, scale, axes, onesided, block_id)
-
-
-def _weighted(
-    found: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
+    *blocks: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
 ) -> Array:
     """Products times the scale, with those of the missing half added if that is asked for."""
+    x = blocks[0]
+    found: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
     found *= np.asarray(scale, found.real.dtype)
     last = axes[-1]
     if onesided and last.half:
@@ -118,26 +131,7 @@ def power_spectrum(
     >>> power_spectrum([1.0, -1.0, 1.0, -1.0], scaling="spectrum").compute()
     array([0., 0., 1.])
     """
-    parse_options(options)
-    array = parse_array(x, "fft")
-    along = several_axes(axes, array.ndim)
-    real = array.dtype.kind != "c"
-    transforms = _transforms(array, along, real)
-    there = transforms.forward(array, options, _chunks(options))
-    spectrum = applied(array, there)
-    scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
-    dtype = there.spec.real_dtype
-    return cast(
-        "da.Array",
-        spectrum.map_blocks(
-            _squared,
-            scale=scale,
-            axes=spectrum_axes(transforms, there),
-            onesided=parse_flag("onesided", onesided),
-            dtype=dtype,
-            meta=np.empty((0,) * array.ndim, dtype),
-        ),
-    )
+    return _spectrum((parse_array(x, "fft"),), axes, d, scaling, onesided, options)
 
 
 def cross_spectrum(
@@ -175,28 +169,7 @@ def cross_spectrum(
     >>> cross_spectrum(x, np.roll(x, 1), scaling="spectrum").compute().round(4)
     array([ 0.0625+0.j   ,  0.    -0.125j, -0.0625+0.j   ])
     """
-    parse_options(options)
-    first, second = parse_pair(x, y)
-    along = several_axes(axes, first.ndim)
-    real = first.dtype.kind != "c" and second.dtype.kind != "c"
-    transforms = _transforms(first, along, real)
-    there = transforms.forward(first, options, _chunks(options))
-    beside = transforms.forward(second, options, chunks=there.chunks)
-    spectra = applied(first, there), applied(second, beside)
-    scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
-    dtype = np.result_type(there.spec.out_dtype, beside.spec.out_dtype)
-    return cast(
-        "da.Array",
-        da.map_blocks(
-            _crossed,
-            *spectra,
-            scale=scale,
-            axes=spectrum_axes(transforms, there),
-            onesided=parse_flag("onesided", onesided),
-            dtype=dtype,
-            meta=np.empty((0,) * first.ndim, dtype),
-        ),
-    )
+    return _spectrum(parse_pair(x, y), axes, d, scaling, onesided, options)
 
 
 # --- averages over directions ---------------------------------------------------------------
@@ -224,17 +197,15 @@ def _binned(
     bins = np.clip(bins, 0, count - 1)
     along_axes = tuple(along.axis for along in axes)
     others = tuple(a for a in range(block.ndim) if a not in along_axes)
-    flat = bins.transpose(*others, *along_axes).reshape(-1)
-    weight = weights.transpose(*others, *along_axes).reshape(-1)
-    power = (block.real.astype(float) ** 2 + block.imag.astype(float) ** 2).transpose(
-        *others, *along_axes
-    )
-    rows = power.reshape(-1, len(flat))
+    last = (*others, *along_axes)
+    flat, weight = (values.transpose(last).reshape(-1) for values in (bins, weights))
+    power = block.real.astype(float) ** 2 + block.imag.astype(float) ** 2
+    rows = power.transpose(last).reshape(-1, len(flat))
     numbers = np.bincount(flat, weight, count)
     sums = [np.bincount(flat, row * weight, count) for row in rows]  # of an empty block none
     found = np.reshape(sums, (len(rows), count)) + 1j * numbers
     kept = found.reshape(*(block.shape[a] for a in others), *(1,) * (len(axes) - 1), count)
-    return np.moveaxis(kept, range(block.ndim), (*others, *along_axes))
+    return np.moveaxis(kept, range(block.ndim), last)
 
 
 def sum_of_blocks(a: Any, axis: int) -> Any:
@@ -242,11 +213,6 @@ def sum_of_blocks(a: Any, axis: int) -> Any:
     ends = itertools.pairwise((0, *itertools.accumulate(a.chunks[axis])))
     parts = [a[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
     return parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
-
-
-def _chunks(options: Options) -> Any:
-    chunks = options.get("chunks")
-    return "auto" if chunks is None else chunks
 
 
 def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> Array:
@@ -321,15 +287,8 @@ def radial_power_spectrum(
         cut if a not in along else ((len(edges) - 1 if a == along[-1] else 1),) * len(cut)
         for a, cut in enumerate(spectrum.chunks)
     )
-    sums = spectrum.map_blocks(
-        _binned,
-        axes=spectrum_axes(transforms, there),
-        spacing=spacing,
-        edges=edges,
-        chunks=chunks,
-        dtype=complex,
-        meta=np.empty((0,) * array.ndim, complex),
-    )
+    where = {"axes": spectrum_axes(transforms, there), "spacing": spacing, "edges": edges}
+    sums = by_block(_binned, spectrum, dtype=complex, chunks=chunks, **where)
     for axis in along:
         sums = sum_of_blocks(sums, axis)
     sums = sums.squeeze(axis=along[:-1]) if len(along) > 1 else sums

@@ -1,6 +1,6 @@
 """Transforms there and back around something that is done to spectra, and what lies where in them.
 
-Imports `planning`, `graph`, `planner`, `decomposition` and `memory_settings`.
+Imports `planning`, `planner` and `decomposition`.
 """
 
 import itertools
@@ -11,10 +11,8 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft import config
+from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.steps import Order, flat_digits
-from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, inner_extras
 from dask_bigfft.planning.making import make_plan
@@ -75,23 +73,18 @@ def planned(
 
     Natural order, unless an axis falls apart: then transposed order along it is considered.
     """
-    natural: Orders = tuple("natural" for _ in axes)
-    transforms = Transforms(axes, lengths, real, natural)
-    there = transforms.forward(a, options)
-    split = [program.axis for program in there.programs if len(program.steps) > 1]
-    if not split:
-        return transforms, there
-    found = [(*_price(transforms, there, options), 0, transforms, there)]
-    for number, axis in enumerate(split, 1):
-        orders = _transposed_along(axis, axes)
+    found: list[tuple[Any, ...]] = []
+    split: list[int | None] = [None]
+    for number, along in enumerate(split):  # which grows by what natural order splits
+        orders: Orders = tuple("transposed" if axis == along else "natural" for axis in axes)
         transforms = Transforms(axes, lengths, real, orders)
         there = transforms.forward(a, options)
+        if along is None:
+            split += [program.axis for program in there.programs if len(program.steps) > 1]
+            if len(split) == 1:
+                return transforms, there
         found.append((*_price(transforms, there, options), number, transforms, there))
     return min(found, key=lambda f: f[:3])[3:]
-
-
-def _transposed_along(axis: int, axes: tuple[int, ...]) -> Orders:
-    return tuple("transposed" if b == axis else "natural" for b in axes)
 
 
 def _price(transforms: Transforms, there: Plan, options: Options) -> tuple[int, float]:
@@ -99,12 +92,6 @@ def _price(transforms: Transforms, there: Plan, options: Options) -> tuple[int, 
     back = transforms.inverse(spectrum_like(there), {**options, "chunks": "auto"}, {})
     count = len(there.travelling) + len(back.travelling)
     return count, there.expected.seconds + back.expected.seconds
-
-
-def applied(a: Any, plan: Plan) -> Any:
-    """Return the lazy result of a plan on an array."""
-    configure_arena()
-    return transformed_array(a, plan, config.get("bigfft.exchange.carrier"))
 
 
 @dataclass(frozen=True)
@@ -129,9 +116,23 @@ class SpectrumAxis:
     half: bool
     bounds: tuple[int, ...]
 
+    @property
+    def digits(self) -> tuple[int, ...]:
+        """(N1, N2, ..) in transposed order, (N,) in natural order."""
+        return transposed_digits(self.length) if self.order == "transposed" else (self.length,)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the axis lies whole in a block."""
+        return len(self.bounds) == 2
+
+    def places(self, block: tuple[int, ...]) -> tuple[int, int]:
+        """Return where a block begins and ends along the axis."""
+        return self.bounds[block[self.axis]], self.bounds[block[self.axis] + 1]
+
     def index(self, block: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Frequencies that the places of a block hold, -(N - 1)//2 to N//2."""
-        low, high = self.bounds[block[self.axis]], self.bounds[block[self.axis] + 1]
+        low, high = self.places(block)
         place, index = np.arange(low, high, dtype=np.int64), np.zeros(high - low, np.int64)
         for digit in reversed(flat_digits(0, self.length, self.order, real=self.half)):
             place, value = np.divmod(place, digit.size)

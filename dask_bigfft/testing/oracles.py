@@ -20,16 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "EXTENDED",
-    "exact_dft",
-    "exact_irdft",
-    "exact_transform",
-    "index_valued",
-    "relative_l2",
-    "resized",
-]
-
 Array = npt.NDArray[Any]
 
 #: Whether long double is more precise than double here.

@@ -15,24 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-__all__ = [
-    "FAMILIES",
-    "Case",
-    "cases",
-    "chunkings",
-    "chunks_of",
-    "dtypes",
-    "factorisations",
-    "families",
-    "norms",
-    "orders",
-    "random_array",
-    "round_cases",
-    "shapes",
-    "sizes",
-    "variants",
-]
-
 Chunks = tuple[int, ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
 

@@ -17,8 +17,10 @@ LONG = {64: [4, 4, 4], 4096: [16, 16, 16]}
 VARIANTS = ["dif", "dit", "stockham", "pease"]
 
 
-def signal(n):
-    return da.from_array(random_array((n,), "c16", n), chunks=n // 16)
+def planned(n, variant, order):
+    digits = LONG[n] if order == "transposed" else None
+    x = da.zeros(n, chunks=n // 16, dtype=complex)
+    return plan(x, "fft", rounds=LONG[n], variant=variant, order=order, digits=digits)
 
 
 def waiting(layout, stage):
@@ -38,7 +40,7 @@ def is_reversed(strides):
 )
 @pytest.mark.parametrize("n", LONG)
 def test_where_digits_are_reversed(n, variant, at_input, at_output):
-    found = plan(signal(n), "fft", rounds=LONG[n], variant=variant)
+    found = planned(n, variant, "natural")
     first, last = found.rounds[0].source, found.rounds[-1].target
     assert is_reversed(waiting(first, 0)) == at_input
     assert is_reversed(waiting(last, 1)) == at_output
@@ -49,14 +51,7 @@ def test_where_digits_are_reversed(n, variant, at_input, at_output):
 def test_only_pease_has_one_geometry(n, order):
     """The exchanges between rounds: Pease's all move digits alike, the others' do not."""
     for variant in VARIANTS:
-        found = plan(
-            signal(n),
-            "fft",
-            rounds=LONG[n],
-            variant=variant,
-            order=order,
-            digits=LONG[n] if order == "transposed" else None,
-        )
+        found = planned(n, variant, order)
         geometries = {geometry(exchange) for exchange in found.exchanges[1:3]}
         assert len(geometries) == (1 if variant == "pease" else 2)
 
@@ -78,14 +73,7 @@ TRAVELLING = {
 @pytest.mark.parametrize(("variant", "order"), TRAVELLING)
 def test_exchanges_and_bytes(variant, order):
     n = 4096
-    found = plan(
-        signal(n),
-        "fft",
-        rounds=LONG[n],
-        variant=variant,
-        order=order,
-        digits=LONG[n] if order == "transposed" else None,
-    )
+    found = planned(n, variant, order)
     assert len(found.travelling) == TRAVELLING[variant, order]
     assert found.expected.bytes_exchanged == TRAVELLING[variant, order] * n * 16
     assert all(exchange.nbytes == n * 16 for exchange in found.exchanges)

@@ -1,11 +1,11 @@
-"""Cosine and sine transforms: from arguments to a dask array.
+"""The cosine and sine transforms of `scipy.fft` on dask arrays of any chunking.
 
 One axis after the other. One that lies whole in every block, or had best be gathered whole, is
 SciPy's; one that falls apart takes an FFT with as many exchanges as that of real data has::
 
     array --arrangement--> factors, round --exchange--> round, factors --arrangement--> result
 
-Imports `planning`, `graph`, `planner`, `kernels` and `memory_settings`.
+Imports `front`, `planning`, `planner`, `decomposition` and `kernels`.
 """
 
 import itertools
@@ -13,7 +13,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, SupportsIndex, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -25,7 +25,7 @@ from dask_bigfft.decomposition.factors import MAX_LENGTH
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain, scaled
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
-from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.front import applied, by_block
 from dask_bigfft.kernels.cosines import (
     after_points,
     before_points,
@@ -35,7 +35,6 @@ from dask_bigfft.kernels.cosines import (
     in_parts,
 )
 from dask_bigfft.kernels.loop import factor as scale_of
-from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.planning.arguments import (
@@ -48,35 +47,377 @@ from dask_bigfft.planning.arguments import (
 from dask_bigfft.planning.making import make_plan
 from dask_bigfft.transforms.spec import parse_axes, parse_scale, parse_several
 
+__all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]
+
+Lengths = SupportsIndex | Sequence[SupportsIndex] | None
+Axes = SupportsIndex | Sequence[SupportsIndex] | None
+
+
+def dct(
+    x: Any,
+    type: int = 2,
+    n: SupportsIndex | None = None,
+    axis: SupportsIndex = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    """Return the discrete cosine transform of one axis.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Of any chunking; only read. Of complex input both parts are transformed.
+    type : {1, 2, 3, 4}
+        Type of the transform.
+    n : int, optional
+        Length of the transform: the axis is cropped or padded with zeros.
+    axis : int
+        The axis.
+    norm : {"backward", "ortho", "forward"}, optional
+        As `scipy.fft.dct` has it.
+    overwrite_x, workers
+        There for the signature's sake: the input stays as it is, and dask's scheduler decides.
+    orthogonalize : bool, optional
+        Whether the first or last values are scaled so that the matrix is orthogonal; by default
+        with ``norm="ortho"``. Of complex input, too, where SciPy takes no notice of it.
+    **options
+        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, real for real input; of single precision where the input is, else of double (or long
+        double) precision.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Notes
+    -----
+    An axis that falls apart goes through an FFT: types II and III of N real points (J. Makhoul,
+    IEEE Trans. Acoust. Speech Signal Process. 28, 1980), type IV of N/2 complex points (of N real
+    ones where N is odd), type I of 2(N - 1) or 2(N + 1) real points. Exchanges move no more bytes
+    than those of `rfft` (type I: twice as many). Where the FFT's own length is a large prime or has
+    one as a factor, the sum of the definition becomes a convolution of 2N - 1 points (L. I.
+    Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970), which moves what `rfft` of a prime length
+    does. With type I that is so for N - 1 or N + 1, whatever N itself may be: a length of 8,192
+    moves 4.3 times what `rfft` of that length does, 8,193 twice.
+
+    Examples
+    --------
+    >>> dct([1.0, 0.0, 0.0, 0.0]).compute().round(4)
+    array([2.    , 1.8478, 1.4142, 0.7654])
+    """
+    return cosine_transform("dct", x, type, n, axis, norm, workers, orthogonalize, options)
+
+
+def idct(
+    x: Any,
+    type: int = 2,
+    n: SupportsIndex | None = None,
+    axis: SupportsIndex = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    """Return the inverse of `dct`.
+
+    Parameters
+    ----------
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+        As `dct` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        As `dct` does.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> idct([4.0, 0.0, 0.0, 0.0]).compute().round(4)
+    array([0.5, 0.5, 0.5, 0.5])
+    """
+    return cosine_transform("idct", x, type, n, axis, norm, workers, orthogonalize, options)
+
+
+def dst(
+    x: Any,
+    type: int = 2,
+    n: SupportsIndex | None = None,
+    axis: SupportsIndex = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    """Return the discrete sine transform of one axis.
+
+    Parameters
+    ----------
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+        As `dct` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        As `dct` does.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> dst([1.0, 0.0, 0.0, 0.0]).compute().round(4)
+    array([0.7654, 1.4142, 1.8478, 2.    ])
+    """
+    return cosine_transform("dst", x, type, n, axis, norm, workers, orthogonalize, options)
+
+
+def idst(
+    x: Any,
+    type: int = 2,
+    n: SupportsIndex | None = None,
+    axis: SupportsIndex = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    """Return the inverse of `dst`.
+
+    Parameters
+    ----------
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+        As `dct` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        As `dct` does.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> idst([4.0, 0.0, 0.0, 0.0]).compute().round(4)
+    array([0.3827, 0.9239, 0.9239, 0.3827])
+    """
+    return cosine_transform("idst", x, type, n, axis, norm, workers, orthogonalize, options)
+
+
+def dctn(
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    """Return the discrete cosine transform of several axes.
+
+    Parameters
+    ----------
+    x, type, norm, overwrite_x, workers, orthogonalize, **options
+        As `dct` takes them.
+    s : int or sequence of int, optional
+        Length of the transform along each of `axes`.
+    axes : int or sequence of int, optional
+        The axes, by default all, or the last ``len(s)``.
+
+    Returns
+    -------
+    dask.array.Array
+        As `dct` does.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> dctn([[1.0, 0.0], [0.0, 0.0]]).compute().round(4)
+    array([[4.    , 2.8284],
+           [2.8284, 2.    ]])
+    """
+    return cosine_transform("dctn", x, type, s, axes, norm, workers, orthogonalize, options)
+
+
+def idctn(
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    """Return the inverse of `dctn`.
+
+    Parameters
+    ----------
+    x, type, norm, overwrite_x, workers, orthogonalize, **options
+        As `idct` takes them.
+    s : int or sequence of int, optional
+        Length of the transform along each of `axes`.
+    axes : int or sequence of int, optional
+        The axes, by default all, or the last ``len(s)``.
+
+    Returns
+    -------
+    dask.array.Array
+        As `idct` does.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> idctn([[4.0, 0.0], [0.0, 0.0]]).compute().round(4)
+    array([[0.25, 0.25],
+           [0.25, 0.25]])
+    """
+    return cosine_transform("idctn", x, type, s, axes, norm, workers, orthogonalize, options)
+
+
+def dstn(
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    """Return the discrete sine transform of several axes.
+
+    Parameters
+    ----------
+    x, type, norm, overwrite_x, workers, orthogonalize, **options
+        As `dst` takes them.
+    s : int or sequence of int, optional
+        Length of the transform along each of `axes`.
+    axes : int or sequence of int, optional
+        The axes, by default all, or the last ``len(s)``.
+
+    Returns
+    -------
+    dask.array.Array
+        As `dst` does.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> dstn([[1.0, 0.0], [0.0, 0.0]]).compute().round(4)
+    array([[2.    , 2.8284],
+           [2.8284, 4.    ]])
+    """
+    return cosine_transform("dstn", x, type, s, axes, norm, workers, orthogonalize, options)
+
+
+def idstn(
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    """Return the inverse of `dstn`.
+
+    Parameters
+    ----------
+    x, type, norm, overwrite_x, workers, orthogonalize, **options
+        As `idst` takes them.
+    s : int or sequence of int, optional
+        Length of the transform along each of `axes`.
+    axes : int or sequence of int, optional
+        The axes, by default all, or the last ``len(s)``.
+
+    Returns
+    -------
+    dask.array.Array
+        As `idst` does.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> idstn([[4.0, 0.0], [0.0, 0.0]]).compute().round(4)
+    array([[0.5, 0.5],
+           [0.5, 0.5]])
+    """
+    return cosine_transform("idstn", x, type, s, axes, norm, workers, orthogonalize, options)
+
+
 _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 
 
 # --- one axis -------------------------------------------------------------------------------
 
 
-def _carried(a: Any, plan: Any) -> Any:
-    configure_arena()
-    return transformed_array(a, plan, config.get("bigfft.exchange.carrier"))
+def _layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:
+    pairs = zip(shape, chunks, strict=True)
+    return Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in pairs))
 
 
 def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
     """The array with one axis arranged anew, in one exchange."""
-    pairs = zip(a.shape, a.chunks, strict=True)
-    kept = [plain(n, tuple(map(int, cut))) for n, cut in pairs]
-    before = Layout((*kept[:axis], source, *kept[axis + 1 :]))
-    after = Layout((*kept[:axis], target, *kept[axis + 1 :]))
-    return _carried(a, ShiftPlan(before, after, a.dtype.str, part))
+    kept = _layout(a.shape, a.chunks).axes
+    before, after = (Layout((*kept[:axis], to, *kept[axis + 1 :])) for to in (source, target))
+    return applied(a, ShiftPlan(before, after, a.dtype.str, part))
 
 
 def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> Any:
     """The array in other chunks, in one exchange."""
-    if tuple(tuple(map(int, cut)) for cut in a.chunks) == chunks:
-        return a
-    sides = []
-    for cuts in (a.chunks, chunks):
-        pairs = zip(a.shape, cuts, strict=True)
-        sides.append(Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in pairs)))
-    return _carried(a, ShiftPlan(sides[0], sides[1], a.dtype.str, "gather"))
+    before, after = _layout(a.shape, a.chunks), _layout(a.shape, chunks)
+    return a if before == after else applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
 
 
 def _largest(chunks: Sequence[int]) -> int:
@@ -107,23 +448,16 @@ def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options
     chunks = point_chunks(plan, -(-values // width))
     before = array_axis(plan, tuple(map(int, a.chunks[axis])), out=False)
     arranged = _rearranged(a, axis, before, point_axis(plan, chunks, out=False), "arrange")
-    ready = _multiplied(arranged, before_points, plan, axis, chunks, _dtype_in(plan, a.dtype))
+    dtype = a.dtype if plan.name == "rfft" else np.result_type(a.dtype, np.complex64)
+    ready = _multiplied(arranged, before_points, plan, axis, chunks, dtype)
     digits = plan.digits if len(plan.digits) > 1 else None
     extras = inner_extras(options, order="natural")
     norm = "forward" if plan.name == "irfft" else None
     found = make_plan(ready, plan.name, plan.points, axis, norm, signal_digits=digits, **extras)
-    spectrum = _carried(ready, found)
+    spectrum = applied(ready, found)
     cut = tuple(map(int, spectrum.chunks[axis]))
-    made = _multiplied(
-        spectrum,
-        after_points,
-        plan,
-        axis,
-        cut,
-        a.dtype,
-        2 if plan.pairs_out else 1,
-        divisor=divisor,
-    )
+    width_out = 2 if plan.pairs_out else 1
+    made = _multiplied(spectrum, after_points, plan, axis, cut, a.dtype, width_out, divisor=divisor)
     wanted = even_chunks(plan.length, -(-plan.length // width))
     return _rearranged(
         made, axis, point_axis(plan, cut, out=True), array_axis(plan, wanted, out=True), "unpack"
@@ -138,23 +472,16 @@ def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: 
     ready = _with_ends(a, plan, axis, 2, out=False)
     extras = inner_extras(options, order="natural")
     found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **extras)
-    sums = _carried(ready, found)
+    sums = applied(ready, found)
     return _with_ends(sums, plan, axis, scale_of(divisor, a.dtype), out=True)
 
 
 def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
     """The array times a factor, and other ones at both ends of an axis."""
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
-    return a.map_blocks(
-        ends_scaled,
-        axis=axis,
-        bounds=bounds,
-        length=plan.length,
-        factor=factor,
-        ends=ends_of(plan, out=out),
-        dtype=a.dtype,
-        meta=np.empty((0,) * a.ndim, a.dtype),
-    )
+    where = {"axis": axis, "bounds": bounds, "length": plan.length}
+    ends = ends_of(plan, out=out)
+    return by_block(ends_scaled, a, dtype=a.dtype, factor=factor, ends=ends, **where)
 
 
 def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, options: Options) -> Cosines:
@@ -172,11 +499,6 @@ def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, options: Opt
     return plan if program.bluestein else replace(plan, digits=plan.halving(program.factors))
 
 
-def _dtype_in(plan: Cosines, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Dtype of the FFT's input."""
-    return dtype if plan.name == "rfft" else np.result_type(dtype, np.complex64)
-
-
 def _multiplied(
     a: Any,
     work: Any,
@@ -189,19 +511,9 @@ def _multiplied(
 ) -> Any:
     """The array times factors along an axis, block by block."""
     bounds = (0, *itertools.accumulate(points))
-    chunks = list(a.chunks)
-    chunks[axis] = tuple(width * c for c in points)
-    return da.map_blocks(
-        work,
-        a,
-        plan=plan,
-        axis=axis,
-        bounds=bounds,
-        dtype=dtype,
-        chunks=tuple(chunks),
-        meta=np.empty((0,) * a.ndim, dtype),
-        **keywords,
-    )
+    chunks = (*a.chunks[:axis], tuple(width * c for c in points), *a.chunks[axis + 1 :])
+    keywords |= {"plan": plan, "axis": axis, "bounds": bounds}
+    return by_block(work, a, dtype=dtype, chunks=chunks, **keywords)
 
 
 def _one_axis(
@@ -231,17 +543,17 @@ def _whole_axes(
     """SciPy's transform of axes that lie whole in every block."""
     chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
     mirrored = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
-    return a.map_blocks(
+    return by_block(
         _in_block,
+        a,
+        dtype=a.dtype,
+        chunks=chunks,
         name_="dstn" if plan.sine else "dctn",
         type_=plan.type,
         s=tuple(lengths.values()),
         axes=tuple(lengths),
         norm=mirrored if backwards else norm,
         orthogonalize=plan.orthogonalize,
-        chunks=chunks,
-        dtype=a.dtype,
-        meta=np.empty((0,) * a.ndim, a.dtype),
     )
 
 
@@ -288,7 +600,7 @@ def cosine_transform(
         real, imag = (
             _all_axes(part, plans, norm, backwards, options) for part in (array.real, array.imag)
         )
-        found = _in_parts(real, imag)
+        found = by_block(in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64))
     else:
         found = _all_axes(array, plans, norm, backwards, options)
     return cast("da.Array", _cut(found, array, options))
@@ -305,21 +617,6 @@ def _parse_type(value: Any, backwards: bool) -> Type:
     return _INVERSE[found] if backwards else cast("Type", found)
 
 
-def _in_parts(real: Any, imag: Any) -> Any:
-    """The array that has these two as its parts, in the same chunks."""
-    index, dtype = tuple(range(real.ndim)), np.result_type(real.dtype, np.complex64)
-    return da.blockwise(
-        in_parts,
-        index,
-        real,
-        index,
-        imag,
-        index,
-        dtype=dtype,
-        meta=np.empty((0,) * real.ndim, dtype),
-    )
-
-
 def _all_axes(
     array: da.Array, plans: dict[int, Cosines], norm: str | None, backwards: bool, options: Options
 ) -> Any:
@@ -334,17 +631,10 @@ def _all_axes(
         found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm, backwards)
     rest = [axis for axis in plans if array.numblocks[axis] > 1]
     for axis in sorted(rest, key=lambda axis: array.numblocks[axis]):
-        found = _one_axis(
-            _cropped(found, axis, plans[axis].length), plans[axis], axis, norm, backwards, options
-        )
+        plan = plans[axis]
+        found = found[(slice(None),) * axis + (slice(plan.length),)]  # a shorter one is cropped
+        found = _one_axis(found, plan, axis, norm, backwards, options)
     return found
-
-
-def _cropped(a: Any, axis: int, length: int) -> Any:
-    """The array without what a shorter transform leaves out."""
-    if a.shape[axis] <= length:
-        return a
-    return a[(slice(None),) * axis + (slice(length),)]
 
 
 def _cut(found: Any, array: da.Array, options: Options) -> Any:
@@ -353,11 +643,9 @@ def _cut(found: Any, array: da.Array, options: Options) -> Any:
     chunks = config.get("bigfft.chunks") if chunks is None else chunks
     if isinstance(chunks, str) and chunks == "auto":
         return found
-    kept = tuple(map(scaled, array.chunks, found.shape))
     if isinstance(chunks, str) and chunks == "preserve":
-        return _gathered(found, kept)
-    wanted = normalized_chunks(chunks, chunks, found.shape, found.dtype)
-    return _gathered(found, wanted)
+        return _gathered(found, tuple(map(scaled, array.chunks, found.shape)))
+    return _gathered(found, normalized_chunks(chunks, chunks, found.shape, found.dtype))
 
 
 def _parse_axes(

@@ -1,0 +1,142 @@
+"""Draw the pictures of `how_it_works.md` beside this file: ``python draw.py``.
+
+Needs matplotlib. The same version of it writes the same files.
+"""
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+COLORS = ("#7fb2e5", "#f2b56b", "#8fce9b", "#d99bc6")
+GREY, DARK = "#e8e8e8", "#333333"
+
+mpl.rcParams |= {
+    "svg.hashsalt": "dask_bigfft",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 11,
+}
+
+
+def picture(width, height):
+    """Return an empty figure and its axes, whose units are squares."""
+    figure = Figure(figsize=(width * 0.45, height * 0.45))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), aspect="equal")
+    axes.axis("off")
+    return figure, axes
+
+
+def box(axes, x, y, width, height, text="", color=GREY, line=1.0):
+    """Draw a rectangle with a text in its middle."""
+    axes.add_patch(Rectangle((x, y), width, height, facecolor=color, edgecolor=DARK, lw=line))
+    label(axes, x + width / 2, y + height / 2, text)
+
+
+def label(axes, x, y, text, **keywords):
+    """Write a text around a point."""
+    axes.text(x, y, text, **{"ha": "center", "va": "center", "color": DARK, **keywords})
+
+
+def arrow(axes, start, end, text="", above=0.45):
+    """Draw an arrow with a text above its middle."""
+    patch = FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=14, color=DARK, lw=1.2)
+    axes.add_patch(patch)
+    label(axes, (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - above, text)
+
+
+def layouts():
+    """Blocks before and after an exchange: each new one has a shard of each old one."""
+    figure, axes = picture(25, 9.5)
+    label(axes, 4, 0.6, "before: block b has row n1 = b")
+    label(axes, 20, 0.6, "after: block b has column n2 = b")
+    for row in range(4):
+        for column in range(4):
+            n, color = 4 * row + column, COLORS[row]
+            box(axes, 1 + 1.5 * column, 1.5 + 1.7 * row, 1.5, 1.2, f"{n}", color)
+            box(axes, 16 + 2 * column, 1.9 + 1.5 * row, 1.4, 1.5, f"{n}", color)
+        box(axes, 1, 1.5 + 1.7 * row, 6, 1.2, color="none", line=2.2)
+        label(axes, 0.4, 2.1 + 1.7 * row, f"{row}")
+    for column in range(4):
+        box(axes, 16 + 2 * column, 1.9, 1.4, 6, color="none", line=2.2)
+        label(axes, 16.7 + 2 * column, 1.4, f"{column}")
+    arrow(axes, (8.5, 4.9), (14.5, 4.9), "exchange of 16 shards")
+    label(axes, 11.5, 5.6, "one from each block")
+    label(axes, 11.5, 6.3, "to each block")
+    label(axes, 4, 8.9, "FFT over n2 is local")
+    label(axes, 20, 8.9, "FFT over n1 is local")
+    return figure
+
+
+def loop():
+    """The tile loop: load, transform, store, for each tile of a block."""
+    figure, axes = picture(26, 8.5)
+    label(axes, 3.2, 0.6, "source view: segments")
+    for i, color in enumerate(COLORS):
+        box(axes, 0.6 + 1.3 * i, 1.3, 1.3, 5.2, color=color)
+    box(axes, 0.6, 2.6, 5.2, 1.3, "tile", color="none", line=2.6)
+    label(axes, 13, 0.6, "buffer, as large as a cache or a part of the GPU")
+    box(axes, 10, 2.6, 6, 1.3, "tile, contiguous", color="#f7f2c4")
+    label(axes, 22.6, 0.6, "target view: the new block")
+    box(axes, 20, 1.3, 5.2, 5.2)
+    box(axes, 20, 2.6, 5.2, 1.3, "tile", color="#f7f2c4", line=2.6)
+    arrow(axes, (5.9, 3.25), (9.9, 3.25), "load")
+    arrow(axes, (16.1, 3.25), (19.9, 3.25), "store")
+    loop_ = FancyArrowPatch(
+        (15.4, 4.0), (10.6, 4.0), connectionstyle="arc3,rad=-0.6", arrowstyle="-|>",
+        mutation_scale=14, color=DARK, lw=1.2,
+    )  # fmt: skip
+    axes.add_patch(loop_)
+    label(axes, 13, 6.2, "transform: FFT, twiddle, check")
+    label(axes, 13, 7.8, "repeated for each tile; several threads take tiles of one block")
+    return figure
+
+
+def passes():
+    """A block larger than the memory of a GPU crosses the bus twice each way."""
+    figure, axes = picture(26, 10.5)
+    label(axes, 4, 0.6, "block in host memory")
+    label(axes, 21.5, 0.6, "buffers on the GPU")
+    for row, name in enumerate(["pass 1: {Y1}", "pass 2: {Y2, X}"]):
+        top = 1.4 + 4.6 * row
+        box(axes, 1, top, 6, 3.6)
+        for i in range(4):
+            if row == 0:
+                box(axes, 1 + 1.5 * i, top, 1.5, 3.6, f"{i + 1}", COLORS[i])
+            else:
+                box(axes, 1, top + 0.9 * i, 6, 0.9, f"{i + 1}", COLORS[i])
+        for i in range(3):
+            box(axes, 18.6 + 2 * i, top + 1, 1.7, 1.6, f"{i + 1}", COLORS[i])
+        arrow(axes, (7.3, top + 1.1), (18.3, top + 1.1), "host to device")
+        arrow(axes, (18.3, top + 2.5), (7.3, top + 2.5), "device to host")
+        label(axes, 12.8, top - 0.2, name, weight="bold")
+    return figure
+
+
+def overlap():
+    """Load, transform and store of different tiles at the same time."""
+    figure, axes = picture(26, 7)
+    for row, name in enumerate(["load", "transform", "store"]):
+        label(axes, 2.2, 1.5 + 1.6 * row, name)
+        for tile in range(6):
+            x = 4.4 + 2.5 * (tile + row)
+            box(axes, x, 0.9 + 1.6 * row, 2.4, 1.2, f"tile {tile + 1}", COLORS[tile % 3])
+    arrow(axes, (4.4, 6.0), (25, 6.0))
+    label(axes, 14.7, 6.5, "time; a color is a buffer, used again by every third tile")
+    return figure
+
+
+def main():
+    """Write all pictures."""
+    folder = Path(__file__).resolve().parent
+    for draw in (layouts, loop, passes, overlap):
+        file = folder / f"{draw.__name__}.svg"
+        draw().savefig(file, metadata={"Date": None, "Creator": None})
+        text = file.read_text(encoding="utf-8")
+        lines = "\n".join(line.rstrip() for line in text.splitlines())
+        file.write_text(f"{lines}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

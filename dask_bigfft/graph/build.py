@@ -1,7 +1,20 @@
-"""One exchange, woven into a graph: which tasks it takes, and which blocks each depends on.
+"""From a plan to tasks, exchange by exchange.
 
-Each carrier has its way (see `build`); exchanges that connect nothing, and those in which every
-block is made of few, go around barriers whatever the carrier is.
+::
+
+    source blocks -> barrier -> gather + round -> barrier -> gather + round -> (barrier -> unpack)
+
+A barrier stands for one connected group of an exchange: p + q edges where all-to-all needs p*q.
+Blocks that are made of a few blocks each, as in a shift, depend on these directly. Between
+processes shards travel::
+
+    tasks   source blocks -> a task for every shard -> gather + round
+    p2p     source blocks -> pack and send -> shuffle barrier -> collect + gather + round (+ send)
+    disk    source blocks -> write -> barrier -> read + gather + round + write -> barrier -> ...
+
+With scratch files what a task hands on is not a block but word that its shards are written.
+Exchanges that connect nothing, and those in which every block is made of few, go around barriers
+whatever the carrier is.
 
 Imports `decomposition`, `planner`, `exchange` and this room.
 """

@@ -1,10 +1,15 @@
-"""Which carrier a plan's exchanges take, which is settled where the graph becomes tasks.
+"""Which carrier the exchanges of a plan take, and the tasks that p2p needs.
 
 Dask sends a graph to a cluster as it is, and the scheduler turns it into tasks: a layer that was
 sent knows that blocks will lie in different processes. Where a graph becomes tasks before, as by
 `dask.optimize`, `dask.delayed` and `to_delayed`, the client computes it if there is one. What is
 then computed elsewhere after all, as by ``compute(scheduler="threads")``, works by `tasks`, and
 else stops with an error that names the setting.
+
+A shuffle of p2p carries some connected groups of an exchange. Where nobody else looks at the blocks
+between two shuffles, one task puts a block together, does the round and sends the shards on::
+
+    source blocks -> send -> barrier -> put together + round + send -> barrier -> ...
 
 Imports `planner`, `exchange`, `record` and this room.
 """

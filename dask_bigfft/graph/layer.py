@@ -1,6 +1,16 @@
-"""Plans of one source that share their first rounds.
+"""The layer of a transform or a shift in a dask graph: holds the plan, makes the tasks when asked.
 
-Imports `planner`.
+Which carrier fits depends on where the graph runs, and that is only known when it is turned into
+tasks: see `carriers`. Where blocks are very small, neighbours are merged before the plan and cut
+after it.
+
+Dask puts the tasks of a graph in order by a loop over all pairs of a task that nothing comes before
+and one that nothing comes after, where the two are connected: in a transform all are. For 16,384
+blocks that are kept this took 0.25 us for each pair, more than a minute. So of the blocks that are
+cut from one, the last one waits for the others, which then have something after them: these pairs
+are gone, at no cost, since whoever cuts one block cuts all.
+
+Imports `planner`, `exchange`, `gpu` and this room.
 """
 
 import itertools

@@ -1,6 +1,6 @@
-"""Names of the tasks of a graph, and how a task names what it depends on.
+"""Names of the tasks of a graph, and groups: which blocks of an exchange have anything in common.
 
-Imports `dask_private`.
+Imports `decomposition`, `planner` and `dask_private`.
 """
 
 import itertools

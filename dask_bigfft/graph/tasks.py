@@ -1,8 +1,10 @@
-"""`Run`: a plan where it is executed, and how a block is taken through one of its rounds.
+"""What the tasks of a graph run: a plan where it is executed, and its rounds block by block.
 
-It keeps the exchange maps and the FFT library, which are made on first use and never travel.
+`Run` is the plan there; it keeps the exchange maps and the FFT library, which are made on first use
+and never travel. `Blocks` is what a barrier of the `shared` carrier returns.
 
-Imports `planner`, `gpu`, `exchange`, `kernels` and `events`.
+Imports `planner`, `gpu`, `exchange`, `kernels` and `events`; looks a distributed worker up if there
+is one.
 """
 
 import contextlib

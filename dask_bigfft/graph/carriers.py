@@ -1,4 +1,4 @@
-"""Which carrier a plan's exchanges take, which is settled where the graph becomes tasks.
+"""Which carrier the exchanges of a plan take, and the tasks that p2p needs.
 
 Dask sends a graph to a cluster as it is, and the scheduler turns it into tasks: a layer that was
 sent knows that blocks will lie in different processes. Where a graph becomes tasks before, as by
@@ -6,23 +6,38 @@ sent knows that blocks will lie in different processes. Where a graph becomes ta
 then computed elsewhere after all, as by ``compute(scheduler="threads")``, works by `tasks`, and
 else stops with an error that names the setting.
 
+A shuffle of p2p carries some connected groups of an exchange. Where nobody else looks at the blocks
+between two shuffles, one task puts a block together, does the round and sends the shards on::
+
+    source blocks -> send -> barrier -> put together + round + send -> barrier -> ...
+
 Imports `planner`, `exchange`, `events` and this room.
 """
 
+import itertools
+import math
 import sys
+import time
 import warnings
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 import dask.config
+import numpy as np
+import numpy.typing as npt
 
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.events import current_worker
-from dask_bigfft.graph.dask_private import array_expressions_enabled
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.events import current_worker, emit
+from dask_bigfft.exchange.packing import packed, shard_checksum
+from dask_bigfft.gpu.on_gpu import is_on_gpu
+from dask_bigfft.graph.dask_private import Task, TaskRef, array_expressions_enabled
+from dask_bigfft.graph.names import Block, Graph, Groups, Key, Names
+from dask_bigfft.graph.tasks import Run, checked, compare, put_together, reported
+from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.shifts import ShiftPlan
-
-__all__ = ["ON_GPUS", "p2p", "p2p_works", "resolved"]
+from dask_bigfft.planner.work import shuffled
 
 #: Prefix of the carriers of blocks on GPUs of one process; the transport between GPUs follows.
 ON_GPUS = "gpu/"
@@ -102,3 +117,218 @@ def _has_cluster() -> bool:
         if current_worker() is not None:
             return True
         return array_expressions_enabled() and p2p_works() and bool(p2p().on_scheduler())
+
+
+Array = npt.NDArray[Any]
+
+#: Shuffles of an exchange: each costs connections, files and a barrier on every worker.
+MOST_SHUFFLES = 16
+
+#: Bytes of a shard from which on it is packed for its own block on the same worker.
+LARGE_SHARD = 1 << 16
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """A shuffle: its name, its blocks, and how many target blocks come before these."""
+
+    name: str
+    sources: list[Block]
+    along: tuple[Sequence[int], ...]
+    before: int
+
+    @cached_property
+    def targets(self) -> list[Block]:
+        """Target blocks, row-major."""
+        return list(itertools.product(*self.along))
+
+    @property
+    def travels(self) -> bool:
+        """Whether there is anything to send: else its only target is made directly."""
+        return len(self.targets) > 1 and bool(self.sources)
+
+
+@dataclass
+class Shuffles:
+    """The shuffles of one exchange.
+
+    Parameters
+    ----------
+    names : Names
+        Of the tasks.
+    number : int
+        Exchange, from 0.
+    exchange : Exchange
+        What they carry.
+    sent : bool
+        Whether the round before sends its blocks itself.
+    """
+
+    names: Names
+    number: int
+    exchange: Exchange
+    sent: bool = False
+    #: Tasks that send, by the name of the shuffle.
+    senders: dict[str, list[TaskRef]] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """What goes together."""
+        return Groups(self.exchange, MOST_SHUFFLES)
+
+    @cached_property
+    def by_group(self) -> dict[Block, Shuffle]:
+        """Shuffles by group."""
+        found, before, axes = {}, 0, self.groups.axes
+        for group, sources, _ in self.groups:
+            along = tuple(_compact(a.targets[i]) for a, i in zip(axes, group, strict=True))
+            name = self.names.shuffle(self.number, group, self.sent)
+            found[group] = Shuffle(name, sources, along, before)
+            before += math.prod(map(len, along))
+        return found
+
+    @property
+    def all_travel(self) -> bool:
+        """Whether every source block goes to a shuffle."""
+        used = all(bool((axis.of_source >= 0).all()) for axis in self.groups.axes)
+        return used and all(shuffle.travels for shuffle in self.by_group.values())
+
+    def write_send(self, graph: Graph, key: Key, block: Block, values: Any) -> None:
+        """Add the task that sends a source block, a task or what another one returns."""
+        group = self.groups.group_of(block)
+        assert group is not None
+        name = self.by_group[group].name
+        graph[key] = Task(
+            key, send_block, TaskRef(self.names.plan), self.number, block, name, values
+        )
+        self.senders.setdefault(name, []).append(TaskRef(key))
+
+    def write_barrier(self, graph: Graph, shuffle: Shuffle, output: str) -> TaskRef:
+        """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
+        shard = self.exchange.shard_nbytes // max(1, self.exchange.shape.shards)
+        barrier = p2p().barrier_task(
+            shuffle.name,
+            shuffle_barrier,
+            self.senders[shuffle.name],
+            targets=shuffle.along,
+            before=shuffle.before,
+            plan=self.names.token,
+            number=self.number,
+            output=output,
+            apart=shard >= LARGE_SHARD,
+        )
+        graph[barrier.key] = barrier
+        return TaskRef(barrier.key)
+
+
+def shuffles_of(
+    exchanges: Sequence[Exchange], names: Sequence[Names], carrier: str, unseen: bool
+) -> list[Shuffles | None]:
+    """The shuffles of each exchange that travels so.
+
+    If nobody else sees the blocks between two exchanges, whoever makes them sends them.
+    """
+    found: list[Shuffles | None] = []
+    for number, exchange in enumerate(exchanges):
+        wanted = shuffled(exchange.shape) if carrier == "cluster" else carrier == "p2p"
+        if exchange.local or not wanted or not p2p_works():
+            found.append(None)
+            continue
+        own = Shuffles(names[number], number, exchange)
+        ready = number > 0 and (exchanges[number - 1].local or found[-1] is not None)
+        if unseen and ready and own.all_travel:
+            own = Shuffles(names[number], number, exchange, sent=True)
+        found.append(own)
+    return found
+
+
+def _compact(members: tuple[int, ...]) -> Sequence[int]:
+    """The same numbers as a range, if they are one: a barrier has thousands of them.
+
+    >>> _compact((1, 3, 5)), _compact((1, 2, 5))
+    (range(1, 6, 2), (1, 2, 5))
+    """
+    step = members[1] - members[0] if len(members) > 1 else 1
+    found = range(members[0], members[-1] + 1, max(1, step)) if members else range(0)
+    return found if tuple(found) == members else members
+
+
+def shuffle_barrier(shuffle: str, *attempts: int) -> int:
+    """Wait until all that was sent to a shuffle has arrived; return the number of the attempt."""
+    found: int = p2p().barrier(shuffle, attempts)
+    return found
+
+
+@reported
+def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array) -> int:
+    """Pack a source block and send the shards to their workers; return the shuffle's attempt.
+
+    Parameters
+    ----------
+    run : Run
+        The plan.
+    number : int
+        Exchange, from 0.
+    source : tuple of int
+        Which block.
+    shuffle : str
+        Name of the shuffle.
+    values : ndarray
+        The block.
+    """
+    block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
+    if is_on_gpu(block):
+        raise CarrierError(
+            "blocks on a card do not travel by the carrier p2p: build the graph with "
+            "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), as is done by itself where the "
+            "array's meta is a CuPy array"
+        )
+
+    def pack(owner_of: Callable[[Block], Any], targets: tuple[Sequence[int], ...]) -> Any:
+        started, found = time.perf_counter(), {}
+        parts = packed(run.map(number), targets, source, block, dtype, owner_of)
+        for owner, (blocks, bounds, shards) in parts:
+            sums = np.zeros(len(blocks), np.uint64)
+            if run.plan.verify == "checksum":
+                for i, target in enumerate(map(tuple, blocks.tolist())):
+                    shard = shards[bounds[i] : bounds[i + 1]]
+                    sums[i] = shard_checksum(shard, number, source, target)
+            found[owner] = blocks, bounds, shards, sums
+        nbytes = sum(shards.nbytes for _, _, shards, _ in found.values())
+        emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
+        return found
+
+    attempt: int = p2p().transfer(shuffle, source, pack)
+    return attempt
+
+
+@reported
+def run_block_of_shuffle(
+    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], shuffle: str, *inputs: Any
+) -> Array:
+    """Return a block put together from a shuffle's shards and taken through the next round.
+
+    The `inputs` are the filters, and the number of the shuffle's attempt.
+
+    Raises
+    ------
+    CarrierError
+        If the shuffle does not have exactly the shards that the block is made of.
+    """
+    *filters, attempt = inputs
+    started = time.perf_counter()
+    shards, free = p2p().collect(shuffle, attempt, block)
+    nbytes = sum(shard.nbytes for shard, _ in shards.values())
+    emit("unpack", nbytes=nbytes, seconds=time.perf_counter() - started)
+    expected = run.map(number).sources(block)
+    if shards.keys() != expected:
+        raise CarrierError(
+            f"exchange {number}: block {block} needs shards of {len(expected)} blocks, and the "
+            f"shuffle {shuffle} has {len(shards)}, {len(expected - shards.keys())} of them missing"
+        )
+    if run.plan.verify == "checksum":
+        compare(number, block, shards)
+    plain = {source: shard for source, (shard, _) in shards.items()}
+    done = put_together(run, number, block, plain, dict(zip(filter_axes, filters, strict=True)))
+    free()
+    return done

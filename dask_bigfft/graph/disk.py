@@ -32,11 +32,9 @@ from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.scratch import Part, Scratch
 from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, Underway, places
-from dask_bigfft.graph.blocks import checked
-from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.holding import hold
-from dask_bigfft.graph.run import Run
-from dask_bigfft.graph.tasks import reported, run_block, taken_through
+from dask_bigfft.graph.names import Groups
+from dask_bigfft.graph.tasks import Run, checked, reported, run_block, taken_through
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED

@@ -37,7 +37,7 @@ Imports `decomposition`, `errors`, `events` and this room.
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import mul
@@ -420,8 +420,6 @@ class Verification:
         As `run_round` takes them.
     number : int
         Of the round, from 1, for errors.
-    names : sequence of block indices
-        What the block is made of, for errors.
     """
 
     mode: str
@@ -431,7 +429,6 @@ class Verification:
     out_dtype: np.dtype[Any]
     filters: Mapping[int, Array]
     number: int = 0
-    names: Sequence[Block] = ()
 
     def run(self, view_of: Callable[[], BlockView]) -> Array:
         """Return the block after the round on the CPU; `view_of` returns it before, each time."""
@@ -509,9 +506,7 @@ class Verification:
             attempt()
         except Unmatched as second:
             emit("mismatch", index=self.number)
-            names = self.names or (self.block,)
-            blocks = f"block{'s' * (len(names) > 1)} {', '.join(map(str, names))}"
-            text = f"round {self.number}, {blocks}: {first}; done once more: {second}"
+            text = f"round {self.number}, block {self.block}: {first}; done once more: {second}"
             raise VerificationError(text) from None
 
     def _report(self, check: Check, result: Array) -> None:

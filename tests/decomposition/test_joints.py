@@ -13,7 +13,7 @@ from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, w
 from dask_bigfft.exchange.common import lying
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.names import Groups
 
 PLANS = [
     ((4096,), 512, "fft", {}),

@@ -7,7 +7,7 @@ import pytest
 from dask.core import get_deps
 
 from dask_bigfft import fft
-from dask_bigfft.graph import cutting
+from dask_bigfft.graph import layer
 
 RNG = np.random.default_rng(3)
 LENGTH, CHUNK = 2**15, 32
@@ -56,11 +56,11 @@ def test_blocks_of_any_size(
     monkeypatch: pytest.MonkeyPatch, chunks: tuple[object, ...], ours: bool
 ) -> None:
     """Dask does those that are put together from several."""
-    monkeypatch.setattr(cutting, "MANY", 2)
+    monkeypatch.setattr(layer, "MANY", 2)
     a = np.arange(512 * 512).reshape(512, 512)
     x = da.from_array(a, chunks=(128, 256))
     wanted = da.core.normalize_chunks(chunks, a.shape)
-    found = cutting.cut_blocks(x, wanted)
+    found = layer.cut_blocks(x, wanted)
     assert found.chunks == wanted
     assert found.name.startswith("bigfft_cut") == ours
     assert ends(found) == (x.npartitions if ours else found.npartitions)
@@ -76,5 +76,5 @@ def test_blocks_of_any_size(
 
 def test_few_blocks_are_left_to_dask() -> None:
     x = da.from_array(VALUES, chunks=LENGTH)
-    assert "rechunk" in cutting.cut_blocks(x, ((LENGTH // 4,) * 4,)).name
-    assert cutting.cut_blocks(x, x.chunks) is x
+    assert "rechunk" in layer.cut_blocks(x, ((LENGTH // 4,) * 4,)).name
+    assert layer.cut_blocks(x, x.chunks) is x

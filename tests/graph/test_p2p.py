@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster, wait
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange import p2p
-from dask_bigfft.graph import shuffles
+from dask_bigfft.graph import carriers
 
 RNG = np.random.default_rng(11)
 FIELD = RNG.standard_normal((24, 20, 18))
@@ -212,7 +212,7 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
 
     Nothing is left behind, and shards that wait keep no other memory alive.
     """
-    monkeypatch.setattr(shuffles, "LARGE_SHARD", large)
+    monkeypatch.setattr(carriers, "LARGE_SHARD", large)
     written, owners = Counter[str](), list[tuple[Any, Any]]()
     take, write = p2p.Run._receive, p2p.Run._write_frames
 
@@ -250,7 +250,7 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
 ) -> None:
     """Their shards have gone from memory: the shuffle begins anew, and what comes out is right."""
     go_on, last, asked = threading.Event(), (15,), Counter[str]()
-    put_together, anew = shuffles.put_together, p2p.Run._begin_anew
+    put_together, anew = carriers.put_together, p2p.Run._begin_anew
 
     def waiting(run: Any, number: int, block: tuple[int, ...], *rest: Any) -> np.ndarray:
         if block == last and number == len(run.plan.exchanges) - 1:
@@ -262,7 +262,7 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
         go_on.set()
         await anew(self)
 
-    monkeypatch.setattr(shuffles, "put_together", waiting)
+    monkeypatch.setattr(carriers, "put_together", waiting)
     monkeypatch.setattr(p2p.Run, "_begin_anew", noted)
     a = RNG.standard_normal(4096)
     with dask.config.set({"bigfft.planner.merge-up-to": 0}):

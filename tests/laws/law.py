@@ -11,7 +11,7 @@ import scipy.fft
 
 import dask_bigfft
 import dask_bigfft.decomposition.tiles
-import dask_bigfft.graph.run
+import dask_bigfft.graph.tasks
 import dask_bigfft.kernels.loop
 from dask_bigfft.decomposition.steps import half
 from dask_bigfft.kernels.libraries import get_library
@@ -37,7 +37,7 @@ def small_tiles(monkeypatch, nbytes):
 def damaged(monkeypatch, damage, when):
     """Let FFT libraries answer wrongly when it is time."""
     monkeypatch.setattr(
-        dask_bigfft.graph.run, "get_library", lambda name: Faulty(get_library(name), damage, when)
+        dask_bigfft.graph.tasks, "get_library", lambda name: Faulty(get_library(name), damage, when)
     )
 
 

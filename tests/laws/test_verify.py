@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from laws.law import call, damaged, planned_small, small_tiles
 from support import heard, local
 
-import dask_bigfft.graph.run
-import dask_bigfft.graph.weave
+import dask_bigfft.graph.build
+import dask_bigfft.graph.tasks
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
@@ -252,7 +252,7 @@ def broken_on_the_way(shards, fault):
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
 def test_shards_of_tasks(monkeypatch, found, fault, mode):
     """The data themselves are damaged, on their way from one task to another."""
-    original, when = dask_bigfft.graph.weave.run_block_of_shards, Times(1, after=2)
+    original, when = dask_bigfft.graph.build.run_block_of_shards, Times(1, after=2)
 
     def broken(run, number, block, filter_axes, sources, *inputs):
         count = len(filter_axes)
@@ -261,7 +261,7 @@ def test_shards_of_tasks(monkeypatch, found, fault, mode):
             shards = broken_on_the_way(shards, fault)
         return original(run, number, block, filter_axes, sources, *inputs[:count], *shards.values())
 
-    monkeypatch.setattr(dask_bigfft.graph.weave, "run_block_of_shards", broken)
+    monkeypatch.setattr(dask_bigfft.graph.build, "run_block_of_shards", broken)
     right = transformed(signal())
     with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
         if mode == "checksum":

@@ -12,7 +12,7 @@ import pytest
 from dask.base import tokenize
 
 import dask_bigfft
-from dask_bigfft.graph.run import Run
+from dask_bigfft.graph.tasks import Run
 from dask_bigfft.planner import explain, wording
 from dask_bigfft.planner.drawing import draw
 from dask_bigfft.planner.plan import Plan

@@ -28,12 +28,12 @@ from benchmarks import core
 from benchmarks.rows import Problem, Truth, alternate, fill, graph_of, lazy, seconds_of, settings
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import machine_nbytes
-from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile
-from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import every_plan, find_plan
 from dask_bigfft.planning.profiles import known_profile
-from dask_bigfft.planning.trials import region
+from dask_bigfft.planning.tuning import region
 from dask_bigfft.transforms.spec import transform_spec
 
 #: Problems of both sizes, of lengths that calibration does not measure.

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dask_bigfft import config, fft
-from dask_bigfft.decomposition.order import transposed_index
+from dask_bigfft.decomposition.factors import transposed_index
 from dask_bigfft.front import plan
 from dask_bigfft.integrations import scipy_backend
 from dask_bigfft.integrations.installation import install, installed, uninstall

@@ -36,15 +36,15 @@ from dask_bigfft.kernels.cosines import (
 )
 from dask_bigfft.kernels.loop import factor as scale_of
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
-from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planner.plan import ShiftPlan
 from dask_bigfft.planning.arguments import (
     Options,
     inner_extras,
+    make_plan,
     normalized_chunks,
     parse_array,
     parse_options,
 )
-from dask_bigfft.planning.making import make_plan
 from dask_bigfft.transforms.spec import parse_axes, parse_scale, parse_several
 
 __all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]

@@ -18,8 +18,7 @@ from dask_bigfft import config
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.layer import origin, uncut
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planning.arguments import normalized_chunks
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 

@@ -19,11 +19,9 @@ from dask_bigfft import config
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.planner.shifts import ShiftPlan
-from dask_bigfft.planning.arguments import Extras, parse_array, parse_extras
-from dask_bigfft.planning.making import make_plan
+from dask_bigfft.planning.arguments import Extras, make_plan, parse_array, parse_extras
 from dask_bigfft.shifts import take_over
 from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale

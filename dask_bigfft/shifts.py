@@ -17,8 +17,7 @@ from dask_bigfft import config
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.shifts import ShiftPlan, offsets_of, rolled, shifted_plan, whole_axes
+from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan, whole_axes
 from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 

@@ -26,8 +26,7 @@ from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planning import profiles
-from dask_bigfft.planning.environment import refuse_asynchronous
-from dask_bigfft.planning.workers import workers_of
+from dask_bigfft.planning.environment import refuse_asynchronous, workers_of
 
 __all__ = ["calibrate"]
 

@@ -28,7 +28,7 @@ from dask_bigfft.kernels.wisdom import measured_rates
 from dask_bigfft.memory.pages import Buffer, touch
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
-from dask_bigfft.planning.trials import in_memory
+from dask_bigfft.planning.tuning import in_memory
 
 #: Complex dtypes that libraries are measured in.
 DTYPES = ("complex128", "complex64")

@@ -17,7 +17,7 @@ from dask_bigfft import calibration, runs
 from dask_bigfft.cli.arguments import asked, joined, parser
 from dask_bigfft.cli.failures import Terminated, failure
 from dask_bigfft.cli.places import handled, place
-from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds, speed_rows
+from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
 from dask_bigfft.storage import targets
 from dask_bigfft.watch.progress import Display, TextDisplay
 

@@ -18,7 +18,7 @@ from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
-from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
+from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.watch.progress import run_html
 
 #: Runs that the page shows, and milliseconds between two looks at the scheduler.

@@ -29,8 +29,7 @@ from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.plan import Machine
-from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.transforms.spec import transform_spec
 

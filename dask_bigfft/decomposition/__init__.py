@@ -2,8 +2,8 @@
 
 ::
 
-    factors (of a length), order (of a spectrum)
-    steps (one axis) -> rounds (all axes) -> layout (in which blocks); joints (blocks together)
-    variants (in which order digits lie), scaling (which step divides), tiles (of a block)
+    factors (of a length; orders of a spectrum)
+    steps (one axis) -> rounds (all axes; which step divides) -> layout (in which blocks, in which
+                     order digits lie, tiles of a block); joints (blocks together)
     phases (twiddles, chirps), cosines (cosine and sine transforms as FFTs)
 """

@@ -9,7 +9,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.kernels.stacked import Stacked
-from dask_bigfft.planner.plan import Exchange
+from dask_bigfft.planner.plan_data import Exchange
 
 #: Rows of shards that copy engines mind, in bytes: beside kernels 8 KiB move at 37 GB/s, 16 KiB at
 #: 42 and 32 KiB at 49 of 51; apart on the device only, 2 KiB move at 42 to 45 (H200).

@@ -39,7 +39,7 @@ from dask_bigfft.gpu.operations import (
     dense,
     transposed,
 )
-from dask_bigfft.planner.notation import axis_letter
+from dask_bigfft.planner.plan_data import axis_letter
 from dask_bigfft.planner.tile_plan import TilePass, TilePlan
 
 Block = tuple[int, ...]

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of
+from dask_bigfft.decomposition.layout import ROW_BYTES, tile_bytes_of
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, working_for
 from dask_bigfft.gpu.engine import Engine, Prepared

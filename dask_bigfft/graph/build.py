@@ -53,10 +53,8 @@ from dask_bigfft.graph.tasks import (
     run_block,
     run_block_of_shards,
 )
-from dask_bigfft.planner.filters import FilterPlan, filter_plans
-from dask_bigfft.planner.joints import Joint
-from dask_bigfft.planner.plan import Exchange, Plan
-from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
+from dask_bigfft.planner.plan_data import Exchange, Joint
 
 #: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
 MAX_SHARD_TASKS = 2_000_000

@@ -35,9 +35,9 @@ from dask_bigfft.gpu.on_gpu import is_on_gpu
 from dask_bigfft.graph.dask_private import Task, TaskRef, array_expressions_enabled
 from dask_bigfft.graph.names import Block, Graph, Groups, Key, Names
 from dask_bigfft.graph.tasks import Run, checked, compare, put_together, reported
-from dask_bigfft.planner.plan import Exchange, Plan
-from dask_bigfft.planner.shifts import ShiftPlan
-from dask_bigfft.planner.work import shuffled
+from dask_bigfft.planner.plan import Plan, ShiftPlan
+from dask_bigfft.planner.plan_data import Exchange
+from dask_bigfft.planner.seconds import shuffled
 
 #: Prefix of the carriers of blocks on GPUs of one process; the transport between GPUs follows.
 ON_GPUS = "gpu/"

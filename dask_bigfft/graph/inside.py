@@ -34,8 +34,8 @@ from dask_bigfft.kernels.loop import run_round
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import forecast
-from dask_bigfft.planner.machine import Machine
-from dask_bigfft.planner.plan import Exchange, Plan, overwritten
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan_data import Exchange, Machine, overwritten
 
 Array = npt.NDArray[Any]
 

@@ -47,8 +47,7 @@ from dask_bigfft.graph.dask_private import (
 from dask_bigfft.graph.names import PLAN_NAME, Graph, Known
 from dask_bigfft.graph.results import assembled
 from dask_bigfft.graph.tasks import Run
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planner.plan import Plan, ShiftPlan
 
 Chunks = tuple[tuple[int, ...], ...]
 Key = Any  # a dask key: a name and a block index

@@ -14,8 +14,8 @@ import numpy as np
 
 from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.graph.dask_private import TaskRef
-from dask_bigfft.planner.plan import Exchange, Plan
-from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planner.plan import Plan, ShiftPlan
+from dask_bigfft.planner.plan_data import Exchange
 
 Block = tuple[int, ...]
 Key = Any  # a dask key: a name, or a name and a block index

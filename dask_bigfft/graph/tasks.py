@@ -53,11 +53,9 @@ from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.filters import FilterPlan
-from dask_bigfft.planner.joints import Joints, no_joints
-from dask_bigfft.planner.plan import Exchange, Plan
+from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
+from dask_bigfft.planner.plan_data import Exchange, Joints, no_joints
 from dask_bigfft.planner.profile import DEFAULT
-from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.threads import task_threads
 
 Array = npt.NDArray[Any]

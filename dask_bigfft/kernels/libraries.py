@@ -45,7 +45,7 @@ import numpy.typing as npt
 import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
-from dask_bigfft.decomposition.tiles import LONG_BYTES
+from dask_bigfft.decomposition.layout import LONG_BYTES
 from dask_bigfft.errors import ArgumentError, KernelError, refuse
 from dask_bigfft.events import current_place, measured
 from dask_bigfft.memory.arena import ordinary_block

@@ -28,10 +28,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout, Layout
+from dask_bigfft.decomposition.layout import ROW_BYTES, AxisLayout, Layout, tile_bytes_of, tiling
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
-from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of, tiling
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array

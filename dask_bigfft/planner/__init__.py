@@ -2,15 +2,13 @@
 
 ::
 
-    request          request, machine (where it runs) <- profile (its prices)
-    search           search -> ranking -> candidates: programs (digits and steps of an axis),
-                     layouts (blocks), rows (of stored arrays)
-                     merging (tiny blocks), scratch_pieces (larger blocks), filters, shifts
-    cost             cost (memory, tasks) <- library_memory, joints (blocks in shared memory)
-                     seconds (the cost model) <- work, traffic
-                     phases (of a report)
+    plan_data        what a plan says, what is asked (Request), where it runs (Machine), its
+                     exchanges, and which blocks lie together in memory (Joints)
+    plan             Plan (for users), plans of filters and shifts, phases (of a report)
+    search           search -> candidates (digits and steps of an axis) -> layouts (blocks),
+                     rows (of stored arrays); merging (tiny blocks)
+    cost             cost (memory, tasks), seconds (the cost model) <- profile (prices; JSON)
     GPUs             passes (the search) -> tile_plan (tiles of a round, settings by hand)
                      work_sharing (parts of CPU threads and GPUs)
-    answer           plan (for users) -> plan_data, exchange; explain, drawing <- notation, wording;
-                     encoding (JSON)
+    answer           explain (text, tables, drawings)
 """

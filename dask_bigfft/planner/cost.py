@@ -6,23 +6,112 @@ Pure: imports `decomposition` and this room.
 import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.decomposition.factors import factorize
+from dask_bigfft.decomposition.layout import LONG_BYTES, Layout, tile_bytes_of
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
-from dask_bigfft.decomposition.tiles import tile_bytes_of
-from dask_bigfft.planner.exchange import Exchange
-from dask_bigfft.planner.joints import Joints, no_joints
-from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
-from dask_bigfft.planner.machine import Forecast, RoundForecast
 from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
-from dask_bigfft.planner.plan_data import PlanData
+from dask_bigfft.planner.plan_data import (
+    Exchange,
+    Forecast,
+    Joints,
+    PlanData,
+    RoundForecast,
+    no_joints,
+)
 from dask_bigfft.planner.profile import LibrarySpeeds
 from dask_bigfft.planner.rows import DECODED
-from dask_bigfft.planner.seconds import Model
-from dask_bigfft.planner.traffic import tiles_of
-from dask_bigfft.planner.work import flops, shuffled
+from dask_bigfft.planner.seconds import Model, flops, shuffled, tiles_of
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Lines that a call takes, complex ones: so many, and so many more for each pair of lanes.
+
+    A pair of lanes is what 16 bytes of a vector hold of two double precision numbers; of single
+    precision there are two pairs.
+
+    Parameters
+    ----------
+    rows, columns, real, chirp
+        For lines that are contiguous, that are not, of real values, and of lengths with a large
+        prime factor.
+    kept, kept_chirp : float
+        Lines that stay for each length, in the process.
+    """
+
+    rows: tuple[float, float]
+    columns: tuple[float, float]
+    real: tuple[float, float]
+    chirp: tuple[float, float]
+    kept: float
+    kept_chirp: float
+
+
+_LIBRARIES = {
+    "scipy": _Lines((0, 4), (0, 4), (0, 2), (0, 8), 1, 6),
+    "ducc0": _Lines((1, 0), (1, 4), (0, 8), (6, 4), 0, 0),
+    "mkl_fft": _Lines((2, 0), (10, 0), (10, 0), (16, 0), 0, 0),
+    "pyfftw": _Lines((1, 0), (1, 0), (1, 0), (6, 0), 1, 1),
+}
+
+_UNKNOWN = _Lines((2, 4), (10, 4), (10, 8), (16, 8), 1, 6)
+
+
+def _has_large_prime(n: int) -> bool:
+    """Return whether libraries may make a convolution of a length.
+
+    >>> _has_large_prime(2**20), _has_large_prime(999983)
+    (False, True)
+    """
+    return max(factorize(n), default=1) ** 2 > n > 64
+
+
+def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int = 1) -> int:
+    """Return the bytes that a thread's calls of a library need at most, beside their values.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the library.
+    rounds : iterable of Round
+        What is done.
+    itemsize : int
+        Bytes of a complex number.
+    threads : int
+        Tasks at a time: of fewer blocks, each is done by several threads of the library.
+    """
+    library, lanes = _LIBRARIES.get(kernel, _UNKNOWN), max(1, 16 // itemsize)
+    most = 0.0
+    for round_ in rounds:
+        shape = [max(g.chunks, default=0) for axis in round_.source.axes for g in axis.groups]
+        for step in round_.steps:
+            inner = math.prod(shape[round_.dim(step) + 1 :])
+            base, more = library.rows if inner <= 1 else library.columns
+            alone = round_.target.blocks < threads
+            if inner <= 1 and not alone and step.length * itemsize >= LONG_BYTES:
+                more = 0  # one line at a time
+                base = max(base, 1)
+            if step.kind != "c2c":
+                base, more = library.real
+            if _has_large_prime(step.length):
+                base, more = library.chirp
+            elif math.prod(shape) < 2 * lanes * step.length:  # fewer lines than lanes
+                base, more = min(base + more * lanes, 2), 0
+            most = max(most, step.length * (base + more * lanes))
+    return math.ceil(most * itemsize)
+
+
+def kept_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
+    """Return the bytes that a library keeps in a process for the lengths of some rounds."""
+    library = _LIBRARIES.get(kernel, _UNKNOWN)
+    lengths = {step.length for round_ in rounds for step in round_.steps}
+    lines = sum(n * (library.kept_chirp if _has_large_prime(n) else library.kept) for n in lengths)
+    return math.ceil(lines * itemsize)
+
 
 #: Tasks that are admitted to a device at a time: one whose pieces go back while those of the other
 #: come. Of small blocks, which are a piece or two, it takes more to keep both ways of the bus busy

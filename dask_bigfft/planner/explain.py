@@ -5,22 +5,149 @@ Pure: imports `decomposition` and this room; a `Plan` is only read, never made h
 
 import itertools
 import math
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from html import escape
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import AxisLayout, Layout
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import exchange_shape
-from dask_bigfft.decomposition.steps import Step
+from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.planner.cost import fresh_seconds
-from dask_bigfft.planner.exchange import Exchange
-from dask_bigfft.planner.machine import Forecast
-from dask_bigfft.planner.notation import axis_letter
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan_data import PlanData
+from dask_bigfft.planner.plan_data import Exchange, Forecast, PlanData, axis_letter
+from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.tile_plan import apart
-from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds, table, wrapped
+
+#: Columns of a line.
+WIDTH = 100
+
+#: What stays on one line: short parentheses, C and W with their values, numbers with units.
+_GLUED = re.compile(
+    r"\b[CW] = \d+( \([^()]*\))?|moves [\d.]+ \w+|\d+ (blocks?|groups?)\b|fan-in \d+"
+    r"|\([^()]{1,70}\)"
+)
+
+
+def human_bytes(nbytes: float) -> str:
+    """Return bytes in a unit that keeps the number short.
+
+    >>> human_bytes(0), human_bytes(1536), human_bytes(3 << 30)
+    ('0 B', '1.50 KiB', '3.00 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(nbytes) < 1023.995 or unit == "PiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} B" if unit == "B" else f"{_short(nbytes)} {unit}"
+
+
+def enough_bytes(nbytes: int) -> str:
+    """Return bytes rounded up, so that a limit of this text has room for them.
+
+    >>> enough_bytes(5), enough_bytes(1025), enough_bytes((360 << 20) + 1), enough_bytes(3 << 30)
+    ('5 B', '1.01 KiB', '361 MiB', '3.00 GiB')
+    """
+    unit = 1 << 10 * min(5, max(0, nbytes.bit_length() - 1) // 10)
+    whole = -(-nbytes // unit)
+    step = unit if whole >= 100 or unit == 1 else unit / (10 if whole >= 10 else 100)
+    return human_bytes(math.ceil(nbytes / step) * step)
+
+
+def human_count(count: float, unit: str = "") -> str:
+    """Return a number with a decimal prefix.
+
+    >>> human_count(999), human_count(2.5e9, "flop")
+    ('999', '2.50 Gflop')
+    """
+    prefixes = ("", "k", "M", "G", "T", "P", "E")
+    power = min(max(0, int(math.log10(max(count, 1)) // 3)), len(prefixes) - 1)
+    number = f"{count:.0f}" if power == 0 else _short(count / 1000**power)
+    return f"{number} {prefixes[power]}{unit}".rstrip()
+
+
+def human_seconds(seconds: float) -> str:
+    """Return a time in a unit that keeps the number short.
+
+    >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(200), human_seconds(7300)
+    ('12.3 ms', '2.50 s', '3 min 20 s', '2 h 01 min')
+    """
+    if seconds < 1e-3:
+        return f"{_short(seconds * 1e6)} us"
+    if seconds < 0.9995:
+        return f"{_short(seconds * 1e3)} ms"
+    if seconds < 99.95:
+        return f"{_short(seconds)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _short(number: float) -> str:
+    """Return three digits of a number below a thousand or so."""
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
+
+
+def wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
+    """Return lines of at most `WIDTH` columns, never broken inside what belongs together."""
+    glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
+    lines = textwrap.wrap(
+        glued,
+        WIDTH,
+        initial_indent=first or indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    yield from (line.replace("\u00a0", " ") for line in lines)
+
+
+def speed_rows(profile: Profile) -> list[tuple[str, str]]:
+    """Return the prices of a profile as names and values with units."""
+
+    def text(name: str, value: float) -> str:
+        if name == "together":
+            return f"{100 * value:.0f} %"
+        if name.endswith("flops"):
+            return human_count(value, "FLOP/s")
+        return human_seconds(value) if value < 1 else f"{value / 1e9:.3g} GB/s"
+
+    rows = [
+        (f.name.replace("_", " "), text(f.name, getattr(profile, f.name)))
+        for f in fields(profile)
+        if isinstance(getattr(profile, f.name), float)
+    ]
+    for library in profile.libraries:
+        flops = human_count(library.flops, "FLOP/s"), human_count(library.large_flops, "FLOP/s")
+        rows.append(
+            (f"{library.name}, {library.dtype}", "{} in tiles, {} in large blocks".format(*flops))
+        )
+    for device in profile.devices:
+        rows.append(
+            (
+                device.name,
+                f"bus {text('h2d', device.h2d)} and {text('d2h', device.d2h)} at "
+                f"once, FFTs {text('flops', device.flops)}",
+            )
+        )
+    pairs = profile.peers
+    return rows + [(f"device {p.source} to {p.target}", text("speed", p.speed)) for p in pairs]
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Right-aligned numbers after a name, which takes a line of its own where it is long."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = min(widths[0], WIDTH - 4 - sum(widths[1:]) - 2 * len(widths[1:]))
+    for name, *numbers in rows:
+        *before, last = textwrap.wrap(name, room, break_on_hyphens=False) or [""]
+        yield from (f"    {line}" for line in before)
+        cells = "  ".join(n.rjust(w) for n, w in zip(numbers, widths[1:], strict=True))
+        yield f"    {last.ljust(room)}  {cells}"
+
 
 #: How a scale is written where N is the product of the lengths.
 _SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
@@ -440,3 +567,110 @@ def explain(plan: PlanData) -> str:
     if plan.rejected:
         lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]
     return "\n".join(lines)
+
+
+_CELL = "text-align:left;padding:2px 10px 2px 0"
+_BOX = "border:1px solid #888888;border-radius:3px;padding:2px 6px;white-space:nowrap;background:"
+_PLAIN, _WORK = "#8888882e", "#f2933f8c"
+_SIDE = "display:inline-block;text-align:center;margin:2px"
+
+
+def _tag(name: str, inner: str, style: str = "") -> str:
+    return f'<{name} style="{style}">{inner}</{name}>'
+
+
+def _lines(*texts: str) -> str:
+    return "".join(_tag("div", escape(text)) for text in texts)
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(_tag(tag, escape(cell), _CELL) for cell in cells)}</tr>"
+
+
+def digit_name(program: AxisProgram | None, digit: Digit) -> str:
+    """Return the name of a digit: ``n`` of the input's index, ``k`` of the output's, ``m`` between.
+
+    Digits that take a step of their own are numbered in the order of the steps.
+    """
+    if program is None or digit.stage == 0:
+        letter = "n"
+    else:
+        letter = "k" if digit.stage == program.last_stage else "m"
+    steps = () if program is None or len(program.steps) == 1 else program.steps
+    for number, step in enumerate(steps, 1):
+        if digit == step.source or digit == step.target:
+            return f"{letter}{number}"
+    return letter
+
+
+def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
+    """Return the digits of a group, or what a step makes of them, above its number of parts."""
+    texts, fill = [f"{digit_name(program, d)}: {d.size}" for d in group.digits], _PLAIN
+    if step is not None:
+        names = digit_name(program, step.source), digit_name(program, step.target)
+        texts, fill = [f"{' → '.join(names)}: {step.length}"], _WORK
+    parts = len(group.chunks)
+    boxes = "".join(_tag("span", escape(text), _BOX + fill) for text in texts)
+    return _tag("div", boxes + _lines("whole" if parts == 1 else f"{parts} parts"), _SIDE)
+
+
+def _column(layout: Layout, axis: int, program: AxisProgram | None, steps: Sequence[Step]) -> str:
+    """Return an axis of some blocks."""
+    found = []
+    for group in layout.axes[axis].groups:
+        own = (step for step in steps if step.axis == axis and group.digits == (step.source,))
+        found.append(_group(group, program, next(own, None)))
+    return _tag("td", "".join(found), "text-align:center;white-space:nowrap")
+
+
+def _exchange(exchange: Exchange, itemsize: int, moves: bool) -> str:
+    """Return an exchange: C, W, and the bytes that move."""
+    shape = exchange.shape
+    if not moves:
+        return _lines("local")
+    return _lines(
+        "exchange",
+        f"C = {shape.runs}",
+        f"W = {shape.width} ({human_bytes(shape.width * itemsize)})",
+        f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}",
+        human_bytes(exchange.nbytes),
+    )
+
+
+def _rounds(plan: PlanData) -> str:
+    """Return the table of blocks, with a row for each axis and an exchange between columns."""
+    programs = {program.axis: program for program in plan.programs}
+    names, sizes = round_names(plan), item_sizes(plan)
+    columns: list[tuple[str, Layout, Sequence[Step]]] = [("in", plan.source, ())]
+    for number, (name, round_) in enumerate(zip(names, plan.rounds, strict=True), 1):
+        columns.append((f"round {number} {{{name}}}", round_.source, round_.steps))
+    columns.append(("out", plan.result, ()))
+    ndim = len(plan.spec.shape)
+    head = [_tag("th", "")]
+    rows = [[_tag("th", escape(f"axis {axis}"))] for axis in range(ndim)]
+    for number, (title, layout, steps) in enumerate(columns):
+        head.append(_tag("th", _lines(title, block_shape(layout)), "text-align:center"))
+        for axis, row in enumerate(rows):
+            row.append(_column(layout, axis, programs.get(axis), steps))
+        if number < len(plan.exchanges):
+            size = sizes[min(number, len(sizes) - 1)]
+            text = _exchange(plan.exchanges[number], size, plan.moves[number])
+            head.append(f'<td rowspan="{ndim + 1}" style="padding:0 1em">{text}</td>')
+    lines = ("".join(row) for row in (head, *rows))
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def draw(plan: PlanData) -> str:
+    """Return the plan as HTML: rounds from left to right, forecast, and what was considered."""
+    spec = plan.spec
+    title = escape(f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {plan.notation}")
+    forecast = "".join(_html_row("td", row) for row in forecast_rows(plan))
+    steps = ("  ".join(step_text(plan, s) for s in round_.steps) for round_ in plan.rounds)
+    rejected = "".join(_html_row("td", row) for row in rejected_rows(plan))
+    return (
+        f"<div><p><b>{title}</b></p>"
+        f'<div style="overflow-x:auto">{_rounds(plan)}</div><table>{forecast}</table>'
+        f"<details><summary>why: {escape(plan.reason or 'not said')}</summary>"
+        f"<ol>{''.join(f'<li><code>{escape(text)}</code></li>' for text in steps)}</ol>"
+        f"<table>{_html_row('th', HEADINGS)}{rejected}</table></details></div>"
+    )

@@ -12,10 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Layout, even_chunks
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Chunks,
+    Digit,
+    Group,
+    Layout,
+    even_chunks,
+    stored_order,
+)
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import AxisProgram, Step
-from dask_bigfft.decomposition.variants import stored_order
 
 #: Rounds in which the steps of each axis happen, in order.
 Assignment = Mapping[int, tuple[int, ...]]

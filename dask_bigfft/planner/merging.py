@@ -20,9 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from dask_bigfft.decomposition.layout import Chunks
-from dask_bigfft.planner.machine import Machine
-from dask_bigfft.planner.plan_data import P, PlanData
-from dask_bigfft.planner.request import Request, largest_block
+from dask_bigfft.planner.plan_data import Machine, P, PlanData, Request, largest_block
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = [

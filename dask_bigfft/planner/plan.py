@@ -3,19 +3,28 @@
 Pure: imports this room.
 """
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
+
+from dask_bigfft.decomposition.layout import AxisLayout, Layout
+from dask_bigfft.decomposition.rounds import Round, transformed
+from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
 from dask_bigfft.errors import ArgumentTypeError, parse_count, refuse
 from dask_bigfft.planner.cost import forecast
-from dask_bigfft.planner.drawing import draw
-from dask_bigfft.planner.exchange import Exchange
+from dask_bigfft.planner.explain import draw, in_a_line, summary
 from dask_bigfft.planner.explain import explain as explained
-from dask_bigfft.planner.explain import in_a_line, summary
-from dask_bigfft.planner.machine import Forecast, Machine
-from dask_bigfft.planner.plan_data import PlanData, flattened, overwritten
+from dask_bigfft.planner.plan_data import (
+    Exchange,
+    Forecast,
+    Machine,
+    PlanData,
+)
 from dask_bigfft.planner.profile import Profile
-
-__all__ = ["Exchange", "Forecast", "Machine", "Plan", "flattened", "overwritten"]
+from dask_bigfft.planner.seconds import flops
 
 #: Bytes of shards that a worker's shuffles hold in memory, as distributed is set by itself.
 SHUFFLE_BUFFERS = (1 << 30) + (100 << 20)
@@ -70,3 +79,335 @@ class Plan(PlanData):
 
     def _repr_html_(self) -> str:
         return draw(self)
+
+
+@dataclass(frozen=True)
+class FilterPlan:
+    """Rounds that make the spectrum of one axis' filter.
+
+    Parameters
+    ----------
+    axis : int
+        Axis of the array that the filter belongs to.
+    chirp : Chirp
+        The filter.
+    rounds : tuple of Round
+        Of a one-dimensional array; the last one's blocks are the axis' blocks.
+    used_in : int
+        Number of the plan's round that convolves (from 0).
+    dtype, kernel, verify : str
+        Dtype of the blocks, FFT library, and checks.
+    """
+
+    axis: int
+    chirp: Chirp
+    rounds: tuple[Round, ...]
+    used_in: int
+    dtype: str
+    kernel: str
+    verify: str = "none"
+
+    #: A filter's last round leaves its digits where they are.
+    ends_in_round = False
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtype of the blocks before and after each round."""
+        return (self.dtype,) * (2 * len(self.rounds))
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The exchange before each round; the one before the first is never made."""
+        layouts = [self.rounds[0].source]
+        layouts += [round_.target for round_ in self.rounds[:-1]]
+        return tuple(
+            Exchange(before, round_.source, self.dtype, self.dtype)
+            for before, round_ in zip(layouts, self.rounds, strict=True)
+        )
+
+    @property
+    def moves(self) -> tuple[bool, ...]:
+        """For each exchange, whether anything travels."""
+        return tuple(not exchange.local for exchange in self.exchanges)
+
+
+def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
+    """Filters of a plan's axes that use Bluestein's algorithm."""
+    found = []
+    for program in plan.programs:
+        if not program.bluestein:
+            continue
+        forward = program.steps[: len(program.factors)]
+        plain = axis_program(0, program.length, program.factors, bluestein=True).steps
+        rounds, used_in = [], 0
+        for number, step in enumerate(forward):
+            used_in = next(i for i, r in enumerate(plan.rounds) if step in r.steps)
+            layout = Layout((plan.rounds[used_in].source.axes[program.axis],))
+            own = (_forward(plain[number]),)
+            rounds.append(Round(own, layout, transformed(layout, own)))
+        chirp = forward[-1].convolve
+        assert chirp is not None
+        dtype = plan.spec.work_dtype.str
+        found.append(
+            FilterPlan(program.axis, chirp, tuple(rounds), used_in, dtype, plan.kernel, plan.verify)
+        )
+    return tuple(found)
+
+
+def _forward(step: Step) -> Step:
+    """The forward FFT of a step, with its twiddle but without chirp and convolution."""
+    if step.convolve is None:
+        return replace(step, chirp_in=None, chirp_out=None)
+    target = replace(step.source, stage=1)  # only its size matters after the last round
+    return replace(step, target=target, convolve=None, twiddle=None, chirp_in=None, chirp_out=None)
+
+
+Offsets = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class ShiftPlan:
+    """One exchange that stores some axes in another order: no round at all.
+
+    Parameters
+    ----------
+    source, result : Layout
+        Blocks before and after; for a shift cut alike, and axes of the result have offsets.
+    dtype : str
+        Of the elements.
+    part : str
+        What its tasks are called.
+    """
+
+    source: Layout
+    result: Layout
+    dtype: str
+    part: str = "shift"
+
+    rounds: tuple[Round, ...] = ()
+    kernel: str = "scipy"
+    verify: str = "none"
+
+    #: The result's blocks come from an exchange.
+    ends_in_round = False
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtype of the blocks."""
+        return (self.dtype,)
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The shift."""
+        return (Exchange(self.source, self.result, self.dtype, self.dtype),)
+
+    @property
+    def moves(self) -> tuple[bool, ...]:
+        """For each exchange, whether anything travels."""
+        return tuple(not exchange.local for exchange in self.exchanges)
+
+    @property
+    def is_shift(self) -> bool:
+        """Return whether nothing but the first element of axes changes."""
+        return rolled(self.source, self.offsets) == self.result
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Element with which each shifted axis of the result begins."""
+        return offsets_of(self.result)
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Chunks of the result."""
+        return tuple(axis.groups[0].chunks for axis in self.result.axes)
+
+
+def offsets_of(layout: Layout) -> dict[int, int]:
+    """Offsets of the axes that have one."""
+    found = {a: axis.groups[0].offset for a, axis in enumerate(layout.axes)}
+    return {a: offset for a, offset in found.items() if offset}
+
+
+def rolled(layout: Layout, offsets: Offsets) -> Layout:
+    """The layout with the offsets of some axes set.
+
+    >>> from dask_bigfft.decomposition.layout import plain
+    >>> offsets_of(rolled(Layout((plain(4, (4,)), plain(6, (3, 3)))), {1: 8}))
+    {1: 2}
+    """
+    axes = list(layout.axes)
+    for a, offset in offsets.items():
+        group = axes[a].groups[0]
+        axes[a] = AxisLayout((replace(group, offset=offset % max(group.size, 1)),))
+    return Layout(tuple(axes))
+
+
+def whole_axes(layout: Layout) -> set[int]:
+    """Axes of flat blocks that hold all of their digits, neither padded nor cropped."""
+    return {
+        a
+        for a, axis in enumerate(layout.axes)
+        if len(axis.groups) == 1 and axis.groups[0].bounds[-1] == axis.groups[0].size
+    }
+
+
+def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
+    """A plan for an input, and a result, that are stored shifted.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the same transform without shifts.
+    before, after : mapping of int to int
+        Element with which each axis of the input begins, and of the result. The input's axes
+        are whole.
+
+    Returns
+    -------
+    Plan
+        With the forecast of what it does. Its chunks are those of `plan`.
+    """
+    chain = _Chain(plan)
+    for a, offset in after.items():
+        chain.roll_back(a, offset)
+    for a, offset in before.items():
+        chain.roll_on(a, offset)
+    rounds = tuple(
+        Round(round_.steps, *chain.layouts[2 * i + 1 : 2 * i + 3])
+        for i, round_ in enumerate(plan.rounds)
+    )
+    source, result = chain.layouts[0], chain.layouts[-1]
+    found = replace(plan, source=source, rounds=rounds, result=result)
+    return replace(found, expected=forecast(found))
+
+
+class _Chain:
+    """The layouts of a plan in order: its source, each round's two, its result.
+
+    An odd number is that of a round's blocks before its steps; an exchange lies before it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        pairs = [layout for r in plan.rounds for layout in (r.source, r.target)]
+        self.layouts = [plan.source, *pairs, plan.result]
+
+    def _passes(self, i: int, a: int) -> bool:
+        """Return whether an axis comes from layout i to i + 1 as it is, in blocks that stay."""
+        if self.layouts[i].axes[a] != self.layouts[i + 1].axes[a]:
+            return False
+        if i % 2:
+            return all(step.axis != a for step in self.plan.rounds[i // 2].steps)
+        exchanges = self.plan.exchanges
+        return i // 2 >= len(exchanges) or exchanges[i // 2].local
+
+    def _flat(self, i: int, a: int) -> bool:
+        """Return whether layout i holds an axis as the result does."""
+        return self.layouts[i].axes[a] == self.layouts[-1].axes[a]
+
+    def roll_back(self, a: int, offset: int) -> None:
+        """Set the offset of the result, and of the layouts before it that only hand it on."""
+        last = len(self.layouts) - 1
+        first = last
+        if self.plan.ends_in_round and self._flat(last - 1, a):
+            first = last - 1
+            while first > 1 and self._passes(first - 1, a):
+                first -= 1
+        self._set(range(first, last + 1), a, offset)
+
+    def roll_on(self, a: int, offset: int) -> None:
+        """Set the offset of the source, and of the layouts after it that only hand it on."""
+        rounds = self.plan.rounds
+        last = len(rounds) - 1 if self.plan.ends_in_round else len(rounds)
+        number = 0  # of the round whose blocks are looked at
+        while number < last and self._passes(2 * number, a) and self._passes(2 * number + 1, a):
+            number += 1
+        self._set(range(2 * number + 1), a, offset)
+
+    def _set(self, numbers: range, a: int, offset: int) -> None:
+        for i in numbers:
+            self.layouts[i] = rolled(self.layouts[i], {a: offset})
+
+
+@dataclass(frozen=True)
+class PhaseForecast:
+    """Forecast of one phase of a plan.
+
+    Parameters
+    ----------
+    name : str
+        ``"round"`` or ``"unpack"``, or a part of a round: ``"gather"``, ``"fft"``.
+    index : int
+        Number of the round, or of the round that an exchange leads to, from 1.
+    count : int
+        Number of blocks.
+    nbytes : int
+        Bytes that it makes.
+    flops : float
+        Floating point operations.
+    seconds : float
+        Time of one thread that does all of it.
+    """
+
+    name: str
+    index: int
+    count: int
+    nbytes: int
+    flops: float
+    seconds: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Speed of one thread by the cost model; 0 where nothing is to be done."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+
+def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
+    """Return what each phase of a plan is expected to take, in the order in which they come.
+
+    A round's bytes are those of its blocks afterwards. The parts *gather* and *fft* of a round
+    follow it; their times are in its own.
+    """
+    found = []
+    for exchange, expected in zip(plan.exchanges, plan.expected.rounds, strict=False):
+        number, blocks, gather = expected.index, expected.blocks, expected.gather
+        rest = expected.handling
+        if number > len(plan.rounds):
+            seconds = gather + rest
+            found.append(PhaseForecast("unpack", number, blocks, exchange.nbytes, 0.0, seconds))
+            continue
+        round_ = plan.rounds[number - 1]
+        nbytes = round_.target.size * np.dtype(plan.dtypes[2 * number - 1]).itemsize
+        work, fft = flops(round_), expected.fft
+        if expected.device:
+            seconds = gather + rest + blocks * expected.device
+            found.append(PhaseForecast("round", number, blocks, nbytes, work, seconds))
+            continue
+        found += [
+            PhaseForecast("round", number, blocks, nbytes, work, gather + fft + rest),
+            PhaseForecast("gather", number, blocks, exchange.nbytes, 0.0, gather),
+            PhaseForecast("fft", number, blocks, nbytes, work, fft),
+        ]
+    return tuple(found)
+
+
+def plan_card(plan: Plan) -> dict[str, object]:
+    """Return what a page shows of a plan: names and numbers, nothing else."""
+    spec, forecast = plan.spec, plan.expected
+    return {
+        "name": spec.name,
+        "shape": list(spec.shape),
+        "dtype": spec.dtype,
+        "nbytes": math.prod(spec.shape) * np.dtype(spec.dtype).itemsize,
+        "rounds": plan.notation,
+        "exchanges": len(plan.travelling),
+        "kernel": plan.kernel,
+        "variant": plan.variant,
+        "forecast": {
+            "flops": forecast.flops,
+            "seconds": forecast.seconds,
+            "peak_host": forecast.peak_host,
+            "bytes_exchanged": forecast.bytes_exchanged,
+        },
+        "memory_limit": plan.machine.memory_limit,
+    }

@@ -1,33 +1,337 @@
-"""`PlanData`: everything that is decided about a transform before any data is touched.
+"""What a plan is: rounds, blocks and exchanges, and what was asked, as data.
 
-Frozen, hashable, and JSON both ways; holds no arrays and no addresses. `cost`, `explain` and
-`drawing` are functions of it, which `plan.Plan` has as methods.
+`Request` is what was asked, `Machine` where it runs, `Exchange` what goes between two rounds.
 
-Pure: imports `transforms`, `decomposition` and `errors`.
+`Joints` say which blocks lie together in memory, and which rounds work there. Between tasks of one
+process an exchange need not copy: the round before it writes its blocks into one array of all
+blocks of a connected group, and the round after it finds its blocks there as strided views. A round
+that keeps the shape of its blocks can leave them in the same place, and the next exchange may find
+its own blocks there again: a one-dimensional transform in natural order comes out in the right
+order without being copied::
+
+    (n2, k1)  --FFT over n2, in place-->  (k2, k1) = k1 + N1 k2, flat
+
+Pure: imports `transforms`, `decomposition` and this room.
 """
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
+from dask_bigfft.decomposition.joints import fits, groups_match, joint_of
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
-from dask_bigfft.decomposition.rounds import Mirror, Round
-from dask_bigfft.decomposition.steps import AxisProgram
+from dask_bigfft.decomposition.rounds import (
+    ExchangeShape,
+    Mirror,
+    Round,
+    exchange_shape,
+    packed_dtype,
+    transformed,
+)
+from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.errors import refuse
-from dask_bigfft.planner.encoding import decode, encode
-from dask_bigfft.planner.exchange import Exchange
-from dask_bigfft.planner.joints import Joints, joints_of, no_joints
-from dask_bigfft.planner.machine import Forecast, Machine
-from dask_bigfft.planner.notation import notation
-from dask_bigfft.planner.rows import is_split
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode, encode
+from dask_bigfft.planner.rows import Stored, is_split
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = ["P", "PlanData", "flattened", "overwritten"]
+
+@dataclass(frozen=True)
+class Exchange:
+    """Exchange between two rounds: blocks of `source` become blocks of `target`.
+
+    Parameters
+    ----------
+    source, target : Layout
+        Blocks before and after.
+    dtype, source_dtype : str
+        Of the target's blocks, and of the source's.
+    mirror : Mirror or None
+        How half a spectrum is completed on the way.
+    """
+
+    source: Layout
+    target: Layout
+    dtype: str
+    source_dtype: str
+    mirror: Mirror | None = None
+
+    @cached_property
+    def shape(self) -> ExchangeShape:
+        """Fan-in, C, W and groups."""
+        return exchange_shape(self.source, self.target)
+
+    @cached_property
+    def local(self) -> bool:
+        """Return whether nothing travels."""
+        return self.shape.local and (self.mirror is None or self.source.blocks == 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all target blocks."""
+        return self.target.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def shard_dtype(self) -> np.dtype[Any]:
+        """Dtype of the shards, where they are packed."""
+        return packed_dtype(np.dtype(self.source_dtype), np.dtype(self.dtype))
+
+    @property
+    def shard_nbytes(self) -> int:
+        """Bytes of all packed shards."""
+        return self.target.size * self.shard_dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Shared memory of the blocks before and after an exchange.
+
+    Parameters
+    ----------
+    layout : Layout
+        One block for each connected group; the blocks before and after are views of these.
+    home : int
+        Exchange before which the memory was taken: the exchange itself, or one before it whose
+        blocks were transformed in place.
+    """
+
+    layout: Layout
+    home: int
+
+
+@dataclass(frozen=True)
+class Joints:
+    """The joints of a plan.
+
+    Parameters
+    ----------
+    exchanges : tuple of (Joint or None)
+        For each exchange.
+    inside : tuple of (Layout or None)
+        For each round, if it works where its blocks lie: the joint's layout after it.
+    """
+
+    exchanges: tuple[Joint | None, ...]
+    inside: tuple[Layout | None, ...]
+
+
+def no_joints(exchanges: int, rounds: int) -> Joints:
+    """Return the joints of a plan whose blocks have memory of their own."""
+    return Joints((None,) * exchanges, (None,) * rounds)
+
+
+def joints_of(
+    rounds: Sequence[Round], exchanges: Sequence[Exchange], dtypes: Sequence[str], result: Layout
+) -> Joints:
+    """Return the joints of a plan whose blocks all lie in one process.
+
+    Parameters
+    ----------
+    rounds, exchanges : sequences
+        Of the plan.
+    dtypes : sequence of str
+        Of the blocks before and after each round, and of the result.
+    result : Layout
+        Blocks of the result.
+    """
+    found: list[Joint | None] = [None]
+    inside: list[Layout | None] = [None] if rounds else []
+    held: Joint | None = None
+    for number, exchange in enumerate(exchanges[1:], 1):
+        joint = held if held is not None else _fresh(exchange, number)
+        held, after = None, None
+        found.append(joint)
+        if number == len(rounds):
+            break
+        if joint is not None and dtypes[2 * number] == dtypes[2 * number + 1]:
+            after = _after(joint.layout, rounds[number])
+        if joint is not None and after is not None:
+            if number + 1 < len(exchanges):
+                held = _kept(after, joint, exchanges[number + 1])
+            if held is None and (number + 1 < len(exchanges) or not fits(after, result)):
+                after = None
+        inside.append(after)
+    return Joints(tuple(found), tuple(inside))
+
+
+def _movable(exchange: Exchange) -> bool:
+    """Return whether an exchange moves values as they are, between blocks."""
+    same = exchange.mirror is None and exchange.dtype == exchange.source_dtype
+    return same and not exchange.local
+
+
+def _fresh(exchange: Exchange, number: int) -> Joint | None:
+    layout = joint_of(exchange.source, exchange.target) if _movable(exchange) else None
+    return None if layout is None else Joint(layout, number)
+
+
+def _after(joint: Layout, round_: Round) -> Layout | None:
+    """The joint after a round in place, if the round can be done so."""
+    steps = round_.steps
+    keeps = all(step.kind == "c2c" and step.source.size == step.target.size for step in steps)
+    if round_.rolls or not keeps:
+        return None
+    after = transformed(joint, steps)
+    return after if fits(after, round_.target) else None
+
+
+def _kept(after: Layout, joint: Joint, exchange: Exchange) -> Joint | None:
+    """The joint of an exchange whose blocks before lie in a joint already."""
+    if not _movable(exchange) or not fits(after, exchange.target):
+        return None
+    matches = groups_match(after, exchange.source, exchange.target)
+    return Joint(after, joint.home) if matches else None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Processes, memory and speeds that a plan is made for.
+
+    Parameters
+    ----------
+    memory_limit : int or None
+        Bytes that one process may use; None where nothing is known.
+    threads : int
+        Tasks that run at a time in one process.
+    workers : int
+        Number of processes.
+    buffers : int or None
+        Bytes of shards that a process may hold in memory while they travel by a shuffle; None
+        where they do not travel so.
+    profile : Profile
+        How fast it is.
+    cards : int
+        Devices of each process that rounds may be done on.
+    shared : bool
+        Whether all tasks run in one process, so that blocks may lie together.
+    by_cards : tuple of (int, int)
+        Numbers of devices, fewest first, and how many processes have so many, where that is known
+        and matters: where they are unlike, and each is to use its own. `cards` is the most.
+    """
+
+    memory_limit: int | None = None
+    threads: int = 1
+    workers: int = 1
+    buffers: int | None = None
+    profile: Profile = DEFAULT
+    cards: int = 0
+    shared: bool = False
+    by_cards: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def devices(self) -> tuple[DeviceProfile, ...]:
+        """Speeds of each device of a process; one that was not measured is like the others."""
+        known = self.profile.devices or (DeviceProfile(),)
+        return tuple(known[min(i, len(known) - 1)] for i in range(self.cards))
+
+
+@dataclass(frozen=True)
+class RoundForecast:
+    """Forecast seconds of an exchange and the round that follows it.
+
+    Parameters
+    ----------
+    index : int
+        Number of the round, from 1; one more than there are rounds for the last exchange alone.
+    blocks : int
+        Number of blocks that are made.
+    seconds : float
+        Of the clock.
+    gather, fft, handling : float
+        Of threads, added up: gathering blocks and storing tiles apart, FFTs with their twiddles,
+        and what Python does for blocks, shards and tiles.
+    device : float
+        Of a device for each of the blocks, or for its share of each; 0 on the CPU.
+    travel : float
+        Of the network or the disk.
+    scheduling : float
+        Of the scheduler, and waiting for the last block.
+    bound : str
+        Which of them is the longest.
+    share : float
+        Part of the round that devices do.
+    """
+
+    index: int
+    blocks: int
+    seconds: float
+    gather: float
+    fft: float
+    handling: float
+    device: float
+    travel: float
+    scheduling: float
+    bound: str
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Forecast memory, tasks and seconds of a plan.
+
+    Parameters
+    ----------
+    bytes_exchanged : int
+        Bytes that all exchanges together move (local ones move nothing).
+    peak_host : int
+        Bytes of host memory at the worst moment, per process.
+    scratch : int
+        Bytes of scratch files.
+    tasks : int
+        Tasks in the graph.
+    flops : float
+        Floating point operations of all FFTs, 5 n log2 n each.
+    seconds : float
+        Time by the cost model, from the machine's profile.
+    rounds : tuple of RoundForecast
+        Of which that time is made.
+    """
+
+    bytes_exchanged: int
+    peak_host: int
+    scratch: int
+    tasks: int
+    flops: float
+    seconds: float
+    rounds: tuple[RoundForecast, ...] = ()
+
+
+_LETTERS = "XYZWVU"
+
+
+def axis_letter(axis: int, ndim: int) -> str:
+    """Name of an axis as the papers have it: X is the last, Y the one before.
+
+    >>> axis_letter(1, 2), axis_letter(0, 3), axis_letter(0, 9)
+    ('X', 'Z', 'A0')
+    """
+    place = ndim - 1 - axis
+    return _LETTERS[place] if place < len(_LETTERS) else f"A{axis}"
+
+
+def step_name(spec: TransformSpec, program: AxisProgram, step: Step) -> str:
+    """Name of a step, such as ``Y1`` (first digit of Y), or ``X`` where the axis is whole."""
+    letter = axis_letter(step.axis, len(spec.shape))
+    if len(program.steps) == 1:
+        return letter
+    number = program.steps.index(step) + 1
+    return f"{letter}{number}" + ("*" if step.convolve is not None else "")
+
+
+def notation(
+    spec: TransformSpec, programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...]
+) -> str:
+    """Rounds in short."""
+    by_axis = {program.axis: program for program in programs}
+    return " ".join(
+        "{" + ", ".join(step_name(spec, by_axis[s.axis], s) for s in round_.steps) + "}"
+        for round_ in rounds
+    )
 
 
 #: A plan, or a plan with methods.
@@ -341,3 +645,71 @@ def _flattened(axis: AxisLayout) -> AxisLayout | None:
     digits = tuple(digit for group in groups for digit in group.digits)
     chunks = tuple(c * inner for c in groups[last].chunks) * outer
     return AxisLayout((Group(digits, chunks, groups[0].offset),))
+
+
+@dataclass(frozen=True)
+class Request:
+    """Choices of the caller that a plan respects, beside the transform itself.
+
+    Parameters
+    ----------
+    chunks : tuple of chunks
+        Of the array that comes in.
+    wanted : tuple of chunks or None
+        Of the array that goes out; None takes what the last round gives.
+    rounds : tuple of dict or None
+        Factor of each axis in each round, named by the user.
+    variant, kernel : str
+        Data movement within an axis, and FFT library.
+    max_rounds : int
+        Rounds that a plan may have.
+    floor_bytes : int
+        Size of a block below which an awkward axis is gathered whole.
+    carrier : {"auto", "memory", "disk"}
+        Where blocks are between rounds: ``"auto"`` takes the disk if memory is too small.
+    verify : str
+        Checks while the transform works.
+    device : {"auto", "cpu", "gpu", "hybrid"}
+        Where rounds are done.
+    scale : float
+        Size of blocks in units of those that come in.
+    device_nbytes : int or None
+        Bytes of a device that may be used, if fewer than it has.
+    stored : Stored or None
+        How the array that comes in lies in files that the first round can read by itself. The
+        result then goes to files, too.
+    anew : bool
+        Whether the stored array is opened anew, in these chunks.
+    piece_nbytes : int
+        Bytes of the pieces in which scratch files are written, at least, if larger blocks make
+        them so large; 0 leaves blocks as they are.
+    """
+
+    chunks: tuple[Chunks, ...]
+    wanted: tuple[Chunks, ...] | None = None
+    rounds: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    variant: str = "auto"
+    kernel: str = "scipy"
+    max_rounds: int = 4
+    floor_bytes: int = 4 << 20
+    carrier: str = "memory"
+    verify: str = "none"
+    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
+    scale: float = 1.0
+    device_nbytes: int | None = None
+    stored: Stored | None = None
+    anew: bool = False
+    piece_nbytes: int = 0
+
+
+def largest_block(spec: TransformSpec, request: Request) -> int:
+    """Size of the largest block that comes in, in complex elements (real ones are half as wide).
+
+    Axes that lie whole in it count as long as they are padded to.
+    """
+    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
+    size = 1
+    for axis, chunks in enumerate(request.chunks):
+        largest = max(chunks, default=0)
+        size *= max(largest, lengths.get(axis, 0)) if len(chunks) == 1 else largest
+    return max(1, size // 2 if spec.kind == "r2c" else size)

@@ -21,10 +21,9 @@ from functools import lru_cache
 
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.cost import forecast
-from dask_bigfft.planner.machine import Machine, RoundForecast
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.plan_data import Machine, Request, RoundForecast
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model
 from dask_bigfft.transforms.spec import TransformSpec

@@ -2,8 +2,7 @@
 
 ::
 
-    arguments (of the caller, checked) + environment (machine or cluster) <- profiles (files)
-        -> making (a request) -> choosing (by the model, or by trial) -> Plan
-    libraries (FFT libraries of all workers)
-    tuning (the tuner, and wisdom) -> trials (plans, and settings of devices, that are run)
+    arguments (of the caller, checked, made into a request) -> choosing (by the model, or by trial)
+    environment (machine or cluster, and its FFT libraries) <- profiles (files)
+    tuning (the tuner and wisdom; plans, and settings of devices, that are run)
 """

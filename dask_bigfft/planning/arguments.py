@@ -1,8 +1,10 @@
-"""Arguments of a call: what a user wrote, as the planner understands it.
+"""Arguments of a call: what a user wrote, as the planner understands it, and the plan for it.
 
 Each `parse_*` takes an argument, or the setting where there is none, and refuses by name what it
-cannot be. Imports `transforms`, `decomposition`, `kernels`, `gpu`, `config` and `libraries`;
-looks up a running client.
+cannot be. `make_plan` makes a request of them, and has a plan chosen for that.
+
+Imports `transforms`, `decomposition`, `kernels`, `gpu`, `config` and this room; looks up a running
+client.
 """
 
 import itertools
@@ -10,7 +12,8 @@ import math
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, cast
+from dataclasses import replace
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -21,14 +24,30 @@ from dask.utils import parse_bytes
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import factorize, parse_factors
-from dask_bigfft.decomposition.layout import scaled
-from dask_bigfft.decomposition.variants import VARIANTS
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.decomposition.layout import VARIANTS, scaled
+from dask_bigfft.decomposition.steps import Waves
+from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_flag, refuse
 from dask_bigfft.gpu.find import missing
 from dask_bigfft.kernels.libraries import get_library
-from dask_bigfft.planning.environment import running_client
-from dask_bigfft.planning.libraries import fastest_everywhere
-from dask_bigfft.transforms.spec import TransformSpec, complete_factors, parse_dtype, parse_name
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan_data import Request
+from dask_bigfft.planner.rows import Stored
+from dask_bigfft.planning.choosing import Choice, chosen_plan
+from dask_bigfft.planning.environment import (
+    current_machine,
+    fastest_everywhere,
+    possible_carrier,
+    running_client,
+    smallest_worker,
+)
+from dask_bigfft.transforms.spec import (
+    TransformSpec,
+    complete_factors,
+    parse_dtype,
+    parse_name,
+    parse_transform_axes,
+    transform_spec,
+)
 
 Chunks = tuple[tuple[int, ...], ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
@@ -421,3 +440,86 @@ def inner_extras(options: Options, **named: Any) -> Extras:
     """Keywords of a transform inside: limits and kernel as given, the rest as named."""
     kept = {k: v for k, v in options.items() if k in ("memory_limit", "kernel")}
     return {"chunks": "auto", **kept, **named}  # type: ignore[typeddict-item]
+
+
+def make_plan(
+    a: da.Array,
+    name: str,
+    n_or_s: Any = None,
+    axis_or_axes: Any = None,
+    norm: str | None = None,
+    windows: Mapping[int, tuple[int, int]] | None = None,
+    signal_digits: tuple[int, ...] | None = None,
+    waves: Waves | None = None,
+    stored: Stored | None = None,
+    **extras: Unpack[Extras],
+) -> Plan:
+    """Return the plan of a transform of a dask array.
+
+    Parameters
+    ----------
+    a, name, n_or_s, axis_or_axes, norm, **extras
+        As at the front door.
+    windows : mapping, optional
+        Start and count, by axis, of the values that go out: those from `start` on, cyclically.
+    signal_digits : tuple of int, optional
+        Digits in which the signal lies along the one axis: its spectrum has them reversed.
+    waves : Waves, optional
+        Sums over cosines or sines along the one axis instead, on the CPU.
+    stored : Stored, optional
+        How the array lies in files that the first round can read by itself.
+    """
+    config.check()
+    order = extras.get("order")
+    order = config.get("bigfft.order") if order is None else order
+    variant = parse_variant(extras.get("variant"))
+    axes = parse_transform_axes(parse_name(name), a.ndim, n_or_s, axis_or_axes)
+    rounds = parse_rounds(extras.get("rounds"), axes, a.ndim)
+    factors = None if rounds is None else {axis: factors_along(rounds, axis) for axis in axes}
+    digits = parse_digits(extras.get("digits"), axes, a.ndim)
+    spec = transform_spec(
+        name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors, digits
+    )
+    if signal_digits is not None:
+        (axis,) = axes
+        orders: tuple[Order, ...] = ("transposed",)
+        spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
+    kept = tuple((axis, start, count) for axis, (start, count) in sorted((windows or {}).items()))
+    spec = replace(spec, windows=kept)
+    if waves is not None:
+        spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
+        extras["device"] = "cpu"
+    before = tuple(tuple(map(int, cut)) for cut in a.chunks)
+    if variant == "pease" and rounds is None:
+        refuse_uneven(spec, before)
+    limit = extras.get("device_memory_limit")
+    kernel, fallback = parse_kernel(extras.get("kernel"), spec.work_dtype)
+    device, nbytes = parse_device(extras.get("device"), limit, spec.work_dtype)
+    request = Request(
+        chunks=before,
+        wanted=parse_chunks(extras.get("chunks"), before, spec),
+        rounds=None if rounds is None else complete_rounds(rounds, spec, variant),
+        variant=variant,
+        kernel=kernel,
+        verify=parse_verify(extras.get("verify")),
+        max_rounds=config.get("bigfft.planner.max-rounds"),
+        floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
+        carrier=possible_carrier(),
+        device=device,
+        device_nbytes=nbytes,
+        stored=stored,
+        piece_nbytes=config.get("bigfft.scratch.piece-size"),
+    )
+    memory_limit = parse_memory_limit(extras.get("memory_limit"))
+    machine = current_machine(memory_limit)
+    measure = parse_planner(extras.get("planner")) == "measure"
+    overwrite = extras.get("overwrite_x")
+    overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
+    choice = Choice(extras.get("kernel"), measure, overwrite)
+    try:
+        return replace(chosen_plan(spec, request, machine, choice), fallback=fallback)
+    except PlanError as error:
+        least = None if memory_limit else smallest_worker()
+        if least is None:
+            raise
+        raise PlanError(f"{error}. {least}") from error

@@ -10,11 +10,10 @@ from dask_bigfft import config
 from dask_bigfft.errors import MemoryLimitError, PlanError
 from dask_bigfft.gpu.find import count, known_nbytes
 from dask_bigfft.graph.inside import inside_blocks, plan_within
-from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.merging import merged_request, roomy_request, with_merging
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
 from dask_bigfft.planner.work_sharing import decided
 from dask_bigfft.planning.environment import running_client

@@ -1,20 +1,34 @@
-"""Environment of a graph: the machine or cluster that it will run on, as far as known.
+"""Where a plan will run: its machine, its profile, and the FFT libraries that it may use there.
 
-Imports `gpu`, `graph`, `planner`, `profiles`, `workers`, `config`, `errors`, `memory_settings`
-and `threads`; looks up a running client.
+Workers of a cluster are asked once each. Without a cluster those libraries may be used that work in
+this process. With one SciPy, and those that work here and on every worker in the same version:
+others may differ in the last bit. The fastest library is known from the profile that plans are made
+with, where that has speeds of all of them (a cluster's has those of its slowest worker), else it is
+measured here: their order is mostly the same on another processor.
+
+Imports `gpu`, `graph`, `kernels`, `planner`, `profiles`, `config`, `errors`, `memory_settings` and
+`threads`.
 """
 
+import asyncio
 import collections
+import contextlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import dask.config
+import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.errors import PlanError, refuse
+from dask_bigfft.errors import FallbackWarning, PlanError, refuse
 from dask_bigfft.gpu.find import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
+from dask_bigfft.kernels.libraries import get_library, usable
+from dask_bigfft.kernels.wisdom import best_of, fastest_library
 from dask_bigfft.memory_settings import (
     WorkerMemory,
     assumed_memory,
@@ -22,24 +36,90 @@ from dask_bigfft.memory_settings import (
     measured_memory,
     shuffle_nbytes,
 )
-from dask_bigfft.planner.plan import Machine
+from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planning.profiles import cluster_place, known_profile
-from dask_bigfft.planning.workers import workers_answers, workers_of
 from dask_bigfft.threads import task_threads
 
-__all__ = [
-    "current_machine",
-    "device_software",
-    "possible_carrier",
-    "profile_of",
-    "refuse_asynchronous",
-    "running_client",
-    "smallest_worker",
-    "told_everywhere",
-    "workers_devices",
-    "workers_place",
-]
+#: Seconds that workers have to answer, and those that have not when they are asked again: they may
+#: have to import the package first, on a machine that is busy.
+PATIENCE = (10.0, 30.0)
+
+#: Seconds for which no worker of a cluster is asked after one of them has not answered.
+PAUSE = 60.0
+
+#: Question, address and folder of a worker; the folder is another one after a restart.
+_Key = tuple[Callable[..., Any], str, str]
+
+#: By client: the answers of its workers.
+_known: WeakKeyDictionary[Any, dict[_Key, Any]] = WeakKeyDictionary()
+
+#: By client: until when its workers are not asked again.
+_paused: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+
+def workers_of(client: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Return the scheduler's information on each worker, by address."""
+    found: Mapping[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
+def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:
+    """Return the answer of each worker by address; None for those that have not answered.
+
+    A worker that is slow is asked a second time, with more patience. One that has gone meanwhile is
+    left out, and one that has come is asked.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connected to the cluster.
+    ask : callable
+        Of a module, so that workers find it. It takes no arguments but `dask_worker`, does not
+        return None, and is called in the worker's event loop.
+    """
+    workers, known = workers_of(client), _known.setdefault(client, {})
+    asks = not client.asynchronous and time.monotonic() >= _paused.get(client, 0.0)
+    for seconds in PATIENCE if asks else ():
+        if unknown := _without_answer(known, ask, workers):
+            found = client.sync(_answers, client, ask, unknown, seconds)
+            known |= {_key(ask, address, workers[address]): found[address] for address in found}
+            workers = workers_of(client)
+    if asks and _without_answer(known, ask, workers):
+        _paused[client] = time.monotonic() + PAUSE
+    there = {_key(key[0], address, worker) for key in known for address, worker in workers.items()}
+    for key in known.keys() - there:
+        del known[key]
+    return {address: known.get(_key(ask, address, worker)) for address, worker in workers.items()}
+
+
+def _without_answer(
+    known: Mapping[_Key, Any], ask: Callable[..., Any], workers: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    return [
+        address for address, worker in workers.items() if _key(ask, address, worker) not in known
+    ]
+
+
+def _key(ask: Callable[..., Any], address: str, worker: Mapping[str, Any]) -> _Key:
+    return ask, address, str(worker.get("local_directory"))
+
+
+async def _answers(
+    client: Any, ask: Callable[..., Any], addresses: Iterable[str], seconds: float
+) -> dict[str, Any]:
+    """Answers of workers by address, without those that are late, lost or fail."""
+    found = {}
+
+    async def one(address: str) -> None:
+        with contextlib.suppress(OSError):  # also TimeoutError
+            call = client.run(ask, workers=[address], on_error="return")
+            answer = (await asyncio.wait_for(call, seconds)).get(address)
+            if answer is not None and not isinstance(answer, BaseException):
+                found[address] = answer
+
+    await asyncio.gather(*map(one, addresses))
+    return found
 
 
 def current_machine(memory_limit: int | None) -> Machine:
@@ -232,3 +312,88 @@ def possible_carrier() -> str:
     workers = () if client is None else client.scheduler_info(n_workers=-1)["workers"].values()
     one_machine = len({worker.get("host") for worker in workers}) <= 1
     return "auto" if asked == "auto" and one_machine else "memory"
+
+
+#: What every worker has.
+DEFAULT = "scipy"
+
+
+def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
+    """Return the fastest FFT library that can be used wherever tasks would run now, and a reason.
+
+    The reason is empty, unless another library may be faster and workers could not be asked for it.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Complex.
+
+    Warns
+    -----
+    FallbackWarning
+        If workers have not answered.
+    """
+    client = running_client()
+    if client is None:
+        return fastest_library(dtype), ""
+    names, fallback = _common(client, dtype)
+    if len(names) == 1:
+        return names[0], fallback
+    rates = _known_rates(profile_of(workers_of(client).values()), names, dtype)
+    return best_of(rates) if rates else fastest_library(dtype, names), fallback
+
+
+def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
+    """Return the names of the FFT libraries that can be used wherever tasks would run now.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Complex; libraries that do not work in it are left out.
+    """
+    client = running_client()
+    return tuple(_here(dtype)) if client is None else _common(client, dtype)[0]
+
+
+def _here(dtype: np.dtype[Any]) -> dict[str, str]:
+    """Libraries that work in this process, with their versions."""
+    return {
+        name: version for name, version in usable().items() if dtype in get_library(name).dtypes
+    }
+
+
+def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
+    """Libraries of this process and all workers, and why they are fewer than they might be.
+
+    The default is taken in whatever versions.
+    """
+    here = _here(dtype)
+    answers = workers_answers(client, usable) if len(here) > 1 else {}
+    missing = [address for address, answer in answers.items() if answer is None]
+    fallback = ""
+    if client.asynchronous and len(here) > 1:
+        fallback = f"{DEFAULT} instead of 'auto': an asynchronous client cannot ask its workers"
+    elif missing:
+        fallback = (
+            f"{DEFAULT} instead of 'auto': {len(missing)} of {len(answers)} workers have "
+            f"not told which FFT libraries they have ({', '.join(missing[:3])})"
+        )
+        warnings.warn(
+            f"kernel {fallback}; results of other plans may differ in the last bits",
+            FallbackWarning,
+            stacklevel=2,
+        )
+    told = [frozenset(answer.items()) for answer in answers.values() if answer is not None]
+    there = frozenset.intersection(*told) if told and not missing else frozenset()
+    names = tuple(
+        name for name, version in here.items() if name == DEFAULT or (name, version) in there
+    )
+    return names, fallback
+
+
+def _known_rates(profile: Profile, names: Sequence[str], dtype: np.dtype[Any]) -> dict[str, float]:
+    """Rates of libraries by a profile; none where it lacks those of one."""
+    speeds = {one.name: one for one in profile.libraries if one.dtype == dtype.name}
+    if not all(name in speeds for name in names):
+        return {}
+    return {name: speeds[name].flops for name in names}

@@ -23,8 +23,8 @@ from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, 
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.wording import human_bytes, human_seconds
 from dask_bigfft.planning.arguments import Extras, parse_limit
 from dask_bigfft.storage import sources, targets
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.steps import Order, flat_digits
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.arguments import Options, inner_extras
-from dask_bigfft.planning.making import make_plan
+from dask_bigfft.planning.arguments import Options, inner_extras, make_plan
 
 Orders = tuple[Order, ...]
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, SupportsIndex, cast, get_args
 import numpy as np
 
 from dask_bigfft.decomposition.factors import MAX_LENGTH, transposed_digits
-from dask_bigfft.decomposition.scaling import Scale
+from dask_bigfft.decomposition.rounds import Scale
 from dask_bigfft.decomposition.steps import Kind, Order, Waves, flat_digits
 from dask_bigfft.errors import ArgumentTypeError, AxisError, refuse
 

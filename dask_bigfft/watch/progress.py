@@ -29,9 +29,8 @@ from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.dask_private import Alias, DataNode
 from dask_bigfft.graph.layer import plans_among
 from dask_bigfft.graph.names import PLAN_NAME
-from dask_bigfft.planner.phases import phase_forecasts, plan_card
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
+from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
+from dask_bigfft.planner.plan import Plan, phase_forecasts, plan_card
 
 READ, WRITE, PLAN = "read", "write", "plan"
 

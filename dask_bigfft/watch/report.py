@@ -15,10 +15,14 @@ from functools import cached_property
 from html import escape
 
 from dask_bigfft.events import PHASES, WATCHED, Phase, PlanRecord, Span, Total
-from dask_bigfft.planner.explain import budget_text, round_names
-from dask_bigfft.planner.phases import phase_forecasts
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
+from dask_bigfft.planner.explain import (
+    budget_text,
+    human_bytes,
+    human_count,
+    human_seconds,
+    round_names,
+)
+from dask_bigfft.planner.plan import Plan, phase_forecasts
 
 #: Headings of a report's rows.
 HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")

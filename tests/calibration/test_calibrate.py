@@ -14,8 +14,8 @@ from dask_bigfft import calibration, kept
 from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.planner.explain import speed_rows
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
-from dask_bigfft.planner.wording import speed_rows
 from dask_bigfft.planning import profiles
 from dask_bigfft.testing.devices import simulated_devices
 

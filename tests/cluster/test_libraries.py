@@ -23,7 +23,7 @@ from dask_bigfft.errors import ArgumentError, FallbackWarning
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds
-from dask_bigfft.planning import environment, libraries, profiles, workers
+from dask_bigfft.planning import environment, profiles
 from dask_bigfft.runs import resumable
 from dask_bigfft.testing.clusters import Processes
 
@@ -86,7 +86,7 @@ def tell(monkeypatch, of_worker):
     """Let workers answer by their names; return who is asked."""
     monkeypatch.setattr(Told, "of_worker", staticmethod(of_worker))
     monkeypatch.setattr(Told, "asked", [])
-    monkeypatch.setattr(libraries, "usable", told)
+    monkeypatch.setattr(environment, "usable", told)
     return Told.asked
 
 
@@ -132,14 +132,14 @@ def test_a_library_that_one_process_lacks_is_not_taken(client, monkeypatch, vers
     """Nor one that this process lacks: the same graph may be computed here, too."""
     tell(monkeypatch, lambda name: without("ducc0", version) if name == 1 else usable())
     assert chosen() == chosen("G") == "scipy"  # all others are as fast
-    assert set(libraries.usable_libraries(DOUBLE)) == set(usable()) - {"ducc0"}
-    monkeypatch.setattr(workers, "_known", weakref.WeakKeyDictionary())
+    assert set(environment.usable_libraries(DOUBLE)) == set(usable()) - {"ducc0"}
+    monkeypatch.setattr(environment, "_known", weakref.WeakKeyDictionary())
     tell(monkeypatch, lambda name: {"scipy": f"0.{name}"})
-    assert libraries.usable_libraries(DOUBLE) == ("scipy",)  # in whatever versions
+    assert environment.usable_libraries(DOUBLE) == ("scipy",)  # in whatever versions
     tell(monkeypatch, lambda name: usable())
-    monkeypatch.setattr(workers, "_known", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(environment, "_known", weakref.WeakKeyDictionary())
     assert chosen() == "ducc0"
-    monkeypatch.setattr(libraries, "usable", lambda: without("ducc0"))
+    monkeypatch.setattr(environment, "usable", lambda: without("ducc0"))
     assert chosen() == "scipy"
 
 
@@ -154,9 +154,9 @@ def test_a_fallback_is_named(client, monkeypatch, error):
         return usable()
 
     asked = tell(monkeypatch, sick)
-    monkeypatch.setattr(libraries, "usable", told_later)
-    monkeypatch.setattr(libraries, "_here", lambda dtype: usable())
-    monkeypatch.setattr(workers, "PATIENCE", (1.0, 2.0))
+    monkeypatch.setattr(environment, "usable", told_later)
+    monkeypatch.setattr(environment, "_here", lambda dtype: usable())
+    monkeypatch.setattr(environment, "PATIENCE", (1.0, 2.0))
     x = da.from_array(COMPLEX, chunks=(8, 48))
     why = r"scipy instead of 'auto': 1 of 3 workers have\s+not\s+told"
     with pytest.warns(FallbackWarning, match=why):
@@ -170,8 +170,8 @@ def test_a_fallback_is_named(client, monkeypatch, error):
     assert re.search(why, str(dask_bigfft.report(y)))
     assert sorted(asked) == [0, 1, 1, 2]  # for a while
     tell(monkeypatch, lambda name: usable())
-    monkeypatch.setattr(workers, "_paused", {})
-    monkeypatch.setattr(workers, "PATIENCE", (60.0,))
+    monkeypatch.setattr(environment, "_paused", {})
+    monkeypatch.setattr(environment, "PATIENCE", (60.0,))
     found = dask_bigfft.plan(x, "fftn")
     assert found.kernel == "ducc0"
     assert "instead of" not in found.explain()

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.decomposition.order import transposed_index
+from dask_bigfft.decomposition.factors import transposed_digits, transposed_index
 
 
 def in_rounds(x, digits, half=False):

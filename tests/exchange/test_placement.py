@@ -15,7 +15,7 @@ from dask_bigfft import fft
 from dask_bigfft.exchange.p2p import P2PBarrierTask, Spec
 from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.carriers import MOST_SHUFFLES
-from dask_bigfft.planning.making import make_plan
+from dask_bigfft.planning.arguments import make_plan
 from dask_bigfft.testing.strategies import chunks_of
 
 

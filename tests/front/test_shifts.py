@@ -9,8 +9,7 @@ import pytest
 
 from dask_bigfft import fft, plan
 from dask_bigfft.graph.layer import ShiftLayer, origin
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.testing.devices import simulated_devices
 
 RNG = np.random.default_rng(2725)

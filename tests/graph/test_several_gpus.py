@@ -15,7 +15,7 @@ from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.tables import TRANSPORTS
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.planner.wording import human_bytes
+from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
 
 RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}

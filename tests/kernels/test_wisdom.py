@@ -14,7 +14,7 @@ from dask_bigfft.errors import KernelError
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.kernels.wisdom import fastest_library
-from dask_bigfft.planning import libraries
+from dask_bigfft.planning import environment
 from dask_bigfft.planning.arguments import parse_kernel
 
 several = pytest.mark.skipif(len(usable()) < 2, reason="only one FFT library is installed")
@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 
 def test_plans_take_the_fastest(monkeypatch):
     x = da.zeros(64, chunks=8, dtype=complex)
-    monkeypatch.setattr(libraries, "fastest_library", lambda dtype: f"fast {dtype}")
+    monkeypatch.setattr(environment, "fastest_library", lambda dtype: f"fast {dtype}")
     assert dask_bigfft.plan(x, "fft", kernel="auto").kernel == "fast complex128"
     assert dask_bigfft.plan(x, "fft", kernel="scipy").kernel == "scipy"
     assert parse_kernel("auto", np.dtype("c8")) == ("fast complex64", "")

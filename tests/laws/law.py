@@ -10,7 +10,7 @@ import numpy as np
 import scipy.fft
 
 import dask_bigfft
-import dask_bigfft.decomposition.tiles
+import dask_bigfft.decomposition.layout
 import dask_bigfft.graph.tasks
 import dask_bigfft.kernels.loop
 from dask_bigfft.decomposition.steps import half
@@ -30,7 +30,7 @@ FORCED_BLUESTEIN = 4.0
 
 def small_tiles(monkeypatch, nbytes):
     """Tiles so small that a block has many."""
-    monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", nbytes)
+    monkeypatch.setattr(dask_bigfft.decomposition.layout, "TILE_BYTES", nbytes)
     monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dask_bigfft.decomposition.layout import Digit, Group, Run
-from dask_bigfft.planner.encoding import decode, encode
+from dask_bigfft.planner.profile import decode, encode
 
 DIGIT = Digit(0, 1, 6, 6)
 

@@ -13,8 +13,8 @@ from dask.base import tokenize
 
 import dask_bigfft
 from dask_bigfft.graph.tasks import Run
-from dask_bigfft.planner import explain, wording
-from dask_bigfft.planner.drawing import draw
+from dask_bigfft.planner import explain
+from dask_bigfft.planner.explain import draw
 from dask_bigfft.planner.plan import Plan
 
 TENSOR = re.compile(r"d\((\d+), (\d+), (\d+)\)")
@@ -112,7 +112,7 @@ def test_each_exchange_says_what_the_plan_has(name, request):
         shape = exchange.shape
         assert f"fan-in {shape.fan_in}, C = {shape.runs}, W = {shape.width} (" in line
         assert f"{shape.groups} group" in line
-        assert line.endswith(f"moves {wording.human_bytes(exchange.nbytes)}")
+        assert line.endswith(f"moves {explain.human_bytes(exchange.nbytes)}")
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -130,9 +130,9 @@ def test_explain_has_reason_forecast_and_runners_up():
     forecast = found.expected
     assert f"why: {found.reason}" in text
     assert f"{forecast.tasks}\n" in text
-    assert wording.human_bytes(forecast.bytes_exchanged) in text
-    assert wording.human_seconds(forecast.seconds) in text
-    assert f"{wording.human_bytes(forecast.peak_host)} of 100 TiB" in text
+    assert explain.human_bytes(forecast.bytes_exchanged) in text
+    assert explain.human_seconds(forecast.seconds) in text
+    assert f"{explain.human_bytes(forecast.peak_host)} of 100 TiB" in text
     assert found.rejected
     for (name, other), row in zip(found.rejected, explain.rejected_rows(found)[1:], strict=True):
         assert row[0] == name

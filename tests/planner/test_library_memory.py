@@ -11,7 +11,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.kernels.libraries import usable
-from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
+from dask_bigfft.planner.cost import kept_bytes, work_bytes
 
 #: Of small blocks of memory that an allocator keeps.
 SPARE = 2 * 2**20

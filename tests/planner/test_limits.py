@@ -13,8 +13,8 @@ import pytest
 import dask_bigfft
 from dask_bigfft.errors import PlanError
 from dask_bigfft.planner import search
-from dask_bigfft.planner.plan import Machine, Plan
-from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.transforms.spec import transform_spec
 
 #: Shape, chunks, dtype and transform of arrays of a few megabytes.

@@ -9,7 +9,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.cost import forecast, fresh_seconds, peak_host
-from dask_bigfft.planner.machine import Machine
+from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import MOST, DeviceProfile, LibrarySpeeds, Profile
 
 LIBRARY = LibrarySpeeds("scipy", "complex128", 1e9, 1e9)

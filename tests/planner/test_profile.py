@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.planner.plan import Machine
+from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
 
 RATE = st.floats(1e-3, 1e15)

@@ -12,7 +12,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.planner import scratch_pieces
+from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import choosing
 from dask_bigfft.runs.asked import Asked, planned_input
@@ -55,8 +55,8 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert plan.carrier == small.carrier == "disk"
     assert small.piece_nbytes < MIB <= plan.piece_nbytes
     assert plan.expected.peak_host <= plan.machine.memory_limit
-    assert plan.expected.seconds <= scratch_pieces.ALIKE * small.expected.seconds
-    assert plan.source.blocks >= scratch_pieces.FEWEST
+    assert plan.expected.seconds <= search.ALIKE * small.expected.seconds
+    assert plan.source.blocks >= search.FEWEST
     assert "pieces of" in plan.explain()
     assert Plan.from_json(plan.to_json()) == plan
 

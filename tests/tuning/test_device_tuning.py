@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.planner.plan import Machine
+from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile, Profile
-from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
-from dask_bigfft.planning import trials
+from dask_bigfft.planning import tuning
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -59,8 +58,8 @@ def test_answers_do_not_depend_on_settings(streams, seed):
 @pytest.fixture
 def few(monkeypatch):
     """A region that can be tried as a whole."""
-    monkeypatch.setattr(trials, "SCALES", (1.0,))
-    monkeypatch.setattr(trials, "REPEAT", 1)
+    monkeypatch.setattr(tuning, "SCALES", (1.0,))
+    monkeypatch.setattr(tuning, "REPEAT", 1)
     values = {
         "buffers": (2, 3),
         "passes": (2, 16),
@@ -68,7 +67,7 @@ def few(monkeypatch):
         "ring_buffers": (1, 4),
         "ring_nbytes": (1 << 14, 1 << 16),
     }
-    monkeypatch.setattr(trials, "VALUES", values)
+    monkeypatch.setattr(tuning, "VALUES", values)
 
 
 def test_settings_are_kept_with_the_plan(few):

@@ -10,10 +10,9 @@ from laws.test_hybrid import EVEN
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.planner.machine import Machine
+from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.request import Request
-from dask_bigfft.planning import trials
+from dask_bigfft.planning import tuning
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -52,7 +51,7 @@ class Clock:
 @pytest.mark.parametrize("device", ["hybrid", "auto"])
 @pytest.mark.parametrize("fastest", ["hybrid", "auto", "cpu"])
 def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, device, fastest):
-    monkeypatch.setattr(trials, "SCALES", (1.0, 0.5))
+    monkeypatch.setattr(tuning, "SCALES", (1.0, 0.5))
     clock = Clock(fastest)
     found = tuned(*asked(device), ["ducc0"], clock)
     assert clock.tried == {"hybrid", "auto", "cpu"}
@@ -71,13 +70,13 @@ def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, de
 
 @pytest.mark.parametrize("device", ["hybrid", "auto"])
 def test_from_the_front_door(tmp_path, monkeypatch, device):
-    real, tried = trials.transformed_array, set()
+    real, tried = tuning.transformed_array, set()
 
     def seen(x, plan, carrier):
         tried.add(plan.device)
         return real(x, plan, carrier)
 
-    monkeypatch.setattr(trials, "transformed_array", seen)
+    monkeypatch.setattr(tuning, "transformed_array", seen)
     path = tmp_path / "speeds.json"
     path.write_text(ALIKE.to_json())
     rng = np.random.default_rng(0)

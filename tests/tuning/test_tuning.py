@@ -11,11 +11,9 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft, kept
-from dask_bigfft.planner.plan import Machine
-from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planning import tuning
-from dask_bigfft.planning.trials import region
-from dask_bigfft.planning.tuning import problem_class, tuned
+from dask_bigfft.planning.tuning import problem_class, region, tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
 

@@ -10,8 +10,8 @@ from laws.test_hybrid import cpu_threads_wait
 
 from dask_bigfft import fft, report
 from dask_bigfft.gpu import find
+from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.tile_plan import TileLimits
-from dask_bigfft.planner.wording import human_bytes
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 

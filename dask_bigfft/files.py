@@ -16,11 +16,14 @@ Imports NumPy and `config`; errors are the system's.
 import contextlib
 import contextvars
 import errno
+import json
+import logging
 import os
+import platform
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -28,18 +31,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
-
-__all__ = [
-    "LEAST",
-    "UNIT",
-    "File",
-    "Underway",
-    "opened",
-    "places",
-    "room_missing",
-    "rounded_up",
-    "sync_path",
-]
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -296,3 +287,66 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
         os.close(handle)
         if around is not None:
             os.close(around)
+
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def _cpu() -> str:
+    """Model of the processor, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor())
+
+
+def machine() -> list[Any]:
+    """Return what tells this machine from others: architecture, processor, number of cores."""
+    return [platform.machine(), _cpu(), os.cpu_count()]
+
+
+def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
+    """Return what a file holds, or None; a damaged one is reported and ignored.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    schema : int
+        Version of the file that is understood; others are ignored.
+    checked : callable
+        Returns what the JSON stands for, or raises `ValueError`, `TypeError`, `KeyError` or
+        `AttributeError`.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return checked(found) if found["schema"] == schema else None
+    except FileNotFoundError:
+        return None
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        log.warning("%s is damaged and ignored: %r", path, error)
+        return None
+
+
+def write(path: Path, content: Any) -> bool:
+    """Replace a file at once; return whether it could be written."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        log.info("%s cannot be written: %s", path, error)
+        return False
+    return True

@@ -8,7 +8,7 @@
                      common (blocks lie together), stacking (as the next exchange takes them),
                      spoiled (blocks that were written over by a round that failed)
     between workers  packing (what a source block gives away), p2p (distributed's rechunk)
-    disk             scratch_place -> folders -> scratch (what is kept) -> scratch_files, records;
+    disk             scratch (files of shards, and their records) -> folders (locked);
                      rows (of stored arrays, in the place of files),
                      arriving (blocks put together while shards are read)
 """

@@ -17,17 +17,21 @@ cache.
 Imports `errors`, `events`, `files`, `kernels` and this room.
 """
 
+import contextlib
 import errno
+import hashlib
+import json
 import os
+import re
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -35,19 +39,199 @@ import numpy.typing as npt
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import (
+    LIFE,
+    PREFIX,
+    check_room,
     hold_folder,
     leave_folder,
+    lock_file,
+    remove_abandoned,
     run_of,
     sync_folders,
     unlock_folder,
 )
-from dask_bigfft.exchange.records import RESULT, Stored, block_name, read_record, signed
-from dask_bigfft.exchange.scratch_files import failed, fill, make_folder, opened_file, reserve
-from dask_bigfft.files import File, Underway, rounded_up
+from dask_bigfft.files import File, Underway, opened, room_missing, rounded_up
 from dask_bigfft.kernels.checksums import checksum
 
-Array = npt.NDArray[Any]
 Block = tuple[int, ...]
+
+#: Folder of the records of the result's blocks.
+RESULT = "result"
+
+#: What a record says of itself, so that no part of it changes unnoticed.
+DIGEST = "digest"
+
+#: A checksum as records have it.
+CHECKSUM = re.compile("[0-9a-f]{16}")
+
+
+def block_name(block: Block) -> str:
+    """Return a block's index as part of a file's name.
+
+    >>> block_name((3, 0))
+    '3.0'
+    """
+    return ".".join(map(str, block))
+
+
+def digest_of(found: Mapping[str, Any]) -> str:
+    """Return a digest of a record, without the digest that it has."""
+    kept = {name: value for name, value in found.items() if name != DIGEST}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def signed(found: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a record with its digest."""
+    return json.dumps({**found, DIGEST: digest_of(found)}).encode()
+
+
+def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
+    """Return what a record says; None where there is none, none that is whole, or another run's.
+
+    Parameters
+    ----------
+    path : Path
+        Of the record.
+    run : str
+        Digest of the run that it has to be of; empty for any.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:  # after a loss of power, without `sync`
+        return None
+    return found if _is_record(path, found) and run in ("", found.get("run")) else None
+
+
+def _is_record(path: Path, found: Any) -> bool:
+    """Whether what a file holds is the record that its name says; what is none is done again."""
+    start, _, name = path.stem.partition("-")
+    block = found.get("source" if start == "from" else "block") if isinstance(found, dict) else None
+    if not isinstance(block, list) or block_name(tuple(block)) != name:
+        return False
+    if found.get(DIGEST) != digest_of(found):  # changed since it was written
+        return False
+    if not isinstance(found.get("nbytes"), int | None):
+        return False
+    shards = found.get("shards", {} if start == "stored" else None)
+    sums = [] if found.get("checksum") is None else [found["checksum"]]
+    return isinstance(shards, dict) and all(
+        isinstance(value, str) and CHECKSUM.fullmatch(value) for value in (*sums, *shards.values())
+    )
+
+
+def recorded_blocks(folder: Path, exchange: str | None, run: str = "") -> frozenset[Block]:
+    """Return the source blocks of an exchange that are recorded; of the result for None."""
+    if exchange is None:
+        return frozenset(stored_blocks(folder, run))
+    return frozenset(tuple(found["source"]) for found in _records(folder / exchange, "from-", run))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is known of the file of a block of the result, as it was stored.
+
+    Parameters
+    ----------
+    nbytes : int or None
+        Its size, if it is a file.
+    checksum : int or None
+        Of its values, if it was taken.
+    synced : bool
+        Whether it was on the disk before.
+    """
+
+    nbytes: int | None = None
+    checksum: int | None = None
+    synced: bool = False
+
+
+def stored_blocks(folder: Path, run: str = "") -> dict[Block, Stored]:
+    """Return the blocks of the result that are recorded, and what is known of their files."""
+    found = {}
+    for record in _records(folder / RESULT, "stored-", run):
+        text = record.get("checksum")
+        found[tuple(record["block"])] = Stored(
+            record.get("nbytes"),
+            None if text is None else int(text, 16),
+            record.get("synced") is True,
+        )
+    return found
+
+
+def _records(folder: Path, start: str, run: str) -> list[dict[str, Any]]:
+    try:
+        paths = list(folder.glob(f"{start}*.json"))
+    except FileNotFoundError:
+        return []
+    return [found for path in paths if (found := read_record(path, run)) is not None]
+
+
+Array = npt.NDArray[Any]
+
+
+@contextlib.contextmanager
+def opened_file(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
+    """Give an open file, with the folders above it where it is to be made; see `files.opened`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(opened(path, flags, direct))
+        except FileNotFoundError as error:
+            if not flags & os.O_CREAT or path.parent.name.startswith(LIFE):
+                failed(path, error, 0, 0)
+            make_folder(path.parent)
+            file = stack.enter_context(opened(path, flags, direct))
+        except OSError as error:
+            failed(path, error, 0, 0)
+        yield file
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        failed(folder, error, 0, 0)
+
+
+def reserve(handle: int, path: Path, total: int) -> None:
+    """Give a file its full size, unless it has it; one writer at a time."""
+    if os.fstat(handle).st_size >= total:
+        return
+    lock_file(handle)
+    if os.fstat(handle).st_size >= total:
+        return
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, total)
+        else:
+            os.ftruncate(handle, total)
+    except OSError as error:
+        failed(path, error, total, total)
+
+
+def fill(file: File, path: Path, out: Array, begin: int) -> None:
+    """Read as many bytes as `out` has."""
+    try:
+        done = file.read(out, begin)
+    except OSError as error:
+        failed(path, error, 0, 0)
+    if done < len(out):
+        raise ScratchError(errno.EIO, f"the file ends {len(out) - done} bytes early", str(path))
+
+
+def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
+    """Raise what went wrong with a scratch file: which, and how many bytes are missing."""
+    text = error.strerror or str(error)
+    if (lack := room_missing(path, error, missing)) is not None:
+        text = f"{text}: {lack} for a scratch file of {total}"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
+    elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):
+        text = f"{text}: another run has gone on with this scratch folder"
+    raise ScratchError(error.errno or errno.EIO, text, str(path)) from error
+
 
 #: Bytes that are read at a time, as far as whole shards make them; and that a task has under way
 #: where they are in memory only until they are taken.
@@ -374,3 +558,81 @@ def _damaged(
 def _arrived(folder: Path, sync: bool, kept: bool, life: str) -> Scratch:
     """A folder as another process gets to know it."""
     return Scratch(folder, sync, kept, None if kept else hold_folder(folder, make=False), life)
+
+
+@dataclass(frozen=True)
+class ScratchPlace:
+    """Where the scratch files of a graph go.
+
+    Parameters
+    ----------
+    directory : str
+        Folder of all scratch, or, if it is kept, of this run alone.
+    name : str
+        Tells this graph's folder from others'.
+    sync : bool
+        Whether data are on the disk before a record says that they are there.
+    kept : bool
+        Whether the folder outlives the run, so that another run can go on from it. The results'
+        blocks are then stored by whoever writes the records of that.
+    needed : int
+        Bytes that all files together take at the worst moment.
+    memory : int or None
+        Bytes of memory that the tasks need meanwhile.
+    finished : tuple of (int, frozenset of blocks)
+        Blocks that an earlier run has done, by the number of the exchange that they were written
+        for; the number of exchanges stands for stored blocks of the result.
+    rows : object or None
+        The stored array, of which the first round reads rows by itself where the plan says so: has
+        `fill`, which puts a region of it into an array, and `anywhere`, whether several may be read
+        at a time.
+    """
+
+    directory: str
+    name: str
+    sync: bool = False
+    kept: bool = False
+    needed: int = 0
+    memory: int | None = None
+    finished: tuple[tuple[int, frozenset[Block]], ...] = ()
+    rows: Any = None
+    life: str = ""
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "dask_bigfft.ScratchPlace", self.directory, self.sync, self.kept, self.life
+
+
+def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
+    """Return the scratch folder of a run, made if it is not there.
+
+    A folder that is not kept goes when the object returned here is closed or dies, or with the last
+    process that holds it.
+
+    Parameters
+    ----------
+    place : ScratchPlace
+        Where.
+    shared : bool
+        Whether several processes compute the graph: each key then stands for one computation, so
+        all use one folder; else every computation has its own.
+
+    Raises
+    ------
+    ScratchError
+        If the folder cannot be made, or the disk has too little room.
+    """
+    directory = Path(place.directory)
+    make_folder(directory)
+    if place.kept:
+        return Scratch(directory, place.sync, kept=True, life=place.life)
+    remove_abandoned(directory)
+    folder = directory / f"{PREFIX}{place.name}"
+    if not shared:
+        folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
+    check_room(directory, place.needed)
+    try:
+        scratch = Scratch(folder, place.sync, False, hold_folder(folder, make=True))
+    except OSError as error:
+        failed(folder, error, 0, 0)
+    scratch.own()
+    return scratch

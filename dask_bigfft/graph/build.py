@@ -26,7 +26,7 @@ from typing import Any
 from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.exchange.scratch_place import ScratchPlace
+from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.carriers import ON_GPUS, Shuffles, run_block_of_shuffle, shuffles_of
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef

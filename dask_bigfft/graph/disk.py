@@ -15,7 +15,9 @@ done, and not by a run that goes on where a killed one stopped. `holding` knows 
 Imports `exchange`, `memory`, `events` and this room; looks a distributed worker up if there is one.
 """
 
+import asyncio
 import multiprocessing
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -26,19 +28,77 @@ import numpy.typing as npt
 
 from dask_bigfft.events import current_worker, during, emit
 from dask_bigfft.exchange.arriving import Arriving, fresh_block
+from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import packed, shard_sizes
 from dask_bigfft.exchange.rows import block_regions, shard_regions
-from dask_bigfft.exchange.scratch import Part, Scratch
-from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
+from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, Underway, places
-from dask_bigfft.graph.holding import hold
 from dask_bigfft.graph.names import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block, taken_through
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.planner.plan import Plan
+
+#: Seconds between two looks whether a cluster still needs a graph's scratch files.
+LOOK = 0.5
+
+#: States of a worker that goes on working, and of a key that tasks are still waiting for.
+ALIVE = frozenset({"running", "paused", "closing_gracefully"})
+NEEDED = frozenset({"waiting", "queued", "no-worker", "processing", "memory"})
+
+_held: dict[tuple[str, str], Scratch] = {}
+_lock = threading.Lock()
+
+
+def hold(scratch: Scratch, key: str) -> None:
+    """Keep a folder while a cluster needs a key, however often that is pickled, spilled or lost.
+
+    Every worker that takes part does so: those that are left go on with the files of one that died.
+    """
+    if scratch.kept:
+        return
+    worker = current_worker()
+    if worker is None and multiprocessing.parent_process() is None:
+        return  # one process: the folder goes with the object
+    holder = str(scratch.folder), "" if worker is None else str(worker.address)
+    with _lock:
+        if holder in _held:
+            return
+        _held[holder] = scratch
+    scratch.own()
+    if worker is not None:
+        worker.loop.add_callback(_watch, worker, holder, key)
+
+
+async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
+    """Let go of a folder when its cluster needs it no more; the last one deletes it."""
+    while _kept(worker, key) or await _needed(worker, key):
+        await asyncio.sleep(LOOK)
+    with _lock:
+        scratch = _held.pop(holder)
+    await asyncio.to_thread(scratch.close)
+    while worker.status.name in ALIVE and scratch.folder.exists():
+        # The others let go in their own time; objects on their way hold it, too.
+        await asyncio.sleep(LOOK)
+        await asyncio.to_thread(remove_unused, scratch.folder)
+
+
+def _kept(worker: Any, key: str) -> bool:
+    """Whether this worker has a key or waits for it; not what is left of it beside results."""
+    task = worker.state.tasks.get(key)
+    return task is not None and task.state != "released"
+
+
+async def _needed(worker: Any, key: str) -> bool:
+    """Whether the scheduler will ask for tasks that use a key which this worker need not keep."""
+    try:
+        states = await worker.scheduler.get_task_status(keys=[key])
+    except OSError:  # no connection just now, or the end of the cluster
+        return worker.status.name in ALIVE
+    return states.get(key) in NEEDED
+
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]

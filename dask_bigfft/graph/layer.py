@@ -28,7 +28,7 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
-from dask_bigfft.exchange.scratch_place import ScratchPlace
+from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu.on_gpu import is_on_gpu
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.carriers import ON_GPUS, resolved

@@ -1,6 +1,6 @@
 """Which FFT library is the fastest here: measured once for each machine and dtype, then kept.
 
-Imports NumPy, `config`, `kept` and this room. A library is timed on what rounds give it:
+Imports NumPy, `config`, `files` and this room. A library is timed on what rounds give it:
 tiles in one thread, along lines, down columns, and over planes, where libraries that go axis by
 axis are several times slower than others. What was found is kept as JSON in the folder
 `bigfft.wisdom.directory`; a file from another machine or other versions of the libraries is
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft import config, kept
+from dask_bigfft import config, files
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library, usable
 
 __all__ = ["TILES", "best_of", "fastest_library", "measured_rates"]
@@ -91,8 +91,8 @@ def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     names = list(versions)
     if len(names) < 2:
         return dict.fromkeys(names, 0.0)
-    path, context = folder / "kernels.json", {"machine": kept.machine(), "versions": versions}
-    known = kept.read(path, SCHEMA, _checked) or {}
+    path, context = folder / "kernels.json", {"machine": files.machine(), "versions": versions}
+    known = files.read(path, SCHEMA, _checked) or {}
     found = known.get(dtype)
     if found is not None and found["context"] == context:
         return {name: float(found["rates"][name]) for name in names}
@@ -100,7 +100,7 @@ def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
     log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
     entries = {**known, dtype: {"context": context, "rates": rates}}
-    kept.write(path, {"schema": SCHEMA, "dtypes": entries})
+    files.write(path, {"schema": SCHEMA, "dtypes": entries})
     return rates
 
 

@@ -2,7 +2,7 @@
 
 A profile that was measured here lies in the folder `bigfft.wisdom.directory`; the setting
 `bigfft.planner.profile` names any other. What is damaged, or was measured on another machine, is
-reported once and ignored. Imports `planner`, `config` and `kept`.
+reported once and ignored. Imports `planner`, `config` and `files`.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dask_bigfft import config, kept
+from dask_bigfft import config, files
 from dask_bigfft.planner.profile import DEFAULT, SCHEMA, Profile
 
 __all__ = ["cluster_place", "known_profile", "profile_path", "save_profile"]
@@ -42,17 +42,17 @@ def profile_path(place: str = "") -> Path:
 def save_profile(profile: Profile, path: Path) -> bool:
     """Write a profile with the name of this machine; return whether that could be done."""
     content = json.loads(profile.to_json())
-    return kept.write(path, {**content, "machine": kept.machine()})
+    return files.write(path, {**content, "machine": files.machine()})
 
 
 def _checked(path: Path, anywhere: bool) -> Profile | None:
     def check(found: Any) -> Profile | None:
-        if not anywhere and found["machine"] != kept.machine():
+        if not anywhere and found["machine"] != files.machine():
             log.warning("%s is of another machine and ignored: %s", path, found["machine"])
             return None
         return Profile.from_json(json.dumps(found))
 
-    return kept.read(path, SCHEMA, check)
+    return files.read(path, SCHEMA, check)
 
 
 def _from_file(path: Path, anywhere: bool) -> Profile | None:

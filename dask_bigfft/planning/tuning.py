@@ -22,7 +22,7 @@ from typing import Any, Literal
 import dask.array as da
 import numpy as np
 
-from dask_bigfft import config, kept
+from dask_bigfft import config, files
 from dask_bigfft.errors import PlanError
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.ring import BUFFER_NBYTES
@@ -433,7 +433,7 @@ def _context(machine: Machine) -> dict[str, Any]:
     running = [machine.threads, machine.workers, machine.cards, *map(list, machine.by_cards)]
     devices = [device.name for device in machine.devices]
     return {
-        "machine": kept.machine(),
+        "machine": files.machine(),
         "workers": workers_place(),
         "running": running,
         "versions": versions,
@@ -459,7 +459,7 @@ def _checked(found: Any) -> dict[str, Any]:
 
 def _winner(name: str, machine: Machine) -> dict[str, Any] | None:
     """Return the trial that won before on this machine, if any."""
-    entry = (kept.read(_path(), SCHEMA, _checked) or {}).get(name)
+    entry = (files.read(_path(), SCHEMA, _checked) or {}).get(name)
     if entry is None or entry["context"] != _context(machine):
         return None
     winner: dict[str, Any] = entry["winner"]
@@ -483,9 +483,9 @@ def _alike(pairs: Sequence[tuple[Plan, Trial]], winner: dict[str, Any]) -> Plan 
 
 
 def _remember(name: str, machine: Machine, winner: Trial) -> None:
-    entries = kept.read(_path(), SCHEMA, _checked) or {}
+    entries = files.read(_path(), SCHEMA, _checked) or {}
     entries[name] = {"context": _context(machine), "winner": asdict(winner)}
-    kept.write(_path(), {"schema": SCHEMA, "plans": entries})
+    files.write(_path(), {"schema": SCHEMA, "plans": entries})
 
 
 # --- all of it ------------------------------------------------------------------------------

@@ -2,10 +2,9 @@
 
 ::
 
-    asked (what to do, and its plan) -> places (where it may write) -> job
-        resumable: run_json (the record), source (has it changed?), sink (the result's chunks),
-                   lost (files that are not what they were), undone (what is done again)
-        identity (what a finished result says of its run)
+    asked (what to do, its plan, and where it may write) -> job
+        resumable (a run: has the source changed? the result's chunks; what a finished result says)
+        run_json (its record; files that are not what they were, and what is done again for them)
 
 Imports `front`, `storage`, `graph` and what lies below.
 """
@@ -19,8 +18,8 @@ from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.runs.asked import Asked, Done, planned_input
 from dask_bigfft.runs.job import execute, store_now
+from dask_bigfft.runs.resumable import Store
 from dask_bigfft.runs.run_json import has_begun
-from dask_bigfft.runs.sink import Store
 from dask_bigfft.transforms.spec import parse_name
 
 __all__ = ["Asked", "Done", "Store", "execute", "has_begun", "named_axes", "planned_input", "run"]

@@ -4,6 +4,7 @@ Imports `planning`, `front`, `storage`, `graph` and what lies below.
 """
 
 import contextlib
+import errno
 import math
 import stat
 import sys
@@ -20,13 +21,61 @@ import numpy as np
 
 from dask_bigfft import config, front
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, refuse
-from dask_bigfft.exchange.scratch_place import ScratchPlace
+from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Extras, parse_limit
 from dask_bigfft.storage import sources, targets
+from dask_bigfft.storage.sources import URL, array_folder
+
+
+def refuse_places(
+    source: Path, component: str | None, destination: Path, scratch: Path | None
+) -> None:
+    """Refuse places that there cannot be, and those that lie inside of each other.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the one that has to be elsewhere.
+    """
+    read = _whole("source", source)
+    if component is not None and read.is_dir():  # which may be a link, too
+        read = _whole("component", array_folder(read, component))
+    written = _whole("destination", destination)
+    if read.is_dir() and read in written.parents:
+        refuse("destination", str(destination), f"a path outside of the source, {source}")
+    if scratch is None:
+        return
+    if URL.match(str(scratch)):
+        refuse("scratch", str(scratch), "a local path")
+    folder = _whole("scratch", scratch)
+    for name, place in {"source": read, "destination": written}.items():
+        if place in (folder, *folder.parents) and not place.is_file():
+            refuse("scratch", str(scratch), f"a folder outside of the {name}, {place}")
+    if folder in written.parents:
+        refuse(
+            "destination",
+            str(destination),
+            f"a path outside of the scratch folder, {scratch}, which is deleted at the end",
+        )
+
+
+def _whole(argument: str, path: Path) -> Path:
+    """The whole path that an argument means, of which the system can tell what is there."""
+    try:
+        found = path.resolve()
+        found.exists()
+        return found
+    except (ValueError, RuntimeError) as error:  # null bytes, or links that go round in a circle
+        reason: Exception = error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        reason = OSError(error.strerror)
+    refuse(argument, str(path), f"a path that a file can have ({reason})")
 
 
 @dataclass(frozen=True)

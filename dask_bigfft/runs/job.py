@@ -23,15 +23,20 @@ from dask_bigfft.runs.asked import (
     open_rows,
     planned_input,
     refuse_missing,
+    refuse_places,
     result_dtype,
     warn,
 )
-from dask_bigfft.runs.places import refuse_places
-from dask_bigfft.runs.resumable import go_on, locked
-from dask_bigfft.runs.sink import Sink, Store
-from dask_bigfft.runs.source import refuse_changed_source, source_identity
+from dask_bigfft.runs.resumable import (
+    Sink,
+    Store,
+    go_on,
+    locked,
+    refuse_changed_source,
+    source_identity,
+)
 from dask_bigfft.storage import targets
-from dask_bigfft.storage.chunk_files import plain_chunks
+from dask_bigfft.storage.formats import plain_chunks
 
 
 def store_now(result: da.Array, sink: Sink) -> None:

@@ -3,36 +3,45 @@
 Imports `config`, `exchange`, `graph`, `planning`, `storage` and this room.
 """
 
+import base64
 import contextlib
 import errno
+import hashlib
+import json
 import os
 import sys
 import time
 import uuid
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NoReturn, cast
 
 import dask.array as da
 import dask.config
+import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.errors import ArgumentError, DamagedShardError, ScratchError, refuse
+from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import (
     begin_life,
     check_room,
     has_lock,
     lock_folder,
+    sync_folders,
     unlock_folder,
 )
-from dask_bigfft.exchange.records import stored_blocks
-from dask_bigfft.exchange.scratch import Scratch
-from dask_bigfft.exchange.scratch_place import ScratchPlace
+from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, Stored, stored_blocks
+from dask_bigfft.files import room_missing, sync_path
 from dask_bigfft.graph.disk import exchange_folder
+from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.environment import device_software, told_everywhere
-from dask_bigfft.runs import identity, run_json
+from dask_bigfft.runs import run_json
 from dask_bigfft.runs.asked import (
     Asked,
     Done,
@@ -47,13 +56,327 @@ from dask_bigfft.runs.asked import (
     result_dtype,
     warn,
 )
-from dask_bigfft.runs.lost import lost_blocks
-from dask_bigfft.runs.sink import Sink, Store
-from dask_bigfft.runs.source import refuse_changed_source, source_identity
-from dask_bigfft.runs.undone import finished_blocks, forget_damaged, forget_lost, result_files
+from dask_bigfft.runs.run_json import (
+    file_size,
+    finished_blocks,
+    forget_damaged,
+    forget_lost,
+    lost_blocks,
+    result_files,
+)
 from dask_bigfft.storage import targets
-from dask_bigfft.storage.chunk_files import plain_chunks
-from dask_bigfft.storage.damaged import UNREADABLE
+from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, plain_chunks
+from dask_bigfft.storage.sources import array_folder, source_files
+
+
+def source_identity(path: Path, component: str | None, content: bool) -> dict[str, Any]:
+    """Return what tells a source from a changed one.
+
+    Parameters
+    ----------
+    path : Path
+        File, or folder of a Zarr array or group.
+    component : str or None
+        Array within a group.
+    content : bool
+        Whether everything is read, for checksums.
+
+    Returns
+    -------
+    dict
+        Of each file: size in bytes, time of the last change in ns, CRC-32 or None.
+    """
+    found = source_files(path, component)
+    files = {name: _file(file, content) for name, file in found.items()}
+    return {"path": str(path.resolve()), "component": component, "files": files}
+
+
+def _file(path: Path, content: bool) -> list[int | None]:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, _crc(path) if content else None]
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as handle:
+        while data := handle.read(1 << 22):
+            crc = zlib.crc32(data, crc)
+    return crc
+
+
+def refuse_changed_source(
+    before: Mapping[str, Any], now: Mapping[str, Any], kept: bool = True
+) -> None:
+    """Refuse a source that is not what it was when the run began.
+
+    Parameters
+    ----------
+    before, now
+        As `source_identity` returns them.
+    kept : bool
+        Whether the run keeps a scratch folder.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the file that has changed.
+    """
+    allowed = "the source as it was when the run began"
+    allowed += "; delete the scratch folder to start over" if kept else ""
+    path = str(now["path"])
+    if (before["path"], before["component"]) != (now["path"], now["component"]):
+        refuse("source", path, f"{before['path']}, which the scratch folder is of")
+    was, found = before["files"], now["files"]
+    for name in sorted(was.keys() | found.keys()):
+        a, b = was.get(name), found.get(name)
+        if a == b:
+            continue
+        what = "is gone" if b is None else "is new" if a is None else "has changed"
+        file = array_folder(Path(path), before["component"]) / name if name else path
+        refuse("source", path, f"{allowed}: {file} {what}")
+
+
+#: Key of all this within what the attributes say of a result.
+IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a result says of the run that made it, and the files that the result has now.
+
+    Parameters
+    ----------
+    arguments, source, files : str
+        Digests; see above.
+    checksum : bool
+        Whether `source` is also of the source's contents.
+    plan : Plan
+        How it was made.
+    """
+
+    arguments: str
+    source: str
+    files: str
+    checksum: bool
+    plan: Plan
+
+
+def in_place(source: Path, component: str | None, destination: Path) -> bool:
+    """Whether a result takes the place of the array that it is made of."""
+    return array_folder(source.resolve(), component).resolve() == destination.resolve()
+
+
+def written(
+    asked: Mapping[str, Any], source: Mapping[str, Any], plan: str, checksum: bool
+) -> dict[str, Any]:
+    """Return what a result is to say of its run; `Target.finish` adds its files.
+
+    Parameters
+    ----------
+    asked, source
+        As a run pins them.
+    plan : str
+        As JSON.
+    checksum : bool
+        Whether the source's contents are pinned.
+    """
+    packed = base64.b64encode(zlib.compress(plan.encode(), 9)).decode()
+    return {
+        "arguments": _arguments(asked, source["path"], source["component"]),
+        "source": _digest(source["files"]),
+        "checksum": checksum,
+        "plan": packed,
+    }
+
+
+def _arguments(asked: Mapping[str, Any], path: str, component: str | None) -> str:
+    return _digest([asked, path, (component or "").strip("/")])
+
+
+def _digest(found: Any) -> str:
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+def read(path: Path) -> Identity | None:
+    """Return what a complete result says of its run; None if it says nothing, or nonsense."""
+    record = targets.read_attributes(path)
+    found = record.get(IDENTITY)
+    if not record.get("complete") or not isinstance(found, dict):
+        return None
+    try:
+        plan = Plan.from_json(zlib.decompress(base64.b64decode(found["plan"])).decode())
+        arguments, source, files = (str(found[name]) for name in ("arguments", "source", "files"))
+        return Identity(arguments, source, files, bool(found["checksum"]), plan)
+    except (ValueError, KeyError, TypeError, zlib.error):
+        return None
+
+
+def compared(
+    found: Identity,
+    asked: Mapping[str, Any],
+    source: Path,
+    component: str | None,
+    destination: Path,
+    checksum: bool,
+) -> str | None:
+    """Return what tells a result from that of the run that is asked for; None if nothing does.
+
+    Raises
+    ------
+    ArgumentError
+        If the result has replaced its source and is not what the run has left: nobody can tell
+        whether that is to be transformed. Also if it has, and is to be compared with its contents.
+    """
+    if found.arguments != _arguments(asked, str(source.resolve()), component):
+        return "what is there was made with other arguments, or of another source"
+    replaced = in_place(source, component, destination)
+    if checksum and not found.checksum:
+        if replaced:
+            refuse(
+                "checksum",
+                True,
+                f"False, as in the run that has made {destination}, and the "
+                "source that it was made of is gone",
+            )
+        return "what is there was made without checksum=True"
+    if not replaced:
+        now = source_identity(source, component, found.checksum)["files"]
+        if found.source != _digest(now):
+            return "what is there was made of the source as it was before it changed"
+    return altered(found, replaced, destination)
+
+
+def altered(found: Identity | None, replaced: bool, destination: Path) -> str | None:
+    """Return what tells a result from what its run has left; None if nothing does.
+
+    Parameters
+    ----------
+    found : Identity or None
+        What the result says; None if it does not say any more what its run has left.
+    replaced : bool
+        Whether it has replaced its source.
+    destination : Path
+        Where it is.
+
+    Raises
+    ------
+    ArgumentError
+        As `compared` does.
+    """
+    if found is not None and found.files == targets.files_digest(destination):
+        return None
+    if replaced:
+        refuse(
+            "resume",
+            True,
+            f"{destination} as this run has left it, which it is not any more; "
+            "without resume=True, in a new scratch folder, it is transformed once more",
+        )
+    return "what is there has been changed since it was made"
+
+
+Block = tuple[int, ...]
+
+
+class Sink:
+    """A Zarr array as `dask.array.store` writes to it: a block at a time.
+
+    Parameters
+    ----------
+    array : Zarr array
+        Written to.
+    blocks : tuple of int
+        Shape of a block: that of a chunk, or of a shard where chunks lie in shards.
+    scratch : Scratch or None
+        Where to record which blocks are stored.
+    exchange : str or None
+        Folder of the scratch files that the blocks come from; a stored block's file goes.
+    folder : Path or None
+        Of the array: where its chunks are files. Their sizes are recorded, and with `sync` they
+        are on the disk before.
+    plain : PlainChunks or None
+        Its chunks, where they are files of nothing but their values.
+    parts : mapping of block to block
+        Where a block is a part of one of the last round, that one: its file goes with the last of
+        its parts that are stored.
+    """
+
+    def __init__(
+        self,
+        array: Any,
+        blocks: tuple[int, ...],
+        scratch: Scratch | None = None,
+        exchange: str | None = None,
+        folder: Path | None = None,
+        plain: PlainChunks | None = None,
+        parts: Mapping[Block, Block] = MappingProxyType({}),
+    ) -> None:
+        self.array, self.blocks, self.scratch = array, blocks, scratch
+        self.exchange, self.folder, self.plain = exchange, folder, plain
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+        self.parts, self._parts_of = dict(parts), dict[Block, list[Block]]()
+        for part, whole in parts.items():
+            self._parts_of.setdefault(whole, []).append(part)
+
+    def __dask_tokenize__(self) -> str:
+        return uuid.uuid4().hex
+
+    def __setitem__(self, index: tuple[slice, ...], values: Any) -> None:
+        started = time.perf_counter()
+        block = tuple((s.start or 0) // n for s, n in zip(index, self.blocks, strict=True))
+        try:
+            if self.plain is None or not self.plain.write(index, values):
+                self.array[index] = values
+        except OSError as error:
+            self._fail(error, block, values.nbytes)
+        if self.scratch is not None:
+            self.scratch.record_stored(block, self._settled(self.scratch, block, values))
+            if self.exchange is not None:
+                self._free(self.scratch, self.exchange, block)
+        emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+
+    def _fail(self, error: OSError, block: Block, nbytes: int) -> NoReturn:
+        """Raise what went wrong with a chunk: which, and how many bytes a full disk lacks.
+
+        Zarr names no file.
+        """
+        root = getattr(self.array.store, "root", None)
+        path = Path(error.filename or "")
+        if root is not None:
+            path = Path(root, self.array.path, self.array.metadata.encode_chunk_key(block))
+        text, lack = error.strerror or str(error), room_missing(path, error, nbytes)
+        if lack is not None:
+            text = f"{text}: {lack} for a chunk of the result of {nbytes}"
+        raise OSError(error.errno, text, str(path)) from error
+
+    def _free(self, scratch: Scratch, exchange: str, block: Block) -> None:
+        """Delete the file that a stored block came from, unless others have to come from it.
+
+        Any worker, now or before an interruption, may have stored them: the records say.
+        """
+        whole = self.parts.get(block, block)
+        if all(scratch.stored(part) for part in self._parts_of.get(whole, ())):
+            scratch.free(exchange, whole)
+
+    def _settled(self, scratch: Scratch, block: Block, values: Any) -> Stored:
+        """Return what there is to be known of a block's file, if it is one.
+
+        With `sync` the file is then on the disk, and the names of all folders down to it; else its
+        checksum tells later whether it has come there.
+        """
+        if self.folder is None:
+            return Stored()
+        path = self.folder / self.array.metadata.encode_chunk_key(block)
+        whole = checksum(np.ascontiguousarray(values, self.dtype))
+        if scratch.sync:
+            sync_path(path)
+            sync_folders(path.parent, self.folder)
+        return Stored(file_size(path), whole, scratch.sync)
+
+
+#: Stores a result in a sink, whole, before it returns.
+Store = Callable[[da.Array, Sink], object]
+
 
 #: How often a damaged scratch file is made once more before a run gives up.
 MOST_REPAIRS = 3
@@ -112,12 +435,10 @@ def go_on(
         targets.settle(Path(found["partial"]), ours)
     open_input(asked)  # refused before anything else is looked at
     if ours:
-        there = identity.altered(
-            identity.read(asked.destination), _in_place(asked), asked.destination
-        )
+        there = altered(read(asked.destination), _in_place(asked), asked.destination)
         ours = there is None
-    if found is None and resume and (made := identity.read(asked.destination)) is not None:
-        there = identity.compared(
+    if found is None and resume and (made := read(asked.destination)) is not None:
+        there = compared(
             made, asked.pinned, asked.source, asked.component, asked.destination, checksum
         )
         if there is None:
@@ -161,9 +482,9 @@ def _make(
             place = _place(asked, scratch, plan)
     now = source_identity(asked.source, asked.component, _has_content(found))
     refuse_changed_source(found["source"], now)
-    made = identity.written(found["asked"], found["source"], found["plan"], _has_content(found))
+    made = written(found["asked"], found["source"], found["plan"], _has_content(found))
     try:
-        target.finish(overwrite, {identity.IDENTITY: made})
+        target.finish(overwrite, {IDENTITY: made})
     except ArgumentError as error:  # somebody else was first
         raise type(error)(
             f"{error}; the finished array is in {target.partial}, and its run in "
@@ -235,7 +556,7 @@ def _has_content(found: Mapping[str, Any]) -> bool:
 
 
 def _in_place(asked: Asked) -> bool:
-    return identity.in_place(asked.source, asked.component, asked.destination)
+    return in_place(asked.source, asked.component, asked.destination)
 
 
 def _complete(path: Path, run: str) -> bool:

@@ -17,19 +17,34 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK, sync_folders
-from dask_bigfft.exchange.records import DIGEST, RESULT, digest_of, signed
-from dask_bigfft.exchange.scratch_files import failed
+from dask_bigfft.exchange.scratch import (
+    DIGEST,
+    RESULT,
+    Scratch,
+    Stored,
+    digest_of,
+    failed,
+    recorded_blocks,
+    signed,
+)
+from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.dispatch import takes
+from dask_bigfft.graph.disk import exchange_folder
+from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.runs import run_json
+from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, plain_chunks
+from dask_bigfft.storage.targets import Target
 
 RECORD = "run.json"
 
@@ -199,3 +214,155 @@ def leave(scratch: Path) -> None:
     if not any(scratch.iterdir()):
         with contextlib.suppress(OSError):
             scratch.rmdir()
+
+
+Block = tuple[int, ...]
+
+
+def file_size(path: Path) -> int | None:
+    """Return the bytes of a file; None if there is none."""
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def lost_blocks(
+    target: Target, plan: Plan, recorded: Mapping[Block, Stored], synced: bool = False
+) -> list[Block]:
+    """Return the blocks of a result that are recorded as stored, and are lost; their files go.
+
+    Values of files that were on the disk before their record are compared only if `synced` is true.
+
+    So do files that nothing is recorded of and that may not be whole: of a shard that is there Zarr
+    reads the index before it writes it anew.
+    """
+    lost: dict[Block, Path] = {}
+    plain = plain_chunks(target.array, target.partial)
+    for block in plan.result.indices():
+        path = target.partial / str(target.array.metadata.encode_chunk_key(block))
+        if block in recorded and _is_whole(target, plain, block, path, recorded[block], synced):
+            continue
+        path.unlink(missing_ok=True)
+        if block in recorded:
+            lost[block] = path
+    if lost:
+        path = next(iter(lost.values()))
+        warnings.warn(
+            f"{len(lost)} files of the result are not what they were when they were "
+            f"stored, and are made once more: {path}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return list(lost)
+
+
+def _is_whole(
+    target: Target, plain: PlainChunks | None, block: Block, path: Path, file: Stored, synced: bool
+) -> bool:
+    """Whether the file of a block is as it was stored."""
+    if file.nbytes is None or file.nbytes != file_size(path):
+        return file.nbytes is None
+    if file.checksum is None or (file.synced and not synced):
+        return True
+    array = target.array
+    shape = array.shards or array.chunks
+    region = tuple(
+        slice(i * n, min(i * n + n, size))
+        for i, n, size in zip(block, shape, array.shape, strict=True)
+    )
+    try:
+        values = None if plain is None else plain.read(region)
+        values = np.asarray(array[region]) if values is None else values
+    except UNREADABLE:
+        return False
+    return checksum(np.ascontiguousarray(values)) == file.checksum
+
+
+def finished_blocks(
+    scratch: Path, plan: Plan
+) -> tuple[tuple[int, frozenset[tuple[int, ...]]], ...]:
+    """Return what is done, by the number of the exchange that it was done for."""
+    run = run_json.digest(scratch)
+    found = [
+        (number, recorded_blocks(scratch, exchange_folder("", number), run))
+        for number, moves in enumerate(plan.moves)
+        if moves
+    ]
+    return (*found, (len(plan.exchanges), recorded_blocks(scratch, None, run)))
+
+
+def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
+    """Take back the records of shards that are damaged, and of all that is needed to make them.
+
+    What a block was made of is deleted once its shards are written, so the blocks before it have
+    to write theirs once more, and so on back to a file that is still there, or to the source.
+    The spectrum of a filter, which is made from nothing, is made anew as a whole.
+    """
+    filter_ = error.exchange.removesuffix(exchange_folder("", error.number))
+    if filter_:
+        for found in scratch.glob(f"{filter_}exchange*"):
+            shutil.rmtree(found)
+        return
+    files = _without_finished(scratch, plan)
+    for block in error.sources:
+        files.forget(exchange_folder("", error.number), block)
+    _forget_sources(files, plan, error.number - 1, set(error.sources))
+
+
+def _without_finished(scratch: Path, plan: Plan) -> Scratch:
+    """Return the scratch files, of which those of finished blocks are gone.
+
+    What an earlier repair has left of them is not whole.
+    """
+    files = Scratch(scratch, sync=False, kept=True)
+    for finished, done in finished_blocks(scratch, plan):
+        for block in done if finished else ():
+            files.free(exchange_folder("", finished - 1), block)
+    return files
+
+
+def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block]) -> None:
+    """Take back what files of target blocks of an exchange are made of, where they are gone."""
+    while blocks and number >= 0 and plan.moves[number]:
+        exchange, folder = plan.exchanges[number], exchange_folder("", number)
+        gone = [block for block in blocks if not files.path(folder, block).exists()]
+        shards = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
+        blocks = {source for block in gone for source in shards.sources(block)}
+        for block in blocks:
+            files.forget(folder, block)
+        number -= 1
+
+
+def result_files(plan: Plan) -> tuple[int | None, dict[Block, Block]]:
+    """Return where the blocks of the result come from and go with.
+
+    Returns
+    -------
+    int or None
+        Exchange whose files they come from, each of which goes when what is made of it is stored.
+    dict
+        Of each chunk of the result that is a part of a block of the last round, that block.
+    """
+    last, moves = len(plan.moves) - 1, plan.moves
+    if moves[last] or len(moves) <= len(plan.rounds) or plan.exchanges[last].local:
+        return (last if moves[last] else None), {}
+    shards = ExchangeMap(plan.exchanges[last].source, plan.exchanges[last].target)
+    parts = {block: next(iter(shards.sources(block))) for block in plan.result.indices()}
+    return (last - 1 if moves[last - 1] else None), parts
+
+
+def forget_lost(scratch: Path, plan: Plan, lost: Sequence[Block]) -> None:
+    """Take back that blocks of the result are stored, and all that is needed to make them.
+
+    Their records go last: a run that is killed meanwhile comes here once more.
+    """
+    files = _without_finished(scratch, plan)
+    number, parts = result_files(plan)
+    if number is not None:
+        made_of = {parts.get(block, block) for block in lost}
+        for block in made_of:
+            files.free(exchange_folder("", number), block)
+        _forget_sources(files, plan, number, made_of)
+    for block in lost:
+        files.forget_stored(block)

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
-from dask_bigfft.storage.damaged import UNREADABLE
-from dask_bigfft.storage.packing import ATTRIBUTES
+from dask_bigfft.storage.formats import ATTRIBUTES, UNREADABLE
 
 __all__ = ["H5Dataset", "is_hdf5", "open_hdf5"]
 

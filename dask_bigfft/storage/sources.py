@@ -30,17 +30,20 @@ from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.memory import lend
 from dask_bigfft.memory.pages import return_freed
 from dask_bigfft.planner.rows import DECODED, Stored
-from dask_bigfft.storage.chunk_files import (
+from dask_bigfft.storage.formats import (
+    LEFT_OUT,
+    UNREADABLE,
+    Packing,
     PlainChunks,
     chunk_pieces,
     few_chunks,
     is_region,
+    packing_of,
     plain_chunks,
+    refuse_missing,
+    zarr_attributes,
 )
-from dask_bigfft.storage.damaged import UNREADABLE
 from dask_bigfft.storage.hdf5 import H5Dataset, is_hdf5, open_hdf5
-from dask_bigfft.storage.missing import LEFT_OUT, refuse_missing
-from dask_bigfft.storage.packing import Packing, packing_of, zarr_attributes
 
 #: Largest block that chunks are put together to, and the smallest worth a task of its own.
 LARGEST, SMALLEST = 128 << 20, 4 << 20

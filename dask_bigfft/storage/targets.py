@@ -32,7 +32,7 @@ import numpy as np
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.files import sync_path
-from dask_bigfft.storage.damaged import UNREADABLE
+from dask_bigfft.storage.formats import UNREADABLE
 from dask_bigfft.storage.sources import URL, local_store, zarr_package
 
 #: Attribute of written arrays that says how they came to be, and whether they are complete.

@@ -10,7 +10,7 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
-from dask_bigfft import calibration, kept
+from dask_bigfft import calibration, files
 from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -141,7 +141,7 @@ def test_a_better_file_is_read_when_it_comes(folder):
     path = profiles.profile_path()
     path.write_text("{")
     assert machine().profile == DEFAULT
-    write(path, machine=kept.machine())
+    write(path, machine=files.machine())
     assert machine().profile.task == 1.25
 
 

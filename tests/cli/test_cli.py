@@ -19,7 +19,7 @@ from dask_bigfft.cli import main
 from dask_bigfft.cli.failures import Terminated
 from dask_bigfft.cli.places import CLOSING, handled, place
 from dask_bigfft.storage import targets
-from dask_bigfft.storage.chunk_files import PlainChunks
+from dask_bigfft.storage.formats import PlainChunks
 
 zarr = pytest.importorskip("zarr")
 

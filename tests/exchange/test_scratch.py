@@ -19,12 +19,12 @@ import pytest
 
 from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError, ScratchError
-from dask_bigfft.exchange import folders, records, scratch_files
+from dask_bigfft.exchange import folders
 from dask_bigfft.exchange import scratch as files
-from dask_bigfft.exchange.records import Stored
-from dask_bigfft.exchange.scratch import Part, Scratch, checksum
-from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
+from dask_bigfft.exchange import scratch as scratch_module
+from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, Stored, open_scratch
 from dask_bigfft.files import places
+from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.memory import lend
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +101,7 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
 
     own = SimpleNamespace(**vars(os))
     own.posix_fallocate, own.fstat = reserve, fstat
-    monkeypatch.setattr(scratch_files, "os", own)
+    monkeypatch.setattr(scratch_module, "os", own)
     shards = random_shards(100, 33)
     total, begins = sum(s.nbytes for s in shards), [0, shards[0].nbytes]
     with ThreadPoolExecutor(2) as pool:
@@ -155,12 +155,12 @@ def test_a_record_gives_the_checksums_back(scratch):
     assert scratch.recorded("exchange2", (4, 6), targets) is None
     text = (scratch.folder / "exchange2" / "from-4.5.json").read_text()
     assert json.loads(text)["shards"]["12.3"] == "0000000000000007"
-    assert records.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
-    assert records.recorded_blocks(scratch.folder, "exchange1") == frozenset()
+    assert scratch_module.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
+    assert scratch_module.recorded_blocks(scratch.folder, "exchange1") == frozenset()
     scratch.record_stored((3, 0), Stored())
     assert scratch.stored((3, 0))
     assert not scratch.stored((0, 3))
-    assert records.recorded_blocks(scratch.folder, None) == {(3, 0)}
+    assert scratch_module.recorded_blocks(scratch.folder, None) == {(3, 0)}
 
 
 @pytest.mark.parametrize(
@@ -185,14 +185,14 @@ def test_what_is_no_record_is_none(scratch, text):
     """As a loss of power, or of a disk, may leave it: the block is done again."""
     scratch.record("exchange1", (0,), [(1,)], np.array([9], np.uint32))
     path = scratch.folder / "exchange1" / "from-0.json"
-    assert records.recorded_blocks(scratch.folder, "exchange1") == {(0,)}
+    assert scratch_module.recorded_blocks(scratch.folder, "exchange1") == {(0,)}
     path.write_text(text)
     assert scratch.recorded("exchange1", (0,), [(1,)]) is None
-    assert records.recorded_blocks(scratch.folder, "exchange1") == frozenset()
+    assert scratch_module.recorded_blocks(scratch.folder, "exchange1") == frozenset()
     scratch.record_stored((0,), Stored())
     (scratch.folder / "result" / "stored-0.json").write_text(text)
     assert not scratch.stored((0,))
-    assert records.recorded_blocks(scratch.folder, None) == frozenset()
+    assert scratch_module.recorded_blocks(scratch.folder, None) == frozenset()
 
 
 def test_a_record_that_lacks_a_shard_is_none(scratch):
@@ -334,8 +334,8 @@ def test_only_what_dead_processes_left_is_removed(tmp_path):
     code = f"""
 import os
 import pickle
-from dask_bigfft.exchange.records import Stored
-from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
+from dask_bigfft.exchange.scratch import Stored
+from dask_bigfft.exchange.scratch import ScratchPlace, open_scratch
 scratch = open_scratch(ScratchPlace({str(tmp_path)!r}, "dead"), shared=False)
 print(scratch.folder, flush=True)
 os._exit(1)

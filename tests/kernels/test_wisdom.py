@@ -90,7 +90,7 @@ def test_what_cannot_be_trusted_is_measured_again(folder, monkeypatch, caplog, d
 
 
 @several
-@pytest.mark.parametrize("what", ["platform.machine", "dask_bigfft.kept._cpu", "os.cpu_count"])
+@pytest.mark.parametrize("what", ["platform.machine", "dask_bigfft.files._cpu", "os.cpu_count"])
 def test_what_another_machine_has_measured_is_measured_again(folder, monkeypatch, what):
     calls = forget(monkeypatch)
     fastest_library("c16")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft.exchange.records import recorded_blocks
+from dask_bigfft.exchange.scratch import recorded_blocks
 
 RNG = np.random.default_rng(11)
 N, BLOCK = 2**12, 2**8

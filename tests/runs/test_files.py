@@ -21,8 +21,8 @@ import dask_bigfft
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.exchange.scratch import Scratch
-from dask_bigfft.runs.sink import Sink
-from dask_bigfft.storage import chunk_files, sources, targets
+from dask_bigfft.runs.resumable import Sink
+from dask_bigfft.storage import formats, sources, targets
 from dask_bigfft.testing.oracles import relative_l2
 
 zarr = pytest.importorskip("zarr")
@@ -322,13 +322,13 @@ def zipped(name, values, component=None, missing=()):
 @pytest.mark.parametrize("few", [0, 1 << 30])
 def test_chunks_at_the_ends_of_axes_are_what_zarr_writes(monkeypatch, chunks, few):
     """Without a copy, in as many runs as it takes; or by zarr where they would be many."""
-    monkeypatch.setattr(chunk_files, "FEW_BYTES", few)
+    monkeypatch.setattr(formats, "FEW_BYTES", few)
     values = complex_values(9, 9, 8)
     arrays = [
         zarr.create_array(name, shape=values.shape, chunks=chunks, dtype="c16", compressors=None)
         for name in ("ours", "zarrs")
     ]
-    plain = chunk_files.plain_chunks(arrays[0], Path("ours"))
+    plain = formats.plain_chunks(arrays[0], Path("ours"))
     starts = itertools.product(*(range(0, n, c) for n, c in zip(values.shape, chunks, strict=True)))
     for low in starts:
         region = tuple(
@@ -441,7 +441,7 @@ def writes(monkeypatch):
         return await real(store, key, *arguments, **options)
 
     monkeypatch.setattr(zarr.storage.LocalStore, "set", counting)
-    plainly = chunk_files.PlainChunks.write
+    plainly = formats.PlainChunks.write
 
     def writing(plain, region, values):
         done = plainly(plain, region, values)
@@ -450,7 +450,7 @@ def writes(monkeypatch):
             found[str(plain.path(tuple(chunk)).resolve())] += 1
         return done
 
-    monkeypatch.setattr(chunk_files.PlainChunks, "write", writing)
+    monkeypatch.setattr(formats.PlainChunks, "write", writing)
     return found
 
 
@@ -495,7 +495,7 @@ def test_plain_chunks_are_read_and_written_as_zarr_does(shape):
     chunks = tuple(4 + i for i in range(len(shape)))
     stored("in", values, chunks, compressors=None)
     array = zarr.open_array("in", mode="r+")
-    plain = chunk_files.plain_chunks(array, Path("in"))
+    plain = formats.plain_chunks(array, Path("in"))
     for _ in range(100):
         ends = [sorted(RNG.integers(0, n + 1, 2).tolist()) for n in shape]
         region = tuple(slice(*pair) for pair in ends)
@@ -522,7 +522,7 @@ def test_plain_chunks_are_read_and_written_as_zarr_does(shape):
 def test_other_chunks_are_left_to_zarr(options):
     options = {"dtype": "f8", "compressors": None} | options
     array = zarr.create_array("in", shape=(16, 16), chunks=(4, 4), **options)
-    assert chunk_files.plain_chunks(array, Path("in")) is None
+    assert formats.plain_chunks(array, Path("in")) is None
 
 
 def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.runs import Asked, run_json, source
+from dask_bigfft.runs import Asked, resumable, run_json
 
 zarr = pytest.importorskip("zarr")
 
@@ -111,12 +111,12 @@ def test_only_what_a_run_has_made_is_deleted_at_its_end(tmp_path):
 
 @pytest.mark.parametrize("component", ["a", "/a", "a/"])
 def test_files_of_a_component_are_pinned_however_it_is_written(group, component):
-    found = source.source_identity(group, component, False)
+    found = resumable.source_identity(group, component, False)
     assert set(found["files"]) == {"c/0", "c/1", "zarr.json"}
     (group / "a/c/1").unlink()
-    now = source.source_identity(group, component, False)
+    now = resumable.source_identity(group, component, False)
     with pytest.raises(ArgumentError, match=r"g\.zarr/a/c/1 is gone"):
-        source.refuse_changed_source(found, now)
+        resumable.refuse_changed_source(found, now)
 
 
 def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):

@@ -16,9 +16,9 @@ import dask_bigfft
 from dask_bigfft.cli import main
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.exchange import scratch
-from dask_bigfft.exchange.records import block_name, recorded_blocks
+from dask_bigfft.exchange.scratch import block_name, recorded_blocks
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs import Asked, execute, resumable, undone
+from dask_bigfft.runs import Asked, execute, resumable, run_json
 from dask_bigfft.runs.job import store_now
 from dask_bigfft.testing import dying_runs
 
@@ -107,7 +107,7 @@ def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
     error.exchange, error.number, error.sources = f"exchange{number + 1}", number, tuple(done[:1])
     if number == 3:  # blocks of the result: what they are made of is damaged
         error.exchange, error.number, error.sources = "exchange3", 2, ((0,),)
-    undone.forget_damaged(Path("scratch"), plan, error)
+    run_json.forget_damaged(Path("scratch"), plan, error)
     assert not [path for path in paths if path.exists()]
     if number < 3:
         left = recorded_blocks(Path("scratch"), f"exchange{number}")
@@ -295,7 +295,7 @@ def test_parts_of_blocks_that_are_lost_are_made_once_more(here, processes, count
     asked = {**ASKED, "rounds": [-1, 16]}
     with dask.config.set({"bigfft.scratch.row-size": "256 B"}):
         whole = dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole").plan
-        assert undone.result_files(whole)[1]
+        assert run_json.result_files(whole)[1]
         processes(
             dying_runs.run_and_die_in,
             "dask_bigfft.storage.targets:Target.finish",

@@ -13,7 +13,7 @@ from runs.resuming import ASKED, again, done_so_far, files
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, BigFFTError
-from dask_bigfft.exchange.records import signed
+from dask_bigfft.exchange.scratch import signed
 from dask_bigfft.files import room_missing
 from dask_bigfft.storage import targets
 from dask_bigfft.testing import dying_runs

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import fft, kept
+from dask_bigfft import fft, files
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planning import tuning
 from dask_bigfft.planning.tuning import problem_class, region, tuned
@@ -151,7 +151,7 @@ def test_for_real(folder, sync):
     entries = json.loads((folder / "plans.json").read_text())["plans"]
     assert len(entries) == 1
     (entry,) = entries.values()
-    assert entry["context"]["machine"] == json.loads(json.dumps(kept.machine()))
+    assert entry["context"]["machine"] == json.loads(json.dumps(files.machine()))
     plan = dask_bigfft.plan(x, "fft2", planner="measure")
     assert plan.reason.startswith("the fastest when such")
     with dask.config.set({"bigfft.planner.mode": "measure"}):

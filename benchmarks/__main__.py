@@ -13,6 +13,7 @@ PROGRAMS = {
     "verification": "cost of verification",
     "forecasts": "forecasts, the plan ranked first, and the tuner",
     "gpu": "one and two GPUs",
+    "files_passed": "source files that one transform passes",
     "pages": "result pages and the figures of the README",
 }
 

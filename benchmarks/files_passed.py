@@ -46,13 +46,13 @@ def passed(device: str) -> tuple[list[str], list[str]]:
 
     with ThreadPoolExecutor(2) as pool, dask.config.set(scheduler="threads", pool=pool):
         computed()
-    with ThreadPoolExecutor(2, initializer=listen, initargs=("tasks",)) as pool:
-        with dask.config.set(scheduler="threads", pool=pool):
-            listen("call")
-            try:
-                spectrum = computed()
-            finally:
-                sys.setprofile(None)
+    heard = ThreadPoolExecutor(2, initializer=listen, initargs=("tasks",))
+    with heard as pool, dask.config.set(scheduler="threads", pool=pool):
+        listen("call")
+        try:
+            spectrum = computed()
+        finally:
+            sys.setprofile(None)
     expected = np.fft.fft(values)
     assert np.linalg.norm(spectrum - expected) < 1e-13 * np.linalg.norm(expected)
 

@@ -32,7 +32,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile
 from dask_bigfft.planner.search import every_plan, find_plan
-from dask_bigfft.planning.profiles import known_profile
+from dask_bigfft.planning.environment import known_profile
 from dask_bigfft.planning.tuning import region
 from dask_bigfft.transforms.spec import transform_spec
 

@@ -25,7 +25,7 @@ from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planning import profiles
+from dask_bigfft.planning import environment
 from dask_bigfft.planning.environment import refuse_asynchronous, workers_of
 
 __all__ = ["calibrate"]
@@ -156,10 +156,10 @@ def calibrate(
     workers = _this_process() if client is None else workers_of(client)
     if not workers:
         refuse("client", client, "a client of a cluster that has workers")
-    place = "" if client is None else profiles.cluster_place(workers.values())
+    place = "" if client is None else environment.cluster_place(workers.values())
     profile = _measured(client, workers, nbytes, repeat)
-    target = profiles.profile_path(place) if path is None else Path(path)
-    if not profiles.save_profile(profile, target):
+    target = environment.profile_path(place) if path is None else Path(path)
+    if not environment.save_profile(profile, target):
         refuse("path", str(target), "a file that can be written")
     return profile
 

@@ -27,7 +27,7 @@ from distributed.http.utils import RequestHandler
 from dask_bigfft.cluster.worker import METRIC, own_version
 from dask_bigfft.events import Total
 from dask_bigfft.gpu import find
-from dask_bigfft.graph.names import PLAN_NAME
+from dask_bigfft.graph.carriers import PLAN_NAME
 from dask_bigfft.watch.progress import Board, Run
 from dask_bigfft.watch.report import added, phase_rows, times_run
 

@@ -4,6 +4,6 @@
 
     factors (of a length; orders of a spectrum)
     steps (one axis) -> rounds (all axes; which step divides) -> layout (in which blocks, in which
-                     order digits lie, tiles of a block); joints (blocks together)
+                     order digits lie, tiles of a block); which blocks lie together
     phases (twiddles, chirps), cosines (cosine and sine transforms as FFTs)
 """

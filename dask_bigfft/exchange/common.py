@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.joints import place_of
 from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.decomposition.rounds import place_of
 from dask_bigfft.errors import CarrierError, KernelError
 from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import lend

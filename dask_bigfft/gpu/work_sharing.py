@@ -42,9 +42,9 @@ from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
+from dask_bigfft.memory_settings import task_threads
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.work_sharing import gathering_threads
-from dask_bigfft.threads import task_threads
 
 __all__ = ["Interval", "share_block", "shared_dim"]
 

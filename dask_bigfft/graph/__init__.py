@@ -3,10 +3,10 @@
 ::
 
     layer (in the graph; makes its tasks when asked) -> build (all tasks, exchange by exchange)
-        names (of tasks, and groups of blocks that exchange anything)
-        carriers (by where the graph becomes tasks; what p2p needs)
+        carriers (by where the graph becomes tasks; names of tasks, groups of blocks that
+                  exchange anything, what p2p needs)
     tasks (a plan where it is executed, and what its tasks run)
-        inside (blocks written back), disk (scratch files) and holding (how long these stay)
+        inside (blocks written back), disk (scratch files, and how long these stay)
         paused (a watch on workers that run tasks)
     results (one array after the last round)
     dask_private (every name of dask's that is not public)

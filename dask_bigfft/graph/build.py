@@ -23,12 +23,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.decomposition.rounds import joint_block
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.graph.carriers import ON_GPUS, Shuffles, run_block_of_shuffle, shuffles_of
+from dask_bigfft.graph.carriers import (
+    ON_GPUS,
+    Block,
+    Graph,
+    Groups,
+    Key,
+    Known,
+    Names,
+    Shuffles,
+    block_ref,
+    run_block_of_shuffle,
+    shuffles_of,
+)
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
 from dask_bigfft.graph.disk import (
     collect,
@@ -41,7 +53,6 @@ from dask_bigfft.graph.disk import (
     write_source,
 )
 from dask_bigfft.graph.inside import own_block, weave_inside
-from dask_bigfft.graph.names import Block, Graph, Groups, Key, Known, Names, block_ref
 from dask_bigfft.graph.tasks import (
     Run,
     barrier,

@@ -34,7 +34,7 @@ from dask_bigfft.exchange.packing import packed, shard_sizes
 from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, Underway, places
-from dask_bigfft.graph.names import Groups
+from dask_bigfft.graph.carriers import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block, taken_through
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend

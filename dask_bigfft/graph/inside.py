@@ -26,8 +26,8 @@ from dask_bigfft.exchange.parts import all_composite
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.gpu.dispatch import inside_device, job_of, on_device
 from dask_bigfft.gpu.on_gpu import is_on_gpu
+from dask_bigfft.graph.carriers import Block, Graph, Groups, Key, Names, block_ref
 from dask_bigfft.graph.dask_private import Task, TaskRef
-from dask_bigfft.graph.names import Block, Graph, Groups, Key, Names, block_ref
 from dask_bigfft.graph.tasks import Blocks, Run, barrier, checked, reported
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.loop import run_round

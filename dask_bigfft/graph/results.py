@@ -21,7 +21,7 @@ from dask_bigfft.graph.dask_private import finalize
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import lend
-from dask_bigfft.threads import task_threads
+from dask_bigfft.memory_settings import task_threads
 
 __all__ = ["assembled"]
 

@@ -52,11 +52,10 @@ from dask_bigfft.kernels.loop import axis_index, roll, run_round
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView
-from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.memory_settings import configure_arena, task_threads
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange, Joints, no_joints
 from dask_bigfft.planner.profile import DEFAULT
-from dask_bigfft.threads import task_threads
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]

@@ -23,13 +23,15 @@ from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from dask_bigfft.decomposition.joints import fits, groups_match, joint_of
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
 from dask_bigfft.decomposition.rounds import (
     ExchangeShape,
     Mirror,
     Round,
     exchange_shape,
+    fits,
+    groups_match,
+    joint_of,
     packed_dtype,
     transformed,
 )

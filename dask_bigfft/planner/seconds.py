@@ -19,9 +19,8 @@ from typing import Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.joints import place_of
 from dask_bigfft.decomposition.layout import ROW_BYTES, Layout, tile_bytes_of, tiling
-from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
+from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape, place_of
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Joint, Joints, Machine, RoundForecast

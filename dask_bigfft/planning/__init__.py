@@ -2,7 +2,7 @@
 
 ::
 
-    arguments (of the caller, checked, made into a request) -> choosing (by the model, or by trial)
-    environment (machine or cluster, and its FFT libraries) <- profiles (files)
+    arguments (of the caller, checked, made into a request; the plan that is taken for it)
+    environment (machine or cluster, its profile, and its FFT libraries)
     tuning (the tuner and wisdom; plans, and settings of devices, that are run)
 """

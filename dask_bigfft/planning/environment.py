@@ -13,17 +13,21 @@ Imports `gpu`, `graph`, `kernels`, `planner`, `profiles`, `config`, `errors`, `m
 import asyncio
 import collections
 import contextlib
+import hashlib
+import json
+import logging
 import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import dask.config
 import numpy as np
 
-from dask_bigfft import config
+from dask_bigfft import config, files
 from dask_bigfft.errors import FallbackWarning, PlanError, refuse
 from dask_bigfft.gpu.find import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
@@ -35,11 +39,87 @@ from dask_bigfft.memory_settings import (
     machine_nbytes,
     measured_memory,
     shuffle_nbytes,
+    task_threads,
 )
 from dask_bigfft.planner.plan_data import Machine
-from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planning.profiles import cluster_place, known_profile
-from dask_bigfft.threads import task_threads
+from dask_bigfft.planner.profile import DEFAULT, SCHEMA, Profile
+
+log = logging.getLogger(__name__)
+
+#: Files that were read: when they were written, and what they hold.
+_read: dict[Path, tuple[int, Profile | None]] = {}
+
+
+def cluster_place(workers: Iterable[Mapping[str, Any]]) -> str:
+    """Return a short name of a cluster: of its hosts and their threads, not of its ports.
+
+    >>> cluster_place([{"host": "a", "nthreads": 2}, {"host": "b", "nthreads": 2}])
+    '2f4e00787d'
+    """
+    hosts = sorted((str(worker.get("host")), int(worker.get("nthreads", 1))) for worker in workers)
+    return hashlib.sha256(json.dumps(hosts).encode()).hexdigest()[:10]
+
+
+def profile_path(place: str = "") -> Path:
+    """Return where the profile of this machine lies, or that of a cluster."""
+    folder = Path(config.get("bigfft.wisdom.directory"))
+    return folder / (f"profile-{place}.json" if place else "profile.json")
+
+
+def save_profile(profile: Profile, path: Path) -> bool:
+    """Write a profile with the name of this machine; return whether that could be done."""
+    content = json.loads(profile.to_json())
+    return files.write(path, {**content, "machine": files.machine()})
+
+
+def _checked(path: Path, anywhere: bool) -> Profile | None:
+    def check(found: Any) -> Profile | None:
+        if not anywhere and found["machine"] != files.machine():
+            log.warning("%s is of another machine and ignored: %s", path, found["machine"])
+            return None
+        return Profile.from_json(json.dumps(found))
+
+    return files.read(path, SCHEMA, check)
+
+
+def _from_file(path: Path, anywhere: bool) -> Profile | None:
+    try:
+        written = path.stat().st_mtime_ns
+    except OSError:
+        return None
+    known = _read.get(path)
+    if known is None or known[0] != written:
+        known = _read[path] = written, _checked(path, anywhere)
+        if anywhere and known[1] is None:  # somebody wants it, and may not know its version
+            log.warning(
+                "the profile %s cannot be used, `dask-bigfft calibrate --output FILE` "
+                "writes one of version %d: plans are made for a common machine",
+                path,
+                SCHEMA,
+            )
+    return known[1]
+
+
+def known_profile(*places: str) -> Profile:
+    """Return the first profile that there is: that of the settings, those of places, the default.
+
+    Parameters
+    ----------
+    *places : str
+        As `cluster_place` names them; an empty one is this machine.
+    """
+    named = config.get("bigfft.planner.profile")
+    if named is not None:
+        found = _from_file(Path(named), anywhere=True)
+        if found is None and not Path(named).is_file():
+            log.warning("the profile %s does not exist: plans are made for a common machine", named)
+        return DEFAULT if found is None else found
+    for place in places:
+        found = _from_file(profile_path(place), anywhere=False)
+        if found is not None:
+            return found
+    return DEFAULT
+
 
 #: Seconds that workers have to answer, and those that have not when they are asked again: they may
 #: have to import the package first, on a machine that is busy.
@@ -315,7 +395,7 @@ def possible_carrier() -> str:
 
 
 #: What every worker has.
-DEFAULT = "scipy"
+EVERYWHERE = "scipy"
 
 
 def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
@@ -372,10 +452,10 @@ def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     missing = [address for address, answer in answers.items() if answer is None]
     fallback = ""
     if client.asynchronous and len(here) > 1:
-        fallback = f"{DEFAULT} instead of 'auto': an asynchronous client cannot ask its workers"
+        fallback = f"{EVERYWHERE} instead of 'auto': an asynchronous client cannot ask its workers"
     elif missing:
         fallback = (
-            f"{DEFAULT} instead of 'auto': {len(missing)} of {len(answers)} workers have "
+            f"{EVERYWHERE} instead of 'auto': {len(missing)} of {len(answers)} workers have "
             f"not told which FFT libraries they have ({', '.join(missing[:3])})"
         )
         warnings.warn(
@@ -386,7 +466,7 @@ def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     told = [frozenset(answer.items()) for answer in answers.values() if answer is not None]
     there = frozenset.intersection(*told) if told and not missing else frozenset()
     names = tuple(
-        name for name, version in here.items() if name == DEFAULT or (name, version) in there
+        name for name, version in here.items() if name == EVERYWHERE or (name, version) in there
     )
     return names, fallback
 

@@ -16,13 +16,13 @@ from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.explain import speed_rows
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
-from dask_bigfft.planning import profiles
+from dask_bigfft.planning import environment
 from dask_bigfft.testing.devices import simulated_devices
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(profiles, "_read", {})
+    monkeypatch.setattr(environment, "_read", {})
     monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: {"scipy": "1"})
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path
@@ -90,7 +90,7 @@ def test_gpus_are_measured_where_there_are_some(folder):
 
 
 def write(path, **entries):
-    profiles.save_profile(Profile(task=1.25), path)
+    environment.save_profile(Profile(task=1.25), path)
     content = json.loads(path.read_text()) | entries
     path.write_text(json.dumps(content))
 
@@ -114,7 +114,7 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
     ],
 )
 def test_what_is_damaged_or_foreign_is_reported_and_ignored(folder, caplog, content, text):
-    path = profiles.profile_path()
+    path = environment.profile_path()
     if content is None:
         write(path, machine=["another", "machine", 1024])
     else:
@@ -138,7 +138,7 @@ def test_a_named_file_that_cannot_be_used_is_reported_once(folder, caplog, tmp_p
 
 
 def test_a_better_file_is_read_when_it_comes(folder):
-    path = profiles.profile_path()
+    path = environment.profile_path()
     path.write_text("{")
     assert machine().profile == DEFAULT
     write(path, machine=files.machine())

@@ -12,7 +12,7 @@ from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.kernels import libraries
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
-from dask_bigfft.planning import profiles
+from dask_bigfft.planning import environment
 
 
 def machine():
@@ -27,7 +27,7 @@ def client():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(profiles, "_read", {})
+    monkeypatch.setattr(environment, "_read", {})
     folders = {"wisdom": str(tmp_path / "wisdom"), "scratch": str(tmp_path / "scratch")}
     with dask.config.set({f"bigfft.{name}.directory": path for name, path in folders.items()}):
         yield tmp_path

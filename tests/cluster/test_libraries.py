@@ -23,7 +23,7 @@ from dask_bigfft.errors import ArgumentError, FallbackWarning
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds
-from dask_bigfft.planning import environment, profiles
+from dask_bigfft.planning import environment
 from dask_bigfft.runs import resumable
 from dask_bigfft.testing.clusters import Processes
 
@@ -254,13 +254,13 @@ def speeds(**rates):
 def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(client, tmp_path):
     """Else it is measured here, as for what a profile says nothing of."""
     there = client.scheduler_info(n_workers=-1)["workers"].values()
-    path = profiles.profile_path(profiles.cluster_place(there))
+    path = environment.profile_path(environment.cluster_place(there))
     fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
     rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
-    assert profiles.save_profile(speeds(**rates), path)
+    assert environment.save_profile(speeds(**rates), path)
     assert environment.profile_of(there).library(fast, "complex128").flops == 2e9
     assert chosen() == fast
     assert chosen("c8") == chosen("G") == "ducc0"
-    assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
+    assert environment.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
     with dask.config.set({"bigfft.planner.profile": str(tmp_path / "some.json")}):
         assert chosen() == "ducc0"

@@ -14,7 +14,7 @@ import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import choosing
+from dask_bigfft.planning import arguments
 from dask_bigfft.runs.asked import Asked, planned_input
 from dask_bigfft.storage import sources
 from dask_bigfft.testing.strategies import random_array
@@ -35,10 +35,10 @@ LARGER = {
 
 @pytest.fixture(autouse=True)
 def two_threads():
-    choosing._found_plan.cache_clear()  # which knows nothing of what a test patches
+    arguments._found_plan.cache_clear()  # which knows nothing of what a test patches
     with dask.config.set({"scheduler": "threads", "num_workers": 2}):
         yield
-    choosing._found_plan.cache_clear()
+    arguments._found_plan.cache_clear()
 
 
 def planned(kind: str, shape: tuple[int, ...], chunks: object, limit: int) -> tuple[Plan, Plan]:

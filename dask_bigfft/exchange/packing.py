@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import packed_dtype
-from dask_bigfft.exchange.product import Block, Ints, Product
-from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.exchange.tables import table_for
+from dask_bigfft.exchange.gather import table_for
+from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product
 from dask_bigfft.gpu.on_gpu import as_block
-from dask_bigfft.kernels.checksums import checksum
+from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.copies import Segments
 
 Array = npt.NDArray[Any]

@@ -13,32 +13,210 @@ Half a spectrum (of real data) is completed by its mirror image, X[N - k] = conj
 source's boxes are reflected (negative strides), on the real axis by N - k, on the other
 transformed axes by -k modulo their length, and what they add is copied conjugated.
 
-Imports `decomposition`, `boxes` of this room and numpy only: needs neither dask nor an array.
+Imports `decomposition`, `kernels` and numpy only: needs neither dask nor an array.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, radix_points, sub_radices
-from dask_bigfft.decomposition.rounds import Mirror
-from dask_bigfft.exchange.boxes import (
-    Box,
-    BoxTable,
-    Ints,
-    box_table,
-    flat_strides,
-    mirror_full,
-    mirror_half,
-    refined,
-    stored_boxes,
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Digit,
+    Layout,
+    Ranges,
+    interval_boxes,
+    radix_points,
+    sub_radices,
 )
+from dask_bigfft.decomposition.rounds import Mirror
+from dask_bigfft.kernels.copies import Segments
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of digits inside a block's axis, and where it lies in the block.
+
+    ``ranges`` are the values of every digit, ``dims`` the array dimension (counted within the
+    axis) that holds the digit, ``steps`` the distance there from one value to the next
+    (negative where mirrored), ``starts`` the place of the box's first element per dimension.
+    """
+
+    ranges: Ranges
+    dims: tuple[int, ...]
+    steps: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+def flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides of flattened digits.
+
+    >>> flat_strides((3, 4, 5))
+    (20, 5, 1)
+    """
+    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+
+
+def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
+    """Boxes of a block in the layout's own digits."""
+    per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
+    for group, chunk in zip(layout.groups, layout.chunk_of(block), strict=True):
+        sizes = tuple(digit.size for digit in group.digits)
+        found = []
+        for low, high, at, step in group.runs(chunk):
+            steps = tuple(step * s for s in flat_strides(sizes))
+            for ranges in interval_boxes(low, high, sizes):
+                at_first = at + sum(r[0] * s for r, s in zip(ranges, steps, strict=True))
+                found.append((ranges, steps, at_first - low * step))
+        per_group.append(found)
+    dims = tuple(d for d, group in enumerate(layout.groups) for _ in group.digits)
+    for parts in itertools.product(*per_group):
+        yield Box(
+            tuple(r for part in parts for r in part[0]),
+            dims,
+            tuple(s for part in parts for s in part[1]),
+            tuple(part[2] for part in parts),
+        )
+
+
+def _reflected(box: Box, digit: int, low: int, high: int, constant: int) -> Box:
+    """The box with one digit's values v replaced by ``constant - v``, v in low..high-1."""
+    (start, _), step, dim = box.ranges[digit], box.steps[digit], box.dims[digit]
+    starts = list(box.starts)
+    starts[dim] += (high - 1 - start) * step
+    ranges, steps = list(box.ranges), list(box.steps)
+    ranges[digit] = (constant - high + 1, constant - low + 1)
+    steps[digit] = -step
+    return Box(tuple(ranges), box.dims, tuple(steps), tuple(starts))
+
+
+def _complemented(box: Box, digits: tuple[Digit, ...], which: list[int]) -> Box:
+    """The box with the values v of some digits replaced by radix - 1 - v."""
+    for i in which:
+        low, high = box.ranges[i]
+        box = _reflected(box, i, low, high, digits[i].radix - 1)
+    return box
+
+
+def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Box]:
+    """Where N - k lies for the half spectrum's places k of a box, as far as it is new.
+
+    The digit of stride 1 is partial: of its values only the reflected ones that are not
+    stored themselves are given, so nothing is covered twice.
+    """
+    partial = next(i for i, digit in enumerate(digits) if digit.stride == 1)
+    digit = digits[partial]
+    period = length if len(digits) == 1 else digit.radix
+    low, high = box.ranges[partial]
+    low, high = max(low, 1), min(high, period - digit.size + 1)
+    if low >= high:
+        return
+    others = [i for i in range(len(digits)) if i != partial]
+    yield _complemented(_reflected(box, partial, low, high, period), digits, others)
+
+
+def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
+    """Where -k modulo N lies for the places k of a box.
+
+    -k keeps the zeros at the low end of k, turns the lowest other digit v into radix - v
+    and the higher ones into radix - 1 - v.
+    """
+    ascending = sorted(range(len(digits)), key=lambda i: digits[i].stride)
+    # A lone digit may have room for more than N values (an axis padded by Bluestein's algorithm).
+    moduli = [digit.size if len(digits) == 1 else digit.radix for digit in digits]
+    zeros = box
+    for place, i in enumerate(ascending):
+        low, high = zeros.ranges[i]
+        start = max(low, 1)
+        if start < high:
+            turned = _reflected(zeros, i, start, high, moduli[i])
+            yield _complemented(turned, digits, ascending[place + 1 :])
+        if low > 0:
+            return
+        ranges = list(zeros.ranges)
+        ranges[i] = (0, 1)
+        zeros = Box(tuple(ranges), zeros.dims, zeros.steps, zeros.starts)
+    yield zeros
+
+
+def refined(
+    box: Box, digits: tuple[Digit, ...], points: dict[int, tuple[int, ...]]
+) -> Iterator[Box]:
+    """The box in the finer digits between `points`, sorted by stage and falling stride."""
+    order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
+    choices = []
+    for i in order:
+        sizes = sub_radices(digits[i], points[digits[i].stage])
+        flat = flat_strides(sizes)
+        low, high = box.ranges[i]
+        choices.append([(i, ranges, flat) for ranges in interval_boxes(low, high, sizes)])
+    for parts in itertools.product(*choices):
+        ranges: list[tuple[int, int]] = []
+        dims: list[int] = []
+        steps: list[int] = []
+        starts = list(box.starts)
+        for i, found, flat in parts:
+            first = sum(r[0] * f for r, f in zip(found, flat, strict=True))
+            starts[box.dims[i]] += (first - box.ranges[i][0]) * box.steps[i]
+            ranges += found
+            dims += [box.dims[i]] * len(found)
+            steps += [box.steps[i] * f for f in flat]
+        yield Box(tuple(ranges), tuple(dims), tuple(steps), tuple(starts))
+
+
+@dataclass(frozen=True, eq=False)
+class BoxTable:
+    """Boxes of an axis in common digits, one row each.
+
+    Parameters
+    ----------
+    blocks : ndarray, (rows,)
+        Block of each.
+    lows, highs, steps : ndarray, (rows, digits)
+        As a `Box` has them.
+    starts : ndarray, (rows, dimensions)
+        As a `Box` has them.
+    dims : tuple of int
+        Dimension of each digit, the same in all rows.
+    """
+
+    blocks: Ints
+    lows: Ints
+    highs: Ints
+    steps: Ints
+    starts: Ints
+    dims: tuple[int, ...]
+
+    def moved(self, rows: Ints, lows: Ints) -> Ints:
+        """Starts of the parts of some boxes that begin at digit values `lows`."""
+        starts, distances = self.starts[rows], (lows - self.lows[rows]) * self.steps[rows]
+        for digit, dim in enumerate(self.dims):
+            starts[:, dim] += distances[:, digit]
+        return starts
+
+
+def box_table(boxes: list[tuple[int, Box]]) -> BoxTable:
+    """Boxes of an axis in one table, each with its block."""
+    ranges = np.array([box.ranges for _, box in boxes], np.int64)
+    return BoxTable(
+        np.array([block for block, _ in boxes], np.int64),
+        ranges[..., 0],
+        ranges[..., 1],
+        np.array([box.steps for _, box in boxes], np.int64),
+        np.array([box.starts for _, box in boxes], np.int64),
+        boxes[0][1].dims,
+    )
+
 
 #: Pieces that the exchange of one axis remembers at most.
 MOST_KEPT = 200_000
@@ -346,3 +524,171 @@ def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -
 @lru_cache(maxsize=16)
 def _shared_map(source: Layout, target: Layout, mirror: Mirror | None) -> ExchangeMap:
     return ExchangeMap(source, target, mirror)
+
+
+Block = tuple[int, ...]
+
+#: Copies of an exchange that are remembered at most, and what a product of them counts beside.
+MOST_COPIES, EACH = 1 << 15, 1 << 4
+
+
+def firsts(dims: tuple[int, ...]) -> list[int]:
+    """First array dimension of each axis, from the number of dimensions of each.
+
+    >>> firsts((1, 2, 1))
+    [0, 1, 3]
+    """
+    return [0, *itertools.accumulate(dims)][:-1]
+
+
+class Product:
+    """All copies of a block: every combination of one piece per axis.
+
+    Parameters
+    ----------
+    tables : tuple of PieceTable
+        Pieces of each axis; their `sources` number the blocks that are met along it.
+    conjugate : bool
+        Whether the copies are conjugated.
+    """
+
+    def __init__(self, tables: tuple[PieceTable, ...], conjugate: bool) -> None:
+        self.tables, self.conjugate = tables, conjugate
+        self._gathered: dict[Any, Segments] = {}
+        #: The blocks that are met: every combination of those of the axes.
+        self.blocks: list[Block] = list(itertools.product(*(table.met[0] for table in tables)))
+
+    @cached_property
+    def chosen(self) -> Ints:
+        """For every copy, the piece of each axis."""
+        return np.indices([len(table) for table in self.tables]).reshape(len(self.tables), -1)
+
+    @cached_property
+    def which(self) -> Ints:
+        """For every copy, which of the blocks that are met."""
+        found = np.zeros(1, np.int64)
+        for different, along in (table.met for table in self.tables):
+            found = np.add.outer(found * len(different), along).reshape(-1)
+        return found
+
+    @property
+    def size(self) -> int:
+        """Number of values copied."""
+        return math.prod(table.size for table in self.tables)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Number of values of every copy along every digit, axis after axis."""
+        found = [t.counts[i] for t, i in zip(self.tables, self.chosen, strict=True)]
+        return np.concatenate(found, axis=1)
+
+    def along(self, axis: int, dim: int) -> int:
+        """The one digit that runs along a dimension of an axis, counted over all axes, or -1.
+
+        Digits of which every copy has a single value run along nothing: they are those of sources
+        in whose memory shards lie one after the other.
+        """
+        table = self.tables[axis]
+        there = [i for i, d in enumerate(table.target_dims) if d == dim]
+        found = [i for i in there if (table.counts[:, i] != 1).any()] or there[-1:]
+        if len(found) != 1 or (table.target_steps[:, found[0]] != 1).any():
+            return -1
+        return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
+
+    def in_sources(self, exchange: ExchangeMap, strides: Ints) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in the sources, whose strides have a row per copy."""
+        tables = [(t.source_starts, t.source_steps, t.source_dims) for t in self.tables]
+        return self._places(tables, firsts(exchange.source_dims), strides)
+
+    def in_targets(self, exchange: ExchangeMap, strides: Ints) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in the targets, whose strides have a row per copy."""
+        tables = [(t.target_starts, t.target_steps, t.target_dims) for t in self.tables]
+        return self._places(tables, firsts(exchange.target_dims), strides)
+
+    def _places(self, tables: list[Any], begins: list[int], strides: Ints) -> tuple[Ints, Ints]:
+        starts, found = np.zeros(len(self.which), np.int64), []
+        for (places, steps, dims), i, d in zip(tables, self.chosen, begins, strict=True):
+            starts += (places[i] * strides[:, d : d + places.shape[1]]).sum(axis=1)
+            found.append(steps[i] * strides[:, np.array(dims) + d])
+        return starts, np.concatenate(found, axis=1)
+
+    def in_packed(self, used: dict[Block, int]) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in packed shards, in elements.
+
+        `used` says how much of the shard of a block is taken already; this product is added.
+        """
+        counts = self.counts
+        steps = np.ones_like(counts)
+        steps[:, :-1] = np.cumprod(counts[:, :0:-1], axis=1)[:, ::-1]
+        sizes = counts.prod(axis=1)
+        order = np.argsort(self.which, kind="stable")
+        before = np.cumsum(sizes[order]) - sizes[order]
+        first = np.searchsorted(self.which[order], np.arange(len(self.blocks)))
+        taken = np.array([used.get(block, 0) for block in self.blocks], np.int64)
+        starts = np.empty(len(sizes), np.int64)
+        starts[order] = before - before[first][self.which[order]]
+        starts += taken[self.which]
+        np.add.at(taken, self.which, sizes)
+        used.update(zip(self.blocks, taken.tolist(), strict=True))
+        return starts, steps
+
+    def rows(
+        self,
+        exchange: ExchangeMap,
+        sources: tuple[Ints, Ints],
+        target_strides: tuple[int, ...],
+        cut: tuple[int, int] | None,
+    ) -> Segments:
+        """The copies into one target block, starts and strides in bytes.
+
+        `sources` are starts and strides of the copies in the sources. `cut` is the axis, and the
+        dimension within it, along which the target is cut into tiles.
+        """
+        count = len(self.which)
+        starts, steps = self.in_targets(exchange, np.array([target_strides] * count, np.int64))
+        begins, along, step = np.zeros(count, np.int64), -1, 0
+        if cut is not None:
+            axis, dim = cut
+            begins = self.tables[axis].target_starts[self.chosen[axis]][:, dim]
+            along = self.along(axis, dim)
+            step = int(target_strides[firsts(exchange.target_dims)[axis] + dim])
+            starts = starts - begins * step
+        return Segments(
+            self.counts, sources[0], sources[1], starts, steps, begins, self.conjugate, along, step
+        )
+
+    def gathered(
+        self,
+        exchange: ExchangeMap,
+        source_strides: tuple[tuple[int, ...], ...],
+        target_strides: tuple[int, ...],
+        cut: tuple[int, int] | None,
+    ) -> Segments:
+        """The copies from source blocks of some strides, as `rows` has them.
+
+        Blocks lie in memory as they did the last time, so it is worked out once.
+        """
+        key = source_strides, target_strides, cut
+        found = self._gathered.get(key)
+        if found is None:
+            strides = np.array(source_strides, np.int64)[self.which]
+            found = self.rows(exchange, self.in_sources(exchange, strides), target_strides, cut)
+            self._gathered = {key: found}
+        return found
+
+
+def products_of(exchange: ExchangeMap, block: Block, packed: bool) -> list[Product]:
+    """Return the copies into a target block, and those of the mirror image; remembered while few.
+
+    In `packed` shards the latter are conjugated already.
+    """
+    found: list[Product] | None = exchange.known.get((block, packed))
+    if found is None:
+        found = [Product(tables, conj and not packed) for tables, conj in exchange.tables(block)]
+        size = sum(EACH + len(product.which) for product in found)
+        if exchange.known_size + size > MOST_COPIES:
+            exchange.known, exchange.known_size = {}, 0
+        if size <= MOST_COPIES:
+            exchange.known[block, packed] = found
+            exchange.known_size += size
+    return found

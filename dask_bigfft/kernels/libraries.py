@@ -20,7 +20,7 @@ caller whose block runs alone asks for more (`FFTLibrary.using`). All libraries 
 - c2c of writeable memory returns its result in that memory; r2c and c2r leave their input alone;
 - any strides will do, single precision stays single, and an empty array never reaches the library.
 
-Imports NumPy, SciPy, `errors`, `events` and `memory`.
+Imports NumPy, SciPy, `config`, `errors`, `events`, `files` and `memory`.
 """
 
 import copy
@@ -34,10 +34,12 @@ import math
 import os
 import sys
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -45,12 +47,11 @@ import numpy.typing as npt
 import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
+from dask_bigfft import config, files
 from dask_bigfft.decomposition.layout import LONG_BYTES
 from dask_bigfft.errors import ArgumentError, KernelError, refuse
 from dask_bigfft.events import current_place, measured
 from dask_bigfft.memory.arena import ordinary_block
-
-__all__ = ["FFTLibrary", "Scale", "available", "get_library", "same_memory", "usable"]
 
 #: "none": the plain sum; "ortho": times 1/sqrt(n); "full": times 1/n.
 Scale = Literal["none", "ortho", "full"]
@@ -774,3 +775,131 @@ LIBRARIES: dict[str, Callable[[], FFTLibrary]] = {
     "ducc0": Ducc,
     "pyfftw": FFTW,
 }
+
+
+#: Shapes of tiles, and the dimensions that are transformed: lines, columns, planes of which some
+#: fit a cache and one does not, and stacks of lines down the outermost dimension.
+TILES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((64, 1024), (1,)),
+    ((1024, 64), (0,)),
+    ((8, 8192), (1,)),
+    ((60, 1080), (1,)),
+    ((2, 256, 512), (1, 2)),
+    ((1, 1024, 1024), (1, 2)),
+    ((512, 4, 128), (0,)),
+)
+
+#: A library has to be this many times as fast as those before it in the list to be preferred.
+BETTER = 1.05
+
+#: Seconds that one library is timed for, on one tile.
+SECONDS = 0.02
+
+SCHEMA = 2
+
+_lock = threading.Lock()
+_known: dict[tuple[str, str], Mapping[str, float]] = {}
+
+
+def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
+    """Return the name of the fastest installed FFT library for a complex dtype.
+
+    The first call on a machine takes a fraction of a second for each library.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Complex.
+    among : container of str, optional
+        Names of those that may be taken; by default all that work here.
+
+    Examples
+    --------
+    >>> fastest_library("G") in ("scipy", "ducc0")
+    True
+    """
+    name, folder = np.dtype(dtype).name, str(config.get("bigfft.wisdom.directory"))
+    with _lock:
+        if (name, folder) not in _known:
+            _known[name, folder] = _rates(name, Path(folder))
+        rates = _known[name, folder]
+    return best_of({one: rate for one, rate in rates.items() if among is None or one in among})
+
+
+def best_of(rates: Mapping[str, float]) -> str:
+    """Return the first library that no later one beats clearly; without any, the default."""
+    best = next(iter(rates), "scipy")
+    for name, rate in rates.items():
+        if rate > BETTER * rates[best]:
+            best = name
+    return best
+
+
+def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
+    """Rates by library, from the file or from a measurement that is then written to it."""
+    versions = {
+        name: version
+        for name, version in usable().items()
+        if np.dtype(dtype) in get_library(name).dtypes
+    }
+    names = list(versions)
+    if len(names) < 2:
+        return dict.fromkeys(names, 0.0)
+    path, context = folder / "kernels.json", {"machine": files.machine(), "versions": versions}
+    known = files.read(path, SCHEMA, _checked) or {}
+    found = known.get(dtype)
+    if found is not None and found["context"] == context:
+        return {name: float(found["rates"][name]) for name in names}
+    rates = measured_rates(names, dtype)
+    shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
+    log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
+    entries = {**known, dtype: {"context": context, "rates": rates}}
+    files.write(path, {"schema": SCHEMA, "dtypes": entries})
+    return rates
+
+
+def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
+    """Return floating point operations per second of libraries, the mean over some tiles.
+
+    5 n log2 n operations are counted for n points. The libraries take turns, and the fastest
+    of each one's runs counts, so that what else the machine does disturbs little.
+
+    Parameters
+    ----------
+    names : sequence of str
+        As `available` gives them.
+    dtype : dtype
+        Complex.
+    """
+    libraries = [get_library(name) for name in names]
+    logs = dict.fromkeys(names, 0.0)
+    for shape, dims in TILES:
+        tile = np.empty(shape, dtype)
+        work = 5 * tile.size * math.log2(math.prod(shape[dim] for dim in dims))
+        best = dict.fromkeys(names, math.inf)
+        for library in libraries:
+            _seconds(library, tile, dims)  # plans
+        end = time.perf_counter() + SECONDS * len(names)
+        while time.perf_counter() < end:
+            for library in libraries:
+                best[library.name] = min(best[library.name], _seconds(library, tile, dims))
+        for name, seconds in best.items():
+            logs[name] += math.log(work / seconds) / len(TILES)
+    return {name: math.exp(value) for name, value in logs.items()}
+
+
+def _seconds(library: FFTLibrary, tile: Any, dims: tuple[int, ...]) -> float:
+    tile.fill(1)
+    started = time.perf_counter()
+    library.c2c(tile, dims, -1)
+    return max(time.perf_counter() - started, 1e-9)
+
+
+def _checked(found: Any) -> dict[str, Any]:
+    """What the file holds by dtype."""
+    dtypes = dict(found["dtypes"])
+    for entry in dtypes.values():
+        names = entry["context"]["versions"]
+        if not all(float(entry["rates"][name]) > 0 for name in names):
+            raise ValueError("rates")
+    return dtypes

@@ -35,11 +35,11 @@ from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, Scale, same_memory
-from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
+from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import lend
 
-__all__ = ["CPUExecutor", "axis_index", "factor", "is_one_call", "roll", "run_round"]
+__all__ = ["CPUExecutor", "axis_index", "is_one_call", "roll", "run_round"]
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -49,12 +49,6 @@ _Pair = tuple[Step, int]
 #: Tiles that are read in place and checked are cut into so many: then most of them and of their
 #: results are in a core's own cache when they are summed, and when the FFT reads them.
 CHECKED_PARTS = 2
-
-
-def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
-    """Return what to multiply values of a dtype with, in double precision or better."""
-    real = np.longdouble if dtype.char in "gG" else float
-    return 1 / (real(divisor.whole) * np.sqrt(real(divisor.root)))
 
 
 def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import packed_dtype
-from dask_bigfft.exchange.arriving import Arriving, fresh_block
-from dask_bigfft.exchange.gather import view_of
+from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
 from dask_bigfft.exchange.packing import pack
-from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.shards import ExchangeMap
 
 

@@ -35,13 +35,13 @@ Imports `decomposition`, `errors`, `events` and this room.
 """
 
 import functools
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, reduce
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -471,72 +471,68 @@ class Unmatched(Exception):
     """Sums before and after a round that do not match."""
 
 
-@dataclass(frozen=True)
 class Facts:
     """What the checks of a round need to know of it, the same for all blocks and both modes."""
 
-    #: Steps, each with its dimension.
-    steps: tuple[tuple[int, Step], ...]
-    #: Product of the lengths, and what the round divides by.
-    length: int
-    divisor: float
-    #: What energy is multiplied with, and how many times the rounding error a sum may be off.
-    gain: float
-    digits: float
-    #: Whether the values after the round are real.
-    real: bool
-    #: Dimensions whose steps twiddle.
-    twiddled: frozenset[int]
-    #: The steps that make half a spectrum and take one, with their dimensions, if there are any.
-    halves: tuple[Step, int] | None
-    joins: tuple[Step, int] | None
-    #: Whether the round only permutes and scales energy.
-    keeps_energy: bool
+    def __init__(self, round_: Round) -> None:
+        #: Steps, each with its dimension.
+        self.steps = tuple((round_.dim(step), step) for step in round_.steps)
+        steps = [step for _, step in self.steps]
+        #: Product of the lengths, and what the round divides by.
+        self.length = math.prod(step.length for step in steps)
+        whole = reduce(mul, (step.divisor for step in steps), Divisor())
+        self.divisor = whole.whole * math.sqrt(whole.root)
+        #: What energy is multiplied with, and how many times the rounding error a sum may be off.
+        self.gain = self.length / self.divisor**2
+        self.digits = 16 + 4 * math.log2(self.length)
+        #: Dimensions whose steps twiddle.
+        self.twiddled = frozenset(dim for dim, step in self.steps if step.twiddle is not None)
+        of_kind = {step.kind: (step, dim) for dim, step in self.steps if step.kind != "c2c"}
+        #: The steps that make half a spectrum and take one, if any, with their dimensions.
+        self.halves, self.joins = of_kind.get("r2c"), of_kind.get("c2r")
+        #: Whether the values after the round are real.
+        self.real = self.joins is not None
+        plain = all((s.chirp_in, s.chirp_out, s.convolve) == (None,) * 3 for s in steps)
+        #: Whether the round only permutes and scales energy.
+        self.keeps_energy = plain and not (self.real and self.twiddled)
 
 
-@lru_cache(maxsize=256)
-def facts_of(round_: Round) -> Facts:
-    """Return what checks need to know of a round."""
-    steps = tuple((round_.dim(step), step) for step in round_.steps)
-    length = math.prod(step.length for _, step in steps)
-    whole = reduce(mul, (step.divisor for _, step in steps), Divisor())
-    divisor = whole.whole * math.sqrt(whole.root)
-    of_kind = {step.kind: (step, dim) for dim, step in steps if step.kind != "c2c"}
-    twiddled = frozenset(dim for dim, step in steps if step.twiddle is not None)
-    real = "c2r" in of_kind
-    plain = all((step.chirp_in, step.chirp_out, step.convolve) == (None,) * 3 for _, step in steps)
-    return Facts(
-        steps,
-        length,
-        divisor,
-        length / divisor**2,
-        16 + 4 * math.log2(length),
-        real,
-        twiddled,
-        of_kind.get("r2c"),
-        of_kind.get("c2r"),
-        plain and not (real and twiddled),
-    )
+facts_of = lru_cache(maxsize=256)(Facts)
+
+#: Takes a block through a round elsewhere; None where that cannot be done.
+Runner = Callable[[BlockView], Array | None]
+
+Result = TypeVar("Result")
 
 
-class Check:
-    """The checks of one round on one block.
+class Verification:
+    """One round on one block, done and checked.
 
     Parameters
     ----------
     mode : {"energy", "checksum"}
-        Which.
-    round_ : Round
-        What is done.
-    block : tuple of int
-        Which block.
-    library : FFTLibrary
-        Makes the FFTs.
+        Which sums are compared.
+    round_, block, library, out_dtype, filters
+        As `run_round` takes them.
+    number : int
+        Of the round, from 1, for errors.
     """
 
-    def __init__(self, mode: str, round_: Round, block: Block, library: FFTLibrary) -> None:
+    def __init__(
+        self,
+        mode: str,
+        round_: Round,
+        block: Block,
+        library: FFTLibrary,
+        out_dtype: np.dtype[Any],
+        filters: Mapping[int, Array],
+        number: int = 0,
+    ) -> None:
         self.mode, self.round, self.block, self.library = mode, round_, block, library
+        self.out_dtype, self.filters, self.number = out_dtype, filters, number
         self.facts = facts_of(round_)
+        #: Steps with their dimensions, in the order in which the executor has these.
+        self.steps = self.facts.steps
         #: Of each step that twiddles: index made of the digits still to come, for all its rows.
         self._rests: dict[int, Array] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
@@ -545,10 +541,84 @@ class Check:
         #: Whether something could not be checked.
         self.undecided = False
 
-    def reorder(self, order: tuple[int, ...]) -> None:
-        """Take tiles with their dimensions in another order, of rounds that are one complex FFT."""
-        steps = tuple((order.index(dim), step) for dim, step in facts_of(self.round).steps)
-        self.facts = replace(self.facts, steps=steps)
+    # --- rounds ---
+
+    def run(self, view_of: Callable[[], BlockView]) -> Array:
+        """Return the block after the round on the CPU; `view_of` returns it before, each time."""
+        if not self.facts.keeps_energy:
+            return self._twice(lambda: self._plain(view_of()), exact=True)
+        executor = functools.partial(CheckedExecutor, check=self)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._reported(self._done(view_of(), executor))
+
+    def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
+        """Return the block after the round on a device, checked as a whole; None as the runner."""
+        if not self.facts.keeps_energy:
+
+            def plain() -> Array:
+                done = runner(view_of())
+                return self._plain(view_of()) if done is None else done
+
+            return self._twice(plain, exact=False)
+
+        def attempt() -> Array | None:
+            view = view_of()
+            view.weigh = self.mode == "energy"
+            values = view.gather()
+            with np.errstate(over="ignore", invalid="ignore"):
+                before = self.before(values, view.energy)
+                done = runner(BlockView.of(values, owned=True))
+                if done is not None:
+                    self.after(done, before, 0, None)
+            return done
+
+        done = self.repeated(attempt)
+        return None if done is None else self._reported(done)
+
+    def _done(self, view: BlockView, executor: Callable[..., CPUExecutor] = CPUExecutor) -> Array:
+        what = self.round, self.block, view, self.library, self.out_dtype, self.filters
+        return run_round(*what, executor)
+
+    def _plain(self, view: BlockView) -> Array:
+        """The block after the round, from values that are only read."""
+        tables, make = view.tables, view.new_table
+        return self._done(BlockView(view.shape, view.dtype, view.array, tables, new_table=make))
+
+    def _twice(self, run: Callable[[], Array], exact: bool) -> Array:
+        """Return the result of two runs that agree."""
+
+        def attempt() -> Array:
+            one, other = run(), run()
+            if not same_values(one, other) and (exact or not near_values(one, other)):
+                raise Unmatched("two runs differ")
+            return one
+
+        return self.repeated(attempt)
+
+    def repeated(self, attempt: Callable[[], Result]) -> Result:
+        """Return what an attempt returns; one that does not match is made once more."""
+        try:
+            return attempt()
+        except Unmatched as error:
+            first = error
+        emit("mismatch", index=self.number)
+        try:
+            return attempt()
+        except Unmatched as second:
+            emit("mismatch", index=self.number)
+            text = f"round {self.number}, block {self.block}: {first}; done once more: {second}"
+            raise VerificationError(text) from None
+
+    def _reported(self, result: Array) -> Array:
+        if self.undecided:
+            emit("unverified", nbytes=result.nbytes)
+            warnings.warn(
+                f"block {self.block} holds NaN, infinity or values too large to be squared: "
+                "it is transformed, but cannot be verified",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return result
 
     # --- what comes in, what goes out ---
 
@@ -605,7 +675,7 @@ class Check:
         """Energy that an inverse real transform ignores: of imaginary parts of real entries."""
         places = [0, step.length // 2] if step.length % 2 == 0 else [0]
         planes, scale = np.ascontiguousarray(tile.take(places, axis=dim)), 1
-        for along, other in self.facts.steps:
+        for along, other in self.steps:
             if other is not step:
                 planes = self.library.c2c(planes, (along,), other.sign)
                 scale *= other.length
@@ -621,13 +691,13 @@ class Check:
         key = values.shape, values.dtype, inward
         found = self._ready.get(key)
         if found is None:
-            facts = self.facts
-            first = split(values.shape, frozenset() if inward else facts.twiddled)
-            found = first, weights_of(values.shape, values.dtype, first, facts.steps, inward)
+            twiddled = frozenset[int]() if inward else self.facts.twiddled
+            first = split(values.shape, twiddled)
+            found = first, weights_of(values.shape, values.dtype, first, self.steps, inward)
             self._ready[key] = found
         first, weights = found
         factors: PhaseFactors | None = None
-        for along, step in () if inward else self.facts.steps:
+        for along, step in () if inward else self.steps:
             if step.twiddle is None:
                 continue
             rest = self._rest(step, along, dim, part)
@@ -716,9 +786,6 @@ def _scale(values: Array) -> Any:
     return max((np.abs(values[part]).max() for part in parts), default=0.0)
 
 
-# --- rounds ---------------------------------------------------------------------------------
-
-
 class CheckedExecutor(CPUExecutor):
     """Takes a block through a round and checks each tile; one that does not match is done again.
 
@@ -726,41 +793,26 @@ class CheckedExecutor(CPUExecutor):
     ----------
     round_, block, source, out, library, filters
         As `CPUExecutor` takes them.
-    check : Check
+    check : Verification
         The sums.
-    once_more : callable
-        Called with the first mismatch; raises the error of a second one.
     """
 
-    def __init__(
-        self,
-        round_: Round,
-        block: Block,
-        source: BlockView,
-        out: Array,
-        library: FFTLibrary,
-        filters: Mapping[int, Array],
-        *,
-        check: Check,
-        once_more: Callable[..., None],
-    ) -> None:
-        super().__init__(round_, block, source, out, library, filters, checked=True)
-        self.check, self.once_more = check, once_more
+    def __init__(self, *what: Any, check: Verification) -> None:
+        super().__init__(*what, checked=True)
+        self.check = check
         self.source.weigh = check.mode == "energy"
-        if self.order != tuple(range(self.out.ndim)):
-            check.reorder(self.order)
+        # Dimensions in another order, as it is in rounds that are one complex FFT.
+        check.steps = tuple((self.order.index(dim), step) for dim, step in check.facts.steps)
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
         """Take all tiles through the round."""
         for part, tile in self.take(cuts):
-            try:
-                self._checked(part, tile)
-            except Unmatched as error:
-                (again,) = self.take(None if part is None else [part])
-                self.once_more(error, functools.partial(self._checked, *again))
+            again = self.take(None if part is None else [part])
+            tiles = itertools.chain([(part, tile)], again)
+            self.check.repeated(functools.partial(self._checked, tiles))
 
-    def _checked(self, part: slice | None, tile: Array) -> None:
-        check, weigh = self.check, self.check.mode == "energy"
+    def _checked(self, tiles: Iterator[tuple[slice | None, Array]]) -> None:
+        (part, tile), check, weigh = next(tiles), self.check, self.check.mode == "energy"
         before = check.before(tile, self.source.energy)
         result, total = self.transform(tile, part, weigh)
         dim = 0 if self.tiling is None else self.tiling[0]
@@ -770,122 +822,6 @@ class CheckedExecutor(CPUExecutor):
             return
         stored = self.store(result, part, weigh)
         check.after(result, before, dim, part, stored if total is None else total)
-
-
-#: Takes a block through a round elsewhere; None where that cannot be done.
-Runner = Callable[[BlockView], Array | None]
-
-
-@dataclass(frozen=True)
-class Verification:
-    """How the rounds of a plan are checked.
-
-    Parameters
-    ----------
-    mode : {"energy", "checksum"}
-        Which sums are compared.
-    round_, block, library, out_dtype, filters
-        As `run_round` takes them.
-    number : int
-        Of the round, from 1, for errors.
-    """
-
-    mode: str
-    round: Round
-    block: Block
-    library: FFTLibrary
-    out_dtype: np.dtype[Any]
-    filters: Mapping[int, Array]
-    number: int = 0
-
-    def run(self, view_of: Callable[[], BlockView]) -> Array:
-        """Return the block after the round on the CPU; `view_of` returns it before, each time."""
-        if not facts_of(self.round).keeps_energy:
-            return self._twice(lambda: self._plain(view_of()), exact=True)
-        check = Check(self.mode, self.round, self.block, self.library)
-        executor = functools.partial(CheckedExecutor, check=check, once_more=self._once_more)
-        with np.errstate(over="ignore", invalid="ignore"):
-            result = run_round(
-                self.round,
-                self.block,
-                view_of(),
-                self.library,
-                self.out_dtype,
-                self.filters,
-                executor,
-            )
-        self._report(check, result)
-        return result
-
-    def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
-        """Return the block after the round on a device, checked as a whole; None as the runner."""
-        if not facts_of(self.round).keeps_energy:
-
-            def plain() -> Array:
-                done = runner(view_of())
-                return self._plain(view_of()) if done is None else done
-
-            return self._twice(plain, exact=False)
-        check = Check(self.mode, self.round, self.block, self.library)
-        found: list[Array | None] = []
-
-        def attempt() -> None:
-            view = view_of()
-            view.weigh = self.mode == "energy"
-            values = view.gather()
-            with np.errstate(over="ignore", invalid="ignore"):
-                before = check.before(values, view.energy)
-                found[:] = [runner(BlockView.of(values, owned=True))]
-                if found[0] is not None:
-                    check.after(found[0], before, 0, None)
-
-        try:
-            attempt()
-        except Unmatched as error:
-            self._once_more(error, attempt)
-        if found[0] is not None:
-            self._report(check, found[0])
-        return found[0]
-
-    def _plain(self, view: BlockView) -> Array:
-        apart = BlockView(view.shape, view.dtype, view.array, view.tables, new_table=view.new_table)
-        return run_round(self.round, self.block, apart, self.library, self.out_dtype, self.filters)
-
-    def _twice(self, run: Callable[[], Array], exact: bool) -> Array:
-        """Return the result of two runs that agree."""
-        found: list[Array] = []
-
-        def attempt() -> None:
-            one, other = run(), run()
-            if not same_values(one, other) and (exact or not near_values(one, other)):
-                raise Unmatched("two runs differ")
-            found[:] = [one]
-
-        try:
-            attempt()
-        except Unmatched as error:
-            self._once_more(error, attempt)
-        return found[0]
-
-    def _once_more(self, first: Unmatched, attempt: Callable[[], None]) -> None:
-        """Try again what did not match."""
-        emit("mismatch", index=self.number)
-        try:
-            attempt()
-        except Unmatched as second:
-            emit("mismatch", index=self.number)
-            text = f"round {self.number}, block {self.block}: {first}; done once more: {second}"
-            raise VerificationError(text) from None
-
-    def _report(self, check: Check, result: Array) -> None:
-        if check.undecided:
-            emit("unverified", nbytes=result.nbytes)
-            warnings.warn(
-                f"block {self.block} holds NaN, infinity or values too large to be squared: "
-                "it is transformed, but cannot be verified",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
 
 _MODULUS = 1 << 64

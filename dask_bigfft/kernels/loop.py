@@ -34,12 +34,12 @@ from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
-from dask_bigfft.kernels.libraries import FFTLibrary, Scale, same_memory
+from dask_bigfft.kernels.libraries import Call, FFTLibrary, Scale, same_memory
 from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import lend
 
-__all__ = ["CPUExecutor", "axis_index", "is_one_call", "roll", "run_round"]
+__all__ = ["CPUExecutor", "axis_index", "roll", "run_round"]
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -63,32 +63,8 @@ def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
 # --- the round ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call of the library.
-
-    Parameters
-    ----------
-    kind : str
-        "r2c", "c2c" or "c2r".
-    dims : tuple of int
-        Dimensions of a block that it transforms, that of real values last.
-    sign : int
-        Of the exponent.
-    scale : Scale
-        What the library multiplies with.
-    left : Divisor or None
-        What is to be divided by afterwards.
-    length : int
-        Of the real values, where there are some.
-    """
-
-    kind: str
-    dims: tuple[int, ...]
-    sign: int
-    scale: Scale
-    left: Divisor | None
-    length: int = 0
+#: One call of the library, and what is to be divided by afterwards.
+Divided = tuple[Call, Divisor | None]
 
 
 @dataclass(frozen=True)
@@ -97,7 +73,7 @@ class Calls:
 
     Parameters
     ----------
-    r2c, c2c, c2r : tuple of Call
+    r2c, c2c, c2r : tuple of (Call, Divisor or None)
         FFTs that take real values, of complex ones, and that give real values.
     dims : tuple of int
         The dimension of every step's digit.
@@ -109,9 +85,9 @@ class Calls:
         Whether one call, of whatever kind, is all that is to be done.
     """
 
-    r2c: tuple[Call, ...]
-    c2c: tuple[Call, ...]
-    c2r: tuple[Call, ...]
+    r2c: tuple[Divided, ...]
+    c2c: tuple[Divided, ...]
+    c2r: tuple[Divided, ...]
     dims: tuple[int, ...]
     begins_with_ffts: bool
     begins_with_r2c: bool
@@ -143,7 +119,7 @@ def calls_of(round_: Round) -> Calls:
     kinds = [step.kind for step in steps]
     begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
     begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
-    whole = all(map(_alike, steps)) and all(call.left is None for call in (*r2c, *c2c, *c2r))
+    whole = all(map(_alike, steps)) and all(left is None for _, left in (*r2c, *c2c, *c2r))
     return Calls(
         r2c,
         c2c,
@@ -163,7 +139,7 @@ def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
     return by_sign.pop(sign, [])
 
 
-def _call(batch: Sequence[_Pair]) -> Call:
+def _call(batch: Sequence[_Pair]) -> Divided:
     """One call for some steps of a sign, with the dimensions of their digits; a real one is last.
 
     It is of the last one's kind.
@@ -172,7 +148,7 @@ def _call(batch: Sequence[_Pair]) -> Call:
     scale, left = _by_library(reduce(mul, (_divisor(step) for step, _ in batch)), n)
     dims = tuple(dim for _, dim in batch)
     rest = None if left == Divisor() else left
-    return Call(last.kind, dims, last.sign, scale, rest, last.length)
+    return Call(last.kind, dims, last.sign, scale, last.length), rest
 
 
 def _divisor(step: Step) -> Divisor:
@@ -377,19 +353,18 @@ def transform_tile(
     place = None
     if out is not None and calls.begins_with_ffts:
         place = out if calls.one_call or out.flags.c_contiguous else None
-    for call in calls.r2c:
-        *others, dim = call.dims
+    for call, left in calls.r2c:
         half = _room(tile, call, out, not calls.one_call) if calls.begins_with_r2c else None
-        tile = library.r2c(tile, dim, call.sign, call.scale, half, tuple(others))
+        tile = library.run(call, tile, half)
         tile = np.ascontiguousarray(tile) if half is None else half
-        _divide(tile, call.left)
+        _divide(tile, left)
     for work in works:
         if (step := work.step).kind == "c2c" and step.chirp_in is not None:
             stride = step.source.stride
             _multiply_chirp(tile, work, work.index_in, stride, step.chirp_in, Divisor())
-    for call in calls.c2c:
-        tile = library.c2c(tile, call.dims, call.sign, call.scale, place)
-        _divide(tile, call.left)
+    for call, left in calls.c2c:
+        tile = library.run(call, tile, place)
+        _divide(tile, left)
     energy: float | None = None
     for work in works:
         if work.step.kind != "c2r":
@@ -398,12 +373,11 @@ def transform_tile(
         if (step := work.step).kind == "c2c" and step.chirp_out is not None:
             energy, stride = None, step.target.stride
             _multiply_chirp(tile, work, work.index_out, stride, step.chirp_out, step.divisor)
-    for call in calls.c2r:
-        energy = None
-        (dim,), real = call.dims, _room(tile, call, out, dense=False)
-        tile = library.c2r(tile, dim, call.length, call.sign, call.scale, real)
+    for call, left in calls.c2r:
+        energy, real = None, _room(tile, call, out, dense=False)
+        tile = library.run(call, tile, real)
         tile = np.ascontiguousarray(tile) if real is None else real
-        _divide(tile, call.left)
+        _divide(tile, left)
     return tile, energy
 
 
@@ -454,9 +428,6 @@ class CPUExecutor:
         self.order = tuple(range(out.ndim))
         self._order_as_in_memory()
         self._choose_way()
-        one = self.calls.one_call and bool(self.calls.c2c) and not checked
-        (call,) = self.calls.c2c if one else (None,)
-        self._fft = None if call is None else library.again(call.dims, call.sign, call.scale)
 
     def _order_as_in_memory(self) -> None:
         """Take dimensions in the order of memory, in rounds in place that are one FFT.
@@ -479,8 +450,8 @@ class CPUExecutor:
         self.source.weigh = weigh
         assert self.source.array is not None
         self.out = self.source.array
-        (call,) = calls.c2c
-        c2c = (replace(call, dims=tuple(map(order.index, call.dims))),)
+        ((call, left),) = calls.c2c
+        c2c = ((call._replace(dims=tuple(map(order.index, call.dims))), left),)
         self.calls = replace(calls, dims=dims, c2c=c2c)
 
     def _choose_way(self) -> None:
@@ -554,9 +525,6 @@ class CPUExecutor:
     ) -> tuple[Array, float | None]:
         """Return a tile after the round, and its energy if it was found on the way."""
         room = self.place(part) if self.writes else None
-        if self._fft is not None and part is not None:
-            shared = room is None or np.may_share_memory(tile, room)
-            return self._fft(tile, None if shared else room), None
         works = self.works
         if part is not None and self.tiling is not None:
             works = [work.within(self.tiling[0], part) for work in works]
@@ -611,14 +579,6 @@ def roll(values: Array, rolls: Rolls) -> Array:
     out = lend(values.shape, values.dtype)
     _store(out, values, rolls)
     return out
-
-
-def is_one_call(round_: Round, source: BlockView, library: FFTLibrary) -> bool:
-    """Return whether tiles of any size are one call of the library, which reads them in place."""
-    if not library.supports_out or source.array is None or len(round_.steps) != 1:
-        return False
-    (step,) = round_.steps
-    return step.kind == "c2c" and step.convolve is None and calls_of(round_).one_call
 
 
 def run_round(

@@ -18,7 +18,7 @@ from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit, measured
 from dask_bigfft.exchange.parts import windowed
-from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, PieceTable, Product, products_of
+from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, PieceTable, Product
 from dask_bigfft.gpu.on_gpu import Gpus, Segment, as_block, gpus, is_on_gpu
 from dask_bigfft.kernels.composite import Windowed
 from dask_bigfft.kernels.copies import CopyTable, Segments, regular_strides, strided_view
@@ -165,36 +165,44 @@ def table_for(
 Array = npt.NDArray[Any]
 
 
-class _Shards:
-    """The shards of a product: a `SegmentTable`."""
+class Shards:
+    """The shards of a product, in source blocks or packed.
+
+    Parameters
+    ----------
+    product : Product
+        The copies.
+    source_of : callable
+        Source block of a block index, or its packed shard.
+    used : dict, optional
+        Of packed shards, how much of each is taken by products before this one.
+    """
 
     def __init__(
-        self,
-        exchange: ExchangeMap,
-        product: Product,
-        source_of: Callable[[Block], Any],
-        used: dict[Block, int] | None,
+        self, product: Product, source_of: Callable[[Block], Any], used: dict[Block, int] | None
     ) -> None:
         self.product, self.which, self.size = product, product.which, product.size
         self.sources = [_readable(source_of(index)) for index in product.blocks]
-        self._exchange, self._used = exchange, used
-        if used is not None:
-            self._packed = product.in_packed(used)
+        #: Starts and strides of all copies in packed shards.
+        self._packed = None if used is None else in_bytes(product, self.sources, used)
 
     def divides(self, dim: int) -> bool:
         """Return whether every shard is one run along a dimension of the block."""
-        return self.product.along(*self._exchange.axis_dim(dim)) >= 0
+        return self.product.along(dim) >= 0
 
     def segments(self, strides: tuple[int, ...], dim: int | None) -> Segments:
         """Return the copies into a block with these strides, to be cut along `dim` if given."""
-        cut = None if dim is None else self._exchange.axis_dim(dim)
-        if self._used is None:
+        if self._packed is None:
             found = tuple(source.strides for source in self.sources)
-            return self.product.gathered(self._exchange, found, strides, cut)
-        sizes = np.array([source.itemsize for source in self.sources], np.int64)[self.which]
-        starts, steps = self._packed
-        places = starts * sizes, steps * sizes[:, None]
-        return self.product.rows(self._exchange, places, strides, cut)
+            return self.product.gathered(found, strides, dim)
+        return self.product.rows(self._packed, strides, dim)
+
+
+def in_bytes(product: Product, shards: Sequence[Any], used: dict[Block, int]) -> tuple[Ints, Ints]:
+    """Return starts and strides of all copies in packed shards, in bytes."""
+    starts, steps = product.in_packed(used)
+    sizes = np.array([shard.itemsize for shard in shards], np.int64)[product.which]
+    return starts * sizes, steps * sizes[:, None]
 
 
 def _readable(values: Any) -> Any:
@@ -233,10 +241,7 @@ def view_of(
         Transport from other GPUs.
     """
     used: dict[Block, int] | None = {} if packed else None
-    tables = [
-        _Shards(exchange, product, source_of, used)
-        for product in products_of(exchange, block, packed)
-    ]
+    tables = [Shards(product, source_of, used) for product in exchange.products(block, packed)]
     sources = [source for table in tables for source in table.sources]
     on_gpu = [is_on_gpu(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):
@@ -297,50 +302,24 @@ class Arriving:
     ) -> None:
         self.values = fresh_block(exchange, block, shape, dtype)
         used: dict[Block, int] = {}
-        self._copies = [
-            _Copies(exchange, product, used, self.values.strides, shard_dtype.itemsize)
-            for product in products_of(exchange, block, packed=True)
-        ]
+        self._copies = []
+        for product in exchange.products(block, packed=True):
+            starts, steps = product.in_packed(used)
+            places = starts * shard_dtype.itemsize, steps * shard_dtype.itemsize
+            self._copies.append((product, product.rows(places, self.values.strides, None)))
 
     def take(self, shards: Mapping[Block, Array]) -> None:
         """Copy shards to their places; several threads may do so at a time, each with others."""
         table = CopyTable(self.values)
-        for copies in self._copies:
-            copies.enter(table, shards)
+        for product, rows in self._copies:
+            found = {i: shards[block] for i, block in enumerate(product.blocks) if block in shards}
+            numbers = np.array(list(found), np.int64)
+            mine = np.flatnonzero(np.isin(product.which, numbers))
+            if len(mine):
+                which = np.searchsorted(numbers, product.which[mine])
+                table.extend(list(found.values()), which, rows.taken(mine))
         with measured("gather", sum(shard.nbytes for shard in shards.values())):
             table.run()
-
-
-class _Copies:
-    """The copies of a product from packed shards, in the order of the blocks that these are of.
-
-    Parameters are those of `Arriving` and `Product.in_packed`; strides and `itemsize` in bytes.
-    """
-
-    def __init__(
-        self,
-        exchange: ExchangeMap,
-        product: Product,
-        used: dict[Block, int],
-        strides: tuple[int, ...],
-        itemsize: int,
-    ) -> None:
-        starts, steps = product.in_packed(used)
-        self._rows = product.rows(exchange, (starts * itemsize, steps * itemsize), strides, None)
-        self._order = np.argsort(product.which, kind="stable")
-        numbers = np.arange(len(product.blocks) + 1)
-        self._ends = np.searchsorted(product.which[self._order], numbers).tolist()
-        self._numbers = dict(zip(product.blocks, numbers.tolist(), strict=False))
-
-    def enter(self, table: CopyTable, shards: Mapping[Block, Array]) -> None:
-        """Enter what is to be copied from some shards into a table."""
-        found = {
-            self._numbers[block]: shard for block, shard in shards.items() if block in self._numbers
-        }
-        parts = [self._order[self._ends[i] : self._ends[i + 1]] for i in found]
-        if parts:
-            which = np.repeat(np.arange(len(parts)), list(map(len, parts)))
-            table.extend(list(found.values()), which, self._rows.taken(np.concatenate(parts)))
 
 
 def fresh_block(
@@ -348,7 +327,7 @@ def fresh_block(
 ) -> Array:
     """Return memory for a target block, 0 where there are places that no source covers."""
     values = prefault(lend(shape, dtype))
-    if sum(product.size for product in products_of(exchange, block, packed=True)) < values.size:
+    if sum(product.size for product in exchange.products(block, packed=True)) < values.size:
         values.fill(0)
     return values
 
@@ -396,12 +375,10 @@ def shard_regions(
         Slices of the stored array, and an array of that shape in `packed`.
     """
     used: dict[Block, int] = {}
-    for product in products_of(exchange, block, packed=True):
-        starts, steps = product.in_packed(used)
-        sizes = np.array([packed[b].itemsize for b in product.blocks], np.int64)[product.which]
-        starts, steps = starts * sizes, steps * sizes[:, None]
-        places = (packed[product.blocks[i]] for i in product.which.tolist())
-        yield from _regions(exchange, product, places, starts, steps)
+    for product in exchange.products(block, packed=True):
+        shards = [packed[index] for index in product.blocks]
+        memory = (shards[i] for i in product.which.tolist())
+        yield from _regions(product, memory, *in_bytes(product, shards, used))
 
 
 def block_regions(
@@ -421,20 +398,19 @@ def block_regions(
     region, place
         Slices of the stored array, and an array of that shape in `values`.
     """
-    for product in products_of(exchange, block, packed=True):
+    for product in exchange.products(block, packed=True):
         strides = np.array([values.strides] * len(product.which), np.int64)
-        starts, steps = product.in_targets(exchange, strides)
-        yield from _regions(exchange, product, itertools.repeat(values), starts, steps)
+        yield from _regions(product, itertools.repeat(values), *product.in_targets(strides))
 
 
 def _regions(
-    exchange: ExchangeMap, product: Product, memory: Iterable[Array], starts: Ints, steps: Ints
+    product: Product, memory: Iterable[Array], starts: Ints, steps: Ints
 ) -> Iterator[tuple[Region, Array]]:
     """Boxes of the stored array that each copy takes, and where they go in its memory."""
     for copy, (values, start) in enumerate(zip(memory, starts.tolist(), strict=False)):
         source, axes, first = product.blocks[product.which[copy]], [], 0
         for a, (table, chosen) in enumerate(zip(product.tables, product.chosen, strict=True)):
-            origin, last = exchange.source.axes[a].groups[0].bounds[source[a]], first
+            origin, last = product.exchange.source.axes[a].groups[0].bounds[source[a]], first
             first += len(table.source_dims)
             strides = steps[copy, last:first].tolist()
             axes.append(_runs(table, int(chosen[copy]), origin, strides, values.itemsize))

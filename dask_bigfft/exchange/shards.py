@@ -21,9 +21,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any, cast
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -224,6 +224,11 @@ MOST_KEPT = 200_000
 #: Blocks before or after an exchange up to which others of the same layouts find it worked out.
 SHARED_BLOCKS = 128
 
+Block = tuple[int, ...]
+
+#: Copies of an exchange that are remembered at most, and what a product of them counts beside.
+MOST_COPIES, EACH = 1 << 15, 1 << 4
+
 _UNKNOWN = object()
 
 
@@ -303,11 +308,6 @@ def piece_table(
     )
 
 
-#: Blocks along an axis, and their boxes.
-_Stacked = tuple[tuple[int, ...], BoxTable | None]
-
-
-@dataclass
 class AxisExchange:
     """The pieces of one axis, worked out when asked for and kept.
 
@@ -321,111 +321,90 @@ class AxisExchange:
         N of the real axis, with ``mirror="half"``.
     """
 
-    source: AxisLayout
-    target: AxisLayout
-    mirror: str | None = None
-    length: int = 0
-    _source_boxes: dict[int, list[Box]] = field(default_factory=dict, repr=False)
-    _tables: dict[Any, PieceTable | None] = field(default_factory=dict, repr=False)
-    _kept: int = 0
-    #: Blocks and all their boxes in one table: the last ones that were asked for.
-    _came: _Stacked = ((), None)
-    _goes: _Stacked = ((), None)
+    def __init__(
+        self, source: AxisLayout, target: AxisLayout, mirror: str | None = None, length: int = 0
+    ) -> None:
+        self.source, self.target, self.mirror, self.length = source, target, mirror, length
+        #: Ends of the common digits.
+        self.points = radix_points(source, target)
+        self._known: dict[Any, Any] = {}
+        self._kept = 0
+        #: The blocks of either side whose boxes were asked for last, in one table.
+        self._last: dict[bool, tuple[tuple[int, ...], BoxTable | None]] = {}
 
-    @cached_property
-    def points(self) -> dict[int, tuple[int, ...]]:
-        """Ends of the common digits."""
-        return radix_points(self.source, self.target)
+    def _boxes(self, block: int, came: bool) -> list[Box]:
+        """Boxes in common digits of a block that values come from, or go to.
 
-    def source_boxes(self, block: int) -> list[Box]:
-        """Boxes of a source block in common digits, reflected where the mirror is meant."""
-        found = self._source_boxes.get(block)
-        if found is None:
-            digits = self.source.digits
-            found = []
-            for box in stored_boxes(self.source, block):
-                for image in self._images(box, digits):
-                    found += refined(image, digits, self.points)
-            self._source_boxes[block] = found
+        Those of a source block are reflected where the mirror is meant.
+        """
+        layout = self.source if came else self.target
+        digits, found = layout.digits, list[Box]()
+        for box in stored_boxes(layout, block):
+            images = iter((box,))
+            if came and self.mirror is not None:
+                half = self.mirror == "half"
+                images = mirror_half(box, digits, self.length) if half else mirror_full(box, digits)
+            for image in images:
+                found += refined(image, digits, self.points)
         return found
 
-    def _images(self, box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
-        if self.mirror is None:
-            return iter((box,))
-        if self.mirror == "half":
-            return mirror_half(box, digits, self.length)
-        return mirror_full(box, digits)
-
-    def target_boxes(self, block: int) -> list[Box]:
-        """Boxes of a target block in common digits."""
-        digits = self.target.digits
-        return [
-            fine
-            for box in stored_boxes(self.target, block)
-            for fine in refined(box, digits, self.points)
-        ]
-
-    def table(self, block: int) -> PieceTable | None:
-        """The pieces of a target block in one table.
+    def _stacked(self, blocks: tuple[int, ...], came: bool) -> BoxTable | None:
+        """The boxes of some blocks in one table.
 
         Made of tables of boxes, not box by box: thousands of small objects for every block would
         take the interpreter, and its garbage collector, longer than the copies do.
         """
+        known, found = self._last.get(came, ((), None))
+        if known != blocks:
+            boxes = [
+                (i, box)
+                for i in blocks
+                for box in self._remembered((i, came), partial(self._boxes, i, came))
+            ]
+            found = box_table(boxes) if boxes else None
+            self._last[came] = blocks, found
+        return found
+
+    def table(self, block: int) -> PieceTable | None:
+        """The pieces of a target block in one table."""
 
         def made() -> PieceTable | None:
-            targets = self.target_boxes(block)
-            sources = self._sources(tuple(self._candidates(targets)))
-            if sources is None or not targets:
+            targets = self._stacked((block,), False)
+            if targets is None:
                 return None
-            return piece_table(sources, box_table([(block, box) for box in targets]))
+            sources = self._stacked(tuple(self._candidates(targets)), True)
+            return None if sources is None else piece_table(sources, targets)
 
-        return self._remembered(block, made)
+        found: PieceTable | None = self._remembered(block, made)
+        return found
 
     def given(self, source: int, targets: Sequence[int]) -> PieceTable | None:
         """The pieces that a source block gives to some target blocks, which its `sources` are."""
 
         def made() -> PieceTable | None:
-            came, goes = self._sources((source,)), self._targets(tuple(targets))
+            came, goes = self._stacked((source,), True), self._stacked(tuple(targets), False)
             return None if came is None or goes is None else piece_table(came, goes, by_target=True)
 
-        return self._remembered((source, targets), made)
-
-    def _sources(self, blocks: tuple[int, ...]) -> BoxTable | None:
-        known, found = self._came
-        if known != blocks:
-            boxes = [(i, box) for i in blocks for box in self.source_boxes(i)]
-            found = box_table(boxes) if boxes else None
-            self._came = blocks, found
+        found: PieceTable | None = self._remembered((source, tuple(targets)), made)
         return found
 
-    def _targets(self, blocks: tuple[int, ...]) -> BoxTable | None:
-        known, found = self._goes
-        if known != blocks:
-            boxes = [(i, box) for i in blocks for box in self.target_boxes(i)]
-            found = box_table(boxes) if boxes else None
-            self._goes = blocks, found
-        return found
-
-    def _remembered(self, key: Any, made: Callable[[], PieceTable | None]) -> PieceTable | None:
-        """Remember a table while they are few: blocks of other axes ask for the same ones."""
-        found: Any = self._tables.get(key, _UNKNOWN)
+    def _remembered(self, key: Any, made: Callable[[], Any]) -> Any:
+        """Remember boxes and tables while they are few: other blocks ask for the same ones."""
+        found = self._known.get(key, _UNKNOWN)
         if found is _UNKNOWN:  # another thread may empty the memory at any time
             found = made()
             self._kept += 0 if found is None else len(found)
             if self._kept > MOST_KEPT:
-                self._tables, self._source_boxes, self._kept = {}, {}, 0
-            self._tables[key] = found
-        return cast("PieceTable | None", found)
+                self._known, self._kept = {}, 0
+            self._known[key] = found
+        return found
 
-    def _candidates(self, targets: list[Box]) -> Iterator[int]:
+    def _candidates(self, targets: BoxTable) -> Iterator[int]:
         """Source blocks that may meet any of the target's boxes."""
-        if not targets:
-            return iter(())
         if self.mirror is not None:
             return iter(range(self.source.blocks))
         order = self._places()
-        lows = [min(box.ranges[i][0] for box in targets) for i in range(len(order))]
-        highs = [max(box.ranges[i][1] for box in targets) for i in range(len(order))]
+        lows, highs = targets.lows.min(axis=0).tolist(), targets.highs.max(axis=0).tolist()
         ranges = []
         for dim, group in enumerate(self.source.groups):
             mine = [(i, stride) for i, (d, stride) in enumerate(order) if d == dim]
@@ -475,9 +454,8 @@ class ExchangeMap:
             self.mirrored = tuple(
                 AxisExchange(a, b, kinds.get(i), mirror.length) for i, (a, b) in enumerate(pairs)
             )
-        #: What others have worked out from the tables of blocks, and how much it is.
-        self.known: dict[Any, Any] = {}
-        self.known_size = 0
+        self._products: dict[Any, list[Product]] = {}
+        self._copies = 0
 
     def axis_dim(self, dim: int) -> tuple[int, int]:
         """Return the axis of a dimension of a target block, and the dimension within the axis."""
@@ -500,6 +478,22 @@ class ExchangeMap:
             found = [axis.table(i) for axis, i in zip(axes, block, strict=True)]
             if all(table is not None for table in found):
                 yield tuple(table for table in found if table is not None), conjugate
+
+    def products(self, block: Block, packed: bool) -> list[Product]:
+        """The copies into a target block, and those of the mirror image; remembered while few.
+
+        In `packed` shards the latter are conjugated already.
+        """
+        found = self._products.get((block, packed))
+        if found is None:
+            found = [Product(self, t, conj and not packed) for t, conj in self.tables(block)]
+            size = sum(EACH + len(product.which) for product in found)
+            if self._copies + size > MOST_COPIES:
+                self._products, self._copies = {}, 0
+            if size <= MOST_COPIES:
+                self._products[block, packed] = found
+                self._copies += size
+        return found
 
     def sources(self, block: tuple[int, ...]) -> set[tuple[int, ...]]:
         """Source blocks of a target block."""
@@ -526,12 +520,6 @@ def _shared_map(source: Layout, target: Layout, mirror: Mirror | None) -> Exchan
     return ExchangeMap(source, target, mirror)
 
 
-Block = tuple[int, ...]
-
-#: Copies of an exchange that are remembered at most, and what a product of them counts beside.
-MOST_COPIES, EACH = 1 << 15, 1 << 4
-
-
 def firsts(dims: tuple[int, ...]) -> list[int]:
     """First array dimension of each axis, from the number of dimensions of each.
 
@@ -546,14 +534,18 @@ class Product:
 
     Parameters
     ----------
+    exchange : ExchangeMap
+        The shards.
     tables : tuple of PieceTable
         Pieces of each axis; their `sources` number the blocks that are met along it.
     conjugate : bool
         Whether the copies are conjugated.
     """
 
-    def __init__(self, tables: tuple[PieceTable, ...], conjugate: bool) -> None:
-        self.tables, self.conjugate = tables, conjugate
+    def __init__(
+        self, exchange: ExchangeMap, tables: tuple[PieceTable, ...], conjugate: bool
+    ) -> None:
+        self.exchange, self.tables, self.conjugate = exchange, tables, conjugate
         self._gathered: dict[Any, Segments] = {}
         #: The blocks that are met: every combination of those of the axes.
         self.blocks: list[Block] = list(itertools.product(*(table.met[0] for table in tables)))
@@ -582,12 +574,13 @@ class Product:
         found = [t.counts[i] for t, i in zip(self.tables, self.chosen, strict=True)]
         return np.concatenate(found, axis=1)
 
-    def along(self, axis: int, dim: int) -> int:
-        """The one digit that runs along a dimension of an axis, counted over all axes, or -1.
+    def along(self, dim: int) -> int:
+        """The one digit that runs along a dimension of the block, counted over all axes, or -1.
 
         Digits of which every copy has a single value run along nothing: they are those of sources
         in whose memory shards lie one after the other.
         """
+        axis, dim = self.exchange.axis_dim(dim)
         table = self.tables[axis]
         there = [i for i, d in enumerate(table.target_dims) if d == dim]
         found = [i for i in there if (table.counts[:, i] != 1).any()] or there[-1:]
@@ -595,15 +588,15 @@ class Product:
             return -1
         return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
 
-    def in_sources(self, exchange: ExchangeMap, strides: Ints) -> tuple[Ints, Ints]:
+    def in_sources(self, strides: Ints) -> tuple[Ints, Ints]:
         """Starts and strides of all copies in the sources, whose strides have a row per copy."""
         tables = [(t.source_starts, t.source_steps, t.source_dims) for t in self.tables]
-        return self._places(tables, firsts(exchange.source_dims), strides)
+        return self._places(tables, firsts(self.exchange.source_dims), strides)
 
-    def in_targets(self, exchange: ExchangeMap, strides: Ints) -> tuple[Ints, Ints]:
+    def in_targets(self, strides: Ints) -> tuple[Ints, Ints]:
         """Starts and strides of all copies in the targets, whose strides have a row per copy."""
         tables = [(t.target_starts, t.target_steps, t.target_dims) for t in self.tables]
-        return self._places(tables, firsts(exchange.target_dims), strides)
+        return self._places(tables, firsts(self.exchange.target_dims), strides)
 
     def _places(self, tables: list[Any], begins: list[int], strides: Ints) -> tuple[Ints, Ints]:
         starts, found = np.zeros(len(self.which), np.int64), []
@@ -633,62 +626,37 @@ class Product:
         return starts, steps
 
     def rows(
-        self,
-        exchange: ExchangeMap,
-        sources: tuple[Ints, Ints],
-        target_strides: tuple[int, ...],
-        cut: tuple[int, int] | None,
+        self, sources: tuple[Ints, Ints], target_strides: tuple[int, ...], dim: int | None
     ) -> Segments:
         """The copies into one target block, starts and strides in bytes.
 
-        `sources` are starts and strides of the copies in the sources. `cut` is the axis, and the
-        dimension within it, along which the target is cut into tiles.
+        `sources` are starts and strides of the copies in the sources. `dim` is the dimension along
+        which the target is cut into tiles.
         """
         count = len(self.which)
-        starts, steps = self.in_targets(exchange, np.array([target_strides] * count, np.int64))
+        starts, steps = self.in_targets(np.array([target_strides] * count, np.int64))
         begins, along, step = np.zeros(count, np.int64), -1, 0
-        if cut is not None:
-            axis, dim = cut
-            begins = self.tables[axis].target_starts[self.chosen[axis]][:, dim]
-            along = self.along(axis, dim)
-            step = int(target_strides[firsts(exchange.target_dims)[axis] + dim])
+        if dim is not None:
+            axis, inner = self.exchange.axis_dim(dim)
+            begins = self.tables[axis].target_starts[self.chosen[axis]][:, inner]
+            along, step = self.along(dim), int(target_strides[dim])
             starts = starts - begins * step
-        return Segments(
-            self.counts, sources[0], sources[1], starts, steps, begins, self.conjugate, along, step
-        )
+        return Segments(self.counts, *sources, starts, steps, begins, self.conjugate, along, step)
 
     def gathered(
         self,
-        exchange: ExchangeMap,
         source_strides: tuple[tuple[int, ...], ...],
         target_strides: tuple[int, ...],
-        cut: tuple[int, int] | None,
+        dim: int | None,
     ) -> Segments:
         """The copies from source blocks of some strides, as `rows` has them.
 
         Blocks lie in memory as they did the last time, so it is worked out once.
         """
-        key = source_strides, target_strides, cut
+        key = source_strides, target_strides, dim
         found = self._gathered.get(key)
         if found is None:
             strides = np.array(source_strides, np.int64)[self.which]
-            found = self.rows(exchange, self.in_sources(exchange, strides), target_strides, cut)
+            found = self.rows(self.in_sources(strides), target_strides, dim)
             self._gathered = {key: found}
         return found
-
-
-def products_of(exchange: ExchangeMap, block: Block, packed: bool) -> list[Product]:
-    """Return the copies into a target block, and those of the mirror image; remembered while few.
-
-    In `packed` shards the latter are conjugated already.
-    """
-    found: list[Product] | None = exchange.known.get((block, packed))
-    if found is None:
-        found = [Product(tables, conj and not packed) for tables, conj in exchange.tables(block)]
-        size = sum(EACH + len(product.which) for product in found)
-        if exchange.known_size + size > MOST_COPIES:
-            exchange.known, exchange.known_size = {}, 0
-        if size <= MOST_COPIES:
-            exchange.known[block, packed] = found
-            exchange.known_size += size
-    return found

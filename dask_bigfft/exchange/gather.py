@@ -165,8 +165,8 @@ def table_for(
 Array = npt.NDArray[Any]
 
 
-class Shards:
-    """The shards of a product, in source blocks or packed.
+class SegmentTable:
+    """Segments that fill a part of a block: the shards of a product, in source blocks or packed.
 
     Parameters
     ----------
@@ -181,7 +181,9 @@ class Shards:
     def __init__(
         self, product: Product, source_of: Callable[[Block], Any], used: dict[Block, int] | None
     ) -> None:
-        self.product, self.which, self.size = product, product.which, product.size
+        #: Number of the source of each segment, and of values in all of them.
+        self.which, self.size = product.which, product.size
+        self.product = product
         self.sources = [_readable(source_of(index)) for index in product.blocks]
         #: Starts and strides of all copies in packed shards.
         self._packed = None if used is None else in_bytes(product, self.sources, used)
@@ -241,7 +243,9 @@ def view_of(
         Transport from other GPUs.
     """
     used: dict[Block, int] | None = {} if packed else None
-    tables = [Shards(product, source_of, used) for product in exchange.products(block, packed)]
+    tables = [
+        SegmentTable(product, source_of, used) for product in exchange.products(block, packed)
+    ]
     sources = [source for table in tables for source in table.sources]
     on_gpu = [is_on_gpu(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):

@@ -47,7 +47,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.fft
 
-from dask_bigfft.decomposition.phases import phase_table
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step, half
 from dask_bigfft.errors import VerificationError
@@ -55,7 +54,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, compiled, squares, squares_of_lines
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor, axis_index, run_round
-from dask_bigfft.kernels.twiddle import twiddle
+from dask_bigfft.kernels.twiddle import phase_tables, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 
 Array = npt.NDArray[Any]
@@ -364,8 +363,7 @@ def weighted_sum(
         return _wide_sum(rows, weights, factors), energy(values)
     x, count = rows.view(rows.real.dtype), len(rows)
     if factors is not None:
-        table = phase_table(factors.modulus, factors.sign)
-        twiddles = factors.rest, table.coarse, table.fine, table.shift, table.mask
+        twiddles = factors.rest, *phase_tables(factors.modulus, factors.sign)
         re, im, total = _sum_of_twiddled(x, weights.rows, weights.every, weights.first, *twiddles)
     else:
         parts = weights.real, weights.imag, weights.one, weights.other

@@ -618,7 +618,6 @@ def _copied_by_numpy(
 ) -> float:
     """Do the copies of a table as `copy_rows` does; return -1, because nothing is weighed."""
     size, item = dtype.itemsize, to.itemsize
-    read, written = _Views(dtype), _Views(to)
     columns = table, table[:, HEAD + 1 :: 3] * size, table[:, HEAD + 2 :: 3] * item
     for row, steps, strides in zip(*(column.tolist() for column in columns), strict=True):
         from_, into, along, first, step = row[:HEAD]
@@ -631,7 +630,8 @@ def _copied_by_numpy(
         if end <= begin or (along < 0 and begin > 0):
             continue
         into += (first + begin - origin) * step * item
-        values, place = read.at(from_, counts, steps), written.at(into, counts, strides)
+        values = np.asarray(_Memory(dtype, from_, counts, steps))
+        place = np.asarray(_Memory(to, into, counts, strides))
         if conjugate:
             np.conjugate(values, out=place)
         else:
@@ -639,26 +639,8 @@ def _copied_by_numpy(
     return -1.0
 
 
-class _Views:
-    """Views of memory that others keep alive, each at less cost than that of a `_Memory`."""
-
-    def __init__(self, dtype: np.dtype) -> None:
-        self._type = dtype.str
-
-    def at(self, address: int, counts: list[int], strides: list[int]) -> np.ndarray:
-        """Strided memory from an address on."""
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": self._type,
-            "shape": tuple(counts),
-            "strides": tuple(strides),
-            "data": (address, False),
-        }
-        return np.asarray(self)
-
-
 class _Memory:
-    """Strided memory from an address on, and the array that has it, which this keeps alive."""
+    """Strided memory from an address on; keeps alive the array that has it, if that is given."""
 
     def __init__(
         self,
@@ -666,7 +648,7 @@ class _Memory:
         address: int,
         counts: Sequence[int],
         strides: Sequence[int],
-        array: np.ndarray,
+        array: np.ndarray | None = None,
     ) -> None:
         self.array = array
         self.__array_interface__ = {
@@ -674,7 +656,7 @@ class _Memory:
             "typestr": dtype.str,
             "shape": tuple(counts),
             "strides": tuple(strides),
-            "data": (address, not array.flags.writeable),
+            "data": (address, array is not None and not array.flags.writeable),
         }
 
 

@@ -606,8 +606,20 @@ def run_round(
     ndarray
         The block as the round's target layout has it.
     """
-    if (orders := _digits_last(round_)) is not None:
-        return _run_reordered(round_, block, source, library, out_dtype, filters, executor, orders)
+    if (found := _digits_last(round_)) is not None:  # two copies more, for a device's round
+        moved, orders = found
+        there, place = list[int](), list[int]()
+        for old, new, i, order in zip(
+            round_.source.axes, moved.source.axes, block, orders, strict=True
+        ):
+            first = len(there)
+            there += [first + g for g in order]
+            chunks = old.chunk_of(i)
+            place.append(new.block_of(tuple(chunks[g] for g in order)))
+        values = np.ascontiguousarray(source.gather().transpose(there))
+        view = BlockView.of(values, owned=True)
+        done = run_round(moved, tuple(place), view, library, out_dtype, filters, executor)
+        return np.ascontiguousarray(done.transpose(np.argsort(there)))
     out = source.result(round_.target.shape(block), out_dtype)
     if out.size and math.prod(source.shape):
         executor(round_, block, source, out, library, filters or {}).run()
@@ -616,51 +628,26 @@ def run_round(
 
 # --- digits in another place ----------------------------------------------------------------
 
-Orders = tuple[tuple[int, ...], ...]
-
 
 @lru_cache(maxsize=256)
-def _digits_last(round_: Round) -> Orders | None:
-    """Return the groups of each axis with that of the step last; None if all of them are so.
+def _digits_last(round_: Round) -> tuple[Round, tuple[tuple[int, ...], ...]] | None:
+    """Return a round with the group of each step last in its axis, and the orders of groups.
 
-    A device transforms a digit wherever it lies.
+    None if all of them are so. A device transforms a digit wherever it lies.
     """
     steps = {step.axis: step.source for step in round_.steps}
-    found = []
-    for number, axis in enumerate(round_.source.axes):
-        last = steps.get(number)
-        order = sorted(range(len(axis.groups)), key=lambda g: axis.groups[g].digits == (last,))
-        found.append(tuple(order))
-    return None if all(order == tuple(sorted(order)) for order in found) else tuple(found)
-
-
-def _reordered(layout: Layout, orders: Orders) -> Layout:
-    pairs = zip(layout.axes, orders, strict=True)
-    return Layout(tuple(AxisLayout(tuple(a.groups[g] for g in order)) for a, order in pairs))
-
-
-def _run_reordered(
-    round_: Round,
-    block: Block,
-    source: BlockView,
-    library: FFTLibrary,
-    out_dtype: np.dtype[Any],
-    filters: Mapping[int, Array] | None,
-    executor: Callable[..., CPUExecutor],
-    orders: Orders,
-) -> Array:
-    """Do a round made for a device: two copies more, for blocks that no device could take."""
-    there, back, first, place = [], [], 0, []
-    for axis, i, order in zip(round_.source.axes, block, orders, strict=True):
-        there += [first + g for g in order]
-        back += [first + order.index(g) for g in range(len(order))]
-        first += len(order)
-        chunks = axis.chunk_of(i)
-        after = AxisLayout(tuple(axis.groups[g] for g in order))
-        place.append(after.block_of(tuple(chunks[g] for g in order)))
-    moved = Round(
-        round_.steps, _reordered(round_.source, orders), _reordered(round_.target, orders)
+    orders = tuple(
+        tuple(sorted(range(len(a.groups)), key=lambda g: a.groups[g].digits == (steps.get(i),)))
+        for i, a in enumerate(round_.source.axes)
     )
-    values = BlockView.of(np.ascontiguousarray(source.gather().transpose(there)), owned=True)
-    done = run_round(moved, tuple(place), values, library, out_dtype, filters, executor)
-    return np.ascontiguousarray(done.transpose(back))
+    if all(order == tuple(sorted(order)) for order in orders):
+        return None
+    source, target = (
+        Layout(tuple(_reordered(axis, g) for axis, g in zip(layout.axes, orders, strict=True)))
+        for layout in (round_.source, round_.target)
+    )
+    return Round(round_.steps, source, target), orders
+
+
+def _reordered(axis: AxisLayout, order: tuple[int, ...]) -> AxisLayout:
+    return AxisLayout(tuple(axis.groups[g] for g in order))

@@ -134,6 +134,12 @@ def _filter_values(  # type: ignore[no-untyped-def]
             out[i] = 0
 
 
+def phase_tables(modulus: int, sign: int) -> tuple[Any, ...]:
+    """Return what compiled loops read powers of a root of unity off."""
+    table = phase_table(modulus, sign)
+    return table.coarse, table.fine, table.shift, table.mask
+
+
 def twiddle(
     x: npt.NDArray[Any],
     rest: npt.NDArray[np.int64],
@@ -162,19 +168,9 @@ def twiddle(
         for row, r in zip(x, rest, strict=True):
             row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
         return None
-    table = phase_table(modulus, sign)
     parts = x.reshape(-1).view(np.float32 if x.dtype.char == "F" else np.float64)
-    total: float = _twiddle_rows(
-        x,
-        rest,
-        table.coarse,
-        table.fine,
-        table.shift,
-        table.mask,
-        float(scale),
-        parts,
-        weigh or None,
-    )
+    tables = phase_tables(modulus, sign)
+    total: float = _twiddle_rows(x, rest, *tables, float(scale), parts, weigh or None)
     return total if weigh else None
 
 
@@ -204,7 +200,14 @@ def multiply_chirp(
     """
     batches = x.reshape(-1, len(rest), *x.shape[1:])
     if x.dtype.char != "G":
-        _multiply_chirp(batches, rest, stride, length, sign, factor, turns)
+        modulus = 2 * length
+        n, by = np.asarray(rest, np.int64) % modulus, stride % modulus
+        squared = int(mulmod(by, by, modulus))
+        step = (2 * mulmod(n, by, modulus) + squared) % modulus
+        square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
+        inside = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
+        by_place = square, step, 2 * squared % modulus, inside
+        _chirp_rows(batches, *by_place, *phase_tables(modulus, sign), modulus, float(factor))
         return
     factor = factor * (1, 1j, -1, -1j)[turns % 4]
     steps = np.arange(x.shape[1], dtype=np.int64) * stride
@@ -214,37 +217,6 @@ def multiply_chirp(
         values = _chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
         batches[:, place, :inside] *= (factor * values)[:, None]
         batches[:, place, inside:] = 0
-
-
-def _multiply_chirp(
-    x: npt.NDArray[Any],
-    rest: npt.NDArray[np.int64],
-    stride: int,
-    length: int,
-    sign: int,
-    factor: Any,
-    turns: int,
-) -> None:
-    modulus = 2 * length
-    table = phase_table(modulus, sign)
-    n, by = np.asarray(rest, np.int64) % modulus, stride % modulus
-    product = mulmod(n, by, modulus)
-    step = (2 * product + int(mulmod(by, by, modulus))) % modulus
-    inside = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[2])
-    square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
-    _chirp_rows(
-        x,
-        square,
-        step,
-        2 * int(mulmod(by, by, modulus)) % modulus,
-        inside,
-        table.coarse,
-        table.fine,
-        table.shift,
-        table.mask,
-        modulus,
-        float(factor),
-    )
 
 
 def chirp_filter(
@@ -263,21 +235,8 @@ def chirp_filter(
     below `length`, wrapped around, over `padded`, so that the convolution needs no other scale.
     """
     if np.dtype(dtype).char != "G" and length < _SHORT:
-        table = phase_table(2 * length, sign)
-        found = np.empty(n.size, dtype)
-        _filter_values(
-            found,
-            n.ravel(),
-            padded,
-            length,
-            step,
-            offset,
-            table.coarse,
-            table.fine,
-            table.shift,
-            table.mask,
-            1 / padded,
-        )
+        found, tables = np.empty(n.size, dtype), phase_tables(2 * length, sign)
+        _filter_values(found, n.ravel(), padded, length, step, offset, *tables, 1 / padded)
         return found.reshape(shape)
     lag = np.where(2 * n <= padded, n, n - padded)
     distance: npt.NDArray[np.int64] = np.absolute(step * lag + offset)

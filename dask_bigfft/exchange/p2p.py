@@ -115,7 +115,7 @@ class StorageError(RuntimeError):
         return cls(error.errno or errno.EIO, text, str(path))
 
 
-class Room:
+class MemoryBudget:
     """Budget for shards in a worker's memory, which all its shuffles share.
 
     Parameters
@@ -156,7 +156,7 @@ class _Buffers:
         self.comms = ResourceLimiter(flying, metrics_label="p2p-comms-limiter")
         self.disk = ResourceLimiter(writing, metrics_label="p2p-disk-limiter")
         self.most = comms + disk - flying - writing
-        self.room = Room(self.most, pressure(plugin.worker))
+        self.room = MemoryBudget(self.most, pressure(plugin.worker))
 
 
 _buffers: weakref.WeakKeyDictionary[Any, _Buffers] = weakref.WeakKeyDictionary()
@@ -169,13 +169,13 @@ class Run(ArrayRechunkRun):
     ----------
     spec : Spec
         The shuffle.
-    room : Room
+    room : MemoryBudget
         Budget for shards in memory.
     **environment
         Parameters of the base class.
     """
 
-    def __init__(self, spec: "Spec", room: Room, **environment: Any) -> None:
+    def __init__(self, spec: "Spec", room: MemoryBudget, **environment: Any) -> None:
         super().__init__(old=(), new=(), **environment)
         self._folder = Path(environment["directory"])
         if environment["disk"]:
@@ -400,7 +400,7 @@ class Spec(ArrayRechunkSpec):
         try:
             return Run(
                 self,
-                buffers.room if self.disk else Room(1 << 62),
+                buffers.room if self.disk else MemoryBudget(1 << 62),
                 worker_for=worker_for,
                 id=self.id,
                 run_id=run_id,

@@ -590,17 +590,18 @@ class Product:
 
     def in_sources(self, strides: Ints) -> tuple[Ints, Ints]:
         """Starts and strides of all copies in the sources, whose strides have a row per copy."""
-        tables = [(t.source_starts, t.source_steps, t.source_dims) for t in self.tables]
-        return self._places(tables, firsts(self.exchange.source_dims), strides)
+        return self._places("source", firsts(self.exchange.source_dims), strides)
 
     def in_targets(self, strides: Ints) -> tuple[Ints, Ints]:
         """Starts and strides of all copies in the targets, whose strides have a row per copy."""
-        tables = [(t.target_starts, t.target_steps, t.target_dims) for t in self.tables]
-        return self._places(tables, firsts(self.exchange.target_dims), strides)
+        return self._places("target", firsts(self.exchange.target_dims), strides)
 
-    def _places(self, tables: list[Any], begins: list[int], strides: Ints) -> tuple[Ints, Ints]:
+    def _places(self, side: str, begins: list[int], strides: Ints) -> tuple[Ints, Ints]:
         starts, found = np.zeros(len(self.which), np.int64), []
-        for (places, steps, dims), i, d in zip(tables, self.chosen, begins, strict=True):
+        for table, i, d in zip(self.tables, self.chosen, begins, strict=True):
+            places, steps, dims = (
+                getattr(table, f"{side}_{n}") for n in ("starts", "steps", "dims")
+            )
             starts += (places[i] * strides[:, d : d + places.shape[1]]).sum(axis=1)
             found.append(steps[i] * strides[:, np.array(dims) + d])
         return starts, np.concatenate(found, axis=1)

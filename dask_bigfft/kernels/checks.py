@@ -34,12 +34,11 @@ and Jha, IEEE Trans. Computers 43, 1994.
 Imports `decomposition`, `errors`, `events` and this room.
 """
 
-import functools
 import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from operator import mul
 from typing import Any, NamedTuple, TypeVar
 
@@ -228,6 +227,7 @@ class PhaseFactors(NamedTuple):
     sign: int
 
 
+@partial(compiled, fastmath=FAST)
 def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
     """Sums of a line with two sets of weights, and its energy."""
     s, t, e = x.dtype.type(0), x.dtype.type(0), x.dtype.type(0)
@@ -239,6 +239,7 @@ def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
     return s, t, e
 
 
+@partial(compiled, fastmath=FAST)
 def _weighed_dots(x, at, step, n, a, b):  # type: ignore[no-untyped-def]
     """The same of four lines, and the energy of all: each value and each weight is loaded once."""
     # Places are unsigned: numba tests signed ones for being negative at every access.
@@ -258,10 +259,6 @@ def _weighed_dots(x, at, step, n, a, b):  # type: ignore[no-untyped-def]
         t3 += v * r
         e += (k * k + m * m) + (o * o + r * r)
     return (s0, s1, s2, s3), (t0, t1, t2, t3), e
-
-
-_fast_weighed_dot = compiled(_weighed_dot, fastmath=FAST)
-_fast_weighed_dots = compiled(_weighed_dots, fastmath=FAST)
 
 
 @compiled
@@ -293,7 +290,7 @@ def _sum_of_rows(x, rows, a, b, one, other):  # type: ignore[no-untyped-def]
         u, v, n = one[low:high], other[low:high], high - low
         for j in range(0, done, 4):
             at, step = np.uintp(j) * np.uintp(width) + np.uintp(low), np.uintp(width)
-            s, t, e = _fast_weighed_dots(x, at, step, n, u, v)
+            s, t, e = _weighed_dots(x, at, step, n, u, v)
             for i in range(4):
                 re += float(a[j + i]) * float(s[i])
                 im += float(a[j + i]) * float(t[i])
@@ -302,7 +299,7 @@ def _sum_of_rows(x, rows, a, b, one, other):  # type: ignore[no-untyped-def]
                     im += float(b[j + i]) * float(s[i])
             total += e
         for j in range(done, rows):
-            s1, t1, e = _fast_weighed_dot(x[j * width + low : j * width + high], u, v)
+            s1, t1, e = _weighed_dot(x[j * width + low : j * width + high], u, v)
             re += float(a[j]) * float(s1)
             im += float(a[j]) * float(t1)
             if len(b):
@@ -329,7 +326,7 @@ def _sum_of_twiddled(x, a, outer, inner, rest, coarse, fine, shift, mask):  # ty
             other[2 * j], other[2 * j + 1] = w.imag, w.real
         for i in range(len(outer)):
             start, stop = 2 * i * width, min(2 * (i + 1) * width, 2 * n)
-            s, t, e = _fast_weighed_dot(x[o, start:stop], one, other)
+            s, t, e = _weighed_dot(x[o, start:stop], one, other)
             place = r * i * width
             along += outer[i] * coarse[place >> shift] * fine[place & mask] * complex(s, t)
             total += e
@@ -451,18 +448,15 @@ class TileSums(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _eps(dtype: np.dtype[Any]) -> float:
-    return max(float(np.finfo(dtype).eps), float(np.finfo(np.float64).eps))
-
-
-@lru_cache(maxsize=8)
-def _tiny(dtype: np.dtype[Any]) -> float:
-    return max(float(np.finfo(dtype).tiny), float(np.finfo(np.float64).tiny))
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Rounding error and least normal number of sums in double precision at best."""
+    found, wide = np.finfo(dtype), np.finfo(np.float64)
+    return max(float(found.eps), float(wide.eps)), max(float(found.tiny), float(wide.tiny))
 
 
 def _lost(values: Array) -> float:
     """What the squares of values may lack, since they lose digits below the least normal number."""
-    return SQUARES * values.size * _tiny(values.dtype)
+    return SQUARES * values.size * _limits(values.dtype)[1]
 
 
 class Unmatched(Exception):
@@ -545,7 +539,7 @@ class Verification:
         """Return the block after the round on the CPU; `view_of` returns it before, each time."""
         if not self.facts.keeps_energy:
             return self._twice(lambda: self._plain(view_of()), exact=True)
-        executor = functools.partial(CheckedExecutor, check=self)
+        executor = partial(CheckedExecutor, check=self)
         with np.errstate(over="ignore", invalid="ignore"):
             return self._reported(self._done(view_of(), executor))
 
@@ -655,7 +649,7 @@ class Verification:
             checksum, total = self._summed(result, False, dim, part)
         facts, error = self.facts, self._error
         if error is None:
-            error = self._error = _eps(result.dtype) * facts.digits
+            error = self._error = _limits(result.dtype)[0] * facts.digits
         found, gain = _weighed(result, facts.halves, total), facts.gain
         more = _lost(result)
         if not abs(found - gain * seen) <= error * gain * whole + gain * lost + more:
@@ -790,13 +784,13 @@ class CheckedExecutor(CPUExecutor):
     Parameters
     ----------
     round_, block, source, out, library, filters
-        As `CPUExecutor` takes them.
+        As `CPUExecutor` takes them, in this order.
     check : Verification
         The sums.
     """
 
     def __init__(self, *what: Any, check: Verification) -> None:
-        super().__init__(*what, checked=True)
+        super().__init__(*what, True)
         self.check = check
         self.source.weigh = check.mode == "energy"
         # Dimensions in another order, as it is in rounds that are one complex FFT.
@@ -807,7 +801,7 @@ class CheckedExecutor(CPUExecutor):
         for part, tile in self.take(cuts):
             again = self.take(None if part is None else [part])
             tiles = itertools.chain([(part, tile)], again)
-            self.check.repeated(functools.partial(self._checked, tiles))
+            self.check.repeated(partial(self._checked, tiles))
 
     def _checked(self, tiles: Iterator[tuple[slice | None, Array]]) -> None:
         (part, tile), check, weigh = next(tiles), self.check, self.check.mode == "energy"
@@ -831,14 +825,12 @@ FACTOR = 2 * 0x5851F42D4C957F2D % _MODULUS
 LENGTH = 0x9E3779B97F4A7C15
 
 
-def _sum_of(words, factor):  # type: ignore[no-untyped-def]
+@compiled
+def _weighted(words, factor):  # type: ignore[no-untyped-def]
     total, weight = np.uint64(0), np.uint64(1)
     for i in range(len(words)):
         total += np.uint64(words[i]) * (weight + np.uint64(i + 1) * factor)
     return total
-
-
-_weighted = compiled(_sum_of)
 
 
 def checksum(values: Array) -> int:

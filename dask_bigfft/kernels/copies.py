@@ -61,6 +61,12 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(types.intp), codegen
 
 
+@partial(inner, inline="always")
+def _memory_from(address, like):  # type: ignore[no-untyped-def]
+    """Memory from an address on, as values like those of an array."""
+    return carray(_pointer(address), (1 << 62,), like.dtype)  # type: ignore[call-arg, unused-ignore]
+
+
 @inner
 def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
     """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
@@ -231,21 +237,8 @@ def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
         # Right of the rectangle that is done, and below it.
         first = m_done if i0 + ni <= n_done else 0
         for j0 in range(first, m, TILE):
-            mj = min(TILE, m - j0)
-            _tile(
-                source,
-                target,
-                buffer,
-                s0 + i0 * sn + j0 * sm,
-                t0 + i0 * tn + j0 * tm,
-                ni,
-                sn,
-                tn,
-                mj,
-                sm,
-                tm,
-                conjugate,
-            )
+            mj, s, t = min(TILE, m - j0), s0 + i0 * sn + j0 * sm, t0 + i0 * tn + j0 * tm
+            _tile(source, target, buffer, s, t, ni, sn, tn, mj, sm, tm, conjugate)
 
 
 @inner
@@ -259,25 +252,13 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _copy_planes(  # type: ignore[no-untyped-def]
-    source,
-    target,
-    buffer,
-    index,
-    count,
-    source_step,
-    target_step,
-    used,
-    s_at,
-    t_at,
-    conjugate,
-    weigh,
-):
+def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate, weigh):  # type: ignore[no-untyped-def]
     """Copy plane after plane: the target runs along the last dimension of each.
 
     Return their energy if asked, or -1 where they are transposed: that waits for instructions and
     not for memory, so that weighing what has been copied takes less.
     """
+    index, count, source_step, target_step = dims
     last, total = used - 1, 0.0
     other = _densest(used, count, source_step)
     straight = other == last
@@ -338,7 +319,7 @@ def copy_rows(  # type: ignore[no-untyped-def]
 
     Return the energy of what is copied if asked, and -1 where it has not been weighed.
     """
-    huge, total, weighed = 1 << 62, 0.0, weigh is not None
+    total, weighed = 0.0, weigh is not None
     count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     buffer = np.empty((TILE, TILE), target_like.dtype)
@@ -361,29 +342,11 @@ def copy_rows(  # type: ignore[no-untyped-def]
         for d in range(used):
             s_low += min(0, (count[d] - 1) * source_step[d])
             t_low += min(0, (count[d] - 1) * target_step[d])
-        source = carray(
-            _pointer(row[0] + s_low * source_like.itemsize),  # type: ignore[call-arg, unused-ignore]
-            (huge,),
-            source_like.dtype,
-        )
-        target = carray(
-            _pointer(row[1] + t_low * target_like.itemsize),  # type: ignore[call-arg, unused-ignore]
-            (huge,),
-            target_like.dtype,
-        )
+        source = _memory_from(row[0] + s_low * source_like.itemsize, source_like)
+        target = _memory_from(row[1] + t_low * target_like.itemsize, target_like)
+        dims_of = index, count, source_step, target_step
         found = _copy_planes(
-            source,
-            target,
-            buffer,
-            index,
-            count,
-            source_step,
-            target_step,
-            used,
-            -s_low,
-            -t_low,
-            conjugate,
-            weigh,
+            source, target, buffer, dims_of, used, -s_low, -t_low, conjugate, weigh
         )
         if found < 0:
             weighed = False

@@ -18,9 +18,10 @@ of a row follow from that value alone.
 Imports `decomposition`, `errors`, `events`, `memory` and this room.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import mul
 from typing import Any
@@ -30,7 +31,7 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import ROW_BYTES, AxisLayout, Layout, tile_bytes_of, tiling
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
+from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
@@ -67,68 +68,52 @@ def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
 Divided = tuple[Call, Divisor | None]
 
 
-@dataclass(frozen=True)
 class Calls:
     """The calls that a round makes for each tile, in their order, and what follows from them.
-
-    Parameters
-    ----------
-    r2c, c2c, c2r : tuple of (Call, Divisor or None)
-        FFTs that take real values, of complex ones, and that give real values.
-    dims : tuple of int
-        The dimension of every step's digit.
-    begins_with_ffts : bool
-        Whether the first thing to be done is one call of the library, for all axes.
-    begins_with_r2c : bool
-        Whether the first thing to be done is one FFT of real values.
-    one_call : bool
-        Whether one call, of whatever kind, is all that is to be done.
-    """
-
-    r2c: tuple[Divided, ...]
-    c2c: tuple[Divided, ...]
-    c2r: tuple[Divided, ...]
-    dims: tuple[int, ...]
-    begins_with_ffts: bool
-    begins_with_r2c: bool
-    one_call: bool
-
-
-@lru_cache(maxsize=256)
-def calls_of(round_: Round) -> Calls:
-    """Return what a round asks of an FFT library.
 
     Raises
     ------
     KernelError
         If the digit of a step is not the last group of its axis.
     """
-    steps = round_.steps
-    for step in steps:
-        if round_.source.axes[step.axis].groups[-1].digits != (step.source,):
-            raise KernelError("the digit of a step must be the last group of its axis")
-    dims = tuple(round_.dim(step) for step in steps)
-    pairs = list(zip(steps, dims, strict=True))
-    by_sign: dict[int, list[_Pair]] = {}
-    for step, dim in pairs:
-        if step.kind == "c2c":
-            by_sign.setdefault(step.sign, []).append((step, dim))
-    r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in pairs if pair[0].kind == "r2c")
-    c2c = tuple(_call(batch) for batch in by_sign.values())
-    c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
-    kinds = [step.kind for step in steps]
-    begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
-    begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
-    whole = all(map(_alike, steps)) and all(left is None for _, left in (*r2c, *c2c, *c2r))
-    return Calls(
-        r2c,
-        c2c,
-        c2r,
-        dims,
-        begins_with_ffts,
-        kinds.count("r2c") == 1,
-        whole and len(r2c) + len(c2c) + len(c2r) == 1,
-    )
+
+    def __init__(self, round_: Round) -> None:
+        steps = round_.steps
+        for step in steps:
+            if round_.source.axes[step.axis].groups[-1].digits != (step.source,):
+                raise KernelError("the digit of a step must be the last group of its axis")
+        #: The dimension of every step's digit.
+        self.dims = tuple(round_.dim(step) for step in steps)
+        pairs = list(zip(steps, self.dims, strict=True))
+        by_sign: dict[int, list[_Pair]] = {}
+        for step, dim in pairs:
+            if step.kind == "c2c":
+                by_sign.setdefault(step.sign, []).append((step, dim))
+        real = [pair for pair in pairs if pair[0].kind == "r2c"]
+        #: FFTs that take real values, of complex ones, and that give real values.
+        self.r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in real)
+        self.c2c = tuple(_call(batch) for batch in by_sign.values())
+        self.c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
+        begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
+        #: Whether the first thing to be done is one call of the library, for all axes.
+        self.begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
+        #: Whether the first thing to be done is one FFT of real values.
+        self.begins_with_r2c = len(real) == 1
+        every = (*self.r2c, *self.c2c, *self.c2r)
+        #: Whether one call, of whatever kind, is all that is to be done.
+        self.one_call = (
+            len(every) == 1 and all(map(_alike, steps)) and all(left is None for _, left in every)
+        )
+
+    def reordered(self, order: tuple[int, ...]) -> "Calls":
+        """Return one complex FFT on dimensions in another order."""
+        found, ((call, left),) = copy.copy(self), self.c2c
+        found.dims = tuple(map(order.index, self.dims))
+        found.c2c = ((call._replace(dims=tuple(map(order.index, call.dims))), left),)
+        return found
+
+
+calls_of = lru_cache(maxsize=256)(Calls)
 
 
 def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
@@ -222,21 +207,18 @@ class Factors:
 class Work:
     """A step that is more than an FFT, on one block.
 
-    Its dimension, and what follows from its axis' other digits, where the step makes use of it.
+    Its dimension, and tables of what follows from its axis' other digits: for the chirps "in" and
+    "out", the "twiddle" and the "spectrum" of a filter, where the step makes use of them.
     """
 
     step: Step
     dim: int
-    index_in: Factors | None
-    index_twiddle: Factors | None
-    index_out: Factors | None
-    spectrum: Factors | None
+    tables: Mapping[str, Factors]
 
     def within(self, dim: int, part: slice) -> "Work":
         """The step on a tile cut along a dimension."""
-        tables = self.index_in, self.index_twiddle, self.index_out, self.spectrum
-        inside = [None if table is None else table.within(dim, part) for table in tables]
-        return Work(self.step, self.dim, *inside)
+        tables = {name: table.within(dim, part) for name, table in self.tables.items()}
+        return Work(self.step, self.dim, tables)
 
 
 def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) -> list[Work]:
@@ -254,19 +236,17 @@ def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]
         if _alike(step):
             continue
         before, after = round_.source.axes[step.axis], round_.target.axes[step.axis]
-        last = len(before.groups) - 1
-        i = block[step.axis]
-        place = (before.shape(i)[:last], dim - last)
-        spectrum = index_in = index_twiddle = index_out = None
+        last, i, made = len(before.groups) - 1, block[step.axis], dict[str, Array]()
         if step.convolve is not None:
-            spectrum = Factors(filters[step.axis].reshape(-1, step.length), *place)
+            made["spectrum"] = filters[step.axis].reshape(-1, step.length)
         if step.chirp_in is not None:
-            index_in = Factors(axis_index(before, i, step.source.stage, last), *place)
+            made["in"] = axis_index(before, i, step.source.stage, last)
         if step.twiddle is not None:
-            index_twiddle = Factors(axis_index(after, i, step.target.stage - 1, last), *place)
+            made["twiddle"] = axis_index(after, i, step.target.stage - 1, last)
         if step.chirp_out is not None:
-            index_out = Factors(axis_index(after, i, step.target.stage, last), *place)
-        found.append(Work(step, dim, index_in, index_twiddle, index_out, spectrum))
+            made["out"] = axis_index(after, i, step.target.stage, last)
+        place = (before.shape(i)[:last], dim - last)
+        found.append(Work(step, dim, {name: Factors(t, *place) for name, t in made.items()}))
     return found
 
 
@@ -288,12 +268,16 @@ def _rows(tile: Array, dim: int) -> Array:
     return rows
 
 
-def _multiply_chirp(
-    tile: Array, work: Work, index: Factors | None, stride: int, chirp: Chirp, divisor: Divisor
-) -> None:
-    assert index is not None
+def _multiply_chirp(tile: Array, work: Work, name: str) -> None:
+    """Multiply with the chirp "in" or "out", which divides for the FFT, where the step has it."""
+    step, divisor = work.step, Divisor()
+    chirp, stride = step.chirp_in, step.source.stride
+    if name == "out":
+        chirp, stride, divisor = step.chirp_out, step.target.stride, step.divisor
+    if chirp is None or step.kind != "c2c":
+        return
     rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
-    places = index.table * chirp.step + chirp.offset
+    places = work.tables[name].table * chirp.step + chirp.offset
     along = stride * chirp.step
     multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
 
@@ -304,18 +288,17 @@ def _multiply(
     """Filter (and transform back) and twiddle; return the energy if the twiddles find it."""
     energy: float | None = None
     step, sign = work.step, work.step.sign
-    if work.spectrum is not None:
-        rows, table = _rows(tile, work.dim), work.spectrum.table
+    if step.convolve is not None:
+        rows, table = _rows(tile, work.dim), work.tables["spectrum"].table
         batch = rows.reshape(-1, *table.shape, rows.shape[2])
         batch *= table[:, :, None]
         tile = library.c2c(tile, (work.dim,), -sign)
         sign = -sign
     if step.twiddle is not None:
         rows = _rows(tile, work.dim)
-        assert work.index_twiddle is not None
         scale = factor(step.divisor, tile.dtype)
         with measured("twiddle", tile.nbytes):
-            index = work.index_twiddle.rows(len(rows))
+            index = work.tables["twiddle"].rows(len(rows))
             energy = twiddle(rows, index, step.twiddle, sign, scale, weigh)
     return tile, energy
 
@@ -359,9 +342,7 @@ def transform_tile(
         tile = np.ascontiguousarray(tile) if half is None else half
         _divide(tile, left)
     for work in works:
-        if (step := work.step).kind == "c2c" and step.chirp_in is not None:
-            stride = step.source.stride
-            _multiply_chirp(tile, work, work.index_in, stride, step.chirp_in, Divisor())
+        _multiply_chirp(tile, work, "in")
     for call, left in calls.c2c:
         tile = library.run(call, tile, place)
         _divide(tile, left)
@@ -370,9 +351,8 @@ def transform_tile(
         if work.step.kind != "c2r":
             tile, energy = _multiply(tile, work, library, weigh and work is works[-1])
     for work in works:
-        if (step := work.step).kind == "c2c" and step.chirp_out is not None:
-            energy, stride = None, step.target.stride
-            _multiply_chirp(tile, work, work.index_out, stride, step.chirp_out, step.divisor)
+        energy = None if work.step.chirp_out is not None else energy
+        _multiply_chirp(tile, work, "out")
     for call, left in calls.c2r:
         energy, real = None, _room(tile, call, out, dense=False)
         tile = library.run(call, tile, real)
@@ -441,18 +421,16 @@ class CPUExecutor:
         one = self.library.supports_out and calls.one_call and not self.rolls and len(calls.c2c)
         if not one or self.cut is not None or not self.source.in_place or order == self.order:
             return
-        dims = tuple(map(order.index, calls.dims))
-        shape, size = tuple(out.shape[dim] for dim in order), tile_bytes_of(self.library.beside)
-        if tiling(shape, set(dims), out.nbytes, size, ROW_BYTES, size) is None:
+        moved, shape = calls.reordered(order), tuple(out.shape[dim] for dim in order)
+        size = tile_bytes_of(self.library.beside)
+        if tiling(shape, set(moved.dims), out.nbytes, size, ROW_BYTES, size) is None:
             return
         weigh = self.source.weigh
         self.source, self.order = self.source.transposed(order), order
         self.source.weigh = weigh
         assert self.source.array is not None
         self.out = self.source.array
-        ((call, left),) = calls.c2c
-        c2c = ((call._replace(dims=tuple(map(order.index, call.dims))), left),)
-        self.calls = replace(calls, dims=dims, c2c=c2c)
+        self.calls = moved
 
     def _choose_way(self) -> None:
         """Decide where tiles are cut, and whether the library reads and writes in place."""

@@ -205,8 +205,8 @@ def multiply_chirp(
         squared = int(mulmod(by, by, modulus))
         step = (2 * mulmod(n, by, modulus) + squared) % modulus
         square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
-        inside = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
-        by_place = square, step, 2 * squared % modulus, inside
+        counts = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
+        by_place = square, step, 2 * squared % modulus, counts
         _chirp_rows(batches, *by_place, *phase_tables(modulus, sign), modulus, float(factor))
         return
     factor = factor * (1, 1j, -1, -1j)[turns % 4]

@@ -26,7 +26,7 @@ from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_ch
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.front import applied, by_block
-from dask_bigfft.kernels.cosines import (
+from dask_bigfft.kernels.twiddle import (
     after_points,
     before_points,
     divisor_of,
@@ -34,7 +34,7 @@ from dask_bigfft.kernels.cosines import (
     ends_scaled,
     in_parts,
 )
-from dask_bigfft.kernels.loop import factor as scale_of
+from dask_bigfft.kernels.twiddle import factor as scale_of
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
 from dask_bigfft.planner.plan import ShiftPlan
 from dask_bigfft.planning.arguments import (

@@ -23,8 +23,7 @@ from scipy.optimize import nnls
 from dask_bigfft import fft
 from dask_bigfft.front import plan
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.kernels.libraries import get_library
-from dask_bigfft.kernels.wisdom import measured_rates
+from dask_bigfft.kernels.libraries import get_library, measured_rates
 from dask_bigfft.memory.pages import Buffer, touch
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile

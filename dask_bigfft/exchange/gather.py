@@ -3,56 +3,208 @@
 Imports `gpu`, `kernels` and this room.
 """
 
+import functools
+import itertools
 import math
-from collections.abc import Callable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.errors import refuse
+from dask_bigfft.events import emit, measured
 from dask_bigfft.exchange.parts import windowed
-from dask_bigfft.exchange.product import Block, Product, products_of
-from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.exchange.tables import Choice, table_for
-from dask_bigfft.gpu.on_gpu import as_block, is_on_gpu
+from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, PieceTable, Product
+from dask_bigfft.gpu.on_gpu import Gpus, Segment, as_block, gpus, is_on_gpu
 from dask_bigfft.kernels.composite import Windowed
-from dask_bigfft.kernels.copies import Segments, regular_strides
-from dask_bigfft.kernels.views import BlockView
+from dask_bigfft.kernels.copies import CopyTable, Segments, regular_strides, strided_view
+from dask_bigfft.kernels.views import BlockView, prefault
+from dask_bigfft.memory import lend
+from dask_bigfft.planner.profile import DEFAULT, Profile
+
+Transport = Literal["host", "staged", "swap", "kernel"]
+TRANSPORTS: tuple[Transport, ...] = ("host", "staged", "swap", "kernel")
+
+#: Transport from the first GPU to the second.
+Choice = Callable[[int, int], Transport]
+
+#: From this ratio of link speed to bus speed on, `kernel` is faster than `swap` (two H200: a ratio
+#: of 6, and 0.6 to 0.8 of the time).
+LINK = 2
+
+#: Held while a message is on its way, so that a GPU has buffers for one message at a time.
+_sending = threading.Lock()
+
+
+def transport_of(profile: Profile, found: Gpus, source: int, target: int) -> Transport:
+    """Return the transport from one GPU to another that suits the measured speeds."""
+    there, back = found.reaches(target, source), found.reaches(source, target)
+    if not (there and back):
+        return "staged" if there or back else "host"
+    speed, known = profile.peer(source, target), profile.devices
+    if speed is None or not known:
+        return "swap"
+    bus = min(known[min(gpu, len(known) - 1)].h2d for gpu in (source, target))
+    if speed < bus / 2:
+        return "host"
+    return "kernel" if speed > LINK * bus else "swap"
+
+
+class GpuTable:
+    """Strided copies into a new array on a GPU, collected as a `CopyTable` does on the host.
+
+    Parameters
+    ----------
+    home : int
+        GPU of the new array.
+    shape, dtype
+        Of the new array, `target`.
+    choice : callable
+        Transport from another GPU.
+    zeros : bool
+        Whether the new array begins as zeros.
+    """
+
+    def __init__(
+        self,
+        home: int,
+        shape: int | tuple[int, ...],
+        dtype: np.dtype[Any],
+        choice: Choice,
+        zeros: bool = False,
+    ) -> None:
+        self.home, self.choice, self._gpus = home, choice, gpus()
+        self.target = self._gpus.empty(home, shape, dtype, zeros)
+        self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
+
+    def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
+        """Add many strided copies; `which` names the source of each."""
+        by_source = [
+            self._segments.setdefault((self._gpus.home(source), source.dtype), [])
+            for source in sources
+        ]
+        columns = (
+            which,
+            rows.counts,
+            rows.source_starts,
+            rows.source_strides,
+            rows.target_starts,
+            rows.target_strides,
+        )
+        view = self._gpus.view
+        for i, counts, *places in zip(*(column.tolist() for column in columns), strict=True):
+            values = view(sources[i], places[0], counts, places[1])
+            target = view(self.target, places[2], counts, places[3])
+            by_source[i].append((values, target, rows.conjugate))
+
+    def run(self, weigh: bool = False) -> None:
+        """Do the copies, and wait for them: other threads use streams of their own."""
+        near: list[Segment] = []
+        for (gpu, dtype), segments in self._segments.items():
+            choice = "kernel" if gpu == self.home else self.choice(gpu, self.home)
+            by_host = choice == "host" or (choice == "staged" and gpu < self.home)
+            kept = packed_dtype(dtype, self.target.dtype)
+            size = sum(values.size for values, _, _ in segments)
+            if choice == "kernel":
+                near += segments
+            else:
+                self._send(gpu, segments, size, kept, by_host)
+            if gpu != self.home:
+                nbytes = (1 + by_host) * size * kept.itemsize
+                emit("peer_host" if by_host else "peer_direct", nbytes=nbytes, seconds=0.0)
+                emit("device_memory", device=self.home, nbytes=self._gpus.most(self.home))
+        self._gpus.copy(self.home, near)
+
+    def _send(
+        self, source: int, segments: list[Segment], size: int, dtype: np.dtype[Any], by_host: bool
+    ) -> None:
+        """Pack segments of another GPU into one message, send it and copy it into place."""
+        found = self._gpus
+        with _sending:
+            packed, arrived = (found.empty(gpu, size, dtype) for gpu in (source, self.home))
+            for gpu in (source, self.home):
+                emit("device_memory", device=gpu, nbytes=found.most(gpu))
+            pairs = list(zip(segments, _dense(packed, segments), strict=True))
+            found.copy(source, [(values, part, False) for (values, _, _), part in pairs])
+            found.send(source, packed, self.home, arrived, by_host)
+            pairs = list(zip(segments, _dense(arrived, segments), strict=True))
+            found.copy(self.home, [(part, place, turned) for (_, place, turned), part in pairs])
+
+
+def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
+    """Return the parts of a buffer in which segments lie one after the other."""
+    shapes = [values.shape for values, _, _ in segments]
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    starts = itertools.accumulate(sizes, initial=0)
+    return [buffer[a : a + n].reshape(s) for a, n, s in zip(starts, sizes, shapes, strict=False)]
+
+
+Table = CopyTable | GpuTable
+
+
+def table_for(
+    like: Any,
+    shape: int | tuple[int, ...],
+    dtype: np.dtype[Any],
+    home: int | None = None,
+    choice: Choice | None = None,
+    zeros: bool = False,
+) -> Any:
+    """Return an empty table of copies into a new array, on the GPU `home` or beside `like`."""
+    if home is None and not is_on_gpu(like):
+        return CopyTable(lend(shape, dtype))
+    if choice is None:
+        choice = functools.partial(transport_of, DEFAULT, gpus())
+    return GpuTable(gpus().home(like) if home is None else home, shape, dtype, choice, zeros)
+
 
 Array = npt.NDArray[Any]
 
 
-class _Shards:
-    """The shards of a product: a `SegmentTable`."""
+class SegmentTable:
+    """Segments that fill a part of a block: the shards of a product, in source blocks or packed.
+
+    Parameters
+    ----------
+    product : Product
+        The copies.
+    source_of : callable
+        Source block of a block index, or its packed shard.
+    used : dict, optional
+        Of packed shards, how much of each is taken by products before this one.
+    """
 
     def __init__(
-        self,
-        exchange: ExchangeMap,
-        product: Product,
-        source_of: Callable[[Block], Any],
-        used: dict[Block, int] | None,
+        self, product: Product, source_of: Callable[[Block], Any], used: dict[Block, int] | None
     ) -> None:
-        self.product, self.which, self.size = product, product.which, product.size
+        #: Number of the source of each segment, and of values in all of them.
+        self.which, self.size = product.which, product.size
+        self.product = product
         self.sources = [_readable(source_of(index)) for index in product.blocks]
-        self._exchange, self._used = exchange, used
-        if used is not None:
-            self._packed = product.in_packed(used)
+        #: Starts and strides of all copies in packed shards.
+        self._packed = None if used is None else in_bytes(product, self.sources, used)
 
     def divides(self, dim: int) -> bool:
         """Return whether every shard is one run along a dimension of the block."""
-        return self.product.along(*self._exchange.axis_dim(dim)) >= 0
+        return self.product.along(dim) >= 0
 
     def segments(self, strides: tuple[int, ...], dim: int | None) -> Segments:
         """Return the copies into a block with these strides, to be cut along `dim` if given."""
-        cut = None if dim is None else self._exchange.axis_dim(dim)
-        if self._used is None:
+        if self._packed is None:
             found = tuple(source.strides for source in self.sources)
-            return self.product.gathered(self._exchange, found, strides, cut)
-        sizes = np.array([source.itemsize for source in self.sources], np.int64)[self.which]
-        starts, steps = self._packed
-        places = starts * sizes, steps * sizes[:, None]
-        return self.product.rows(self._exchange, places, strides, cut)
+            return self.product.gathered(found, strides, dim)
+        return self.product.rows(self._packed, strides, dim)
+
+
+def in_bytes(product: Product, shards: Sequence[Any], used: dict[Block, int]) -> tuple[Ints, Ints]:
+    """Return starts and strides of all copies in packed shards, in bytes."""
+    starts, steps = product.in_packed(used)
+    sizes = np.array([shard.itemsize for shard in shards], np.int64)[product.which]
+    return starts * sizes, steps * sizes[:, None]
 
 
 def _readable(values: Any) -> Any:
@@ -92,8 +244,7 @@ def view_of(
     """
     used: dict[Block, int] | None = {} if packed else None
     tables = [
-        _Shards(exchange, product, source_of, used)
-        for product in products_of(exchange, block, packed)
+        SegmentTable(product, source_of, used) for product in exchange.products(block, packed)
     ]
     sources = [source for table in tables for source in table.sources]
     on_gpu = [is_on_gpu(source) for source in sources]
@@ -123,3 +274,175 @@ def view_of(
         found = BlockView.of(array, owned=True)
         found.on_gpu = is_on_gpu(array)
     return found
+
+
+class Arriving:
+    """A block whose shards arrive a few at a time, in any order.
+
+    Parameters
+    ----------
+    exchange : ExchangeMap
+        The shards.
+    block : tuple of int
+        Which target block.
+    shape, dtype
+        Of the target block.
+    shard_dtype
+        Of the packed shards, in which mirrored copies are conjugated already.
+
+    Attributes
+    ----------
+    values : ndarray
+        The block; what no shard covers is 0.
+    """
+
+    def __init__(
+        self,
+        exchange: ExchangeMap,
+        block: Block,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        shard_dtype: np.dtype[Any],
+    ) -> None:
+        self.values = fresh_block(exchange, block, shape, dtype)
+        used: dict[Block, int] = {}
+        self._copies = []
+        for product in exchange.products(block, packed=True):
+            starts, steps = product.in_packed(used)
+            places = starts * shard_dtype.itemsize, steps * shard_dtype.itemsize
+            self._copies.append((product, product.rows(places, self.values.strides, None)))
+
+    def take(self, shards: Mapping[Block, Array]) -> None:
+        """Copy shards to their places; several threads may do so at a time, each with others."""
+        table = CopyTable(self.values)
+        for product, rows in self._copies:
+            found = {i: shards[block] for i, block in enumerate(product.blocks) if block in shards}
+            numbers = np.array(list(found), np.int64)
+            mine = np.flatnonzero(np.isin(product.which, numbers))
+            if len(mine):
+                which = np.searchsorted(numbers, product.which[mine])
+                table.extend(list(found.values()), which, rows.taken(mine))
+        with measured("gather", sum(shard.nbytes for shard in shards.values())):
+            table.run()
+
+
+def fresh_block(
+    exchange: ExchangeMap, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """Return memory for a target block, 0 where there are places that no source covers."""
+    values = prefault(lend(shape, dtype))
+    if sum(product.size for product in exchange.products(block, packed=True)) < values.size:
+        values.fill(0)
+    return values
+
+
+Region = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Which values of an axis a copy takes, as runs of neighbours, and where these go.
+
+    Parameters
+    ----------
+    begins : list of int
+        First value of each run.
+    places : list of int
+        Where each goes, in bytes.
+    width, stride : int
+        Values of a run, and bytes from one to the next where they go.
+    """
+
+    begins: list[int]
+    places: list[int]
+    width: int
+    stride: int
+
+
+def shard_regions(
+    exchange: ExchangeMap, block: Block, packed: Mapping[Block, Array]
+) -> Iterator[tuple[Region, Array]]:
+    """Give the regions of the stored array that a target block is made of, and where each goes.
+
+    Parameters
+    ----------
+    exchange : ExchangeMap
+        The shards; each axis of a source block is one dimension, and nothing is mirrored.
+    block : tuple of int
+        Which target block.
+    packed : mapping of block to ndarray
+        Memory for what each source block gives.
+
+    Yields
+    ------
+    region, place
+        Slices of the stored array, and an array of that shape in `packed`.
+    """
+    used: dict[Block, int] = {}
+    for product in exchange.products(block, packed=True):
+        shards = [packed[index] for index in product.blocks]
+        memory = (shards[i] for i in product.which.tolist())
+        yield from _regions(product, memory, *in_bytes(product, shards, used))
+
+
+def block_regions(
+    exchange: ExchangeMap, block: Block, values: Array
+) -> Iterator[tuple[Region, Array]]:
+    """Give the regions that a target block is made of, and where each goes in the block itself.
+
+    Parameters
+    ----------
+    exchange, block
+        As `shard_regions` takes them.
+    values : ndarray
+        The block.
+
+    Yields
+    ------
+    region, place
+        Slices of the stored array, and an array of that shape in `values`.
+    """
+    for product in exchange.products(block, packed=True):
+        strides = np.array([values.strides] * len(product.which), np.int64)
+        yield from _regions(product, itertools.repeat(values), *product.in_targets(strides))
+
+
+def _regions(
+    product: Product, memory: Iterable[Array], starts: Ints, steps: Ints
+) -> Iterator[tuple[Region, Array]]:
+    """Boxes of the stored array that each copy takes, and where they go in its memory."""
+    for copy, (values, start) in enumerate(zip(memory, starts.tolist(), strict=False)):
+        source, axes, first = product.blocks[product.which[copy]], [], 0
+        for a, (table, chosen) in enumerate(zip(product.tables, product.chosen, strict=True)):
+            origin, last = product.exchange.source.axes[a].groups[0].bounds[source[a]], first
+            first += len(table.source_dims)
+            strides = steps[copy, last:first].tolist()
+            axes.append(_runs(table, int(chosen[copy]), origin, strides, values.itemsize))
+        widths, strides = [axis.width for axis in axes], [axis.stride for axis in axes]
+        for index in np.ndindex(*(len(axis.begins) for axis in axes)):
+            pairs = list(zip(axes, index, strict=True))
+            lows = [axis.begins[i] for axis, i in pairs]
+            region = tuple(slice(low, low + n) for low, n in zip(lows, widths, strict=True))
+            place = start + sum(axis.places[i] for axis, i in pairs)
+            yield region, strided_view(values, place, widths, strides)
+
+
+def _runs(table: PieceTable, row: int, origin: int, strides: list[int], itemsize: int) -> Runs:
+    """Which values of an axis a piece has, whose digits go to places of some strides.
+
+    Digits are one run as far as they are neighbours where they are stored, and lie evenly where
+    they go.
+    """
+    counts, source_steps = table.counts[row].tolist(), table.source_steps[row].tolist()
+    digits = [d for d in zip(counts, source_steps, strides, strict=True) if d[0] != 1]
+    width, stride = 1, itemsize
+    while digits and digits[-1][1] == width and (width == 1 or digits[-1][2] == width * stride):
+        count, _, step = digits.pop()
+        stride = step if width == 1 else stride
+        width *= count
+    first = origin + int(table.source_starts[row, 0])
+    begins, places = [first], [0]
+    for count, step, into in digits:
+        begins = [begin + i * step for begin in begins for i in range(count)]
+        places = [place + i * into for place in places for i in range(count)]
+    return Runs(begins, places, width, stride)

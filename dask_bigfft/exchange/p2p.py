@@ -11,15 +11,14 @@ and restarts. What is overridden here, because it was measured to pay:
 - shards are aligned, in memory and in files, so that a gather needs no further copy;
 - a worker that cannot write a file says which one and how much room is missing.
 
-This file alone uses distributed's private names. Its import fails where these are missing or take
-other arguments; then exchanges travel as tasks.
+This file alone uses distributed's private names. Its import fails where these are missing; then
+exchanges travel as tasks.
 
 Imports distributed, `config`, `errors`, `events`, `files`, `memory` and `memory_settings`.
 """
 
 import contextlib
 import errno
-import inspect
 import itertools
 import os
 import struct
@@ -116,7 +115,7 @@ class StorageError(RuntimeError):
         return cls(error.errno or errno.EIO, text, str(path))
 
 
-class Room:
+class MemoryBudget:
     """Budget for shards in a worker's memory, which all its shuffles share.
 
     Parameters
@@ -157,7 +156,7 @@ class _Buffers:
         self.comms = ResourceLimiter(flying, metrics_label="p2p-comms-limiter")
         self.disk = ResourceLimiter(writing, metrics_label="p2p-disk-limiter")
         self.most = comms + disk - flying - writing
-        self.room = Room(self.most, pressure(plugin.worker))
+        self.room = MemoryBudget(self.most, pressure(plugin.worker))
 
 
 _buffers: weakref.WeakKeyDictionary[Any, _Buffers] = weakref.WeakKeyDictionary()
@@ -170,13 +169,13 @@ class Run(ArrayRechunkRun):
     ----------
     spec : Spec
         The shuffle.
-    room : Room
+    room : MemoryBudget
         Budget for shards in memory.
     **environment
         Parameters of the base class.
     """
 
-    def __init__(self, spec: "Spec", room: Room, **environment: Any) -> None:
+    def __init__(self, spec: "Spec", room: MemoryBudget, **environment: Any) -> None:
         super().__init__(old=(), new=(), **environment)
         self._folder = Path(environment["directory"])
         if environment["disk"]:
@@ -401,7 +400,7 @@ class Spec(ArrayRechunkSpec):
         try:
             return Run(
                 self,
-                buffers.room if self.disk else Room(1 << 62),
+                buffers.room if self.disk else MemoryBudget(1 << 62),
                 worker_for=worker_for,
                 id=self.id,
                 run_id=run_id,
@@ -422,45 +421,24 @@ class Spec(ArrayRechunkSpec):
 
 
 def _probe() -> None:
-    """Raise where distributed does not have, or does not take, what is used here."""
-    inspect.signature(ArrayRechunkRun).bind(
-        **dict.fromkeys(
-            (
-                "worker_for",
-                "old",
-                "new",
-                "id",
-                "run_id",
-                "span_id",
-                "local_address",
-                "directory",
-                "executor",
-                "rpc",
-                "digest_metric",
-                "scheduler",
-                "memory_limiter_disk",
-                "memory_limiter_comms",
-                "disk",
-                "loop",
-            )
-        )
-    )
-    inspect.signature(ArrayRechunkSpec).bind(id="", disk=True, new=(), old=())
-    inspect.signature(P2PBarrierTask).bind("key", sum, spec=None)
-    for kind, calls in {
-        ShuffleRun: "add_partition:3 close:1 inputs_done:1 raise_if_closed:1 receive:2 send:3",
-        ArrayRechunkRun: "_get_output_partition:3 _read_from_disk:2 _receive:2 _shard_partition:3",
-        ArrayRechunkSpec: "create_new_run:3 create_run_on_worker:5 pick_worker:3",
-        DiskShardsBuffer: "_write_frames:3",
-        ShuffleSchedulerPlugin: "_set_restriction:3",
-        ShuffleWorkerPlugin: "get_or_create_shuffle:2 get_output_partition:4",
-    }.items():
-        for name, _, count in (call.partition(":") for call in calls.split()):
-            inspect.signature(getattr(kind, name)).bind(*range(int(count)))
-    if getattr(Spec, "__abstractmethods__", None):
-        raise ImportError(f"ArrayRechunkSpec leaves open {sorted(Spec.__abstractmethods__)}")
-    if not hasattr(Scheduler, "_instances"):
-        raise ImportError("schedulers are not listed")
+    """Raise where distributed does not have what is used here."""
+    used = {
+        ShuffleRun: "add_partition close inputs_done raise_if_closed receive send",
+        ArrayRechunkRun: "_get_output_partition _read_from_disk _receive _shard_partition",
+        ArrayRechunkSpec: "create_new_run create_run_on_worker pick_worker",
+        DiskShardsBuffer: "_write_frames",
+        Scheduler: "_instances",
+        ShuffleSchedulerPlugin: "_set_restriction",
+        ShuffleWorkerPlugin: "get_or_create_shuffle get_output_partition",
+    }
+    missing = [
+        f"{kind.__name__}.{name}"
+        for kind, names in used.items()
+        for name in names.split()
+        if not hasattr(kind, name)
+    ]
+    if missing or (missing := sorted(getattr(Spec, "__abstractmethods__", ()))):
+        raise ImportError(f"distributed has changed: {', '.join(missing)}")
 
 
 _probe()

@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import packed_dtype
-from dask_bigfft.exchange.product import Block, Ints, Product
-from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.exchange.tables import table_for
+from dask_bigfft.exchange.gather import table_for
+from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product
 from dask_bigfft.gpu.on_gpu import as_block
-from dask_bigfft.kernels.checksums import checksum
+from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.copies import Segments
 
 Array = npt.NDArray[Any]
@@ -102,8 +101,8 @@ def packed(
     for axes, conjugate in exchange.images:
         tables = [axis.given(i, t) for axis, i, t in zip(axes, source, targets, strict=True)]
         if all(table is not None for table in tables):
-            product = Product(tuple(t for t in tables if t is not None), conjugate)
-            copies.append((product, _rows(exchange, product, values, used)))
+            product = Product(exchange, tuple(t for t in tables if t is not None), conjugate)
+            copies.append((product, _rows(product, values, used)))
     owners: dict[Any, list[Block]] = {}
     for block in used:
         owners.setdefault(owner_of(block), []).append(block)
@@ -126,14 +125,11 @@ def packed(
         yield owner, Packed(np.array(blocks, np.int64), bounds, table.target)
 
 
-def _rows(
-    exchange: ExchangeMap, product: Product, values: Array, used: dict[Block, int]
-) -> Segments:
+def _rows(product: Product, values: Array, used: dict[Block, int]) -> Segments:
     """The copies of a product; those in the targets' shards in elements."""
     strides = np.array([values.strides] * len(product.which), np.int64)
     starts, steps = product.in_packed(used)
-    firsts = np.zeros(len(starts), np.int64)
-    sources = product.in_sources(exchange, strides)
+    firsts, sources = np.zeros(len(starts), np.int64), product.in_sources(strides)
     return Segments(product.counts, *sources, starts, steps, firsts, product.conjugate)
 
 

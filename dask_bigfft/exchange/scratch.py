@@ -51,7 +51,7 @@ from dask_bigfft.exchange.folders import (
     unlock_folder,
 )
 from dask_bigfft.files import File, Underway, opened, room_missing, rounded_up
-from dask_bigfft.kernels.checksums import checksum
+from dask_bigfft.kernels.checks import checksum
 
 Block = tuple[int, ...]
 

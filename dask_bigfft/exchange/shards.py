@@ -13,38 +13,221 @@ Half a spectrum (of real data) is completed by its mirror image, X[N - k] = conj
 source's boxes are reflected (negative strides), on the real axis by N - k, on the other
 transformed axes by -k modulo their length, and what they add is copied conjugated.
 
-Imports `decomposition`, `boxes` of this room and numpy only: needs neither dask nor an array.
+Imports `decomposition`, `kernels` and numpy only: needs neither dask nor an array.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any, cast
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, radix_points, sub_radices
-from dask_bigfft.decomposition.rounds import Mirror
-from dask_bigfft.exchange.boxes import (
-    Box,
-    BoxTable,
-    Ints,
-    box_table,
-    flat_strides,
-    mirror_full,
-    mirror_half,
-    refined,
-    stored_boxes,
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Digit,
+    Layout,
+    Ranges,
+    interval_boxes,
+    radix_points,
+    sub_radices,
 )
+from dask_bigfft.decomposition.rounds import Mirror
+from dask_bigfft.kernels.copies import Segments
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of digits inside a block's axis, and where it lies in the block.
+
+    ``ranges`` are the values of every digit, ``dims`` the array dimension (counted within the
+    axis) that holds the digit, ``steps`` the distance there from one value to the next
+    (negative where mirrored), ``starts`` the place of the box's first element per dimension.
+    """
+
+    ranges: Ranges
+    dims: tuple[int, ...]
+    steps: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+def flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides of flattened digits.
+
+    >>> flat_strides((3, 4, 5))
+    (20, 5, 1)
+    """
+    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+
+
+def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
+    """Boxes of a block in the layout's own digits."""
+    per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
+    for group, chunk in zip(layout.groups, layout.chunk_of(block), strict=True):
+        sizes = tuple(digit.size for digit in group.digits)
+        found = []
+        for low, high, at, step in group.runs(chunk):
+            steps = tuple(step * s for s in flat_strides(sizes))
+            for ranges in interval_boxes(low, high, sizes):
+                at_first = at + sum(r[0] * s for r, s in zip(ranges, steps, strict=True))
+                found.append((ranges, steps, at_first - low * step))
+        per_group.append(found)
+    dims = tuple(d for d, group in enumerate(layout.groups) for _ in group.digits)
+    for parts in itertools.product(*per_group):
+        yield Box(
+            tuple(r for part in parts for r in part[0]),
+            dims,
+            tuple(s for part in parts for s in part[1]),
+            tuple(part[2] for part in parts),
+        )
+
+
+def _reflected(box: Box, digit: int, low: int, high: int, constant: int) -> Box:
+    """The box with one digit's values v replaced by ``constant - v``, v in low..high-1."""
+    (start, _), step, dim = box.ranges[digit], box.steps[digit], box.dims[digit]
+    starts = list(box.starts)
+    starts[dim] += (high - 1 - start) * step
+    ranges, steps = list(box.ranges), list(box.steps)
+    ranges[digit] = (constant - high + 1, constant - low + 1)
+    steps[digit] = -step
+    return Box(tuple(ranges), box.dims, tuple(steps), tuple(starts))
+
+
+def _complemented(box: Box, digits: tuple[Digit, ...], which: list[int]) -> Box:
+    """The box with the values v of some digits replaced by radix - 1 - v."""
+    for i in which:
+        low, high = box.ranges[i]
+        box = _reflected(box, i, low, high, digits[i].radix - 1)
+    return box
+
+
+def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Box]:
+    """Where N - k lies for the half spectrum's places k of a box, as far as it is new.
+
+    The digit of stride 1 is partial: of its values only the reflected ones that are not
+    stored themselves are given, so nothing is covered twice.
+    """
+    partial = next(i for i, digit in enumerate(digits) if digit.stride == 1)
+    digit = digits[partial]
+    period = length if len(digits) == 1 else digit.radix
+    low, high = box.ranges[partial]
+    low, high = max(low, 1), min(high, period - digit.size + 1)
+    if low >= high:
+        return
+    others = [i for i in range(len(digits)) if i != partial]
+    yield _complemented(_reflected(box, partial, low, high, period), digits, others)
+
+
+def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
+    """Where -k modulo N lies for the places k of a box.
+
+    -k keeps the zeros at the low end of k, turns the lowest other digit v into radix - v
+    and the higher ones into radix - 1 - v.
+    """
+    ascending = sorted(range(len(digits)), key=lambda i: digits[i].stride)
+    # A lone digit may have room for more than N values (an axis padded by Bluestein's algorithm).
+    moduli = [digit.size if len(digits) == 1 else digit.radix for digit in digits]
+    zeros = box
+    for place, i in enumerate(ascending):
+        low, high = zeros.ranges[i]
+        start = max(low, 1)
+        if start < high:
+            turned = _reflected(zeros, i, start, high, moduli[i])
+            yield _complemented(turned, digits, ascending[place + 1 :])
+        if low > 0:
+            return
+        ranges = list(zeros.ranges)
+        ranges[i] = (0, 1)
+        zeros = Box(tuple(ranges), zeros.dims, zeros.steps, zeros.starts)
+    yield zeros
+
+
+def refined(
+    box: Box, digits: tuple[Digit, ...], points: dict[int, tuple[int, ...]]
+) -> Iterator[Box]:
+    """The box in the finer digits between `points`, sorted by stage and falling stride."""
+    order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
+    choices = []
+    for i in order:
+        sizes = sub_radices(digits[i], points[digits[i].stage])
+        flat = flat_strides(sizes)
+        low, high = box.ranges[i]
+        choices.append([(i, ranges, flat) for ranges in interval_boxes(low, high, sizes)])
+    for parts in itertools.product(*choices):
+        ranges: list[tuple[int, int]] = []
+        dims: list[int] = []
+        steps: list[int] = []
+        starts = list(box.starts)
+        for i, found, flat in parts:
+            first = sum(r[0] * f for r, f in zip(found, flat, strict=True))
+            starts[box.dims[i]] += (first - box.ranges[i][0]) * box.steps[i]
+            ranges += found
+            dims += [box.dims[i]] * len(found)
+            steps += [box.steps[i] * f for f in flat]
+        yield Box(tuple(ranges), tuple(dims), tuple(steps), tuple(starts))
+
+
+@dataclass(frozen=True, eq=False)
+class BoxTable:
+    """Boxes of an axis in common digits, one row each.
+
+    Parameters
+    ----------
+    blocks : ndarray, (rows,)
+        Block of each.
+    lows, highs, steps : ndarray, (rows, digits)
+        As a `Box` has them.
+    starts : ndarray, (rows, dimensions)
+        As a `Box` has them.
+    dims : tuple of int
+        Dimension of each digit, the same in all rows.
+    """
+
+    blocks: Ints
+    lows: Ints
+    highs: Ints
+    steps: Ints
+    starts: Ints
+    dims: tuple[int, ...]
+
+    def moved(self, rows: Ints, lows: Ints) -> Ints:
+        """Starts of the parts of some boxes that begin at digit values `lows`."""
+        starts, distances = self.starts[rows], (lows - self.lows[rows]) * self.steps[rows]
+        for digit, dim in enumerate(self.dims):
+            starts[:, dim] += distances[:, digit]
+        return starts
+
+
+def box_table(boxes: list[tuple[int, Box]]) -> BoxTable:
+    """Boxes of an axis in one table, each with its block."""
+    ranges = np.array([box.ranges for _, box in boxes], np.int64)
+    return BoxTable(
+        np.array([block for block, _ in boxes], np.int64),
+        ranges[..., 0],
+        ranges[..., 1],
+        np.array([box.steps for _, box in boxes], np.int64),
+        np.array([box.starts for _, box in boxes], np.int64),
+        boxes[0][1].dims,
+    )
+
 
 #: Pieces that the exchange of one axis remembers at most.
 MOST_KEPT = 200_000
 
 #: Blocks before or after an exchange up to which others of the same layouts find it worked out.
 SHARED_BLOCKS = 128
+
+Block = tuple[int, ...]
+
+#: Copies of an exchange that are remembered at most, and what a product of them counts beside.
+MOST_COPIES, EACH = 1 << 15, 1 << 4
 
 _UNKNOWN = object()
 
@@ -125,11 +308,6 @@ def piece_table(
     )
 
 
-#: Blocks along an axis, and their boxes.
-_Stacked = tuple[tuple[int, ...], BoxTable | None]
-
-
-@dataclass
 class AxisExchange:
     """The pieces of one axis, worked out when asked for and kept.
 
@@ -143,111 +321,90 @@ class AxisExchange:
         N of the real axis, with ``mirror="half"``.
     """
 
-    source: AxisLayout
-    target: AxisLayout
-    mirror: str | None = None
-    length: int = 0
-    _source_boxes: dict[int, list[Box]] = field(default_factory=dict, repr=False)
-    _tables: dict[Any, PieceTable | None] = field(default_factory=dict, repr=False)
-    _kept: int = 0
-    #: Blocks and all their boxes in one table: the last ones that were asked for.
-    _came: _Stacked = ((), None)
-    _goes: _Stacked = ((), None)
+    def __init__(
+        self, source: AxisLayout, target: AxisLayout, mirror: str | None = None, length: int = 0
+    ) -> None:
+        self.source, self.target, self.mirror, self.length = source, target, mirror, length
+        #: Ends of the common digits.
+        self.points = radix_points(source, target)
+        self._known: dict[Any, Any] = {}
+        self._kept = 0
+        #: The blocks of either side whose boxes were asked for last, in one table.
+        self._last: dict[bool, tuple[tuple[int, ...], BoxTable | None]] = {}
 
-    @cached_property
-    def points(self) -> dict[int, tuple[int, ...]]:
-        """Ends of the common digits."""
-        return radix_points(self.source, self.target)
+    def _boxes(self, block: int, came: bool) -> list[Box]:
+        """Boxes in common digits of a block that values come from, or go to.
 
-    def source_boxes(self, block: int) -> list[Box]:
-        """Boxes of a source block in common digits, reflected where the mirror is meant."""
-        found = self._source_boxes.get(block)
-        if found is None:
-            digits = self.source.digits
-            found = []
-            for box in stored_boxes(self.source, block):
-                for image in self._images(box, digits):
-                    found += refined(image, digits, self.points)
-            self._source_boxes[block] = found
+        Those of a source block are reflected where the mirror is meant.
+        """
+        layout = self.source if came else self.target
+        digits, found = layout.digits, list[Box]()
+        for box in stored_boxes(layout, block):
+            images = iter((box,))
+            if came and self.mirror is not None:
+                half = self.mirror == "half"
+                images = mirror_half(box, digits, self.length) if half else mirror_full(box, digits)
+            for image in images:
+                found += refined(image, digits, self.points)
         return found
 
-    def _images(self, box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
-        if self.mirror is None:
-            return iter((box,))
-        if self.mirror == "half":
-            return mirror_half(box, digits, self.length)
-        return mirror_full(box, digits)
-
-    def target_boxes(self, block: int) -> list[Box]:
-        """Boxes of a target block in common digits."""
-        digits = self.target.digits
-        return [
-            fine
-            for box in stored_boxes(self.target, block)
-            for fine in refined(box, digits, self.points)
-        ]
-
-    def table(self, block: int) -> PieceTable | None:
-        """The pieces of a target block in one table.
+    def _stacked(self, blocks: tuple[int, ...], came: bool) -> BoxTable | None:
+        """The boxes of some blocks in one table.
 
         Made of tables of boxes, not box by box: thousands of small objects for every block would
         take the interpreter, and its garbage collector, longer than the copies do.
         """
+        known, found = self._last.get(came, ((), None))
+        if known != blocks:
+            boxes = [
+                (i, box)
+                for i in blocks
+                for box in self._remembered((i, came), partial(self._boxes, i, came))
+            ]
+            found = box_table(boxes) if boxes else None
+            self._last[came] = blocks, found
+        return found
+
+    def table(self, block: int) -> PieceTable | None:
+        """The pieces of a target block in one table."""
 
         def made() -> PieceTable | None:
-            targets = self.target_boxes(block)
-            sources = self._sources(tuple(self._candidates(targets)))
-            if sources is None or not targets:
+            targets = self._stacked((block,), False)
+            if targets is None:
                 return None
-            return piece_table(sources, box_table([(block, box) for box in targets]))
+            sources = self._stacked(tuple(self._candidates(targets)), True)
+            return None if sources is None else piece_table(sources, targets)
 
-        return self._remembered(block, made)
+        found: PieceTable | None = self._remembered(block, made)
+        return found
 
     def given(self, source: int, targets: Sequence[int]) -> PieceTable | None:
         """The pieces that a source block gives to some target blocks, which its `sources` are."""
 
         def made() -> PieceTable | None:
-            came, goes = self._sources((source,)), self._targets(tuple(targets))
+            came, goes = self._stacked((source,), True), self._stacked(tuple(targets), False)
             return None if came is None or goes is None else piece_table(came, goes, by_target=True)
 
-        return self._remembered((source, targets), made)
-
-    def _sources(self, blocks: tuple[int, ...]) -> BoxTable | None:
-        known, found = self._came
-        if known != blocks:
-            boxes = [(i, box) for i in blocks for box in self.source_boxes(i)]
-            found = box_table(boxes) if boxes else None
-            self._came = blocks, found
+        found: PieceTable | None = self._remembered((source, tuple(targets)), made)
         return found
 
-    def _targets(self, blocks: tuple[int, ...]) -> BoxTable | None:
-        known, found = self._goes
-        if known != blocks:
-            boxes = [(i, box) for i in blocks for box in self.target_boxes(i)]
-            found = box_table(boxes) if boxes else None
-            self._goes = blocks, found
-        return found
-
-    def _remembered(self, key: Any, made: Callable[[], PieceTable | None]) -> PieceTable | None:
-        """Remember a table while they are few: blocks of other axes ask for the same ones."""
-        found: Any = self._tables.get(key, _UNKNOWN)
+    def _remembered(self, key: Any, made: Callable[[], Any]) -> Any:
+        """Remember boxes and tables while they are few: other blocks ask for the same ones."""
+        found = self._known.get(key, _UNKNOWN)
         if found is _UNKNOWN:  # another thread may empty the memory at any time
             found = made()
             self._kept += 0 if found is None else len(found)
             if self._kept > MOST_KEPT:
-                self._tables, self._source_boxes, self._kept = {}, {}, 0
-            self._tables[key] = found
-        return cast("PieceTable | None", found)
+                self._known, self._kept = {}, 0
+            self._known[key] = found
+        return found
 
-    def _candidates(self, targets: list[Box]) -> Iterator[int]:
+    def _candidates(self, targets: BoxTable) -> Iterator[int]:
         """Source blocks that may meet any of the target's boxes."""
-        if not targets:
-            return iter(())
         if self.mirror is not None:
             return iter(range(self.source.blocks))
         order = self._places()
-        lows = [min(box.ranges[i][0] for box in targets) for i in range(len(order))]
-        highs = [max(box.ranges[i][1] for box in targets) for i in range(len(order))]
+        lows, highs = targets.lows.min(axis=0).tolist(), targets.highs.max(axis=0).tolist()
         ranges = []
         for dim, group in enumerate(self.source.groups):
             mine = [(i, stride) for i, (d, stride) in enumerate(order) if d == dim]
@@ -297,9 +454,8 @@ class ExchangeMap:
             self.mirrored = tuple(
                 AxisExchange(a, b, kinds.get(i), mirror.length) for i, (a, b) in enumerate(pairs)
             )
-        #: What others have worked out from the tables of blocks, and how much it is.
-        self.known: dict[Any, Any] = {}
-        self.known_size = 0
+        self._products: dict[Any, list[Product]] = {}
+        self._copies = 0
 
     def axis_dim(self, dim: int) -> tuple[int, int]:
         """Return the axis of a dimension of a target block, and the dimension within the axis."""
@@ -322,6 +478,22 @@ class ExchangeMap:
             found = [axis.table(i) for axis, i in zip(axes, block, strict=True)]
             if all(table is not None for table in found):
                 yield tuple(table for table in found if table is not None), conjugate
+
+    def products(self, block: Block, packed: bool) -> list[Product]:
+        """The copies into a target block, and those of the mirror image; remembered while few.
+
+        In `packed` shards the latter are conjugated already.
+        """
+        found = self._products.get((block, packed))
+        if found is None:
+            found = [Product(self, t, conj and not packed) for t, conj in self.tables(block)]
+            size = sum(EACH + len(product.which) for product in found)
+            if self._copies + size > MOST_COPIES:
+                self._products, self._copies = {}, 0
+            if size <= MOST_COPIES:
+                self._products[block, packed] = found
+                self._copies += size
+        return found
 
     def sources(self, block: tuple[int, ...]) -> set[tuple[int, ...]]:
         """Source blocks of a target block."""
@@ -346,3 +518,146 @@ def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -
 @lru_cache(maxsize=16)
 def _shared_map(source: Layout, target: Layout, mirror: Mirror | None) -> ExchangeMap:
     return ExchangeMap(source, target, mirror)
+
+
+def firsts(dims: tuple[int, ...]) -> list[int]:
+    """First array dimension of each axis, from the number of dimensions of each.
+
+    >>> firsts((1, 2, 1))
+    [0, 1, 3]
+    """
+    return [0, *itertools.accumulate(dims)][:-1]
+
+
+class Product:
+    """All copies of a block: every combination of one piece per axis.
+
+    Parameters
+    ----------
+    exchange : ExchangeMap
+        The shards.
+    tables : tuple of PieceTable
+        Pieces of each axis; their `sources` number the blocks that are met along it.
+    conjugate : bool
+        Whether the copies are conjugated.
+    """
+
+    def __init__(
+        self, exchange: ExchangeMap, tables: tuple[PieceTable, ...], conjugate: bool
+    ) -> None:
+        self.exchange, self.tables, self.conjugate = exchange, tables, conjugate
+        self._gathered: dict[Any, Segments] = {}
+        #: The blocks that are met: every combination of those of the axes.
+        self.blocks: list[Block] = list(itertools.product(*(table.met[0] for table in tables)))
+
+    @cached_property
+    def chosen(self) -> Ints:
+        """For every copy, the piece of each axis."""
+        return np.indices([len(table) for table in self.tables]).reshape(len(self.tables), -1)
+
+    @cached_property
+    def which(self) -> Ints:
+        """For every copy, which of the blocks that are met."""
+        found = np.zeros(1, np.int64)
+        for different, along in (table.met for table in self.tables):
+            found = np.add.outer(found * len(different), along).reshape(-1)
+        return found
+
+    @property
+    def size(self) -> int:
+        """Number of values copied."""
+        return math.prod(table.size for table in self.tables)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Number of values of every copy along every digit, axis after axis."""
+        found = [t.counts[i] for t, i in zip(self.tables, self.chosen, strict=True)]
+        return np.concatenate(found, axis=1)
+
+    def along(self, dim: int) -> int:
+        """The one digit that runs along a dimension of the block, counted over all axes, or -1.
+
+        Digits of which every copy has a single value run along nothing: they are those of sources
+        in whose memory shards lie one after the other.
+        """
+        axis, dim = self.exchange.axis_dim(dim)
+        table = self.tables[axis]
+        there = [i for i, d in enumerate(table.target_dims) if d == dim]
+        found = [i for i in there if (table.counts[:, i] != 1).any()] or there[-1:]
+        if len(found) != 1 or (table.target_steps[:, found[0]] != 1).any():
+            return -1
+        return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
+
+    def in_sources(self, strides: Ints) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in the sources, whose strides have a row per copy."""
+        return self._places("source", firsts(self.exchange.source_dims), strides)
+
+    def in_targets(self, strides: Ints) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in the targets, whose strides have a row per copy."""
+        return self._places("target", firsts(self.exchange.target_dims), strides)
+
+    def _places(self, side: str, begins: list[int], strides: Ints) -> tuple[Ints, Ints]:
+        starts, found = np.zeros(len(self.which), np.int64), []
+        for table, i, d in zip(self.tables, self.chosen, begins, strict=True):
+            places, steps, dims = (
+                getattr(table, f"{side}_{n}") for n in ("starts", "steps", "dims")
+            )
+            starts += (places[i] * strides[:, d : d + places.shape[1]]).sum(axis=1)
+            found.append(steps[i] * strides[:, np.array(dims) + d])
+        return starts, np.concatenate(found, axis=1)
+
+    def in_packed(self, used: dict[Block, int]) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in packed shards, in elements.
+
+        `used` says how much of the shard of a block is taken already; this product is added.
+        """
+        counts = self.counts
+        steps = np.ones_like(counts)
+        steps[:, :-1] = np.cumprod(counts[:, :0:-1], axis=1)[:, ::-1]
+        sizes = counts.prod(axis=1)
+        order = np.argsort(self.which, kind="stable")
+        before = np.cumsum(sizes[order]) - sizes[order]
+        first = np.searchsorted(self.which[order], np.arange(len(self.blocks)))
+        taken = np.array([used.get(block, 0) for block in self.blocks], np.int64)
+        starts = np.empty(len(sizes), np.int64)
+        starts[order] = before - before[first][self.which[order]]
+        starts += taken[self.which]
+        np.add.at(taken, self.which, sizes)
+        used.update(zip(self.blocks, taken.tolist(), strict=True))
+        return starts, steps
+
+    def rows(
+        self, sources: tuple[Ints, Ints], target_strides: tuple[int, ...], dim: int | None
+    ) -> Segments:
+        """The copies into one target block, starts and strides in bytes.
+
+        `sources` are starts and strides of the copies in the sources. `dim` is the dimension along
+        which the target is cut into tiles.
+        """
+        count = len(self.which)
+        starts, steps = self.in_targets(np.array([target_strides] * count, np.int64))
+        begins, along, step = np.zeros(count, np.int64), -1, 0
+        if dim is not None:
+            axis, inner = self.exchange.axis_dim(dim)
+            begins = self.tables[axis].target_starts[self.chosen[axis]][:, inner]
+            along, step = self.along(dim), int(target_strides[dim])
+            starts = starts - begins * step
+        return Segments(self.counts, *sources, starts, steps, begins, self.conjugate, along, step)
+
+    def gathered(
+        self,
+        source_strides: tuple[tuple[int, ...], ...],
+        target_strides: tuple[int, ...],
+        dim: int | None,
+    ) -> Segments:
+        """The copies from source blocks of some strides, as `rows` has them.
+
+        Blocks lie in memory as they did the last time, so it is worked out once.
+        """
+        key = source_strides, target_strides, dim
+        found = self._gathered.get(key)
+        if found is None:
+            strides = np.array(source_strides, np.int64)[self.which]
+            found = self.rows(self.in_sources(strides), target_strides, dim)
+            self._gathered = {key: found}
+        return found

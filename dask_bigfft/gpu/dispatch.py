@@ -24,9 +24,8 @@ from dask_bigfft.gpu.jobs import Job, Source, converted, fits_inside, readable
 from dask_bigfft.gpu.operations import Array
 from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.gpu.work_sharing import share_block
-from dask_bigfft.kernels.composite import Composite, Windowed
+from dask_bigfft.kernels.composite import Composite, Stacked, Windowed
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.seconds import LEAST_NBYTES

@@ -26,8 +26,7 @@ from dask_bigfft.gpu.half_spectrum import Window
 from dask_bigfft.gpu.operations import Array, dense
 from dask_bigfft.gpu.ring import runs
 from dask_bigfft.gpu.tile_work import Block, BlockTiles
-from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.kernels.stacked import Stacked
+from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import lend

@@ -27,11 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.events import current_worker, during, emit
-from dask_bigfft.exchange.arriving import Arriving, fresh_block
 from dask_bigfft.exchange.folders import remove_unused
-from dask_bigfft.exchange.gather import view_of
+from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
 from dask_bigfft.exchange.packing import packed, shard_sizes
-from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups

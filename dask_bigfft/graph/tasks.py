@@ -28,12 +28,11 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, refuse
 from dask_bigfft.events import current_worker, during, emit
 from dask_bigfft.exchange.common import Common, lying, note_result, refuse_spent, same_memory, spend
-from dask_bigfft.exchange.gather import view_of
+from dask_bigfft.exchange.gather import TRANSPORTS, Choice, transport_of, view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
+from dask_bigfft.exchange.parts import stacked_layout, stacking
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
-from dask_bigfft.exchange.stacking import stacked_layout, stacking
-from dask_bigfft.exchange.tables import TRANSPORTS, Choice, transport_of
 from dask_bigfft.gpu.dispatch import (
     Place,
     getting_ready,
@@ -46,10 +45,10 @@ from dask_bigfft.gpu.find import missing
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, is_on_gpu, roll_on_gpu, round_on_gpu
 from dask_bigfft.graph.paused import watch_from_task
 from dask_bigfft.kernels.checks import Verification
+from dask_bigfft.kernels.composite import Stacked
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
-from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory_settings import configure_arena, task_threads

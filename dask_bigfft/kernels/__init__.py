@@ -2,11 +2,10 @@
 
 ::
 
-    a block comes    views (of memory, of shards where they are) -> composite, stacked (for GPUs)
-    a round          loop (over tiles of a block); twiddle
-    checked          checks, sums
-    libraries        libraries (a class each), wisdom (the fastest here)
-    copies           copies -> copy_loops
-    loops            compiled (the decorator), checksums (of bytes)
-    cosines          cosines (factors before and after an FFT)
+    a block comes    views (of memory, of shards where they are) -> composite (for GPUs)
+    a round          loop (over tiles of a block); twiddle (factors, also of cosine transforms)
+    checked          checks (sums before and after, and checksums of bytes)
+    libraries        libraries (a class each, and which is the fastest here)
+    copies           copies (tables of strided copies, and the loops that do them)
+    loops            compiled (the decorator)
 """

@@ -5,7 +5,7 @@
     energy      sum |y|^2 = gain * sum |x|^2, gain = product of the lengths / divisor^2
     checksum    beside that, for every tile:  sum r*FFT(x) = sum FFT(r)*x
 
-with seeded random weights r (`kernels.sums`); twiddles are undone before. Half a spectrum counts
+with seeded random weights r (`weights_of`); twiddles are undone before. Half a spectrum counts
 twice but for its entries 0 and N/2, of which an inverse real transform uses the real part only.
 Squares of very small values lose their digits, or are 0: sums may be off by as much.
 
@@ -34,40 +34,403 @@ and Jha, IEEE Trans. Computers 43, 1994.
 Imports `decomposition`, `errors`, `events` and this room.
 """
 
-import functools
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache, partial, reduce
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.fft
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Divisor, Step
+from dask_bigfft.decomposition.steps import Divisor, Step, half
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
+from dask_bigfft.kernels.compiled import FAST, compiled, squares, squares_of_lines
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor, axis_index, run_round
-from dask_bigfft.kernels.sums import (
-    PhaseFactors,
-    Weights,
-    energy,
-    energy_of_real,
-    split,
-    weighted_sum,
-    weights_of,
-    with_rows,
-)
-from dask_bigfft.kernels.twiddle import twiddle
+from dask_bigfft.kernels.twiddle import phase_tables, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 
-__all__ = ["Verification", "near_values", "same_values"]
-
 Array = npt.NDArray[Any]
+
+#: Values of a line whose weights are the same in each stretch of so many, but for one factor.
+WIDTH = 128
+
+#: Values that a line has at least, where the tile allows it.
+LINE = 16
+
+
+class Weights(NamedTuple):
+    """Weights of a tile taken as lines: a factor for each line and one for each place in it.
+
+    Real and imaginary parts lie after one another as those of the values do, so that both parts of
+    a sum are sums of real products.
+    """
+
+    #: Of each line, and of each place, real or complex.
+    rows: Array
+    line: Array
+    #: Both parts of those of lines; no imaginary part if all are real.
+    real: Array
+    imag: Array
+    #: What a place counts in the real part of the sum, and in the imaginary part.
+    one: Array
+    other: Array
+    #: Weights of places that are products: of place i * `WIDTH` + j one of each.
+    every: Array
+    first: Array
+
+
+@lru_cache(maxsize=256)
+def _signed(dim: int, length: int, size: int) -> Array:
+    """Seeded real weights of the first `size` of `length` places."""
+    rng = np.random.default_rng([dim, length, size])
+    found: Array = rng.uniform(0.5, 1.5, size) * rng.choice([-1.0, 1.0], size)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _products(length: int, size: int) -> Array:
+    """Seeded complex weights that are products."""
+    rng = np.random.default_rng([length, size])
+    outer, inner = (np.exp(2j * np.pi * rng.random(n)) for n in (-(-size // WIDTH), WIDTH))
+    found: Array = np.outer(outer, inner).ravel()[:size]
+    return found
+
+
+def _after(step: Step, dim: int) -> Array:
+    """Weights of what a step makes."""
+    if step.twiddle is None:
+        return _signed(dim, step.length, step.target.size)
+    return _products(step.length, step.target.size)
+
+
+@lru_cache(maxsize=64)
+def _before(step: Step, dim: int) -> Array:
+    """Weights of what a step takes."""
+    n, weights = step.length, _after(step, dim)
+    found: Array
+    if step.kind == "c2r":
+        found = scipy.fft.fft(weights) if step.sign < 0 else n * scipy.fft.ifft(weights)
+        found = 2 * found[: half(n)]
+        found[0] /= 2
+        if n % 2 == 0:
+            found[n // 2] /= 2
+        return found
+    padded = np.zeros(n, complex)
+    padded[: step.target.size] = weights
+    return scipy.fft.fft(padded) if step.sign < 0 else n * scipy.fft.ifft(padded)
+
+
+def split(shape: tuple[int, ...], twiddled: frozenset[int]) -> int:
+    """Dimension from which on a tile's values make up lines.
+
+    Twiddles are multiplied with weights of lines, or, where they belong to the last dimension,
+    with those of places.
+
+    >>> split((4, 256, 256), frozenset()), split((4, 100, 8), frozenset())
+    (2, 1)
+    >>> split((4, 256, 2), frozenset({1})), split((9, 8), frozenset({1}))
+    (2, 1)
+    """
+    first = len(shape)
+    while first > 0:
+        here = first - 1
+        if here in twiddled and math.prod(shape[first:]) > 1:
+            break
+        first = here
+        if here in twiddled or math.prod(shape[first:]) >= LINE:
+            break
+    return first
+
+
+@lru_cache(maxsize=32)
+def weights_of(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    first: int,
+    steps: tuple[tuple[int, Step], ...],
+    inward: bool,
+) -> Weights:
+    """Return the weights of a tile, without twiddles.
+
+    Parameters
+    ----------
+    shape, dtype
+        Of the tile.
+    first : int
+        Dimension from which on its values make up lines.
+    steps : tuple of (int, Step)
+        Steps with their dimensions.
+    inward : bool
+        Whether the tile comes before them.
+    """
+    made: Mapping[int, Step] = dict(steps)
+    along = []
+    for dim, size in enumerate(shape):
+        step = made.get(dim)
+        if step is None:
+            along.append(_signed(dim, 0, size))
+        else:
+            along.append(_before(step, dim) if inward else _after(step, dim))
+    rows, line = (
+        reduce(lambda a, b: np.outer(a, b).ravel(), part, np.ones(1))
+        for part in (along[:first], along[first:])
+    )
+    kept, wide = np.empty(0, dtype).real.dtype, line.astype(np.result_type(line, np.complex128))
+    one, other = wide.real, wide.imag
+    if dtype.kind == "c":
+        one, other = wide.conj().view(float), (1j * wide.conj()).view(float)
+    one, other = (np.ascontiguousarray(part, kept) for part in (one, other))
+    return Weights(rows, wide, *_parts(rows, kept), one, other, wide[::WIDTH].copy(), _first(wide))
+
+
+def _parts(rows: Array, kept: np.dtype[Any]) -> tuple[Array, Array]:
+    """Real and imaginary part of weights of lines, the latter empty where these are real."""
+    imag = rows.imag if rows.dtype.kind == "c" else rows[:0]
+    return np.ascontiguousarray(rows.real, kept), np.ascontiguousarray(imag, kept)
+
+
+def _first(line: Array) -> Array:
+    """First stretch of a line's weights, over the first one."""
+    return line[:WIDTH] / line[0] if len(line) else line
+
+
+def with_rows(weights: Weights, rows: Array) -> Weights:
+    """Return weights with others of lines."""
+    real, imag = _parts(rows, weights.real.dtype)
+    return weights._replace(rows=rows, real=real, imag=imag)
+
+
+#: Weights of places that are used at a time, for all lines: both parts stay in L1.
+STRIP = 1024
+
+#: The dtype of real and imaginary parts, of values that compiled loops add up.
+_PARTS: dict[str, np.dtype[Any]] = {
+    char: np.dtype(np.float32 if char in "fF" else np.float64) for char in "FDfd"
+}
+
+
+class PhaseFactors(NamedTuple):
+    """Twiddles ``exp(sign*2j*pi*rest[l]*f/modulus)`` of rows l and places f.
+
+    `rest` may be shorter than there are rows: it then applies again and again.
+    """
+
+    rest: npt.NDArray[np.int64]
+    modulus: int
+    sign: int
+
+
+@partial(compiled, fastmath=FAST)
+def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
+    """Sums of a line with two sets of weights, and its energy."""
+    s, t, e = x.dtype.type(0), x.dtype.type(0), x.dtype.type(0)
+    for i in range(len(x)):
+        v = x[i]
+        s += a[i] * v
+        t += b[i] * v
+        e += v * v
+    return s, t, e
+
+
+@partial(compiled, fastmath=FAST)
+def _weighed_dots(x, at, step, n, a, b):  # type: ignore[no-untyped-def]
+    """The same of four lines, and the energy of all: each value and each weight is loaded once."""
+    # Places are unsigned: numba tests signed ones for being negative at every access.
+    zero = x.dtype.type(0)
+    s0, s1, s2, s3, t0, t1, t2, t3, e = zero, zero, zero, zero, zero, zero, zero, zero, zero
+    at1, at2, at3 = at + step, at + step + step, at + step + step + step
+    for i in range(np.uintp(n)):
+        j = np.uintp(i)
+        k, m, o, r, u, v = x[at + j], x[at1 + j], x[at2 + j], x[at3 + j], a[j], b[j]
+        s0 += u * k
+        s1 += u * m
+        s2 += u * o
+        s3 += u * r
+        t0 += v * k
+        t1 += v * m
+        t2 += v * o
+        t3 += v * r
+        e += (k * k + m * m) + (o * o + r * r)
+    return (s0, s1, s2, s3), (t0, t1, t2, t3), e
+
+
+@compiled
+def _squares_of_ends(x, middle):  # type: ignore[no-untyped-def]
+    """Sum of squares of the first line of each plane, and of another one unless it is the first."""
+    total = 0.0
+    if x.shape[2] == 2:  # lines of one value: calls would take longer than sums
+        for o in range(x.shape[0]):
+            u, v = float(x[o, 0, 0]), float(x[o, 0, 1])
+            s, t = (float(x[o, middle, 0]), float(x[o, middle, 1])) if middle > 0 else (0.0, 0.0)
+            total += (u * u + v * v) + (s * s + t * t)
+        return total
+    for o in range(x.shape[0]):
+        total += squares(x[o, 0])
+        if middle > 0:
+            total += squares(x[o, middle])
+    return total
+
+
+@compiled
+def _sum_of_rows(x, rows, a, b, one, other):  # type: ignore[no-untyped-def]
+    """Sum of lines with weights, real parts and imaginary parts, if there are any, and of places.
+
+    Also the energy of all.
+    """
+    width, done, re, im, total = len(one), rows - rows % 4, 0.0, 0.0, 0.0
+    for low in range(0, width, STRIP):
+        high = min(width, low + STRIP)
+        u, v, n = one[low:high], other[low:high], high - low
+        for j in range(0, done, 4):
+            at, step = np.uintp(j) * np.uintp(width) + np.uintp(low), np.uintp(width)
+            s, t, e = _weighed_dots(x, at, step, n, u, v)
+            for i in range(4):
+                re += float(a[j + i]) * float(s[i])
+                im += float(a[j + i]) * float(t[i])
+                if len(b):
+                    re -= float(b[j + i]) * float(t[i])
+                    im += float(b[j + i]) * float(s[i])
+            total += e
+        for j in range(done, rows):
+            s1, t1, e = _weighed_dot(x[j * width + low : j * width + high], u, v)
+            re += float(a[j]) * float(s1)
+            im += float(a[j]) * float(t1)
+            if len(b):
+                re -= float(b[j]) * float(t1)
+                im += float(b[j]) * float(s1)
+            total += e
+    return re, im, total
+
+
+@compiled
+def _sum_of_twiddled(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
+    """Sum of lines with a weight each, and weights of places times twiddles; and all energy.
+
+    The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
+    each line has sums of stretches with the same weights, and then a sum of these.
+    """
+    n, width, total, found = x.shape[1] // 2, len(inner), 0.0, 0j
+    one, other = np.empty(2 * width, x.dtype), np.empty(2 * width, x.dtype)
+    for o in range(x.shape[0]):
+        r, along = rest[o % len(rest)], 0j
+        for j in range(min(width, n)):
+            w = inner[j] * coarse[(r * j) >> shift] * fine[(r * j) & mask]
+            one[2 * j], one[2 * j + 1] = w.real, -w.imag
+            other[2 * j], other[2 * j + 1] = w.imag, w.real
+        for i in range(len(outer)):
+            start, stop = 2 * i * width, min(2 * (i + 1) * width, 2 * n)
+            s, t, e = _weighed_dot(x[o, start:stop], one, other)
+            place = r * i * width
+            along += outer[i] * coarse[place >> shift] * fine[place & mask] * complex(s, t)
+            total += e
+        found += a[o] * along
+    return found.real, found.imag, total
+
+
+@compiled
+def _squares_of_half(planes, middle):  # type: ignore[no-untyped-def]
+    """Twice the sum of squares, with those of the ends of planes once."""
+    return 2 * squares_of_lines(planes.reshape((1, planes.size))) - _squares_of_ends(planes, middle)
+
+
+def weighted_sum(
+    values: Array, weights: Weights, factors: PhaseFactors | None = None
+) -> tuple[complex, float]:
+    """Return the sum of all values with weights, and their energy.
+
+    Parameters
+    ----------
+    values : ndarray, contiguous
+        Real or complex.
+    weights : Weights
+        For values of this shape and dtype.
+    factors : PhaseFactors, optional
+        Twiddles that the weights of places, which are products, are multiplied with, for complex
+        values.
+    """
+    rows = values.reshape(len(weights.rows), -1)
+    if values.dtype.char not in "FDfd":
+        return _wide_sum(rows, weights, factors), energy(values)
+    x, count = rows.view(rows.real.dtype), len(rows)
+    if factors is not None:
+        twiddles = factors.rest, *phase_tables(factors.modulus, factors.sign)
+        re, im, total = _sum_of_twiddled(x, weights.rows, weights.every, weights.first, *twiddles)
+    else:
+        parts = weights.real, weights.imag, weights.one, weights.other
+        re, im, total = _sum_of_rows(x.reshape(-1), count, *parts)
+    return complex(re, im), total
+
+
+def _wide_sum(rows: Array, weights: Weights, factors: PhaseFactors | None) -> complex:
+    """The sum of values of other precisions, of each line on its own."""
+    found = 0j
+    for o, row in enumerate(rows):
+        line = weights.line
+        if factors is not None:
+            line = line.copy().reshape(1, -1, 1)
+            rest = factors.rest[o % len(factors.rest)]
+            twiddle(line, np.array([rest]), factors.modulus, factors.sign)
+            line = line.ravel()
+        found += weights.rows[o] * complex(row @ line)
+    return found
+
+
+def energy(values: Array, dim: int = 0) -> float:
+    """Return the sum of squared magnitudes of an array that is contiguous from `dim` on.
+
+    >>> energy(np.array([[3 + 4j, 0], [0, 1j]]))
+    26.0
+    """
+    part = _PARTS.get(values.dtype.char)
+    if part is not None and values.flags.c_contiguous and values.size:
+        return float(squares_of_lines(values.reshape(1, -1).view(part)))
+    lines = values.reshape(math.prod(values.shape[:dim]), math.prod(values.shape[dim:]))
+    if part is not None and lines.size and lines.strides[1] == lines.itemsize:
+        return float(squares_of_lines(lines.view(part)))
+    wide = lines.astype(np.result_type(lines.dtype, np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float((wide.real**2 + wide.imag**2).sum())
+
+
+def energy_of_real(values: Array, dim: int, n: int, total: float | None = None) -> float:
+    """Return the energy of a whole spectrum, of which half is there, since it is symmetric.
+
+    Parameters
+    ----------
+    values : ndarray of complex
+        The half.
+    dim : int
+        Dimension along which it is half.
+    n : int
+        Length of the whole; the entries 0 and, if it is even, n/2 have no mirror image.
+    total : float, optional
+        Energy of the half, if it is known.
+
+    Examples
+    --------
+    >>> energy_of_real(np.array([1, 2, 3 + 0j]), 0, 4), energy_of_real(np.array([1, 2 + 0j]), 0, 3)
+    (18.0, 9.0)
+    """
+    middle = 0 if n % 2 else n // 2
+    if values.dtype.char not in "FD" or not values.size:
+        total = energy(values) if total is None else total
+        ends = values.take([0, middle] if middle else [0], axis=dim)
+        return 2 * total - energy(np.ascontiguousarray(ends))
+    shape, dense = values.shape, np.ascontiguousarray(values)
+    parts = dense.view(_PARTS[values.dtype.char])
+    planes = parts.reshape(math.prod(shape[:dim]), shape[dim], -1)
+    if total is None:
+        return float(_squares_of_half(planes, middle))
+    return 2 * total - float(_squares_of_ends(planes, middle))
+
+
 Block = tuple[int, ...]
 
 #: Squares of a value that are added up at most: of both parts, twice for half a spectrum.
@@ -85,90 +448,83 @@ class TileSums(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _eps(dtype: np.dtype[Any]) -> float:
-    return max(float(np.finfo(dtype).eps), float(np.finfo(np.float64).eps))
-
-
-@lru_cache(maxsize=8)
-def _tiny(dtype: np.dtype[Any]) -> float:
-    return max(float(np.finfo(dtype).tiny), float(np.finfo(np.float64).tiny))
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Rounding error and least normal number of sums in double precision at best."""
+    found, wide = np.finfo(dtype), np.finfo(np.float64)
+    return max(float(found.eps), float(wide.eps)), max(float(found.tiny), float(wide.tiny))
 
 
 def _lost(values: Array) -> float:
     """What the squares of values may lack, since they lose digits below the least normal number."""
-    return SQUARES * values.size * _tiny(values.dtype)
+    return SQUARES * values.size * _limits(values.dtype)[1]
 
 
 class Unmatched(Exception):
     """Sums before and after a round that do not match."""
 
 
-@dataclass(frozen=True)
 class Facts:
     """What the checks of a round need to know of it, the same for all blocks and both modes."""
 
-    #: Steps, each with its dimension.
-    steps: tuple[tuple[int, Step], ...]
-    #: Product of the lengths, and what the round divides by.
-    length: int
-    divisor: float
-    #: What energy is multiplied with, and how many times the rounding error a sum may be off.
-    gain: float
-    digits: float
-    #: Whether the values after the round are real.
-    real: bool
-    #: Dimensions whose steps twiddle.
-    twiddled: frozenset[int]
-    #: The steps that make half a spectrum and take one, with their dimensions, if there are any.
-    halves: tuple[Step, int] | None
-    joins: tuple[Step, int] | None
-    #: Whether the round only permutes and scales energy.
-    keeps_energy: bool
+    def __init__(self, round_: Round) -> None:
+        #: Steps, each with its dimension.
+        self.steps = tuple((round_.dim(step), step) for step in round_.steps)
+        steps = [step for _, step in self.steps]
+        #: Product of the lengths, and what the round divides by.
+        self.length = math.prod(step.length for step in steps)
+        whole = reduce(mul, (step.divisor for step in steps), Divisor())
+        self.divisor = whole.whole * math.sqrt(whole.root)
+        #: What energy is multiplied with, and how many times the rounding error a sum may be off.
+        self.gain = self.length / self.divisor**2
+        self.digits = 16 + 4 * math.log2(self.length)
+        #: Dimensions whose steps twiddle.
+        self.twiddled = frozenset(dim for dim, step in self.steps if step.twiddle is not None)
+        of_kind = {step.kind: (step, dim) for dim, step in self.steps if step.kind != "c2c"}
+        #: The steps that make half a spectrum and take one, if any, with their dimensions.
+        self.halves, self.joins = of_kind.get("r2c"), of_kind.get("c2r")
+        #: Whether the values after the round are real.
+        self.real = self.joins is not None
+        plain = all((s.chirp_in, s.chirp_out, s.convolve) == (None,) * 3 for s in steps)
+        #: Whether the round only permutes and scales energy.
+        self.keeps_energy = plain and not (self.real and self.twiddled)
 
 
-@lru_cache(maxsize=256)
-def facts_of(round_: Round) -> Facts:
-    """Return what checks need to know of a round."""
-    steps = tuple((round_.dim(step), step) for step in round_.steps)
-    length = math.prod(step.length for _, step in steps)
-    whole = reduce(mul, (step.divisor for _, step in steps), Divisor())
-    divisor = whole.whole * math.sqrt(whole.root)
-    of_kind = {step.kind: (step, dim) for dim, step in steps if step.kind != "c2c"}
-    twiddled = frozenset(dim for dim, step in steps if step.twiddle is not None)
-    real = "c2r" in of_kind
-    plain = all((step.chirp_in, step.chirp_out, step.convolve) == (None,) * 3 for _, step in steps)
-    return Facts(
-        steps,
-        length,
-        divisor,
-        length / divisor**2,
-        16 + 4 * math.log2(length),
-        real,
-        twiddled,
-        of_kind.get("r2c"),
-        of_kind.get("c2r"),
-        plain and not (real and twiddled),
-    )
+facts_of = lru_cache(maxsize=256)(Facts)
+
+#: Takes a block through a round elsewhere; None where that cannot be done.
+Runner = Callable[[BlockView], Array | None]
+
+Result = TypeVar("Result")
 
 
-class Check:
-    """The checks of one round on one block.
+class Verification:
+    """One round on one block, done and checked.
 
     Parameters
     ----------
     mode : {"energy", "checksum"}
-        Which.
-    round_ : Round
-        What is done.
-    block : tuple of int
-        Which block.
-    library : FFTLibrary
-        Makes the FFTs.
+        Which sums are compared.
+    round_, block, library, out_dtype, filters
+        As `run_round` takes them.
+    number : int
+        Of the round, from 1, for errors.
     """
 
-    def __init__(self, mode: str, round_: Round, block: Block, library: FFTLibrary) -> None:
+    def __init__(
+        self,
+        mode: str,
+        round_: Round,
+        block: Block,
+        library: FFTLibrary,
+        out_dtype: np.dtype[Any],
+        filters: Mapping[int, Array],
+        number: int = 0,
+    ) -> None:
         self.mode, self.round, self.block, self.library = mode, round_, block, library
+        self.out_dtype, self.filters, self.number = out_dtype, filters, number
         self.facts = facts_of(round_)
+        #: Steps with their dimensions, in the order in which the executor has these.
+        self.steps = self.facts.steps
         #: Of each step that twiddles: index made of the digits still to come, for all its rows.
         self._rests: dict[int, Array] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
@@ -177,10 +533,84 @@ class Check:
         #: Whether something could not be checked.
         self.undecided = False
 
-    def reorder(self, order: tuple[int, ...]) -> None:
-        """Take tiles with their dimensions in another order, of rounds that are one complex FFT."""
-        steps = tuple((order.index(dim), step) for dim, step in facts_of(self.round).steps)
-        self.facts = replace(self.facts, steps=steps)
+    # --- rounds ---
+
+    def run(self, view_of: Callable[[], BlockView]) -> Array:
+        """Return the block after the round on the CPU; `view_of` returns it before, each time."""
+        if not self.facts.keeps_energy:
+            return self._twice(lambda: self._plain(view_of()), exact=True)
+        executor = partial(CheckedExecutor, check=self)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._reported(self._done(view_of(), executor))
+
+    def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
+        """Return the block after the round on a device, checked as a whole; None as the runner."""
+        if not self.facts.keeps_energy:
+
+            def plain() -> Array:
+                done = runner(view_of())
+                return self._plain(view_of()) if done is None else done
+
+            return self._twice(plain, exact=False)
+
+        def attempt() -> Array | None:
+            view = view_of()
+            view.weigh = self.mode == "energy"
+            values = view.gather()
+            with np.errstate(over="ignore", invalid="ignore"):
+                before = self.before(values, view.energy)
+                done = runner(BlockView.of(values, owned=True))
+                if done is not None:
+                    self.after(done, before, 0, None)
+            return done
+
+        done = self.repeated(attempt)
+        return None if done is None else self._reported(done)
+
+    def _done(self, view: BlockView, executor: Callable[..., CPUExecutor] = CPUExecutor) -> Array:
+        what = self.round, self.block, view, self.library, self.out_dtype, self.filters
+        return run_round(*what, executor)
+
+    def _plain(self, view: BlockView) -> Array:
+        """The block after the round, from values that are only read."""
+        tables, make = view.tables, view.new_table
+        return self._done(BlockView(view.shape, view.dtype, view.array, tables, new_table=make))
+
+    def _twice(self, run: Callable[[], Array], exact: bool) -> Array:
+        """Return the result of two runs that agree."""
+
+        def attempt() -> Array:
+            one, other = run(), run()
+            if not same_values(one, other) and (exact or not near_values(one, other)):
+                raise Unmatched("two runs differ")
+            return one
+
+        return self.repeated(attempt)
+
+    def repeated(self, attempt: Callable[[], Result]) -> Result:
+        """Return what an attempt returns; one that does not match is made once more."""
+        try:
+            return attempt()
+        except Unmatched as error:
+            first = error
+        emit("mismatch", index=self.number)
+        try:
+            return attempt()
+        except Unmatched as second:
+            emit("mismatch", index=self.number)
+            text = f"round {self.number}, block {self.block}: {first}; done once more: {second}"
+            raise VerificationError(text) from None
+
+    def _reported(self, result: Array) -> Array:
+        if self.undecided:
+            emit("unverified", nbytes=result.nbytes)
+            warnings.warn(
+                f"block {self.block} holds NaN, infinity or values too large to be squared: "
+                "it is transformed, but cannot be verified",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return result
 
     # --- what comes in, what goes out ---
 
@@ -219,7 +649,7 @@ class Check:
             checksum, total = self._summed(result, False, dim, part)
         facts, error = self.facts, self._error
         if error is None:
-            error = self._error = _eps(result.dtype) * facts.digits
+            error = self._error = _limits(result.dtype)[0] * facts.digits
         found, gain = _weighed(result, facts.halves, total), facts.gain
         more = _lost(result)
         if not abs(found - gain * seen) <= error * gain * whole + gain * lost + more:
@@ -237,7 +667,7 @@ class Check:
         """Energy that an inverse real transform ignores: of imaginary parts of real entries."""
         places = [0, step.length // 2] if step.length % 2 == 0 else [0]
         planes, scale = np.ascontiguousarray(tile.take(places, axis=dim)), 1
-        for along, other in self.facts.steps:
+        for along, other in self.steps:
             if other is not step:
                 planes = self.library.c2c(planes, (along,), other.sign)
                 scale *= other.length
@@ -253,13 +683,13 @@ class Check:
         key = values.shape, values.dtype, inward
         found = self._ready.get(key)
         if found is None:
-            facts = self.facts
-            first = split(values.shape, frozenset() if inward else facts.twiddled)
-            found = first, weights_of(values.shape, values.dtype, first, facts.steps, inward)
+            twiddled = frozenset[int]() if inward else self.facts.twiddled
+            first = split(values.shape, twiddled)
+            found = first, weights_of(values.shape, values.dtype, first, self.steps, inward)
             self._ready[key] = found
         first, weights = found
         factors: PhaseFactors | None = None
-        for along, step in () if inward else self.facts.steps:
+        for along, step in () if inward else self.steps:
             if step.twiddle is None:
                 continue
             rest = self._rest(step, along, dim, part)
@@ -348,51 +778,33 @@ def _scale(values: Array) -> Any:
     return max((np.abs(values[part]).max() for part in parts), default=0.0)
 
 
-# --- rounds ---------------------------------------------------------------------------------
-
-
 class CheckedExecutor(CPUExecutor):
     """Takes a block through a round and checks each tile; one that does not match is done again.
 
     Parameters
     ----------
     round_, block, source, out, library, filters
-        As `CPUExecutor` takes them.
-    check : Check
+        As `CPUExecutor` takes them, in this order.
+    check : Verification
         The sums.
-    once_more : callable
-        Called with the first mismatch; raises the error of a second one.
     """
 
-    def __init__(
-        self,
-        round_: Round,
-        block: Block,
-        source: BlockView,
-        out: Array,
-        library: FFTLibrary,
-        filters: Mapping[int, Array],
-        *,
-        check: Check,
-        once_more: Callable[..., None],
-    ) -> None:
-        super().__init__(round_, block, source, out, library, filters, checked=True)
-        self.check, self.once_more = check, once_more
+    def __init__(self, *what: Any, check: Verification) -> None:
+        super().__init__(*what, True)
+        self.check = check
         self.source.weigh = check.mode == "energy"
-        if self.order != tuple(range(self.out.ndim)):
-            check.reorder(self.order)
+        # Dimensions in another order, as it is in rounds that are one complex FFT.
+        check.steps = tuple((self.order.index(dim), step) for dim, step in check.facts.steps)
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
         """Take all tiles through the round."""
         for part, tile in self.take(cuts):
-            try:
-                self._checked(part, tile)
-            except Unmatched as error:
-                (again,) = self.take(None if part is None else [part])
-                self.once_more(error, functools.partial(self._checked, *again))
+            again = self.take(None if part is None else [part])
+            tiles = itertools.chain([(part, tile)], again)
+            self.check.repeated(partial(self._checked, tiles))
 
-    def _checked(self, part: slice | None, tile: Array) -> None:
-        check, weigh = self.check, self.check.mode == "energy"
+    def _checked(self, tiles: Iterator[tuple[slice | None, Array]]) -> None:
+        (part, tile), check, weigh = next(tiles), self.check, self.check.mode == "energy"
         before = check.before(tile, self.source.energy)
         result, total = self.transform(tile, part, weigh)
         dim = 0 if self.tiling is None else self.tiling[0]
@@ -404,117 +816,44 @@ class CheckedExecutor(CPUExecutor):
         check.after(result, before, dim, part, stored if total is None else total)
 
 
-#: Takes a block through a round elsewhere; None where that cannot be done.
-Runner = Callable[[BlockView], Array | None]
+_MODULUS = 1 << 64
+
+#: C: twice an odd number.
+FACTOR = 2 * 0x5851F42D4C957F2D % _MODULUS
+
+#: What each byte of length counts, so that zeros at the end are seen.
+LENGTH = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True)
-class Verification:
-    """How the rounds of a plan are checked.
+@compiled
+def _weighted(words, factor):  # type: ignore[no-untyped-def]
+    total, weight = np.uint64(0), np.uint64(1)
+    for i in range(len(words)):
+        total += np.uint64(words[i]) * (weight + np.uint64(i + 1) * factor)
+    return total
+
+
+def checksum(values: Array) -> int:
+    """Return a checksum of an array's bytes, of 64 bits.
 
     Parameters
     ----------
-    mode : {"energy", "checksum"}
-        Which sums are compared.
-    round_, block, library, out_dtype, filters
-        As `run_round` takes them.
-    number : int
-        Of the round, from 1, for errors.
+    values : ndarray, contiguous
+        Of any dtype and shape, neither of which counts.
+
+    Examples
+    --------
+    >>> one, other = np.array([1, 2], np.uint32), np.array([2, 1], np.uint32)
+    >>> checksum(one) == checksum(other)
+    False
+    >>> checksum(one) == (1 * (1 + FACTOR) + 2 * (1 + 2 * FACTOR) + 8 * LENGTH) % 2**64
+    True
     """
-
-    mode: str
-    round: Round
-    block: Block
-    library: FFTLibrary
-    out_dtype: np.dtype[Any]
-    filters: Mapping[int, Array]
-    number: int = 0
-
-    def run(self, view_of: Callable[[], BlockView]) -> Array:
-        """Return the block after the round on the CPU; `view_of` returns it before, each time."""
-        if not facts_of(self.round).keeps_energy:
-            return self._twice(lambda: self._plain(view_of()), exact=True)
-        check = Check(self.mode, self.round, self.block, self.library)
-        executor = functools.partial(CheckedExecutor, check=check, once_more=self._once_more)
-        with np.errstate(over="ignore", invalid="ignore"):
-            result = run_round(
-                self.round,
-                self.block,
-                view_of(),
-                self.library,
-                self.out_dtype,
-                self.filters,
-                executor,
-            )
-        self._report(check, result)
-        return result
-
-    def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
-        """Return the block after the round on a device, checked as a whole; None as the runner."""
-        if not facts_of(self.round).keeps_energy:
-
-            def plain() -> Array:
-                done = runner(view_of())
-                return self._plain(view_of()) if done is None else done
-
-            return self._twice(plain, exact=False)
-        check = Check(self.mode, self.round, self.block, self.library)
-        found: list[Array | None] = []
-
-        def attempt() -> None:
-            view = view_of()
-            view.weigh = self.mode == "energy"
-            values = view.gather()
-            with np.errstate(over="ignore", invalid="ignore"):
-                before = check.before(values, view.energy)
-                found[:] = [runner(BlockView.of(values, owned=True))]
-                if found[0] is not None:
-                    check.after(found[0], before, 0, None)
-
-        try:
-            attempt()
-        except Unmatched as error:
-            self._once_more(error, attempt)
-        if found[0] is not None:
-            self._report(check, found[0])
-        return found[0]
-
-    def _plain(self, view: BlockView) -> Array:
-        apart = BlockView(view.shape, view.dtype, view.array, view.tables, new_table=view.new_table)
-        return run_round(self.round, self.block, apart, self.library, self.out_dtype, self.filters)
-
-    def _twice(self, run: Callable[[], Array], exact: bool) -> Array:
-        """Return the result of two runs that agree."""
-        found: list[Array] = []
-
-        def attempt() -> None:
-            one, other = run(), run()
-            if not same_values(one, other) and (exact or not near_values(one, other)):
-                raise Unmatched("two runs differ")
-            found[:] = [one]
-
-        try:
-            attempt()
-        except Unmatched as error:
-            self._once_more(error, attempt)
-        return found[0]
-
-    def _once_more(self, first: Unmatched, attempt: Callable[[], None]) -> None:
-        """Try again what did not match."""
-        emit("mismatch", index=self.number)
-        try:
-            attempt()
-        except Unmatched as second:
-            emit("mismatch", index=self.number)
-            text = f"round {self.number}, block {self.block}: {first}; done once more: {second}"
-            raise VerificationError(text) from None
-
-    def _report(self, check: Check, result: Array) -> None:
-        if check.undecided:
-            emit("unverified", nbytes=result.nbytes)
-            warnings.warn(
-                f"block {self.block} holds NaN, infinity or values too large to be squared: "
-                "it is transformed, but cannot be verified",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+    data = values.reshape(-1).view(np.uint8)
+    if data.ctypes.data % 4 or len(data) % 4:
+        padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
+        padded[: len(data)] = data
+        found = _weighted(padded.view(np.uint32), np.uint64(FACTOR))
+    else:
+        found = _weighted(data.view(np.uint32), np.uint64(FACTOR))
+    return (int(found) + len(data) * LENGTH) % _MODULUS

@@ -21,12 +21,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Ranges, interval_boxes
 from dask_bigfft.kernels.copies import strided_view
+from dask_bigfft.memory import lend
 
 Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]
@@ -433,3 +435,56 @@ def _apart(
             else:
                 moved.append(sum(r[0] * edge.step for r, edge in pairs) - low * unit)
         yield tuple(itertools.chain.from_iterable(chosen)), tuple(moved)
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """How a block is stacked.
+
+    Parameters
+    ----------
+    dim : int
+        Dimension of the block that is cut.
+    width : int
+        Of a shard along it; divides the block.
+    """
+
+    dim: int
+    width: int
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of the view, from that of the block.
+
+        >>> Stacked(1, 8).shape((5, 32, 2))
+        (5, 4, 8, 2)
+        """
+        count = shape[self.dim] // self.width
+        return (*shape[: self.dim], count, self.width, *shape[self.dim + 1 :])
+
+    def lent(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Composite:
+        """A block of some shape in lent memory, as its shards, to be written to."""
+        whole = self.shape(shape)
+        memory = lend((whole[self.dim], *whole[: self.dim], *whole[self.dim + 1 :]), dtype)
+        return self.composite(memory)
+
+    def whole(self, block: Composite) -> Array:
+        """The block as a view of its memory, from its shards."""
+        first = next(iter(block.sources.values()))
+        shape, step = (len(block.sources), *first.shape), first.nbytes
+        memory = strided_view(first, 0, shape, (step, *first.strides))
+        return np.moveaxis(memory, 0, self.dim)
+
+    def composite(self, memory: Array) -> Composite:
+        """The block as its shards, to be written to."""
+        shape = list(memory.shape[1:])
+        shape[self.dim] *= len(memory)
+        axes, sources = list[Stretches](), dict[Block, Array]()
+        for dim, n in enumerate(shape):
+            width = self.width if dim == self.dim else n
+            lows = np.arange(0, n, width)[:, None]
+            starts = np.zeros_like(lows)
+            axes.append(Stretches((dim,), lows, lows + width, np.arange(len(lows)), (dim,), starts))
+        for i, shard in enumerate(memory):
+            sources[tuple(i if dim == self.dim else 0 for dim in range(len(shape)))] = shard
+        edges = tuple(Edge(n, dim, dim, 1) for dim, n in enumerate(shape))
+        return Composite(edges, (1,) * len(shape), tuple(axes), sources)

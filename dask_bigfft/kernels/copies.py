@@ -18,20 +18,341 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
+from numba import carray  # type: ignore[attr-defined, unused-ignore]
+from numba.core import types
+from numba.extending import intrinsic
 
-from dask_bigfft.kernels.copy_loops import HEAD, copy_rows
+from dask_bigfft.kernels.compiled import FAST, STRETCH, compiled
 
-__all__ = [
-    "CopyTable",
-    "Segments",
-    "compile_at_once",
-    "copy_array",
-    "regular_strides",
-    "strided_view",
-]
+#: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
+#: a tile from L1.
+TILE = 8
+
+#: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
+STRIP = 16
+
+#: Bytes of a line from which on it is weighed while it is copied: adding up what its lanes have
+#: found costs shorter ones more than going over them again.
+DENSE = 512
+
+#: Values of short lines that are copied before they are weighed: they stay in L2.
+WEIGHED = 1 << 14
+
+#: Entries of a row before its dimensions: both addresses, which dimension runs along the tiled one
+#: (-1: none), where along it the copy begins, and the target's step there.
+HEAD = 5
+
+
+#: Compiled for callers in this file alone, so without entries for Python and C.
+inner = partial(compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def _pointer(typing_context: Any, address: Any) -> Any:
+    """An address as an untyped pointer."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.intp), codegen
+
+
+@partial(inner, inline="always")
+def _memory_from(address, like):  # type: ignore[no-untyped-def]
+    """Memory from an address on, as values like those of an array."""
+    return carray(_pointer(address), (1 << 62,), like.dtype)  # type: ignore[call-arg, unused-ignore]
+
+
+@inner
+def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
+    """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
+    used = 0
+    for d in range(dims):
+        n = row[HEAD + 3 * d]
+        if n == 1:
+            continue
+        s, t = row[HEAD + 1 + 3 * d], row[HEAD + 2 + 3 * d]
+        at = used
+        while at > 0 and abs(target_step[at - 1]) < abs(t):
+            count[at] = count[at - 1]
+            source_step[at] = source_step[at - 1]
+            target_step[at] = target_step[at - 1]
+            at -= 1
+        count[at], source_step[at], target_step[at] = n, s, t
+        used += 1
+    kept = 0
+    for d in range(used):
+        n, s, t = count[d], source_step[d], target_step[d]
+        if kept > 0 and source_step[kept - 1] == n * s and target_step[kept - 1] == n * t:
+            count[kept - 1] *= n
+            source_step[kept - 1], target_step[kept - 1] = s, t
+        else:
+            count[kept], source_step[kept], target_step[kept] = n, s, t
+            kept += 1
+    return kept
+
+
+@partial(inner, fastmath=FAST)
+def _weighed_dense(source, target, s0, t0, n, sn, tn, m):  # type: ignore[no-untyped-def]
+    """Copy n dense lines of m values; return their energy."""
+    total = 0.0
+    for i in range(n):
+        s, t = np.uintp(s0 + i * sn), np.uintp(t0 + i * tn)
+        found = target.dtype.type(0).real
+        for j in range(np.uintp(m)):
+            v = source[s + j]
+            target[t + j] = v
+            found += v.real * v.real + v.imag * v.imag
+        total += found
+    return total
+
+
+@partial(inner, fastmath=FAST)
+def _weight(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
+    """Energy of n lines of m values; the sum of each in its own precision."""
+    total, step = 0.0, np.uintp(sm)
+    for i in range(n):
+        place, found = np.uintp(at + i * sn), values.dtype.type(0).real
+        if sm == 1:
+            for j in range(np.uintp(m)):
+                v = values[place + j]
+                found += v.real * v.real + v.imag * v.imag
+        else:
+            for j in range(np.uintp(m)):
+                v = values[place + j * step]
+                found += v.real * v.real + v.imag * v.imag
+        total += found
+    return total
+
+
+@inner
+def _weight_of_lines(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
+    """Energy of n lines of m values, in double precision."""
+    total = 0.0
+    if sm == 1 and sn == m:  # one line
+        n, m = 1, n * m
+    for low in range(0, m, STRETCH):
+        total += _weight(values, at + low * sm, n, sn, min(STRETCH, m - low), sm)
+    return total
+
+
+@inner
+def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n lines of m values; both sides run along the line.
+
+    Places are unsigned: numba tests signed ones for being negative at every access.
+    """
+    s0, sn, sm = np.uintp(s0), np.uintp(sn), np.uintp(sm)
+    t0, tn, tm = np.uintp(t0), np.uintp(tn), np.uintp(tm)
+    one = np.uintp(1)
+    for i in range(n):
+        s, t = s0 + np.uintp(i) * sn, t0 + np.uintp(i) * tn
+        if conjugate is not None:
+            for j in range(m):
+                target[t + np.uintp(j) * tm] = np.conj(source[s + np.uintp(j) * sm])
+        elif sm == one and tm == one:
+            for j in range(m):
+                target[t + np.uintp(j)] = source[s + np.uintp(j)]
+        else:
+            for j in range(m):
+                target[t + np.uintp(j) * tm] = source[s + np.uintp(j) * sm]
+
+
+@inner
+def _weighed_lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n lines of m values; return their energy.
+
+    Long ones are weighed on the way, others a few at a time, while they are in cache.
+    """
+    total = 0.0
+    if conjugate is None and m * target.itemsize >= DENSE and sm == 1 and tm == 1:
+        for low in range(0, m, STRETCH):
+            count = min(STRETCH, m - low)
+            total += _weighed_dense(source, target, s0 + low, t0 + low, n, sn, tn, count)
+        return total
+    some = max(1, WEIGHED // m)
+    for i in range(0, n, some):
+        s, t, count = s0 + i * sn, t0 + i * tn, min(some, n - i)
+        _lines(source, target, s, t, count, sn, tn, m, sm, tm, conjugate)
+        total += _weight_of_lines(target, t, count, tn, m, tm)
+    return total
+
+
+@inner
+def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values, at most TILE each way, through a buffer."""
+    for j in range(m):
+        at = s0 + j * sm
+        for i in range(n):
+            buffer[i, j] = source[at + i * sn]
+    for i in range(n):
+        at = t0 + i * tn
+        for j in range(m):
+            if conjugate is None:
+                target[at + j * tm] = buffer[i, j]
+            else:
+                target[at + j * tm] = np.conj(buffer[i, j])
+
+
+@partial(inner, inline="always")
+def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyped-def]
+    """Transpose 4 x 4 values: the source is dense one way, the target the other."""
+    for k in range(4):
+        at = s + np.uintp(k) * sn
+        a, b = source[at], source[at + sm]
+        c, d = source[at + sm + sm], source[at + sm + sm + sm]
+        if conjugate is not None:
+            a, b, c, d = np.conj(a), np.conj(b), np.conj(c), np.conj(d)
+        to = t + np.uintp(k) * tn
+        target[to], target[to + np.uintp(1)] = a, b
+        target[to + np.uintp(2)], target[to + np.uintp(3)] = c, d
+
+
+@inner
+def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values, multiples of 4; the source is dense along n, the target along m."""
+    s0, t0, sn = np.uintp(s0), np.uintp(t0), np.uintp(sn)
+    sm, tn = np.uintp(sm), np.uintp(tn)
+    for j0 in range(0, m, STRIP):
+        for i in range(0, n, 4):
+            for j in range(j0, min(m, j0 + STRIP), 4):
+                s = s0 + np.uintp(j) * sm + np.uintp(i) * sn
+                t = t0 + np.uintp(i) * tn + np.uintp(j)
+                _four(source, target, s, t, sn, sm, tn, conjugate)
+
+
+@inner
+def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values; the source runs along n, the target along m."""
+    n_done, m_done = 0, 0
+    if abs(sn) == 1 and tm == 1:
+        n_done, m_done = n - n % 4, m - m % 4
+        _dense_plane(source, target, s0, t0, n_done, sn, tn, m_done, sm, conjugate)
+    for i0 in range(0, n, TILE):
+        ni = min(TILE, n - i0)
+        # Right of the rectangle that is done, and below it.
+        first = m_done if i0 + ni <= n_done else 0
+        for j0 in range(first, m, TILE):
+            mj, s, t = min(TILE, m - j0), s0 + i0 * sn + j0 * sm, t0 + i0 * tn + j0 * tm
+            _tile(source, target, buffer, s, t, ni, sn, tn, mj, sm, tm, conjugate)
+
+
+@inner
+def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
+    """Dimension in which the source runs; the last one if several do."""
+    found = used - 1
+    for d in range(used - 1):
+        if count[d] > 1 and abs(source_step[d]) < abs(source_step[found]):
+            found = d
+    return found
+
+
+@inner
+def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate, weigh):  # type: ignore[no-untyped-def]
+    """Copy plane after plane: the target runs along the last dimension of each.
+
+    Return their energy if asked, or -1 where they are transposed: that waits for instructions and
+    not for memory, so that weighing what has been copied takes less.
+    """
+    index, count, source_step, target_step = dims
+    last, total = used - 1, 0.0
+    other = _densest(used, count, source_step)
+    straight = other == last
+    if straight:
+        other = last - 1
+    planes = 1
+    for d in range(last):
+        index[d] = 0
+        if d != other:
+            planes *= count[d]
+    n, sn, tn = count[other], source_step[other], target_step[other]
+    m, sm, tm = count[last], source_step[last], target_step[last]
+    for _ in range(planes):
+        if not straight:
+            _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+        elif weigh is None:
+            _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+        else:
+            total += _weighed_lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+        for d in range(last - 1, -1, -1):
+            if d == other:
+                continue
+            index[d] += 1
+            s_at += source_step[d]
+            t_at += target_step[d]
+            if index[d] < count[d]:
+                break
+            index[d] = 0
+            s_at -= count[d] * source_step[d]
+            t_at -= count[d] * target_step[d]
+    return total if straight else -1.0
+
+
+@inner
+def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-untyped-def]
+    """Cut a row down to the part of it within a tile; whether anything is left."""
+    along, first, step = row[2], row[3], row[4]
+    begin, end = max(low - first, 0), high - first
+    if along < 0:
+        if begin > 0 or end <= 0:
+            return False
+    else:
+        d = HEAD + 3 * along
+        end = min(end, row[d])
+        if end <= begin:
+            return False
+        row[0] += begin * row[d + 1] * source_size
+        row[d] = end - begin
+    row[1] += (first + begin - origin) * step * target_size
+    return True
+
+
+@compiled
+def copy_rows(  # type: ignore[no-untyped-def]
+    table, dims, low, high, origin, source_like, target_like, conjugate, weigh
+):
+    """Do the copies of a table, row by row, as far as they lie within a tile.
+
+    Return the energy of what is copied if asked, and -1 where it has not been weighed.
+    """
+    total, weighed = 0.0, weigh is not None
+    count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
+    source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
+    buffer = np.empty((TILE, TILE), target_like.dtype)
+    row = np.empty(table.shape[1], np.int64)
+    for r in range(table.shape[0]):
+        for i in range(row.size):
+            row[i] = table[r, i]
+        if not _clip(row, low, high, origin, source_like.itemsize, target_like.itemsize):
+            continue
+        used = _normalise(row, dims, count, source_step, target_step)
+        while used < 2:  # a value, or a line: a plane all the same
+            count[used], source_step[used], target_step[used] = 1, 0, 0
+            if used == 1:  # the line stays the last dimension
+                count[0], count[1] = 1, count[0]
+                source_step[0], source_step[1] = 0, source_step[0]
+                target_step[0], target_step[1] = 0, target_step[0]
+            used += 1
+        # Offsets count from the lowest address touched, because carray wraps negative ones.
+        s_low, t_low = 0, 0
+        for d in range(used):
+            s_low += min(0, (count[d] - 1) * source_step[d])
+            t_low += min(0, (count[d] - 1) * target_step[d])
+        source = _memory_from(row[0] + s_low * source_like.itemsize, source_like)
+        target = _memory_from(row[1] + t_low * target_like.itemsize, target_like)
+        dims_of = index, count, source_step, target_step
+        found = _copy_planes(
+            source, target, buffer, dims_of, used, -s_low, -t_low, conjugate, weigh
+        )
+        if found < 0:
+            weighed = False
+        total += found
+    return total if weighed else -1.0
+
 
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
 COMPILED = frozenset(
@@ -260,7 +581,6 @@ def _copied_by_numpy(
 ) -> float:
     """Do the copies of a table as `copy_rows` does; return -1, because nothing is weighed."""
     size, item = dtype.itemsize, to.itemsize
-    read, written = _Views(dtype), _Views(to)
     columns = table, table[:, HEAD + 1 :: 3] * size, table[:, HEAD + 2 :: 3] * item
     for row, steps, strides in zip(*(column.tolist() for column in columns), strict=True):
         from_, into, along, first, step = row[:HEAD]
@@ -273,7 +593,8 @@ def _copied_by_numpy(
         if end <= begin or (along < 0 and begin > 0):
             continue
         into += (first + begin - origin) * step * item
-        values, place = read.at(from_, counts, steps), written.at(into, counts, strides)
+        values = np.asarray(_Memory(dtype, from_, counts, steps))
+        place = np.asarray(_Memory(to, into, counts, strides))
         if conjugate:
             np.conjugate(values, out=place)
         else:
@@ -281,26 +602,8 @@ def _copied_by_numpy(
     return -1.0
 
 
-class _Views:
-    """Views of memory that others keep alive, each at less cost than that of a `_Memory`."""
-
-    def __init__(self, dtype: np.dtype) -> None:
-        self._type = dtype.str
-
-    def at(self, address: int, counts: list[int], strides: list[int]) -> np.ndarray:
-        """Strided memory from an address on."""
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": self._type,
-            "shape": tuple(counts),
-            "strides": tuple(strides),
-            "data": (address, False),
-        }
-        return np.asarray(self)
-
-
 class _Memory:
-    """Strided memory from an address on, and the array that has it, which this keeps alive."""
+    """Strided memory from an address on; keeps alive the array that has it, if that is given."""
 
     def __init__(
         self,
@@ -308,7 +611,7 @@ class _Memory:
         address: int,
         counts: Sequence[int],
         strides: Sequence[int],
-        array: np.ndarray,
+        array: np.ndarray | None = None,
     ) -> None:
         self.array = array
         self.__array_interface__ = {
@@ -316,7 +619,7 @@ class _Memory:
             "typestr": dtype.str,
             "shape": tuple(counts),
             "strides": tuple(strides),
-            "data": (address, not array.flags.writeable),
+            "data": (address, array is not None and not array.flags.writeable),
         }
 
 

@@ -20,7 +20,7 @@ caller whose block runs alone asks for more (`FFTLibrary.using`). All libraries 
 - c2c of writeable memory returns its result in that memory; r2c and c2r leave their input alone;
 - any strides will do, single precision stays single, and an empty array never reaches the library.
 
-Imports NumPy, SciPy, `errors`, `events` and `memory`.
+Imports NumPy, SciPy, `config`, `errors`, `events`, `files` and `memory`.
 """
 
 import copy
@@ -34,23 +34,24 @@ import math
 import os
 import sys
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
-from typing import Any, ClassVar, Literal, Self
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
+from dask_bigfft import config, files
 from dask_bigfft.decomposition.layout import LONG_BYTES
 from dask_bigfft.errors import ArgumentError, KernelError, refuse
 from dask_bigfft.events import current_place, measured
 from dask_bigfft.memory.arena import ordinary_block
-
-__all__ = ["FFTLibrary", "Scale", "available", "get_library", "same_memory", "usable"]
 
 #: "none": the plain sum; "ortho": times 1/sqrt(n); "full": times 1/n.
 Scale = Literal["none", "ortho", "full"]
@@ -94,11 +95,36 @@ def same_memory(a: Array, b: Array) -> bool:
     return a is b or (a.strides == b.strides and a.ctypes.data == b.ctypes.data)
 
 
+class Call(NamedTuple):
+    """One call of a library.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        Complex to complex; real to half a spectrum over the last of the axes, then complex over the
+        others; half a spectrum to real.
+    dims : tuple of int
+        Axes, none of them negative, that of real values last.
+    sign : int
+        Of the exponent, -1 or +1.
+    scale : Scale
+        What to multiply with.
+    length : int
+        Number of real values that half a spectrum becomes.
+    """
+
+    kind: str
+    dims: tuple[int, ...]
+    sign: int
+    scale: Scale = "none"
+    length: int = 0
+
+
 class FFTLibrary:
     """One FFT library; `get_library` returns them.
 
-    Pickles as its name, so it may travel inside a task. Subclasses implement `_c2c`, `_r2c` and
-    `_c2r` for arrays that are not empty and of the right dtype, with axes that are not negative.
+    Pickles as its name, so it may travel inside a task. Subclasses implement `_run` for arrays that
+    are not empty and of the right dtype: complex to complex in place, or in `out`.
 
     Attributes
     ----------
@@ -155,21 +181,39 @@ class FFTLibrary:
         vars(found).update(vars(self))
         return found
 
-    def _c2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
-        """Complex to complex: in place, or in `out`."""
+    def _run(self, call: Call, x: Array, out: Array | None) -> Array:
         raise NotImplementedError
 
-    def _r2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
-        """Real to half a spectrum over the last of the axes, then complex over the others."""
-        raise NotImplementedError
+    def run(self, call: Call, x: Array, out: Array | None = None) -> Array:
+        """Return the transform of `x` that a call asks for; see the methods for each kind."""
+        if x.dtype not in self.dtypes:
+            self._check(x.dtype, call.kind)
+        if not x.size or not call.dims or (call.kind == "c2r" and not call.length):
+            return _of_nothing(call, x)
+        out = out if self.supports_out else None
+        if call.kind != "c2c":
+            with measured("fft", x.nbytes):
+                return self._run(call, regular(x), out)
+        real = x.dtype.kind != "c"
+        if real and not self.takes_real:
+            x, real = x.astype(REAL_TO_COMPLEX[x.dtype]), False
+        writeable = x.flags.writeable
+        read = out is not None or real
+        # mkl_fft would write to read-only memory all the same.
+        work = regular(x) if read or writeable else np.array(x)
+        with measured("fft", x.nbytes):
+            result = self._run(call, work, out)
+        if read or not writeable:
+            return result
+        if not same_memory(result, x):
+            x[...] = result
+        return x
 
-    def _c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None) -> Array:
-        """Half a spectrum to `n` reals."""
-        raise NotImplementedError
+    def _check(self, dtype: np.dtype[Any], kind: str) -> None:
+        """Raise if the library does not work in a dtype; real ones are those of complex ones."""
+        if kind == "c2r" or REAL_TO_COMPLEX.get(dtype) not in self.dtypes:
+            allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
+            refuse("dtype", str(dtype), allowed, kind=KernelError)
 
     def c2c(
         self,
@@ -197,43 +241,7 @@ class FFTLibrary:
             Complex memory of the result's shape that shares nothing with `x`, which libraries with
             `supports_out` write and return; `x` is then only read. Others ignore it.
         """
-        wide = self._check(REAL_TO_COMPLEX.get(x.dtype, x.dtype))
-        out = out if self.supports_out else None
-        dims = tuple(d % x.ndim for d in dims)
-        if x.size == 0 or not dims:
-            return x if wide == x.dtype else x.astype(wide)
-        if wide != x.dtype and not self.takes_real:
-            x = x.astype(wide)
-        read = out is not None or wide != x.dtype
-        # mkl_fft would write to read-only memory all the same.
-        work = regular(x) if read or x.flags.writeable else np.array(x)
-        with measured("fft", x.nbytes):
-            result = self._c2c(work, dims, sign, scale, out)
-        if read or not x.flags.writeable:
-            return result
-        if not same_memory(result, x):
-            x[...] = result
-        return x
-
-    def again(
-        self, dims: tuple[int, ...], sign: int, scale: Scale
-    ) -> Callable[[Array, Array | None], Array] | None:
-        """Return a function that makes the same `c2c` of many arrays at less cost each.
-
-        It takes a writeable array, and memory for its transform that shares nothing with it, or
-        None, as `c2c` does. None for libraries without `supports_out`.
-        """
-        if not self.supports_out:
-            return None
-        call = self._c2c
-
-        def transformed(x: Array, out: Array | None) -> Array:
-            if out is None and x.dtype.kind != "c":
-                return self.c2c(x, dims, sign, scale)
-            with measured("fft", x.nbytes):
-                return call(regular(x), dims, sign, scale, x if out is None else out)
-
-        return transformed
+        return self.run(Call("c2c", tuple(d % x.ndim for d in dims), sign, scale), x, out)
 
     def r2c(
         self,
@@ -259,13 +267,8 @@ class FFTLibrary:
         others
             Axes over which the result is transformed then: n counts their lengths, too.
         """
-        complex_dtype = self._check(REAL_TO_COMPLEX.get(x.dtype, x.dtype))
-        dim %= x.ndim
-        if x.size == 0:
-            return np.zeros(with_length(x.shape, dim, x.shape[dim] // 2 + 1), complex_dtype)
-        with measured("fft", x.nbytes):
-            dims = (*(d % x.ndim for d in others), dim)
-            return self._r2c(regular(x), dims, sign, scale, out if self.supports_out else None)
+        dims = tuple(d % x.ndim for d in (*others, dim))
+        return self.run(Call("r2c", dims, sign, scale), x, out)
 
     def c2r(
         self, x: Array, dim: int, n: int, sign: int, scale: Scale = "none", out: Array | None = None
@@ -286,21 +289,20 @@ class FFTLibrary:
         scale, out
             As for `c2c`; `out` is real.
         """
-        real_dtype = COMPLEX_TO_REAL[self._check(x.dtype)]
-        dim %= x.ndim
         if x.shape[dim] != n // 2 + 1:
             allowed = f"a length whose half spectrum has {x.shape[dim]} entries"
             refuse("n", n, allowed, kind=KernelError)
-        if x.size == 0 or n == 0:
-            return np.zeros(with_length(x.shape, dim, n), real_dtype)
-        with measured("fft", x.nbytes):
-            return self._c2r(regular(x), dim, n, sign, scale, out if self.supports_out else None)
+        return self.run(Call("c2r", (dim % x.ndim,), sign, scale, n), x, out)
 
-    def _check(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        if dtype not in self.dtypes:
-            allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
-            refuse("dtype", str(dtype), allowed, kind=KernelError)
-        return dtype
+
+def _of_nothing(call: Call, x: Array) -> Array:
+    """The transform of an empty array, or over no axes."""
+    if call.kind == "c2c":
+        return x if x.dtype.kind == "c" else x.astype(REAL_TO_COMPLEX[x.dtype])
+    dim, real = call.dims[-1], call.kind == "c2r"
+    n = call.length if real else x.shape[dim] // 2 + 1
+    kind = COMPLEX_TO_REAL[x.dtype] if real else REAL_TO_COMPLEX.get(x.dtype, x.dtype)
+    return np.zeros(with_length(x.shape, dim, n), kind)
 
 
 def _norm(sign: int, scale: Scale) -> str:
@@ -332,27 +334,20 @@ class SciPy(FFTLibrary):
     def __init__(self) -> None:
         self._fft = _scipy_itself()
 
-    def _c2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
-        name = "fftn" if sign < 0 else "ifftn"
-        options = {"axes": dims, "norm": _norm(sign, scale), "overwrite_x": True}
+    def _run(self, call: Call, x: Array, out: Array | None) -> Array:
+        kind, dims, sign, scale, n = call
+        norm = _norm(sign, scale)
+        if kind == "r2c":
+            return self._called("rfftn" if sign < 0 else "ihfftn", x, axes=dims, norm=norm)
+        if kind == "c2r":
+            return self._called("hfft" if sign < 0 else "irfft", x, n=n, axis=dims[0], norm=norm)
+        name, options = "fftn" if sign < 0 else "ifftn", {"norm": norm, "overwrite_x": True}
         if self.threads > 1 or len(dims) > 1 or not _has_long_rows(x, dims[0]):
-            return self._called(name, x, **options)
+            return self._called(name, x, axes=dims, **options)
         for row in x.reshape(-1, 1, x.shape[dims[0]]):  # of several at a time it would copy all
-            if not same_memory(done := self._called(name, row, **options | {"axes": (1,)}), row):
+            if not same_memory(done := self._called(name, row, axes=(1,), **options), row):
                 row[...] = done
         return x
-
-    def _r2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
-        name = "rfftn" if sign < 0 else "ihfftn"
-        return self._called(name, x, axes=dims, norm=_norm(sign, scale))
-
-    def _c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None) -> Array:
-        name = "hfft" if sign < 0 else "irfft"
-        return self._called(name, x, n=n, axis=dim, norm=_norm(sign, scale))
 
     def _called(self, name: str, x: Array, **options: Any) -> Array:
         result: Array = getattr(self._fft, name)(x, workers=self.threads, **options)
@@ -385,55 +380,51 @@ class Ducc(FFTLibrary):
     def __init__(self) -> None:
         self._fft: Any = importlib.import_module("ducc0").fft
 
-    def _c2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
-        if out is None and x.dtype.kind == "c":
+    def _run(self, call: Call, x: Array, out: Array | None) -> Array:
+        kind, dims, sign, scale, n = call
+        if kind == "c2c" and out is None and x.dtype.kind == "c":
             out = x
-        result: Array = self._fft.c2c(x, axes=dims, out=out, **self._options(sign, scale))
+        length = {"lastsize": n} if kind == "c2r" else {}
+        result: Array = getattr(self._fft, kind)(
+            x,
+            axes=dims,
+            forward=sign < 0,
+            inorm=self._INORM[scale],
+            out=out,
+            nthreads=self.threads,
+            **length,
+        )
         return result if out is None else out  # which it returns as an array of its own
 
-    def _r2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
-        result: Array = self._fft.r2c(x, axes=dims, out=out, **self._options(sign, scale))
-        return result if out is None else out
 
-    def _c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None) -> Array:
-        options = self._options(sign, scale)
-        result: Array = self._fft.c2r(x, axes=(dim,), lastsize=n, out=out, **options)
-        return result if out is None else out
-
-    def _options(self, sign: int, scale: Scale) -> dict[str, Any]:
-        return {"forward": sign < 0, "inorm": self._INORM[scale], "nthreads": self.threads}
-
-
-class _RealAlone(FFTLibrary):
+class _OneRealAxis(FFTLibrary):
     """Libraries whose real transforms go along one axis, with the sign and scale of NumPy's."""
 
-    def _rfft(self, x: Array, dim: int, scale: Scale) -> Array:
+    def _complex(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
+        """Complex to complex in place."""
         raise NotImplementedError
 
-    def _irfft(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
+    def _real(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
+        """Real to half a spectrum with sign -1, or half a spectrum to `n` reals with sign +1."""
         raise NotImplementedError
 
-    def _r2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
+    def _run(self, call: Call, x: Array, out: Array | None) -> Array:
+        kind, dims, sign, scale, n = call
+        if kind == "c2c":
+            return self._complex(x, dims, sign, scale)
         *others, dim = dims
-        result = self._rfft(x, dim, "none" if others else scale)
+        if kind == "c2r":
+            return self._real(x if sign > 0 else np.conjugate(x), dim, n, scale)
+        result = self._real(x, dim, x.shape[dim], "none" if others else scale)
         if sign > 0:
             np.conjugate(result, out=result)
         if not others:
             return result
-        result = self._c2c(result, tuple(others), sign, "none", None)
+        result = self._complex(result, tuple(others), sign, "none")
         return _scaled(result, math.prod(x.shape[d] for d in dims), scale)
 
-    def _c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None) -> Array:
-        return self._irfft(x if sign > 0 else np.conjugate(x), dim, n, scale)
 
-
-class MKL(_RealAlone):
+class MKL(_OneRealAxis):
     """`mkl_fft`, axis by axis: its n-dimensional calls misjudge the scale of a subset of axes."""
 
     name, license = "mkl_fft", "BSD-3-Clause AND LicenseRef-Intel-Simplified"
@@ -442,9 +433,7 @@ class MKL(_RealAlone):
         self._fft: Any = importlib.import_module("mkl_fft")
         self._set_threads = _mkl_thread_setter()
 
-    def _c2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
+    def _complex(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
         run = self._fft.fft if sign < 0 else self._fft.ifft
         own = scale if len(dims) == 1 else "none"  # a factor for each axis would be rounded anew
         with self._own_threads():
@@ -452,14 +441,10 @@ class MKL(_RealAlone):
                 run(x, axis=dim, norm=_norm(sign, own), out=x)
         return x if own == scale else _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
-    def _rfft(self, x: Array, dim: int, scale: Scale) -> Array:
+    def _real(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
+        run, sign = (self._fft.irfft, 1) if x.dtype.kind == "c" else (self._fft.rfft, -1)
         with self._own_threads():
-            result: Array = self._fft.rfft(x, axis=dim, norm=_norm(-1, scale))
-        return result
-
-    def _irfft(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
-        with self._own_threads():
-            result: Array = self._fft.irfft(x, n=n, axis=dim, norm=_norm(+1, scale))
+            result: Array = run(x, n=n, axis=dim, norm=_norm(sign, scale))
         return result
 
     @contextmanager
@@ -488,7 +473,7 @@ def _mkl_thread_setter() -> Callable[[int], int] | None:
     return None
 
 
-class FFTW(_RealAlone):
+class FFTW(_OneRealAxis):
     """FFTW by pyFFTW's plan objects; it scales in a pass of its own."""
 
     name, license = "pyfftw", "BSD-3-Clause AND GPL-2.0-or-later"
@@ -496,22 +481,19 @@ class FFTW(_RealAlone):
     def __init__(self) -> None:
         self._plans = FFTWPlans(_import_pyfftw())
 
-    def _c2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
-    ) -> Array:
+    def _complex(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
         direction = "FFTW_FORWARD" if sign < 0 else "FFTW_BACKWARD"
         self._plans.execute(x, x, dims, direction, self.threads)
         return _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
-    def _rfft(self, x: Array, dim: int, scale: Scale) -> Array:
-        half = np.empty(with_length(x.shape, dim, x.shape[dim] // 2 + 1), REAL_TO_COMPLEX[x.dtype])
-        self._plans.execute(x, half, (dim,), "FFTW_FORWARD", self.threads)
-        return _scaled(half, x.shape[dim], scale)
-
-    def _irfft(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
-        real = np.empty(with_length(x.shape, dim, n), COMPLEX_TO_REAL[x.dtype])
-        self._plans.execute(x, real, (dim,), "FFTW_BACKWARD", self.threads)
-        return _scaled(real, n, scale)
+    def _real(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
+        if x.dtype.kind == "c":
+            direction, length, dtype = "FFTW_BACKWARD", n, COMPLEX_TO_REAL[x.dtype]
+        else:
+            direction, length, dtype = "FFTW_FORWARD", n // 2 + 1, REAL_TO_COMPLEX[x.dtype]
+        out = np.empty(with_length(x.shape, dim, length), dtype)
+        self._plans.execute(x, out, (dim,), direction, self.threads)
+        return _scaled(out, n, scale)
 
 
 def _import_pyfftw() -> Any:
@@ -647,7 +629,7 @@ def _columns(
     for n in LENGTHS:
         columns = _placed(_random((n, BESIDE), rng), dtype)
         expected = scipy.fft.fft(columns, axis=0)
-        yield f"columns of {n} values", library._c2c(columns, (0,), -1, "none", None), expected
+        yield f"columns of {n} values", library._run(Call("c2c", (0,), -1), columns, None), expected
 
 
 def _lines(
@@ -658,9 +640,13 @@ def _lines(
         line = _placed(_random((1, n), rng), dtype)
         real, whole = _placed(line.real, line.real.dtype), scipy.fft.ifft(line, norm="forward")
         half = _placed(scipy.fft.rfft(real), dtype)
-        yield f"real lines of {n} values", library._r2c(real, (1,), -1, "none", None), half
-        yield f"half spectra of {n} values", library._c2r(half, 1, n, 1, "full", None), real
-        yield f"lines of {n} values", library._c2c(line, (1,), 1, "none", None), whole
+        yield f"real lines of {n} values", library._run(Call("r2c", (1,), -1), real, None), half
+        yield (
+            f"half spectra of {n} values",
+            library._run(Call("c2r", (1,), 1, "full", n), half, None),
+            real,
+        )
+        yield f"lines of {n} values", library._run(Call("c2c", (1,), 1), line, None), whole
 
 
 def _random(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -774,3 +760,131 @@ LIBRARIES: dict[str, Callable[[], FFTLibrary]] = {
     "ducc0": Ducc,
     "pyfftw": FFTW,
 }
+
+
+#: Shapes of tiles, and the dimensions that are transformed: lines, columns, planes of which some
+#: fit a cache and one does not, and stacks of lines down the outermost dimension.
+TILES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((64, 1024), (1,)),
+    ((1024, 64), (0,)),
+    ((8, 8192), (1,)),
+    ((60, 1080), (1,)),
+    ((2, 256, 512), (1, 2)),
+    ((1, 1024, 1024), (1, 2)),
+    ((512, 4, 128), (0,)),
+)
+
+#: A library has to be this many times as fast as those before it in the list to be preferred.
+BETTER = 1.05
+
+#: Seconds that one library is timed for, on one tile.
+SECONDS = 0.02
+
+SCHEMA = 2
+
+_lock = threading.Lock()
+_known: dict[tuple[str, str], Mapping[str, float]] = {}
+
+
+def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
+    """Return the name of the fastest installed FFT library for a complex dtype.
+
+    The first call on a machine takes a fraction of a second for each library.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Complex.
+    among : container of str, optional
+        Names of those that may be taken; by default all that work here.
+
+    Examples
+    --------
+    >>> fastest_library("G") in ("scipy", "ducc0")
+    True
+    """
+    name, folder = np.dtype(dtype).name, str(config.get("bigfft.wisdom.directory"))
+    with _lock:
+        if (name, folder) not in _known:
+            _known[name, folder] = _rates(name, Path(folder))
+        rates = _known[name, folder]
+    return best_of({one: rate for one, rate in rates.items() if among is None or one in among})
+
+
+def best_of(rates: Mapping[str, float]) -> str:
+    """Return the first library that no later one beats clearly; without any, the default."""
+    best = next(iter(rates), "scipy")
+    for name, rate in rates.items():
+        if rate > BETTER * rates[best]:
+            best = name
+    return best
+
+
+def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
+    """Rates by library, from the file or from a measurement that is then written to it."""
+    versions = {
+        name: version
+        for name, version in usable().items()
+        if np.dtype(dtype) in get_library(name).dtypes
+    }
+    names = list(versions)
+    if len(names) < 2:
+        return dict.fromkeys(names, 0.0)
+    path, context = folder / "kernels.json", {"machine": files.machine(), "versions": versions}
+    known = files.read(path, SCHEMA, _checked) or {}
+    found = known.get(dtype)
+    if found is not None and found["context"] == context:
+        return {name: float(found["rates"][name]) for name in names}
+    rates = measured_rates(names, dtype)
+    shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
+    log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
+    entries = {**known, dtype: {"context": context, "rates": rates}}
+    files.write(path, {"schema": SCHEMA, "dtypes": entries})
+    return rates
+
+
+def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
+    """Return floating point operations per second of libraries, the mean over some tiles.
+
+    5 n log2 n operations are counted for n points. The libraries take turns, and the fastest
+    of each one's runs counts, so that what else the machine does disturbs little.
+
+    Parameters
+    ----------
+    names : sequence of str
+        As `available` gives them.
+    dtype : dtype
+        Complex.
+    """
+    libraries = [get_library(name) for name in names]
+    logs = dict.fromkeys(names, 0.0)
+    for shape, dims in TILES:
+        tile = np.empty(shape, dtype)
+        work = 5 * tile.size * math.log2(math.prod(shape[dim] for dim in dims))
+        best = dict.fromkeys(names, math.inf)
+        for library in libraries:
+            _seconds(library, tile, dims)  # plans
+        end = time.perf_counter() + SECONDS * len(names)
+        while time.perf_counter() < end:
+            for library in libraries:
+                best[library.name] = min(best[library.name], _seconds(library, tile, dims))
+        for name, seconds in best.items():
+            logs[name] += math.log(work / seconds) / len(TILES)
+    return {name: math.exp(value) for name, value in logs.items()}
+
+
+def _seconds(library: FFTLibrary, tile: Any, dims: tuple[int, ...]) -> float:
+    tile.fill(1)
+    started = time.perf_counter()
+    library.c2c(tile, dims, -1)
+    return max(time.perf_counter() - started, 1e-9)
+
+
+def _checked(found: Any) -> dict[str, Any]:
+    """What the file holds by dtype."""
+    dtypes = dict(found["dtypes"])
+    for entry in dtypes.values():
+        names = entry["context"]["versions"]
+        if not all(float(entry["rates"][name]) > 0 for name in names):
+            raise ValueError("rates")
+    return dtypes

@@ -18,9 +18,10 @@ of a row follow from that value alone.
 Imports `decomposition`, `errors`, `events`, `memory` and this room.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import mul
 from typing import Any
@@ -30,16 +31,16 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import ROW_BYTES, AxisLayout, Layout, tile_bytes_of, tiling
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
+from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
-from dask_bigfft.kernels.libraries import FFTLibrary, Scale, same_memory
-from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
+from dask_bigfft.kernels.libraries import Call, FFTLibrary, Scale, same_memory
+from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import lend
 
-__all__ = ["CPUExecutor", "axis_index", "factor", "is_one_call", "roll", "run_round"]
+__all__ = ["CPUExecutor", "axis_index", "roll", "run_round"]
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -49,12 +50,6 @@ _Pair = tuple[Step, int]
 #: Tiles that are read in place and checked are cut into so many: then most of them and of their
 #: results are in a core's own cache when they are summed, and when the FFT reads them.
 CHECKED_PARTS = 2
-
-
-def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
-    """Return what to multiply values of a dtype with, in double precision or better."""
-    real = np.longdouble if dtype.char in "gG" else float
-    return 1 / (real(divisor.whole) * np.sqrt(real(divisor.root)))
 
 
 def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
@@ -69,96 +64,56 @@ def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
 # --- the round ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call of the library.
-
-    Parameters
-    ----------
-    kind : str
-        "r2c", "c2c" or "c2r".
-    dims : tuple of int
-        Dimensions of a block that it transforms, that of real values last.
-    sign : int
-        Of the exponent.
-    scale : Scale
-        What the library multiplies with.
-    left : Divisor or None
-        What is to be divided by afterwards.
-    length : int
-        Of the real values, where there are some.
-    """
-
-    kind: str
-    dims: tuple[int, ...]
-    sign: int
-    scale: Scale
-    left: Divisor | None
-    length: int = 0
+#: One call of the library, and what is to be divided by afterwards.
+Divided = tuple[Call, Divisor | None]
 
 
-@dataclass(frozen=True)
 class Calls:
     """The calls that a round makes for each tile, in their order, and what follows from them.
-
-    Parameters
-    ----------
-    r2c, c2c, c2r : tuple of Call
-        FFTs that take real values, of complex ones, and that give real values.
-    dims : tuple of int
-        The dimension of every step's digit.
-    begins_with_ffts : bool
-        Whether the first thing to be done is one call of the library, for all axes.
-    begins_with_r2c : bool
-        Whether the first thing to be done is one FFT of real values.
-    one_call : bool
-        Whether one call, of whatever kind, is all that is to be done.
-    """
-
-    r2c: tuple[Call, ...]
-    c2c: tuple[Call, ...]
-    c2r: tuple[Call, ...]
-    dims: tuple[int, ...]
-    begins_with_ffts: bool
-    begins_with_r2c: bool
-    one_call: bool
-
-
-@lru_cache(maxsize=256)
-def calls_of(round_: Round) -> Calls:
-    """Return what a round asks of an FFT library.
 
     Raises
     ------
     KernelError
         If the digit of a step is not the last group of its axis.
     """
-    steps = round_.steps
-    for step in steps:
-        if round_.source.axes[step.axis].groups[-1].digits != (step.source,):
-            raise KernelError("the digit of a step must be the last group of its axis")
-    dims = tuple(round_.dim(step) for step in steps)
-    pairs = list(zip(steps, dims, strict=True))
-    by_sign: dict[int, list[_Pair]] = {}
-    for step, dim in pairs:
-        if step.kind == "c2c":
-            by_sign.setdefault(step.sign, []).append((step, dim))
-    r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in pairs if pair[0].kind == "r2c")
-    c2c = tuple(_call(batch) for batch in by_sign.values())
-    c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
-    kinds = [step.kind for step in steps]
-    begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
-    begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
-    whole = all(map(_alike, steps)) and all(call.left is None for call in (*r2c, *c2c, *c2r))
-    return Calls(
-        r2c,
-        c2c,
-        c2r,
-        dims,
-        begins_with_ffts,
-        kinds.count("r2c") == 1,
-        whole and len(r2c) + len(c2c) + len(c2r) == 1,
-    )
+
+    def __init__(self, round_: Round) -> None:
+        steps = round_.steps
+        for step in steps:
+            if round_.source.axes[step.axis].groups[-1].digits != (step.source,):
+                raise KernelError("the digit of a step must be the last group of its axis")
+        #: The dimension of every step's digit.
+        self.dims = tuple(round_.dim(step) for step in steps)
+        pairs = list(zip(steps, self.dims, strict=True))
+        by_sign: dict[int, list[_Pair]] = {}
+        for step, dim in pairs:
+            if step.kind == "c2c":
+                by_sign.setdefault(step.sign, []).append((step, dim))
+        real = [pair for pair in pairs if pair[0].kind == "r2c"]
+        #: FFTs that take real values, of complex ones, and that give real values.
+        self.r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in real)
+        self.c2c = tuple(_call(batch) for batch in by_sign.values())
+        self.c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
+        begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
+        #: Whether the first thing to be done is one call of the library, for all axes.
+        self.begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
+        #: Whether the first thing to be done is one FFT of real values.
+        self.begins_with_r2c = len(real) == 1
+        every = (*self.r2c, *self.c2c, *self.c2r)
+        #: Whether one call, of whatever kind, is all that is to be done.
+        self.one_call = (
+            len(every) == 1 and all(map(_alike, steps)) and all(left is None for _, left in every)
+        )
+
+    def reordered(self, order: tuple[int, ...]) -> "Calls":
+        """Return one complex FFT on dimensions in another order."""
+        found, ((call, left),) = copy.copy(self), self.c2c
+        found.dims = tuple(map(order.index, self.dims))
+        found.c2c = ((call._replace(dims=tuple(map(order.index, call.dims))), left),)
+        return found
+
+
+calls_of = lru_cache(maxsize=256)(Calls)
 
 
 def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
@@ -169,7 +124,7 @@ def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
     return by_sign.pop(sign, [])
 
 
-def _call(batch: Sequence[_Pair]) -> Call:
+def _call(batch: Sequence[_Pair]) -> Divided:
     """One call for some steps of a sign, with the dimensions of their digits; a real one is last.
 
     It is of the last one's kind.
@@ -178,7 +133,7 @@ def _call(batch: Sequence[_Pair]) -> Call:
     scale, left = _by_library(reduce(mul, (_divisor(step) for step, _ in batch)), n)
     dims = tuple(dim for _, dim in batch)
     rest = None if left == Divisor() else left
-    return Call(last.kind, dims, last.sign, scale, rest, last.length)
+    return Call(last.kind, dims, last.sign, scale, last.length), rest
 
 
 def _divisor(step: Step) -> Divisor:
@@ -252,21 +207,18 @@ class Factors:
 class Work:
     """A step that is more than an FFT, on one block.
 
-    Its dimension, and what follows from its axis' other digits, where the step makes use of it.
+    Its dimension, and tables of what follows from its axis' other digits: for the chirps "in" and
+    "out", the "twiddle" and the "spectrum" of a filter, where the step makes use of them.
     """
 
     step: Step
     dim: int
-    index_in: Factors | None
-    index_twiddle: Factors | None
-    index_out: Factors | None
-    spectrum: Factors | None
+    tables: Mapping[str, Factors]
 
     def within(self, dim: int, part: slice) -> "Work":
         """The step on a tile cut along a dimension."""
-        tables = self.index_in, self.index_twiddle, self.index_out, self.spectrum
-        inside = [None if table is None else table.within(dim, part) for table in tables]
-        return Work(self.step, self.dim, *inside)
+        tables = {name: table.within(dim, part) for name, table in self.tables.items()}
+        return Work(self.step, self.dim, tables)
 
 
 def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) -> list[Work]:
@@ -284,19 +236,17 @@ def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]
         if _alike(step):
             continue
         before, after = round_.source.axes[step.axis], round_.target.axes[step.axis]
-        last = len(before.groups) - 1
-        i = block[step.axis]
-        place = (before.shape(i)[:last], dim - last)
-        spectrum = index_in = index_twiddle = index_out = None
+        last, i, made = len(before.groups) - 1, block[step.axis], dict[str, Array]()
         if step.convolve is not None:
-            spectrum = Factors(filters[step.axis].reshape(-1, step.length), *place)
+            made["spectrum"] = filters[step.axis].reshape(-1, step.length)
         if step.chirp_in is not None:
-            index_in = Factors(axis_index(before, i, step.source.stage, last), *place)
+            made["in"] = axis_index(before, i, step.source.stage, last)
         if step.twiddle is not None:
-            index_twiddle = Factors(axis_index(after, i, step.target.stage - 1, last), *place)
+            made["twiddle"] = axis_index(after, i, step.target.stage - 1, last)
         if step.chirp_out is not None:
-            index_out = Factors(axis_index(after, i, step.target.stage, last), *place)
-        found.append(Work(step, dim, index_in, index_twiddle, index_out, spectrum))
+            made["out"] = axis_index(after, i, step.target.stage, last)
+        place = (before.shape(i)[:last], dim - last)
+        found.append(Work(step, dim, {name: Factors(t, *place) for name, t in made.items()}))
     return found
 
 
@@ -318,12 +268,16 @@ def _rows(tile: Array, dim: int) -> Array:
     return rows
 
 
-def _multiply_chirp(
-    tile: Array, work: Work, index: Factors | None, stride: int, chirp: Chirp, divisor: Divisor
-) -> None:
-    assert index is not None
+def _multiply_chirp(tile: Array, work: Work, name: str) -> None:
+    """Multiply with the chirp "in" or "out", which divides for the FFT, where the step has it."""
+    step, divisor = work.step, Divisor()
+    chirp, stride = step.chirp_in, step.source.stride
+    if name == "out":
+        chirp, stride, divisor = step.chirp_out, step.target.stride, step.divisor
+    if chirp is None or step.kind != "c2c":
+        return
     rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
-    places = index.table * chirp.step + chirp.offset
+    places = work.tables[name].table * chirp.step + chirp.offset
     along = stride * chirp.step
     multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
 
@@ -334,18 +288,17 @@ def _multiply(
     """Filter (and transform back) and twiddle; return the energy if the twiddles find it."""
     energy: float | None = None
     step, sign = work.step, work.step.sign
-    if work.spectrum is not None:
-        rows, table = _rows(tile, work.dim), work.spectrum.table
+    if step.convolve is not None:
+        rows, table = _rows(tile, work.dim), work.tables["spectrum"].table
         batch = rows.reshape(-1, *table.shape, rows.shape[2])
         batch *= table[:, :, None]
         tile = library.c2c(tile, (work.dim,), -sign)
         sign = -sign
     if step.twiddle is not None:
         rows = _rows(tile, work.dim)
-        assert work.index_twiddle is not None
         scale = factor(step.divisor, tile.dtype)
         with measured("twiddle", tile.nbytes):
-            index = work.index_twiddle.rows(len(rows))
+            index = work.tables["twiddle"].rows(len(rows))
             energy = twiddle(rows, index, step.twiddle, sign, scale, weigh)
     return tile, energy
 
@@ -383,33 +336,28 @@ def transform_tile(
     place = None
     if out is not None and calls.begins_with_ffts:
         place = out if calls.one_call or out.flags.c_contiguous else None
-    for call in calls.r2c:
-        *others, dim = call.dims
+    for call, left in calls.r2c:
         half = _room(tile, call, out, not calls.one_call) if calls.begins_with_r2c else None
-        tile = library.r2c(tile, dim, call.sign, call.scale, half, tuple(others))
+        tile = library.run(call, tile, half)
         tile = np.ascontiguousarray(tile) if half is None else half
-        _divide(tile, call.left)
+        _divide(tile, left)
     for work in works:
-        if (step := work.step).kind == "c2c" and step.chirp_in is not None:
-            stride = step.source.stride
-            _multiply_chirp(tile, work, work.index_in, stride, step.chirp_in, Divisor())
-    for call in calls.c2c:
-        tile = library.c2c(tile, call.dims, call.sign, call.scale, place)
-        _divide(tile, call.left)
+        _multiply_chirp(tile, work, "in")
+    for call, left in calls.c2c:
+        tile = library.run(call, tile, place)
+        _divide(tile, left)
     energy: float | None = None
     for work in works:
         if work.step.kind != "c2r":
             tile, energy = _multiply(tile, work, library, weigh and work is works[-1])
     for work in works:
-        if (step := work.step).kind == "c2c" and step.chirp_out is not None:
-            energy, stride = None, step.target.stride
-            _multiply_chirp(tile, work, work.index_out, stride, step.chirp_out, step.divisor)
-    for call in calls.c2r:
-        energy = None
-        (dim,), real = call.dims, _room(tile, call, out, dense=False)
-        tile = library.c2r(tile, dim, call.length, call.sign, call.scale, real)
+        energy = None if work.step.chirp_out is not None else energy
+        _multiply_chirp(tile, work, "out")
+    for call, left in calls.c2r:
+        energy, real = None, _room(tile, call, out, dense=False)
+        tile = library.run(call, tile, real)
         tile = np.ascontiguousarray(tile) if real is None else real
-        _divide(tile, call.left)
+        _divide(tile, left)
     return tile, energy
 
 
@@ -460,9 +408,6 @@ class CPUExecutor:
         self.order = tuple(range(out.ndim))
         self._order_as_in_memory()
         self._choose_way()
-        one = self.calls.one_call and bool(self.calls.c2c) and not checked
-        (call,) = self.calls.c2c if one else (None,)
-        self._fft = None if call is None else library.again(call.dims, call.sign, call.scale)
 
     def _order_as_in_memory(self) -> None:
         """Take dimensions in the order of memory, in rounds in place that are one FFT.
@@ -476,18 +421,16 @@ class CPUExecutor:
         one = self.library.supports_out and calls.one_call and not self.rolls and len(calls.c2c)
         if not one or self.cut is not None or not self.source.in_place or order == self.order:
             return
-        dims = tuple(map(order.index, calls.dims))
-        shape, size = tuple(out.shape[dim] for dim in order), tile_bytes_of(self.library.beside)
-        if tiling(shape, set(dims), out.nbytes, size, ROW_BYTES, size) is None:
+        moved, shape = calls.reordered(order), tuple(out.shape[dim] for dim in order)
+        size = tile_bytes_of(self.library.beside)
+        if tiling(shape, set(moved.dims), out.nbytes, size, ROW_BYTES, size) is None:
             return
         weigh = self.source.weigh
         self.source, self.order = self.source.transposed(order), order
         self.source.weigh = weigh
         assert self.source.array is not None
         self.out = self.source.array
-        (call,) = calls.c2c
-        c2c = (replace(call, dims=tuple(map(order.index, call.dims))),)
-        self.calls = replace(calls, dims=dims, c2c=c2c)
+        self.calls = moved
 
     def _choose_way(self) -> None:
         """Decide where tiles are cut, and whether the library reads and writes in place."""
@@ -560,9 +503,6 @@ class CPUExecutor:
     ) -> tuple[Array, float | None]:
         """Return a tile after the round, and its energy if it was found on the way."""
         room = self.place(part) if self.writes else None
-        if self._fft is not None and part is not None:
-            shared = room is None or np.may_share_memory(tile, room)
-            return self._fft(tile, None if shared else room), None
         works = self.works
         if part is not None and self.tiling is not None:
             works = [work.within(self.tiling[0], part) for work in works]
@@ -619,14 +559,6 @@ def roll(values: Array, rolls: Rolls) -> Array:
     return out
 
 
-def is_one_call(round_: Round, source: BlockView, library: FFTLibrary) -> bool:
-    """Return whether tiles of any size are one call of the library, which reads them in place."""
-    if not library.supports_out or source.array is None or len(round_.steps) != 1:
-        return False
-    (step,) = round_.steps
-    return step.kind == "c2c" and step.convolve is None and calls_of(round_).one_call
-
-
 def run_round(
     round_: Round,
     block: Block,
@@ -652,8 +584,20 @@ def run_round(
     ndarray
         The block as the round's target layout has it.
     """
-    if (orders := _digits_last(round_)) is not None:
-        return _run_reordered(round_, block, source, library, out_dtype, filters, executor, orders)
+    if (found := _digits_last(round_)) is not None:  # two copies more, for a device's round
+        moved, orders = found
+        there, place = list[int](), list[int]()
+        for old, new, i, order in zip(
+            round_.source.axes, moved.source.axes, block, orders, strict=True
+        ):
+            first = len(there)
+            there += [first + g for g in order]
+            chunks = old.chunk_of(i)
+            place.append(new.block_of(tuple(chunks[g] for g in order)))
+        values = np.ascontiguousarray(source.gather().transpose(there))
+        view = BlockView.of(values, owned=True)
+        done = run_round(moved, tuple(place), view, library, out_dtype, filters, executor)
+        return np.ascontiguousarray(done.transpose(np.argsort(there)))
     out = source.result(round_.target.shape(block), out_dtype)
     if out.size and math.prod(source.shape):
         executor(round_, block, source, out, library, filters or {}).run()
@@ -662,51 +606,26 @@ def run_round(
 
 # --- digits in another place ----------------------------------------------------------------
 
-Orders = tuple[tuple[int, ...], ...]
-
 
 @lru_cache(maxsize=256)
-def _digits_last(round_: Round) -> Orders | None:
-    """Return the groups of each axis with that of the step last; None if all of them are so.
+def _digits_last(round_: Round) -> tuple[Round, tuple[tuple[int, ...], ...]] | None:
+    """Return a round with the group of each step last in its axis, and the orders of groups.
 
-    A device transforms a digit wherever it lies.
+    None if all of them are so. A device transforms a digit wherever it lies.
     """
     steps = {step.axis: step.source for step in round_.steps}
-    found = []
-    for number, axis in enumerate(round_.source.axes):
-        last = steps.get(number)
-        order = sorted(range(len(axis.groups)), key=lambda g: axis.groups[g].digits == (last,))
-        found.append(tuple(order))
-    return None if all(order == tuple(sorted(order)) for order in found) else tuple(found)
-
-
-def _reordered(layout: Layout, orders: Orders) -> Layout:
-    pairs = zip(layout.axes, orders, strict=True)
-    return Layout(tuple(AxisLayout(tuple(a.groups[g] for g in order)) for a, order in pairs))
-
-
-def _run_reordered(
-    round_: Round,
-    block: Block,
-    source: BlockView,
-    library: FFTLibrary,
-    out_dtype: np.dtype[Any],
-    filters: Mapping[int, Array] | None,
-    executor: Callable[..., CPUExecutor],
-    orders: Orders,
-) -> Array:
-    """Do a round made for a device: two copies more, for blocks that no device could take."""
-    there, back, first, place = [], [], 0, []
-    for axis, i, order in zip(round_.source.axes, block, orders, strict=True):
-        there += [first + g for g in order]
-        back += [first + order.index(g) for g in range(len(order))]
-        first += len(order)
-        chunks = axis.chunk_of(i)
-        after = AxisLayout(tuple(axis.groups[g] for g in order))
-        place.append(after.block_of(tuple(chunks[g] for g in order)))
-    moved = Round(
-        round_.steps, _reordered(round_.source, orders), _reordered(round_.target, orders)
+    orders = tuple(
+        tuple(sorted(range(len(a.groups)), key=lambda g: a.groups[g].digits == (steps.get(i),)))
+        for i, a in enumerate(round_.source.axes)
     )
-    values = BlockView.of(np.ascontiguousarray(source.gather().transpose(there)), owned=True)
-    done = run_round(moved, tuple(place), values, library, out_dtype, filters, executor)
-    return np.ascontiguousarray(done.transpose(back))
+    if all(order == tuple(sorted(order)) for order in orders):
+        return None
+    source, target = (
+        Layout(tuple(_reordered(axis, g) for axis, g in zip(layout.axes, orders, strict=True)))
+        for layout in (round_.source, round_.target)
+    )
+    return Round(round_.steps, source, target), orders
+
+
+def _reordered(axis: AxisLayout, order: tuple[int, ...]) -> AxisLayout:
+    return AxisLayout(tuple(axis.groups[g] for g in order))

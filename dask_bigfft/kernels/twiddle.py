@@ -1,4 +1,4 @@
-"""Twiddles and chirps: what a block is multiplied with between FFTs.
+"""Factors of a block: twiddles and chirps between FFTs, and those of cosine transforms around them.
 
 The twiddle of one row of a block (the values of a digit k for one index r of the digits still
 to come) is W^(k*r). It is made from two short tables per row, W^(r*64*i) and W^(r*j), which in
@@ -8,7 +8,7 @@ the inner loop is two multiplications without a table walk.
 Along a chirp n**2 grows by 2*n*stride + stride**2, which grows by 2*stride**2: two additions mod
 twice its length, and no product of large numbers.
 
-Imports numpy, `decomposition` and this room.
+Imports numpy, `decomposition`, `memory` and this room.
 """
 
 from typing import Any
@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.cosines import Cosines, point_digits
 from dask_bigfft.decomposition.phases import chirp, mulmod, phase_table, unit_roots
+from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.kernels.compiled import compiled, squares_of_line
+from dask_bigfft.memory import lend
 
 #: Length of the inner of the two tables of a row.
 _INNER = 64
@@ -27,6 +30,12 @@ WEIGHED = 512
 
 #: Lengths up to which the squares of their indices fit int64.
 _SHORT = 3 * 10**9
+
+
+def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
+    """Return what to multiply values of a dtype with, in double precision or better."""
+    real = np.longdouble if dtype.char in "gG" else float
+    return 1 / (real(divisor.whole) * np.sqrt(real(divisor.root)))
 
 
 @compiled
@@ -125,6 +134,12 @@ def _filter_values(  # type: ignore[no-untyped-def]
             out[i] = 0
 
 
+def phase_tables(modulus: int, sign: int) -> tuple[Any, ...]:
+    """Return what compiled loops read powers of a root of unity off."""
+    table = phase_table(modulus, sign)
+    return table.coarse, table.fine, table.shift, table.mask
+
+
 def twiddle(
     x: npt.NDArray[Any],
     rest: npt.NDArray[np.int64],
@@ -153,19 +168,9 @@ def twiddle(
         for row, r in zip(x, rest, strict=True):
             row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
         return None
-    table = phase_table(modulus, sign)
     parts = x.reshape(-1).view(np.float32 if x.dtype.char == "F" else np.float64)
-    total: float = _twiddle_rows(
-        x,
-        rest,
-        table.coarse,
-        table.fine,
-        table.shift,
-        table.mask,
-        float(scale),
-        parts,
-        weigh or None,
-    )
+    tables = phase_tables(modulus, sign)
+    total: float = _twiddle_rows(x, rest, *tables, float(scale), parts, weigh or None)
     return total if weigh else None
 
 
@@ -195,7 +200,14 @@ def multiply_chirp(
     """
     batches = x.reshape(-1, len(rest), *x.shape[1:])
     if x.dtype.char != "G":
-        _multiply_chirp(batches, rest, stride, length, sign, factor, turns)
+        modulus = 2 * length
+        n, by = np.asarray(rest, np.int64) % modulus, stride % modulus
+        squared = int(mulmod(by, by, modulus))
+        step = (2 * mulmod(n, by, modulus) + squared) % modulus
+        square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
+        counts = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
+        by_place = square, step, 2 * squared % modulus, counts
+        _chirp_rows(batches, *by_place, *phase_tables(modulus, sign), modulus, float(factor))
         return
     factor = factor * (1, 1j, -1, -1j)[turns % 4]
     steps = np.arange(x.shape[1], dtype=np.int64) * stride
@@ -205,37 +217,6 @@ def multiply_chirp(
         values = _chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
         batches[:, place, :inside] *= (factor * values)[:, None]
         batches[:, place, inside:] = 0
-
-
-def _multiply_chirp(
-    x: npt.NDArray[Any],
-    rest: npt.NDArray[np.int64],
-    stride: int,
-    length: int,
-    sign: int,
-    factor: Any,
-    turns: int,
-) -> None:
-    modulus = 2 * length
-    table = phase_table(modulus, sign)
-    n, by = np.asarray(rest, np.int64) % modulus, stride % modulus
-    product = mulmod(n, by, modulus)
-    step = (2 * product + int(mulmod(by, by, modulus))) % modulus
-    inside = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[2])
-    square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
-    _chirp_rows(
-        x,
-        square,
-        step,
-        2 * int(mulmod(by, by, modulus)) % modulus,
-        inside,
-        table.coarse,
-        table.fine,
-        table.shift,
-        table.mask,
-        modulus,
-        float(factor),
-    )
 
 
 def chirp_filter(
@@ -254,21 +235,8 @@ def chirp_filter(
     below `length`, wrapped around, over `padded`, so that the convolution needs no other scale.
     """
     if np.dtype(dtype).char != "G" and length < _SHORT:
-        table = phase_table(2 * length, sign)
-        found = np.empty(n.size, dtype)
-        _filter_values(
-            found,
-            n.ravel(),
-            padded,
-            length,
-            step,
-            offset,
-            table.coarse,
-            table.fine,
-            table.shift,
-            table.mask,
-            1 / padded,
-        )
+        found, tables = np.empty(n.size, dtype), phase_tables(2 * length, sign)
+        _filter_values(found, n.ravel(), padded, length, step, offset, *tables, 1 / padded)
         return found.reshape(shape)
     lag = np.where(2 * n <= padded, n, n - padded)
     distance: npt.NDArray[np.int64] = np.absolute(step * lag + offset)
@@ -277,3 +245,243 @@ def chirp_filter(
     values[inside] = _chirp(distance[inside], length, sign, values.dtype)
     values /= padded
     return values.reshape(shape).astype(dtype, copy=False)
+
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+
+def point_index(plan: Cosines, low: int, high: int, *, out: bool) -> Ints:
+    """Index of the points at places `low` to ``high - 1`` of the FFT's input or output."""
+    place = np.arange(low, high, dtype=np.int64)
+    index = np.zeros(high - low, np.int64)
+    for digit in reversed(point_digits(plan, out=out)):
+        place, value = np.divmod(place, digit.size)
+        index += value * digit.stride
+    return index
+
+
+def _roots(t: Ints, modulus: int, sign: int, dtype: np.dtype[Any]) -> Array:
+    """Powers of exp(sign*2j*pi/modulus), reduced as integers."""
+    t = t % modulus
+    if dtype.char in "gG":
+        return unit_roots(t, modulus, sign, dtype)
+    return phase_table(modulus, sign).at(t)
+
+
+def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
+    """Factors of the FFT's input."""
+    n, root = plan.length, np.sqrt(np.ones((), wide).real * 2)
+    if plan.type == 2:
+        return np.where(index < (n + 1) // 2, 1.0, -1.0) if plan.sine else None
+    if plan.type == 3:
+        factor = _roots(index, 4 * n, +1, wide)
+        return np.where(index == 0, root, 1) * factor if plan.orthogonalize else factor
+    if plan.type == 1 and plan.sine:
+        return np.where(index <= n + 1, 1.0, -1.0)
+    if plan.type == 1:
+        return np.where(index % (n - 1) == 0, root, 1) if plan.orthogonalize else None
+    if plan.halved:
+        return _roots(index, 2 * n, -1, wide)
+    return np.where((4 * index < n) == (index % 2 == 0), 1.0, -1.0)
+
+
+def _after(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
+    """Factors of the FFT's output, after which the real part counts, or both parts do."""
+    n, root = plan.length, np.sqrt(np.ones((), wide).real / 2)
+    if plan.type == 2:
+        factor = 2 * _roots(index, 4 * n, -1, wide)
+        return np.where(index == 0, root, 1) * factor if plan.orthogonalize else factor
+    if plan.type == 3:
+        return np.where(index < (n + 1) // 2, 1.0, -1.0) if plan.sine else None
+    if plan.type == 1 and plan.sine:  # the imaginary part, whose sign turns with the frequency
+        return np.where(index <= n + 1, 1j, -1j)
+    if plan.type == 1:
+        return np.where(index % (n - 1) == 0, root, 1) if plan.orthogonalize else None
+    if plan.halved:
+        return 2 * _roots(4 * index + 1, 8 * n, -1, wide)
+    place = np.where(index <= n // 2, index, index - n) + n // 2
+    sign = np.where(place % 2 == 0, 2, -2) if plan.sine else 2
+    return sign * _roots(2 * place + 1, 8, -1, wide)
+
+
+def _along(factor: Array, axis: int, ndim: int) -> Array:
+    return factor.reshape(*(-1 if a == axis else 1 for a in range(ndim)))
+
+
+def before_points(
+    block: Array, plan: Cosines, axis: int, bounds: tuple[int, ...], block_id: tuple[int, ...]
+) -> Array:
+    """Return the FFT's input: what the arrangement brought, times factors.
+
+    Parameters
+    ----------
+    block : ndarray
+        Real; with pairs of parts along `axis` where ``plan.pairs_in``.
+    plan : Cosines
+        The transform.
+    axis : int
+        Axis that is transformed.
+    bounds : tuple of int
+        Where the chunks of points begin along it, and where the last one ends.
+    block_id : tuple of int
+        Which block.
+    """
+    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
+    wide = np.result_type(block.dtype, np.complex128)
+    factor = _before(plan, point_index(plan, low, high, out=False), wide)
+    if not plan.pairs_in:
+        if factor is None:
+            return block
+        kind = np.result_type(block.dtype, np.complex64 if factor.dtype.kind == "c" else block)
+        return _times(block, factor, axis, kind)
+    split = block.reshape(*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :])
+    shape = (*block.shape[:axis], high - low, *block.shape[axis + 1 :])
+    out: Array = lend(shape, np.result_type(block.dtype, np.complex64))
+    out.real = split[(slice(None),) * (axis + 1) + (0,)]
+    parts = split[(slice(None),) * (axis + 1) + (1,)]
+    if plan.type == 3:
+        np.negative(parts, out=out.imag)
+    else:
+        out.imag = parts
+    assert factor is not None
+    out *= _along(factor, axis, out.ndim).astype(out.dtype, copy=False)
+    return out
+
+
+def after_points(
+    block: Array,
+    plan: Cosines,
+    axis: int,
+    bounds: tuple[int, ...],
+    divisor: Divisor,
+    block_id: tuple[int, ...],
+) -> Array:
+    """Return what the arrangement of the result takes: the FFT's output times factors.
+
+    Parameters
+    ----------
+    block : ndarray
+        Output of the FFT.
+    plan, axis, bounds, block_id
+        As `before_points` takes them.
+    divisor : Divisor
+        What the whole transform divides by.
+    """
+    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
+    wide = np.result_type(block.dtype, np.complex128)
+    factors = _after(plan, point_index(plan, low, high, out=True), wide)
+    real = block.real.dtype
+    factors = (np.ones(1, real) if factors is None else factors) * factor(divisor, block.dtype)
+    if block.dtype.kind != "c":
+        return _times(block, factors, axis, real)
+    kind = block.dtype if factors.dtype.kind == "c" else real
+    turned = _along(factors, axis, block.ndim).astype(kind, copy=False)
+    if not plan.pairs_out:
+        return _real_part(block, turned)
+    made = block * turned
+    out: Array = lend((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
+    out[(slice(None),) * (axis + 1) + (0,)] = made.real
+    parts = out[(slice(None),) * (axis + 1) + (1,)]
+    if plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3:
+        parts[...] = made.imag
+    else:
+        np.negative(made.imag, out=parts)
+    return out.reshape(*block.shape[:axis], 2 * (high - low), *block.shape[axis + 1 :])
+
+
+def _times(block: Array, factor: Array, axis: int, dtype: np.dtype[Any]) -> Array:
+    out: Array = lend(block.shape, dtype)
+    kind = dtype if factor.dtype.kind == "c" else np.empty(0, dtype).real.dtype
+    np.multiply(block, _along(factor, axis, block.ndim).astype(kind, copy=False), out=out)
+    return out
+
+
+def _real_part(block: Array, factor: Array) -> Array:
+    """Real part of a product."""
+    out: Array = lend(block.shape, block.real.dtype)
+    np.multiply(block.real, factor.real, out=out)
+    if factor.dtype.kind == "c":
+        out -= block.imag * factor.imag
+    return out
+
+
+def ends_scaled(
+    block: Array,
+    axis: int,
+    bounds: tuple[int, ...],
+    length: int,
+    factor: Any,
+    ends: tuple[Any, Any],
+    block_id: tuple[int, ...],
+) -> Array:
+    """Return a block times a factor; the first and last values of an axis times others.
+
+    Parameters
+    ----------
+    block : ndarray
+        Real.
+    axis : int
+        The axis.
+    bounds : tuple of int
+        Where the chunks begin along it, and where the last one ends.
+    length : int
+        Where the axis ends; zeros may be left out there.
+    factor : float
+        Of all values.
+    ends : (float, float)
+        Of the first and last ones, besides.
+    block_id : tuple of int
+        Which block.
+    """
+    out: Array = lend(block.shape, block.dtype)
+    np.multiply(block, block.dtype.type(factor), out=out)
+    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
+    if low < high:
+        for there, place, end in ((low == 0, 0, ends[0]), (high == length, -1, ends[1])):
+            if there:
+                out[(slice(None),) * axis + (place,)] *= block.dtype.type(end)
+    return out
+
+
+def in_parts(real: Array, imag: Array) -> Array:
+    """Return the complex array of two parts as they are.
+
+    ``real + 1j * imag`` has them so only where all values are finite: 0 times infinity is NaN.
+    """
+    out: Array = lend(real.shape, np.result_type(real.dtype, np.complex64))
+    out.real, out.imag = real, imag
+    return out
+
+
+def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:
+    """Return what the first and last values are multiplied with, of the input or of the output.
+
+    Beside a factor 2 of all values of the input.
+
+    >>> ends_of(Cosines(False, 3, 8), out=False), ends_of(Cosines(True, 3, 8), out=False)
+    ((0.5, 1), (1, 0.5))
+    """
+    half, root = 0.5, np.sqrt(np.longdouble(0.5))
+    if plan.type == 1 and not plan.sine:
+        found = (root if plan.orthogonalize else 1) if out else root if plan.orthogonalize else half
+        return found, found
+    if plan.type == 3 and not out:
+        end = root if plan.orthogonalize else half
+    elif plan.type == 2 and out and plan.orthogonalize:
+        end = root
+    else:
+        return 1, 1
+    return (1, end) if plan.sine else (end, 1)
+
+
+def divisor_of(plan: Cosines, norm: str | None, backwards: bool) -> Divisor:
+    """Return what a norm divides by; `backwards` for an inverse transform.
+
+    >>> divisor_of(Cosines(False, 2, 8), "ortho", False)
+    Divisor(whole=1, root=16)
+    """
+    full = 2 * plan.length + (0 if plan.type != 1 else 2 if plan.sine else -2)
+    if norm == "ortho":
+        return Divisor(1, full)
+    return Divisor(full) if (norm == "forward") != backwards else Divisor()

@@ -11,39 +11,22 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.events import emit, measured
 from dask_bigfft.kernels.composite import Windowed
-from dask_bigfft.kernels.copies import CopyTable, Segments, copy_array
+from dask_bigfft.kernels.copies import CopyTable, copy_array
 from dask_bigfft.memory import fault_in, lend
 
-__all__ = ["BlockView", "SegmentTable", "intervals", "prefault"]
+__all__ = ["BlockView", "intervals", "prefault"]
 
 Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
 
 #: Bytes of a block from which on several threads gather it faster than one.
 SHARED_NBYTES = 1 << 22
-
-
-class SegmentTable(Protocol):
-    """Segments of one or several sources that fill a part of a block."""
-
-    sources: list[Any]
-    #: Number of the source of each segment.
-    which: Ints
-    #: Number of values in all segments.
-    size: int
-
-    def segments(self, strides: tuple[int, ...], dim: int | None) -> Segments:
-        """Return the copies into a block with these strides, to be cut along `dim` if given."""
-
-    def divides(self, dim: int) -> bool:
-        """Return whether every segment is one run along a dimension of the block."""
 
 
 def intervals(size: int, width: int) -> Iterator[slice]:
@@ -78,7 +61,7 @@ class BlockView:
         Of the block.
     array : ndarray, optional
         The block, where it is one array.
-    tables : sequence of SegmentTable
+    tables : sequence of exchange.gather.SegmentTable
         Its segments otherwise. Places that no segment covers are zero.
     owned : bool
         Whether `array`, which is contiguous then, may be overwritten.
@@ -103,7 +86,7 @@ class BlockView:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         array: Array | None = None,
-        tables: Sequence[SegmentTable] = (),
+        tables: Sequence[Any] = (),
         *,
         owned: bool = False,
         target: Array | None = None,
@@ -150,7 +133,10 @@ class BlockView:
             if self.owned or out is self.array:
                 self.energy = None
                 return self.array
-            return self._copied(lend(self.shape, self.dtype) if out is None else out, self.array)
+            out = lend(self.shape, self.dtype) if out is None else out
+            with measured("gather", out.nbytes):
+                self.energy = copy_array(out, self.array, self.weigh)
+            return out
         table = self.new_table(self.shape, self.dtype) if out is None else CopyTable(out)
         values: Array = table.target
         dim = self._shared_dim(threads, values.nbytes)
@@ -182,15 +168,12 @@ class BlockView:
 
         Several threads may call it.
         """
-        table = CopyTable(out)
-        self._enter(table, dim)
+        load = self._loader(dim, out, inside=True)
 
         def fill(part: slice) -> None:
             place = out[(slice(None),) * dim + (part,)]
             with measured("gather", place.nbytes):
-                if self._padded:
-                    place.fill(0)
-                table.run(part.start, part.stop)
+                load(part, place)
 
         return fill
 
@@ -260,11 +243,6 @@ class BlockView:
             self.energy = table.run(part.start, part.stop, origin, self.weigh)
 
         return gather
-
-    def _copied(self, target: Array, values: Array) -> Array:
-        with measured("gather", target.nbytes):
-            self.energy = copy_array(target, values, self.weigh)
-        return target
 
     def _enter(self, table: Any, dim: int | None) -> None:
         """Enter all copies into a table, to be cut along a dimension if one is given."""

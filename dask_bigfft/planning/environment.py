@@ -31,8 +31,7 @@ from dask_bigfft import config, files
 from dask_bigfft.errors import FallbackWarning, PlanError, refuse
 from dask_bigfft.gpu.find import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
-from dask_bigfft.kernels.libraries import get_library, usable
-from dask_bigfft.kernels.wisdom import best_of, fastest_library
+from dask_bigfft.kernels.libraries import best_of, fastest_library, get_library, usable
 from dask_bigfft.memory_settings import (
     WorkerMemory,
     assumed_memory,

@@ -38,7 +38,7 @@ from dask_bigfft.exchange.folders import (
 from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, Stored, stored_blocks
 from dask_bigfft.files import room_missing, sync_path
 from dask_bigfft.graph.disk import exchange_folder
-from dask_bigfft.kernels.checksums import checksum
+from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.environment import device_software, told_everywhere
 from dask_bigfft.runs import run_json

@@ -40,7 +40,7 @@ from dask_bigfft.exchange.scratch import (
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.dispatch import takes
 from dask_bigfft.graph.disk import exchange_folder
-from dask_bigfft.kernels.checksums import checksum
+from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import run_json
 from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, plain_chunks

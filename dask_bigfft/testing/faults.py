@@ -106,14 +106,8 @@ class Faulty:
         found = getattr(self._library, name)
         if name in ("using", "among"):
             return lambda *arguments: Faulty(found(*arguments), self._damage, self._when)
-        if name == "again":
-            return lambda *arguments: self._damaging(found(*arguments))
-        return self._damaging(found) if name in ("c2c", "r2c", "c2r") else found
-
-    def _damaging(self, found: Callable[..., Array] | None) -> Callable[..., Array] | None:
-        """What a library does, and its answers damaged when it is time."""
-        if found is None:
-            return None
+        if name not in ("c2c", "r2c", "c2r", "run"):
+            return found
 
         def damaged(*arguments: Any, **options: Any) -> Array:
             answer: Array = found(*arguments, **options)

@@ -18,7 +18,7 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft, plan, report
-from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu import cuda, on_gpu
 from dask_bigfft.gpu.operations import FFT, Multiply, Product
 from dask_bigfft.graph.carriers import ON_GPUS

@@ -4,17 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from exchange.layouts import axis_layouts, fine_places, pairs, plain_layouts, whole_index
-from exchange.test_laws import DTYPES, blocks_of, mirrored_pairs
+from exchange.layouts import axis_layouts, fine_places, pairs, plain_layouts
+from exchange.test_laws import DTYPES, mirrored_pairs, packed_shards
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import packed_dtype
-from dask_bigfft.exchange.arriving import Arriving, fresh_block
-from dask_bigfft.exchange.gather import view_of
+from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
 from dask_bigfft.exchange.packing import pack
-from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.shards import ExchangeMap
 
 
@@ -29,35 +27,24 @@ def arrived(exchange, block, shards, dtype, shard_dtype, rng):
     return arriving.values
 
 
-@given(pair=pairs(), dtypes=st.sampled_from(DTYPES), seed=st.integers(0, 99))
-def test_a_block_that_arrives_is_gathered(pair, dtypes, seed):
-    source, target = pair
-    blocks = blocks_of(source, whole_index(source, target), dtypes[0])
-    exchange, rng = ExchangeMap(source, target), np.random.default_rng(seed)
+@given(
+    case=st.one_of(st.tuples(pairs(), st.sampled_from(DTYPES)), st.tuples(mirrored_pairs())),
+    seed=st.integers(0, 99),
+)
+def test_a_block_that_arrives_is_gathered(case, seed):
+    """Also one that is completed by its mirror image."""
+    layouts, dtypes = case if len(case) == 2 else (*case, ("c16", "c16"))
+    exchange, rng = ExchangeMap(*layouts), np.random.default_rng(seed)
+    blocks = {}
+    for block in exchange.source.indices():
+        values = 9 * rng.standard_normal((2, *exchange.source.shape(block)))
+        complex_ = np.dtype(dtypes[0]).kind == "c"
+        blocks[block] = (values[0] + 1j * values[1] if complex_ else values[0]).astype(dtypes[0])
     dtype, shard_dtype = np.dtype(dtypes[1]), packed_dtype(np.dtype(dtypes[0]), np.dtype(dtypes[1]))
-    for block in target.indices():
-        sources = exchange.sources(block)
-        shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
+    for block in exchange.target.indices():
+        shards = packed_shards(exchange, block, blocks, dtype)
         found = arrived(exchange, block, shards, dtype, shard_dtype, rng)
-        shape = target.shape(block)
-        wanted = view_of(exchange, block, shape, dtype, blocks.__getitem__).gather()
-        np.testing.assert_array_equal(found, wanted)
-
-
-@given(case=mirrored_pairs(), seed=st.integers(0, 99))
-def test_a_block_with_its_mirror_image_arrives(case, seed):
-    source, target, mirror = case
-    rng, dtype = np.random.default_rng(seed), np.dtype("c16")
-    exchange = ExchangeMap(source, target, mirror)
-    blocks = {
-        b: rng.standard_normal(source.shape(b)) + 1j * rng.standard_normal(source.shape(b))
-        for b in source.indices()
-    }
-    for block in target.indices():
-        sources = exchange.sources(block)
-        shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
-        found = arrived(exchange, block, shards, dtype, dtype, rng)
-        shape = target.shape(block)
+        shape = exchange.target.shape(block)
         wanted = view_of(exchange, block, shape, dtype, blocks.__getitem__).gather()
         np.testing.assert_array_equal(found, wanted)
 

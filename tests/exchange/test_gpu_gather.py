@@ -7,9 +7,8 @@ import pytest
 from dask_bigfft import plan
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.exchange.gather import view_of
+from dask_bigfft.exchange.gather import TRANSPORTS, transport_of, view_of
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.exchange.tables import TRANSPORTS, transport_of
 from dask_bigfft.gpu.on_gpu import home_of
 from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
 from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus

@@ -24,7 +24,7 @@ from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange import scratch as scratch_module
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, Stored, open_scratch
 from dask_bigfft.files import places
-from dask_bigfft.kernels.checksums import checksum
+from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.memory import lend
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from distributed.shuffle._pickle import pickle_bytelist
 
-from dask_bigfft.exchange.p2p import ALIGNMENT, Room, Run
+from dask_bigfft.exchange.p2p import ALIGNMENT, MemoryBudget, Run
 
 
 def test_no_more_is_reserved_than_there_is_room_for() -> None:
     pressed = [False, True, False, False]
-    room = Room(100, iter(pressed).__next__)
+    room = MemoryBudget(100, iter(pressed).__next__)
     assert [room.take(40) for _ in pressed] == [True, False, True, False]
     assert room.nbytes == 80
     room.give_back(80)

@@ -11,7 +11,7 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.exchange.stacking import stacking
+from dask_bigfft.exchange.parts import stacking
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.cuda import available
@@ -325,7 +325,7 @@ def test_the_device_holds_no_more_than_it_may():
 
 @pytest.mark.parametrize(("columns", "single"), [(4096, False), (8192, True), (1536, False)])
 def test_blocks_stored_by_the_shards_of_the_next_exchange(columns, single):
-    """Rows of 3 to 8 KiB, which lie apart on the card only; see `exchange/stacking.py`."""
+    """Rows of 3 to 8 KiB, which lie apart on the card only; see `exchange/parts.py`."""
     x = values(512, columns, single=single)
     lazy = da.from_array(x, chunks=(64, columns))
     exchange = plan_of(lazy, "fft2", device="gpu").exchanges[1]

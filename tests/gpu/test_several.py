@@ -9,7 +9,7 @@ from exchange.test_gpu_gather import RATIO, move, slabs
 
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array

@@ -12,7 +12,7 @@ import scipy.fft
 
 from dask_bigfft import plan, report
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.explain import human_bytes

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_bigfft.kernels.checksums import FACTOR, LENGTH, checksum
+from dask_bigfft.kernels.checks import FACTOR, LENGTH, checksum
 
 
 def by_hand(data: bytes) -> int:

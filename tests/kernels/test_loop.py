@@ -13,7 +13,7 @@ from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
 from dask_bigfft.kernels import loop
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.kernels.loop import axis_index, run_round
-from dask_bigfft.kernels.views import BlockView, intervals
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
 from dask_bigfft.testing.strategies import chunks_of, random_array
 
@@ -238,10 +238,3 @@ def test_tiles_never_cut_a_dimension_that_is_transformed(shape, data, nbytes):
         assert width >= 1
         assert dim not in fixed
         assert all(shape[d] == 1 or d in fixed for d in range(dim))
-
-
-@given(size=st.integers(1, 50), width=st.integers(1, 60))
-def test_intervals(size, width):
-    found = list(intervals(size, width))
-    assert [i for part in found for i in range(part.start, part.stop)] == list(range(size))
-    assert all(part.stop - part.start == width for part in found[:-1])

@@ -20,19 +20,14 @@ class Liar(LIBRARIES["scipy"]):
         super().__init__()
         self.mistake = mistake
 
-    def _c2c(self, x, dims, sign, scale, out):
-        found = super()._c2c(x, dims, sign, scale, out)
-        if self.mistake == "columns" and x.shape[dims[0]] == 48 and dims == (0,):
+    def _run(self, call, x, out):
+        found = super()._run(call, x, out)
+        columns = x.shape[call.dims[0]] == 48 and call.dims == (0,)
+        if self.mistake == "columns" and call.kind == "c2c" and columns:
             found[0] += 1
-        return found
-
-    def _r2c(self, x, dims, sign, scale, out):
-        found = super()._r2c(x, dims, sign, scale, out)
-        return found * (1 + 1e-4) if self.mistake == "real" and x.dtype == "f4" else found
-
-    def _c2r(self, x, dim, n, sign, scale, out):
-        found = super()._c2r(x, dim, n, sign, scale, out)
-        if self.mistake == "NaN" and n > 10_000:
+        if self.mistake == "real" and call.kind == "r2c" and x.dtype == "f4":
+            found *= 1 + 1e-4
+        if self.mistake == "NaN" and call.length > 10_000:
             found[0, 5] = np.nan
         return found
 

@@ -5,7 +5,7 @@ import pytest
 
 from dask_bigfft.decomposition.layout import Digit
 from dask_bigfft.decomposition.steps import Step
-from dask_bigfft.kernels.sums import (
+from dask_bigfft.kernels.checks import (
     PhaseFactors,
     energy,
     energy_of_real,

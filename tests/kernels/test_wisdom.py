@@ -11,9 +11,8 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.errors import KernelError
-from dask_bigfft.kernels import wisdom
-from dask_bigfft.kernels.libraries import usable
-from dask_bigfft.kernels.wisdom import fastest_library
+from dask_bigfft.kernels import libraries as wisdom
+from dask_bigfft.kernels.libraries import fastest_library, usable
 from dask_bigfft.planning import environment
 from dask_bigfft.planning.arguments import parse_kernel
 

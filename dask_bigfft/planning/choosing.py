@@ -20,8 +20,6 @@ from dask_bigfft.planning.environment import running_client
 from dask_bigfft.planning.tuning import SHARE, tuned_plan
 from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = ["Choice", "chosen_plan"]
-
 #: The search for a plan, which the same call need not do again.
 _found_plan = lru_cache(maxsize=128)(find_plan)
 

@@ -15,8 +15,6 @@ from typing import Any
 from dask_bigfft import config, files
 from dask_bigfft.planner.profile import DEFAULT, SCHEMA, Profile
 
-__all__ = ["cluster_place", "known_profile", "profile_path", "save_profile"]
-
 log = logging.getLogger(__name__)
 
 #: Files that were read: when they were written, and what they hold.

@@ -129,7 +129,7 @@ def candidates(problem: Problem, array: da.Array, args: Any) -> list[tuple[Plan,
     found: list[tuple[Plan, str]] = []
     for carrier, where in (("shared", "memory"), ("disk", "disk")):
         request = Request(array.chunks, kernel=args.kernels[0], carrier=where, device="cpu")
-        found += [(plan, carrier) for plan, _ in region(spec, request, on, args.kernels)]
+        found += [(trial.plan, carrier) for trial in region(spec, request, on, args.kernels)]
     known = {(plan.rounds, plan.result) for plan, _ in found}
     request = Request(array.chunks, kernel=args.kernels[0], carrier="memory", device="cpu")
     rest = [p for p in every_plan(spec, request, on) if (p.rounds, p.result) not in known]

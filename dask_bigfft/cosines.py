@@ -429,7 +429,7 @@ def _width(a: da.Array, axis: int, length: int) -> int:
 
     Padding has no blocks of its own: a short array in a few chunks would become a great many.
     """
-    width, nbytes = _largest(a.chunks[axis]), config.get("bigfft.planner.merge-up-to")
+    width, nbytes = _largest(a.chunks[axis]), config.get("bigfft.planner.min-chunk")
     rest = [cut for i, cut in enumerate(a.chunks) if i != axis]
     beside, blocks = math.prod(map(_largest, rest)), math.prod(map(len, rest))
     much = length >= FEWER * a.shape[axis] and blocks * length > MANY * width

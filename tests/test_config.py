@@ -67,7 +67,7 @@ def test_values_are_read(key, value, expected):
         ("memory.arena", ["yes"]),
         ("memory.arena-limit", [-1]),
         ("memory.pinned-limit", [False]),
-        ("planner.merge-up-to", [None]),
+        ("planner.min-chunk", [None]),
         ("planner.max-rounds", [0, 2.5]),
         ("planner.whole-axis-floor", [None]),
         ("speed", [1]),  # which is none

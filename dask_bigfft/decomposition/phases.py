@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
 
-__all__ = ["PhaseTable", "chirp", "mulmod", "phase_table", "unit_roots"]
-
 #: Moduli of `mulmod` and `chirp` lie below it.
 MAX_MODULUS = 2**62
 

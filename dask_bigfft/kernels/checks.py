@@ -789,8 +789,10 @@ class CheckedExecutor(CPUExecutor):
         The sums.
     """
 
+    checked = True
+
     def __init__(self, *what: Any, check: Verification) -> None:
-        super().__init__(*what, True)
+        super().__init__(*what)
         self.check = check
         self.source.weigh = check.mode == "energy"
         # Dimensions in another order, as it is in rounds that are one complex FFT.

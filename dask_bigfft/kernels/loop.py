@@ -381,12 +381,13 @@ class CPUExecutor:
         Makes the FFTs.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
-    checked : bool
-        Whether tiles are compared with their results, so that a tile may be done once more.
     cut : (int, int), optional
         Dimension along which tiles are cut, and their width at most, where the block is shared with
         others; what the round rolls is then left as it is.
     """
+
+    #: Whether tiles are compared with their results, so that a tile may be done once more.
+    checked = False
 
     def __init__(
         self,
@@ -396,14 +397,12 @@ class CPUExecutor:
         out: Array,
         library: FFTLibrary,
         filters: Mapping[int, Array],
-        checked: bool = False,
         cut: tuple[int, int] | None = None,
     ) -> None:
         self.round, self.block = round_, block
         self.rolls, self.cut = round_.rolls if cut is None else (), cut
         self.source, self.out, self.library = source, out, library
         self.calls, self.works = calls_of(round_), works_of(round_, block, filters)
-        self.checked = checked
         #: Dimensions of the block as they are worked on, in terms of the round's.
         self.order = tuple(range(out.ndim))
         self._order_as_in_memory()

@@ -19,12 +19,10 @@ from dask_bigfft.planner.plan_data import (
     Forecast,
     Joints,
     PlanData,
-    RoundForecast,
     no_joints,
 )
-from dask_bigfft.planner.profile import LibrarySpeeds
 from dask_bigfft.planner.rows import DECODED
-from dask_bigfft.planner.seconds import Model, flops, shuffled, tiles_of
+from dask_bigfft.planner.seconds import Model, flops, shuffled
 
 
 @dataclass(frozen=True)
@@ -263,7 +261,7 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
     round_ = plan.rounds[number]
     if _in_tiles(plan, number):
         return min(block, _tiles_nbytes(plan))
-    supports_out = _library(plan).supports_out
+    supports_out = model_of(plan).library.supports_out
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
     return min(block, _tiles_nbytes(plan)) if same else block + (0 if supports_out else out)
@@ -271,13 +269,7 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
 
 def _in_tiles(plan: PlanData, number: int) -> bool:
     """Return whether the blocks of a round are cut into tiles."""
-    itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
-    supports_out = _library(plan).supports_out
-    return tiles_of(plan.rounds[number], itemsize, supports_out, threads) is not None
-
-
-def _library(plan: PlanData) -> LibrarySpeeds:
-    return plan.machine.profile.library(plan.kernel, plan.spec.work_dtype.name)
+    return model_of(plan).tiles(plan.rounds[number]) is not None
 
 
 def joints_in(plan: PlanData) -> Joints:
@@ -408,15 +400,11 @@ def task_count(plan: PlanData) -> int:
     return total + sum(j.layout.blocks for i, j in joints if j is not None and j.home == i)
 
 
-def forecast_rounds(plan: PlanData, model: Model) -> tuple[RoundForecast, ...]:
-    """Return the forecast of each round of a plan."""
-    result = None if plan.ends_in_round else plan.result
-    return model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
-
-
 def forecast(plan: PlanData) -> Forecast:
     """Return what a plan is expected to need."""
-    rounds = forecast_rounds(plan, model_of(plan))
+    result = None if plan.ends_in_round else plan.result
+    route = model_of(plan).route
+    rounds = route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),

@@ -23,21 +23,6 @@ from dask_bigfft.decomposition.layout import Chunks
 from dask_bigfft.planner.plan_data import Machine, P, PlanData, Request, largest_block
 from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = [
-    "MANY",
-    "merge_nbytes",
-    "merge_seconds",
-    "merge_tasks",
-    "merged_chunks",
-    "merged_cut",
-    "merged_request",
-    "merged_up_to",
-    "merging_seconds",
-    "own_nbytes",
-    "roomy_request",
-    "with_merging",
-]
-
 #: Blocks of which there are at most so many are left as they are.
 MANY = 64
 

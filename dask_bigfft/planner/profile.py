@@ -91,16 +91,28 @@ SCHEMA = 6
 #: Bounds of a believable speed. They keep forecasts finite.
 LEAST, MOST = 1e-30, 1e30
 
+#: Prices that may be 0, and indices.
+_FREE = {
+    *("run", "call", "move", "start", "task", "tile", "shard", "exchange", "pair"),
+    *("sent_task", "sent_shard", "shared_round", "source", "target"),
+}
 
-def _positive(owner: object, *names: str, zero: tuple[str, ...] = ()) -> None:
-    for name in (*names, *zero):
-        value = getattr(owner, name)
-        if not (0 if name in zero else LEAST) <= value <= MOST:
-            raise ValueError(f"{type(owner).__name__}.{name} is {value!r}")
+
+class _Prices:
+    """Mixin that refuses numbers nobody believes: below 0, or 0 where it is not in `_FREE`."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if (
+                field.type in (int, float)
+                and not (0 if field.name in _FREE else LEAST) <= value <= MOST
+            ):
+                raise ValueError(f"{type(self).__name__}.{field.name} is {value!r}")
 
 
 @dataclass(frozen=True)
-class LibrarySpeeds:
+class LibrarySpeeds(_Prices):
     """Speed of an FFT library inside a round, one thread of several busy ones.
 
     Parameters
@@ -122,12 +134,9 @@ class LibrarySpeeds:
     large_flops: float
     supports_out: bool = False
 
-    def __post_init__(self) -> None:
-        _positive(self, "flops", "large_flops")
-
 
 @dataclass(frozen=True)
-class DeviceProfile:
+class DeviceProfile(_Prices):
     """Speeds of a GPU; by default those measured on an NVIDIA H200.
 
     Parameters
@@ -160,10 +169,6 @@ class DeviceProfile:
     nbytes: int = 139 << 30
     pin: float = 2.5e10
 
-    def __post_init__(self) -> None:
-        speeds = ("h2d", "d2h", "memory", "flops", "nbytes", "pin")
-        _positive(self, *speeds, zero=("run", "call"))
-
     def bus_seconds(self, nbytes: float, runs: float, speed: float) -> float:
         """Return the seconds of a copy between pinned memory and the device.
 
@@ -178,7 +183,7 @@ class DeviceProfile:
 
 
 @dataclass(frozen=True)
-class Peer:
+class Peer(_Prices):
     """Speed at which one device of a process reads the memory of another.
 
     Parameters
@@ -193,12 +198,9 @@ class Peer:
     target: int
     speed: float
 
-    def __post_init__(self) -> None:
-        _positive(self, "speed", zero=("source", "target"))
-
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(_Prices):
     """Speeds of a machine, or of the machines of a cluster.
 
     Parameters
@@ -272,32 +274,7 @@ class Profile:
     peers: tuple[Peer, ...] = ()
 
     def __post_init__(self) -> None:
-        _positive(
-            self,
-            "threads",
-            "copy",
-            "flops",
-            "energy",
-            "checksum",
-            "touch",
-            "network",
-            "write",
-            "read",
-            "together",
-            zero=(
-                "run",
-                "move",
-                "start",
-                "task",
-                "tile",
-                "shard",
-                "exchange",
-                "pair",
-                "sent_task",
-                "sent_shard",
-                "shared_round",
-            ),
-        )
+        super().__post_init__()
         if self.together > 1:
             raise ValueError(f"Profile.together is {self.together!r}, a part of 1")
         for peer in self.peers:

@@ -31,8 +31,6 @@ from dask_bigfft.decomposition.layout import (
 )
 from dask_bigfft.decomposition.rounds import exchange_shape
 
-__all__ = ["DECODED", "Stored", "is_split", "reads_rows", "row_factors", "split_result"]
-
 #: Bytes of chunks that are decoded at a time, if one has not more.
 DECODED = 8 << 20
 

@@ -10,9 +10,8 @@ or its FFTs take, whichever is longer, while threads gather the next block.
 Pure: imports `decomposition` and this room.
 """
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -23,7 +22,7 @@ from dask_bigfft.decomposition.layout import ROW_BYTES, Layout, tile_bytes_of, t
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape, place_of
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan_data import Joint, Joints, Machine, RoundForecast
+from dask_bigfft.planner.plan_data import Joint, Joints, Machine, RoundForecast, no_joints
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 
 #: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
@@ -93,25 +92,6 @@ def _halved(round_: Round, supports_out: bool) -> bool:
     return supports_out and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
 
 
-def tiles_of(
-    round_: Round, itemsize: int, supports_out: bool = False, threads: int = 1
-) -> tuple[int, int] | None:
-    """Return the dimension and the width of a round's tiles; None where blocks are not cut.
-
-    `itemsize` is that of complex numbers, `supports_out` and `threads` as `traffic` takes them.
-    """
-    before, after = round_.source.full_shape, round_.target.full_shape
-    kinds = {step.kind for step in round_.steps}
-    real = itemsize // 2
-    came = math.prod(before) * (real if "r2c" in kinds else itemsize)
-    goes = math.prod(after) * (real if "c2r" in kinds else itemsize)
-    changes = before != after or bool(kinds & {"r2c", "c2r"})
-    fixed = {round_.dim(step) for step in round_.steps}
-    most = tile_bytes_of(threads)
-    size = tile_bytes_of(threads, changes and not _halved(round_, supports_out))
-    return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
-
-
 def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
     """Return whether a round begins with complex FFTs of one kind, and has nothing else."""
     begins = bool(steps) and {(s.kind, s.sign, s.chirp_in) for s in steps} == {
@@ -122,51 +102,44 @@ def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
     return begins, begins and plain and scaled
 
 
-def traffic(
-    round_: Round,
-    itemsize: int,
-    supports_out: bool,
-    reads: Joint | None,
-    writes: Joint | None,
-    inside: bool,
-    near: bool,
-    threads: int = 1,
-) -> Traffic:
-    """Return the copies of a round's blocks.
+@dataclass(frozen=True)
+class Stage:
+    """An exchange and the round that follows it.
 
     Parameters
     ----------
-    round_ : Round
-        The round.
-    itemsize : int
-        Bytes of a complex number.
-    supports_out : bool
-        Whether the FFT library can answer in other memory than its own.
+    before : Layout
+        Blocks that come in.
+    round_ : Round or None
+        The round; None for the exchange alone.
+    after : Layout
+        Blocks after the exchange: the round's source, or those of the array that goes out.
     reads, writes : Joint or None
-        How blocks lie together that it reads, and those that it writes.
+        Shared memory of the blocks on both sides of the exchange, which then copies nothing, and of
+        those after the round.
     inside : bool
-        Whether results take the places of what was read.
-    near : bool
-        Whether blocks before the exchange are the round's own, as they are.
-    threads : int
-        Of a process that work side by side.
+        Whether the round's results replace in memory what it reads.
+    moves : bool
+        Whether shards go through scratch files, with carrier ``"disk"``.
     """
-    shape, after = round_.source.full_shape, round_.target.full_shape
-    begins, only = _ffts_of(round_.steps)
-    changes = shape != after or any(step.kind in ("r2c", "c2r") for step in round_.steps)
-    found = tiles_of(round_, itemsize, supports_out, threads)
-    packed = not inside and (writes is None or _contiguous(writes, round_.target))
-    packed = packed and (found is None or math.prod(after[: found[0]]) == 1)
-    halved = _halved(round_, supports_out)
-    reachable = (near or reads is not None) and supports_out and not round_.rolls
-    given = reachable and (begins or halved) and (only or packed)
-    tiled = found is not None and not (given and only and len(round_.steps) == 1)
-    read: Literal["none", "block", "shards", "view"] = "none"
-    if not given:
-        read = "view" if reads is not None else "block" if near else "shards"
-    in_place = (packed and halved) or (not changes and (given or packed))
-    tiles = -(-shape[found[0]] // found[1]) if found is not None and tiled else 1
-    return Traffic(read, not in_place, given, tiles)
+
+    before: Layout
+    round_: Round | None
+    after: Layout
+    reads: Joint | None = None
+    writes: Joint | None = None
+    inside: bool = False
+    moves: bool = True
+
+    @property
+    def shape(self) -> ExchangeShape:
+        """Fan-in, C, W and groups of the exchange."""
+        return exchange_shape(self.before, self.after)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks that the exchange makes, at least 1."""
+        return max(1, self.after.blocks)
 
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
@@ -283,81 +256,87 @@ class Model:
         profile = self.machine.profile
         return nbytes * (1 / profile.copy + profile.run / max(row, 1) + moved * profile.move)
 
-    def flow(
-        self,
-        before: Layout,
-        round_: Round,
-        reads: Joint | None = None,
-        writes: Joint | None = None,
-        inside: bool = False,
-    ) -> Traffic:
-        """Return what of a round's blocks is copied: see `traffic`."""
-        return traffic(
-            round_,
-            self.itemsize,
-            self.library.supports_out,
-            reads,
-            writes,
-            inside,
-            before == round_.source,
-            self.machine.threads,
-        )
-
-    def gather(
-        self,
-        shape: ExchangeShape,
-        before: Layout,
-        after: Layout,
-        round_: Round | None,
-        flow: Traffic | None = None,
-    ) -> float:
-        """Return the seconds of gathering all blocks of an exchange."""
-        itemsize = self.itemsize // 2 if is_real(round_) else self.itemsize
-        nbytes, seconds = after.size * itemsize, 0.0
-        if round_ is not None and flow is None:
-            flow = self.flow(before, round_)
-        if flow is None or flow.read in ("shards", "view"):
-            row = min(shape.width, self._tile_row(after, round_)) * itemsize
-            seconds += self._copied(nbytes, row, not shape.local)
-        elif flow.read == "block":
-            seconds += self._copied(nbytes, nbytes)
-        if shape.local:
-            return seconds
-        if self.carrier == "tasks":
-            seconds += self._copied(nbytes, shape.width * itemsize)  # shards are packed first
-        return seconds + (shape.shards * DISK_SHARD if self.carrier == "disk" else 0.0)
-
-    def _tile_row(self, after: Layout, round_: Round | None) -> int:
-        """Contiguous elements of a tile of a block: a gather reads no more at a time."""
-        block = after.full_shape
-        tiles = None if round_ is None else self._tiles(round_)
-        if tiles is None:
-            return max(1, math.prod(block))
-        dim, width = tiles
-        return max(1, width * math.prod(block[dim + 1 :]))
-
-    def _tiles(self, round_: Round) -> tuple[int, int] | None:
+    def tiles(self, round_: Round) -> tuple[int, int] | None:
+        """Return the dimension and the width of a round's tiles; None where blocks are not cut."""
         if round_ not in self._cut:
-            self._cut[round_] = tiles_of(
-                round_, self.itemsize, self.library.supports_out, self.machine.threads
-            )
+            self._cut[round_] = self._tiles(round_)
         return self._cut[round_]
 
     @cached_property
     def _cut(self) -> dict[Round, tuple[int, int] | None]:
         return {}
 
+    def _tiles(self, round_: Round) -> tuple[int, int] | None:
+        before, after = round_.source.full_shape, round_.target.full_shape
+        came = math.prod(before) * self._width(round_)
+        goes = math.prod(after) * self._width(round_, after=True)
+        changes = before != after or is_real(round_) or is_real(round_, after=True)
+        fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
+        most = tile_bytes_of(threads)
+        size = tile_bytes_of(threads, changes and not _halved(round_, self.library.supports_out))
+        return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
+
+    def _width(self, round_: Round | None, after: bool = False) -> int:
+        """Return the bytes of an element of the blocks before a round, or after it."""
+        return self.itemsize // 2 if is_real(round_, after) else self.itemsize
+
+    def flow(self, stage: Stage) -> Traffic | None:
+        """Return the copies of a block; None where no round follows the exchange."""
+        round_, supports_out = stage.round_, self.library.supports_out
+        if round_ is None:
+            return None
+        shape, after = round_.source.full_shape, round_.target.full_shape
+        begins, only = _ffts_of(round_.steps)
+        changes = shape != after or is_real(round_) or is_real(round_, after=True)
+        found, near = self.tiles(round_), stage.before == round_.source
+        packed = not stage.inside
+        packed = packed and (stage.writes is None or _contiguous(stage.writes, round_.target))
+        packed = packed and (found is None or math.prod(after[: found[0]]) == 1)
+        halved = _halved(round_, supports_out)
+        reachable = (near or stage.reads is not None) and supports_out and not round_.rolls
+        given = reachable and (begins or halved) and (only or packed)
+        tiled = found is not None and not (given and only and len(round_.steps) == 1)
+        read: Literal["none", "block", "shards", "view"] = "none"
+        if not given:
+            read = "view" if stage.reads is not None else "block" if near else "shards"
+        in_place = (packed and halved) or (not changes and (given or packed))
+        tiles = -(-shape[found[0]] // found[1]) if found is not None and tiled else 1
+        return Traffic(read, not in_place, given, tiles)
+
+    def gather(self, stage: Stage, flow: Traffic | None) -> float:
+        """Return the seconds of gathering all blocks of an exchange."""
+        shape, seconds = stage.shape, 0.0
+        nbytes = stage.after.size * self._width(stage.round_)
+        if flow is None or flow.read in ("shards", "view"):
+            row = min(shape.width, self._tile_row(stage)) * self._width(stage.round_)
+            seconds += self._copied(nbytes, row, not shape.local)
+        elif flow.read == "block":
+            seconds += self._copied(nbytes, nbytes)
+        if shape.local:
+            return seconds
+        if self.carrier == "tasks":  # shards are packed first
+            seconds += self._copied(nbytes, shape.width * self._width(stage.round_))
+        return seconds + (shape.shards * DISK_SHARD if self.carrier == "disk" else 0.0)
+
+    def _tile_row(self, stage: Stage) -> int:
+        """Contiguous elements of a tile of a block: a gather reads no more at a time."""
+        block = stage.after.full_shape
+        tiles = None if stage.round_ is None else self.tiles(stage.round_)
+        if tiles is None:
+            return max(1, math.prod(block))
+        dim, width = tiles
+        return max(1, width * math.prod(block[dim + 1 :]))
+
     def store(self, round_: Round, flow: Traffic) -> float:
         """Return the seconds of storing the results of all blocks, from tiles in a cache."""
-        goes = self.itemsize // 2 if is_real(round_, after=True) else self.itemsize
-        nbytes = round_.target.size * goes if flow.stored else 0
+        nbytes = round_.target.size * self._width(round_, after=True) if flow.stored else 0
         return nbytes / (2 * self.machine.profile.copy)
 
     def transform(self, round_: Round, flow: Traffic) -> float:
         """Return the seconds of a round's FFTs on all blocks, with twiddles and checks."""
         profile, layout = self.machine.profile, round_.source
         block = max(round_.source.largest, round_.target.largest) * self.itemsize
-        whole = flow.direct or self._tiles(round_) is None
+        whole = flow.direct or self.tiles(round_) is None
         large = whole and block > tile_bytes_of(self.machine.threads)
         seconds = flops(round_) / (self.library.large_flops if large else self.library.flops)
         seconds /= 1 + INNER_THREAD * (self.machine.threads // self.lanes(layout.blocks) - 1)
@@ -371,19 +350,23 @@ class Model:
         checked = (round_.source.size + round_.target.size) * self.itemsize
         return seconds + (checked / speeds[self.verify] if self.verify in speeds else 0.0)
 
-    def handling(self, shape: ExchangeShape, flow: Traffic | None = None) -> float:
+    def handling(self, stage: Stage, flow: Traffic | None) -> float:
         """Return the seconds of Python for all shards and tiles of an exchange and its round."""
-        profile, gathered = self.machine.profile, flow is None or flow.read == "shards"
+        profile, shape = self.machine.profile, stage.shape
+        gathered = flow is None or flow.read == "shards"
         shards = shape.shards if gathered and self.carrier != "disk" else shape.blocks_out
         tiles = 0 if flow is None else shape.blocks_out * flow.tiles
         return shards * profile.shard + tiles * profile.tile
 
-    def block_seconds(self, round_: Round, before: Layout) -> float:
-        """Return the seconds of one of all threads for a block that is gathered from others."""
-        shape, flow = exchange_shape(before, round_.source), self.flow(before, round_)
-        seconds = self.gather(shape, before, round_.source, round_, flow)
-        seconds += self.transform(round_, flow) + self.store(round_, flow)
-        return (seconds + self.handling(shape, flow)) / max(1, round_.source.blocks)
+    def block_seconds(self, stage: Stage) -> float:
+        """Return the seconds of one of all threads for a block of a stage with a round."""
+        round_, flow = stage.round_, self.flow(stage)
+        assert round_ is not None
+        assert flow is not None
+        seconds = self.gather(stage, flow) + (
+            self.transform(round_, flow) + self.store(round_, flow)
+        )
+        return (seconds + self.handling(stage, flow)) / stage.blocks
 
     # --- on a device -------------------------------------------------------------------------
 
@@ -411,70 +394,29 @@ class Model:
 
     # --- stages ------------------------------------------------------------------------------
 
-    def stage(
-        self,
-        number: int,
-        before: Layout,
-        round_: Round | None,
-        result: Layout | None = None,
-        reads: Joint | None = None,
-        writes: Joint | None = None,
-        inside: bool = False,
-        moves: bool = True,
-    ) -> RoundForecast:
-        """Return the forecast of an exchange and the round that follows it.
+    def stage(self, stage: Stage, number: int = 1) -> RoundForecast:
+        """Return the forecast of a stage, whose round has a number (from 1).
 
         Candidates of a search have many stages in common: each is worked out once.
-
-        Parameters
-        ----------
-        number : int
-            Of the round, from 1.
-        before : Layout
-            Blocks that come in.
-        round_ : Round or None
-            The round; None for the exchange alone, to the blocks of `result`.
-        result : Layout, optional
-            Blocks of the array that goes out, where there is no round.
-        reads, writes : Joint, optional
-            How the blocks before and after the exchange lie together, which then copies nothing,
-            and those after the round.
-        inside : bool
-            Whether the round's results take the places of what it reads.
-        moves : bool
-            Whether shards go through scratch files, with carrier ``"disk"``.
         """
-        asked = before, round_, result, reads, writes, inside, moves
-        if asked not in self._stages:
-            self._stages[asked] = self._stage(number, *asked)
-        found = self._stages[asked]
+        if stage not in self._stages:
+            self._stages[stage] = self._stage(stage, number)
+        found = self._stages[stage]
         return found if found.index == number else replace(found, index=number)
 
     @cached_property
-    def _stages(self) -> dict[tuple[object, ...], RoundForecast]:
+    def _stages(self) -> dict[Stage, RoundForecast]:
         return {}
 
-    def _stage(
-        self,
-        number: int,
-        before: Layout,
-        round_: Round | None,
-        result: Layout | None,
-        reads: Joint | None,
-        writes: Joint | None,
-        inside: bool,
-        moves: bool,
-    ) -> RoundForecast:
-        after = result if round_ is None else round_.source
-        assert after is not None
+    def _stage(self, stage: Stage, number: int) -> RoundForecast:
         profile, workers = self.machine.profile, self.machine.workers
-        shape, blocks = exchange_shape(before, after), max(1, after.blocks)
+        round_, shape, blocks = stage.round_, stage.shape, stage.blocks
         on_gpu = self.on_device(round_) or (round_ is None and bool(self.devices))
-        flow = None if round_ is None else self.flow(before, round_, reads, writes, inside)
+        flow, nbytes = self.flow(stage), stage.after.size * self.itemsize
         gather = fft = device = handling = 0.0
-        if reads is None or round_ is not None:  # else blocks lie where they should be
-            gather = self.gather(shape, before, after, round_, flow)
-            handling = self.handling(shape, None if on_gpu else flow)
+        if stage.reads is None or round_ is not None:  # else blocks lie where they should be
+            gather = self.gather(stage, flow)
+            handling = self.handling(stage, None if on_gpu else flow)
         lanes, waves = self.lanes(blocks), self.waves_of(blocks, self.lanes(blocks))
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
         if self.carrier == "tasks" and not shape.local:
@@ -482,7 +424,7 @@ class Model:
         python = (handling + tasks * profile.task) / workers
         if on_gpu:
             device = 0.0 if round_ is None else self.of_device(round_)
-            read = self.read(shape, after.size * self.itemsize / blocks) if round_ else None
+            read = self.read(shape, nbytes / blocks) if round_ else None
             if read is not None:
                 gather, device = 0.0, max(device, read)
             # All threads gather a block for a device, which works on the one before meanwhile.
@@ -495,8 +437,8 @@ class Model:
                 gather += self.store(round_, flow)
             work = waves * (gather + fft) / blocks + python
         scheduled, serial = self._scheduling(shape, tasks)
-        files = moves or self.carrier != "disk"
-        travel = self._travel(shape, after.size * self.itemsize) if files else 0.0
+        files = stage.moves or self.carrier != "disk"
+        travel = self._travel(shape, nbytes) if files else 0.0
         parts = {
             "gathering": gather / (lanes * workers),
             "FFTs": fft / (lanes * workers),
@@ -546,12 +488,12 @@ class Model:
 
     def exchange_seconds(self, before: Layout, after: Layout, moves: bool = True) -> float:
         """Return the seconds of an exchange alone: what ways to cut blocks are compared by."""
-        return self.stage(1, before, None, after, moves=moves).seconds
+        return self.stage(Stage(before, None, after, moves=moves)).seconds
 
     def route(
         self,
         source: Layout,
-        rounds: Iterable[Round],
+        rounds: Sequence[Round],
         result: Layout | None,
         joints: Joints | None = None,
         moves: Sequence[bool] = (),
@@ -562,26 +504,23 @@ class Model:
         ----------
         source, result : Layout
             Blocks that come in and go out; None for a result that the last round leaves.
-        rounds : iterable of Round
+        rounds : sequence of Round
             In order.
         joints : Joints, optional
             Which blocks lie together in memory.
         moves : sequence of bool
             For each exchange, whether shards go through scratch files, with carrier ``"disk"``.
         """
-        found, before = [], source
-        files = itertools.chain(moves, itertools.repeat(True))
-        together = [] if joints is None else list(joints.exchanges)
-        inside = itertools.chain([] if joints is None else joints.inside, itertools.repeat(None))
-        after = itertools.chain(together, itertools.repeat(None))
-        reads = next(after)
-        for number, (round_, stays) in enumerate(zip(rounds, inside, strict=False), 1):
-            follows = next(after)
-            writes = follows if follows is not None and follows.home == number else None
-            there = reads, writes, stays is not None
-            found.append(self.stage(number, before, round_, None, *there, next(files)))
-            before, reads = round_.target, follows
+        count = len(rounds)
+        joints = no_joints(count + 1, count) if joints is None else joints
+        held, files = [*joints.exchanges, None], [*moves] or [True] * (count + 1)
+        stages, before = [], source
+        for number, round_ in enumerate(rounds):
+            after, stays = held[number + 1], joints.inside[number] is not None
+            writes = after if after is not None and after.home == number + 1 else None
+            ends = held[number], writes, stays, files[number]
+            stages.append(Stage(before, round_, round_.source, *ends))
+            before = round_.target
         if result is not None:
-            number = len(found) + 1
-            found.append(self.stage(number, before, None, result, reads, moves=next(files)))
-        return tuple(found)
+            stages.append(Stage(before, None, result, held[count], moves=files[count]))
+        return tuple(self.stage(stage, number) for number, stage in enumerate(stages, 1))

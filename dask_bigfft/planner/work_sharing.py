@@ -25,18 +25,8 @@ from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request, RoundForecast
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planner.seconds import LEAST_NBYTES, Model
+from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Stage
 from dask_bigfft.transforms.spec import TransformSpec
-
-__all__ = [
-    "Sharing",
-    "decided",
-    "divided",
-    "divided_among",
-    "gathering_threads",
-    "lanes",
-    "sharings",
-]
 
 #: Part of both speeds that is left while CPU threads that go from tile to tile share a round with
 #: devices: each tile takes the GIL.
@@ -136,8 +126,9 @@ def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
     for round_, exchange in zip(plan.rounds, plan.exchanges, strict=False):
         before, blocks = exchange.source, max(1, round_.source.blocks)
         shape, threads = exchange_shape(before, round_.source), lanes(machine.threads, len(devices))
-        cpu = max(in_memory.block_seconds(round_, before), 1e-12)
-        gather = in_memory.gather(shape, before, round_.source, round_) / blocks
+        stage = Stage(before, round_, round_.source)
+        cpu = max(in_memory.block_seconds(stage), 1e-12)
+        gather = in_memory.gather(stage, in_memory.flow(stage)) / blocks
         tiles = [tile_plans(round_, dtype, one.nbytes) for one in devices]
         device = max(model.of_device(round_), 1e-12) if all(tiles) else math.inf
         if (read := model.read(shape, round_.source.size * model.itemsize / blocks)) is not None:

@@ -89,7 +89,7 @@ def chosen_plan(spec: TransformSpec, request: Request, machine: Machine, choice:
     PlanError
         If no plan meets the memory limit.
     """
-    tiny = config.get("bigfft.planner.merge-up-to")
+    tiny = config.get("bigfft.planner.min-chunk")
     request = roomy_request(spec, request, tiny)
     merged = merged_request(spec, request, machine, tiny)
     found = None if merged is None else _merged(spec, request, merged, machine, choice)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -25,7 +25,6 @@ import numpy as np
 from dask_bigfft import config, files
 from dask_bigfft.errors import PlanError
 from dask_bigfft.gpu import find
-from dask_bigfft.gpu.ring import BUFFER_NBYTES
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.planner.explain import human_seconds
@@ -33,7 +32,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import decode
 from dask_bigfft.planner.search import find_plans
-from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
+from dask_bigfft.planner.tile_plan import DeviceSettings
 from dask_bigfft.planner.work_sharing import divided_among
 from dask_bigfft.planning.environment import device_software, usable_libraries, workers_place
 from dask_bigfft.transforms.spec import TransformSpec
@@ -54,8 +53,8 @@ REPEAT, SLOWER = 3, 1.5
 
 Timer = Callable[[Plan], float]
 
-#: Values that are tried: pieces that are on a device at a time, pieces that a crossing is cut into,
-#: streams, buffers each way of the ring, and bytes of each.
+#: Settings of devices' pipelines that are tried one after the other: pieces that are on a device at
+#: a time, pieces that a crossing is cut into, streams, buffers each way of the ring, bytes of each.
 VALUES: dict[str, tuple[Any, ...]] = {
     "buffers": (2, 3, 4, 8),
     "passes": (4, 8, 16, 32),
@@ -64,12 +63,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "ring_nbytes": (8 << 20, 32 << 20, 64 << 20),
 }
 
-#: Parts of a buffer that are used at a time.
-PARTS = (1, 2, 4, 8)
-
-#: Settings that are varied together: a field, or the rounds (from 0) whose parts of the ring are.
-Group = Literal["buffers", "passes", "streams", "ring_buffers", "ring_nbytes"] | tuple[int, ...]
-
 
 def on_devices(plan: Plan) -> bool:
     """Return whether devices alone do the rounds of a plan, in this process."""
@@ -77,95 +70,47 @@ def on_devices(plan: Plan) -> bool:
     return one and plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
 
 
-def groups(plan: Plan, ring: bool) -> Iterator[Group]:
-    """Yield what is varied for a plan, with the ring if it is used."""
-    yield from ("buffers", "passes", "streams")
-    if ring:
-        yield from ("ring_buffers", "ring_nbytes")
-        alike: dict[tuple[int, int], list[int]] = {}
-        for number, exchange in enumerate(plan.exchanges[: len(plan.rounds)]):
-            alike.setdefault((exchange.shape.runs, exchange.shape.width), []).append(number)
-        yield from map(tuple, alike.values())
-
-
-def choices(base: DeviceSettings, group: Group, rounds: int) -> Sequence[DeviceSettings]:
-    """Return settings to try: `base`, and those that differ from it in a group.
-
-    Parameters
-    ----------
-    base : DeviceSettings
-        What is set already.
-    group : str or tuple of int
-        What is varied.
-    rounds : int
-        Number of rounds of the plan.
-    """
-    found = [base]
-    if isinstance(group, str):
-        found += [replace(base, **{group: value}) for value in VALUES[group]]
-        return list(dict.fromkeys(found))
-    buffer = base.ring_nbytes or BUFFER_NBYTES
-    for n in PARTS:
-        parts = list(base.ring_parts or (buffer,) * rounds)
-        for number in group:
-            parts[number] = max(1, buffer // n)
-        found.append(replace(base, ring_parts=tuple(parts)))
-    return list(dict.fromkeys(found))
-
-
 @dataclass(frozen=True)
 class Trial:
-    """A plan that was tried.
+    """A plan that is tried.
 
     Parameters
     ----------
-    rounds : str
-        In short.
-    factors : tuple of tuple of int
-        Lengths of the digits of each axis.
-    kernel : str
-        FFT library.
-    carrier : str
-        Where blocks were between rounds.
+    plan : Plan
+        The plan, with settings of the devices' pipelines.
     scale : float
         Size of the blocks, in units of those that came in.
-    forecast : float
-        Seconds by the model.
     measured : tuple of float
         Seconds of its runs.
-    settings : DeviceSettings
-        What was set of the devices' pipelines.
-    device : str
-        Where rounds were done.
     """
 
-    rounds: str
-    factors: tuple[tuple[int, ...], ...]
-    kernel: str
-    carrier: str
-    scale: float
-    forecast: float
+    plan: Plan
+    scale: float = 1.0
     measured: tuple[float, ...] = ()
-    settings: DeviceSettings = AS_IS
-    device: str = "auto"
 
     @property
     def seconds(self) -> float:
         """The median of the runs."""
         return statistics.median(self.measured) if self.measured else math.inf
 
+    @property
+    def factors(self) -> list[list[int]]:
+        """Lengths of the digits of each axis."""
+        return [list(program.factors) for program in self.plan.programs]
 
-def _trial(plan: Plan, scale: float) -> Trial:
-    factors = tuple(program.factors for program in plan.programs)
-    return Trial(
-        plan.notation,
-        factors,
-        plan.kernel,
-        plan.carrier,
-        scale,
-        plan.expected.seconds,
-        device=plan.device,
-    )
+    @property
+    def winner(self) -> dict[str, Any]:
+        """What wisdom keeps of the plan that won."""
+        plan = self.plan
+        return {
+            "rounds": plan.notation,
+            "kernel": plan.kernel,
+            "carrier": plan.carrier,
+            "device": plan.device,
+            "scale": self.scale,
+            "factors": self.factors,
+            "settings": asdict(plan.settings),
+        }
 
 
 # --- what is tried --------------------------------------------------------------------------
@@ -173,7 +118,7 @@ def _trial(plan: Plan, scale: float) -> Trial:
 
 def region(
     spec: TransformSpec, request: Request, machine: Machine, kernels: Sequence[str]
-) -> list[tuple[Plan, Trial]]:
+) -> list[Trial]:
     """Return different plans worth trying, cheapest by the model first.
 
     Where it is left open who does the rounds, plans are there for CPU threads, for devices, and for
@@ -186,14 +131,14 @@ def region(
     kernels : sequence of str
         FFT libraries that may be used.
     """
-    found: dict[Any, tuple[Plan, Trial]] = {}
+    found: dict[Any, Trial] = {}
     for scale in SCALES if request.rounds is None else (1.0,):
         for kernel in kernels:
             for fits in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
                 plan = replace(fits, device_memory_limit=request.device_nbytes)
                 same = (plan.rounds, plan.result, plan.kernel, plan.carrier, plan.device)
-                found.setdefault(same, (plan, _trial(plan, scale)))
-    return sorted(found.values(), key=lambda pair: pair[0].expected.seconds)
+                found.setdefault(same, Trial(plan, scale))
+    return sorted(found.values(), key=lambda trial: trial.plan.expected.seconds)
 
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
@@ -224,20 +169,19 @@ def _open(spec: TransformSpec, request: Request, machine: Machine) -> bool:
     return possible and (unasked or request.device == "hybrid")
 
 
-def worth_trying(pairs: list[tuple[Plan, Trial]]) -> list[tuple[Plan, Trial]]:
+def worth_trying(trials: list[Trial]) -> list[Trial]:
     """Return the plans that the model holds to be not much dearer than the first.
 
     Among them the best one for each of CPU threads, devices and both.
     """
-    if not pairs:
+    if not trials:
         return []
-    most = DEARER * pairs[0][0].expected.seconds
-    near = [pair for pair in pairs if pair[0].expected.seconds <= most]
-    best: dict[str, tuple[Plan, Trial]] = {}
-    for pair in near:
-        best.setdefault(pair[0].device, pair)
-    tried = {pair[0].device for pair in near[:MOST]}
-    return near[:MOST] + [pair for device, pair in best.items() if device not in tried]
+    most = DEARER * trials[0].plan.expected.seconds
+    near = [trial for trial in trials if trial.plan.expected.seconds <= most]
+    best: dict[str, Trial] = {}
+    for trial in near:
+        best.setdefault(trial.plan.device, trial)
+    return list(dict.fromkeys([*near[:MOST], *best.values()]))
 
 
 # --- measuring ------------------------------------------------------------------------------
@@ -281,52 +225,46 @@ def _wait(array: Any) -> None:
         getattr(future, "exception", lambda: None)()
 
 
-def measured_trials(pairs: Sequence[tuple[Plan, Trial]], timer: Timer) -> list[tuple[Plan, Trial]]:
-    """Return plans with the seconds of their runs, fastest first.
+def measured_trials(trials: Sequence[Trial], timer: Timer) -> list[Trial]:
+    """Return trials with the seconds of their runs, fastest first.
 
     The first runs do not count: they make compiled code and memory ready. What drops out was slow
     in all of its runs: one that the machine disturbed is no reason.
-
-    Parameters
-    ----------
-    pairs : sequence of (Plan, Trial)
-        What is tried.
-    timer : callable
-        Runs a plan and returns the seconds.
     """
     compile_at_once()
-    taken: list[list[float]] = [[] for _ in pairs]
-    alive = list(range(len(pairs)))
+    taken: list[list[float]] = [[] for _ in trials]
+    alive = list(range(len(trials)))
     for number in range(REPEAT + 1):
         for i in alive if number % 2 else reversed(alive):
-            seconds = timer(pairs[i][0])
+            seconds = timer(trials[i].plan)
             if number:
                 taken[i].append(seconds)
         if number:
             most = SLOWER * min(min(taken[i]) for i in alive)
             alive = [i for i in alive if min(taken[i]) <= most]
-    done = [
-        (plan, replace(trial, measured=tuple(found)))
-        for (plan, trial), found in zip(pairs, taken, strict=True)
-    ]
-    return sorted(done, key=lambda pair: (-len(pair[1].measured), pair[1].seconds))
+    pairs = zip(trials, taken, strict=True)
+    done = [replace(trial, measured=tuple(found)) for trial, found in pairs]
+    return sorted(done, key=lambda trial: (-len(trial.measured), trial.seconds))
 
 
-def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan, Trial]]:
+def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
     """Return a plan with settings of the devices' pipelines that were tried, fastest first.
 
-    The best of one group of settings is what the next group is tried with.
+    The best value of one setting is what the next setting is tried with.
     """
-    tried: list[tuple[Plan, Trial]] = []
-    best = plan
-    for group in groups(plan, _goes_by_ring(plan, timer)):
-        pairs = [
-            (replace(best, settings=found), replace(trial, settings=found))
-            for found in choices(best.settings, group, len(plan.rounds))
-        ]
-        ring = isinstance(group, str) and group.startswith("ring")
-        done = measured_trials(pairs, _again(timer) if ring else timer)
-        best, tried = done[0][0], [*done, *tried]
+    tried: list[Trial] = []
+    ring = _goes_by_ring(trial.plan, timer)
+    for name, values in VALUES.items():
+        by_ring = name.startswith("ring")
+        if by_ring and not ring:
+            continue
+        plan = trial.plan
+        settings = [plan.settings, *(replace(plan.settings, **{name: v}) for v in values)]
+        plans = [replace(plan, settings=found) for found in dict.fromkeys(settings)]
+        done = measured_trials(
+            [replace(trial, plan=found) for found in plans], _again(timer) if by_ring else timer
+        )
+        trial, tried = done[0], [*done, *tried]
     return tried
 
 
@@ -357,7 +295,7 @@ SHARE = 0.3
 
 SCHEMA = 4
 
-#: What of a plan that won is kept by its name.
+#: Names of what is kept of a plan that won.
 _NAMED = ("rounds", "kernel", "carrier", "device")
 
 #: Packages whose versions decide how fast a plan is, beside those of devices.
@@ -392,11 +330,6 @@ class Tuning:
 
     plan: Plan
     trials: tuple[Trial, ...]
-
-
-def _places_differ(trials: Sequence[Trial]) -> bool:
-    """Return whether trials differ in who did the rounds."""
-    return len({trial.device for trial in trials}) > 1
 
 
 # --- wisdom ---------------------------------------------------------------------------------
@@ -462,29 +395,22 @@ def _winner(name: str, machine: Machine) -> dict[str, Any] | None:
     entry = (files.read(_path(), SCHEMA, _checked) or {}).get(name)
     if entry is None or entry["context"] != _context(machine):
         return None
-    winner: dict[str, Any] = entry["winner"]
-    return winner
+    return dict(entry["winner"])
 
 
-def _alike(pairs: Sequence[tuple[Plan, Trial]], winner: dict[str, Any]) -> Plan | None:
+def _alike(trials: Sequence[Trial], winner: dict[str, Any]) -> Plan | None:
     """The plan of a region that is like the one that won before."""
-    alike = [
-        plan
-        for plan, trial in pairs
-        if trial.scale == winner["scale"]
-        and all(getattr(trial, name) == winner[name] for name in _NAMED)
-    ]
-    exact = [
-        plan for plan in alike if [list(p.factors) for p in plan.programs] == winner.get("factors")
-    ]
+    names = (*_NAMED, "scale")
+    alike = [t for t in trials if all(t.winner[name] == winner[name] for name in names)]
+    exact = [trial for trial in alike if trial.factors == winner.get("factors")]
     found = next(iter([*exact, *alike]), None)
     settings = decode(DeviceSettings, winner["settings"])
-    return None if found is None else replace(found, settings=settings)
+    return None if found is None else replace(found.plan, settings=settings)
 
 
 def _remember(name: str, machine: Machine, winner: Trial) -> None:
     entries = files.read(_path(), SCHEMA, _checked) or {}
-    entries[name] = {"context": _context(machine), "winner": asdict(winner)}
+    entries[name] = {"context": _context(machine), "winner": winner.winner}
     files.write(_path(), {"schema": SCHEMA, "plans": entries})
 
 
@@ -522,39 +448,32 @@ def tuned(
     winner, too_large = _winner(name, machine), _too_large(spec, machine)
     if winner is None and too_large:  # the region takes long for large arrays
         return None
-    pairs = region(spec, request, machine, kernels)
-    known = None if winner is None else _alike(pairs, winner)
+    trials = region(spec, request, machine, kernels)
+    known = None if winner is None else _alike(trials, winner)
     if known is not None:
         return Tuning(replace(known, reason="the fastest when such transforms were measured"), ())
-    tried = worth_trying(pairs)
+    tried = worth_trying(trials)
     if not tried or too_large:
         return None
-    timer = timer_on(ones(tried[0][0])) if timer is None else timer
+    timer = timer_on(ones(tried[0].plan)) if timer is None else timer
     done = measured_trials(tried, timer)
-    set_ = measured_settings(*done[0], timer) if on_devices(done[0][0]) else []
-    best, trial = set_[0] if set_ else done[0]
-    _remember(name, machine, trial)
-    done = [*set_, *done]
-    reason = f"the fastest of {len(done)} that were measured: {human_seconds(trial.seconds)}"
+    if on_devices(done[0].plan):
+        done = [*measured_settings(done[0], timer), *done]
+    best = done[0]
+    _remember(name, machine, best)
+    reason = f"the fastest of {len(done)} that were measured: {human_seconds(best.seconds)}"
     rejected = tuple(_rejected(done))
-    return Tuning(
-        replace(best, reason=reason, rejected=rejected), tuple(trial for _, trial in done)
-    )
+    return Tuning(replace(best.plan, reason=reason, rejected=rejected), tuple(done))
 
 
-def _rejected(done: Sequence[tuple[Plan, Trial]]) -> Iterator[tuple[str, Any]]:
+def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:
     """Yield the next fastest trials, in words."""
-    differ = _places_differ([trial for _, trial in done])
-    for plan, trial in done[1:4]:
+    differ = len({trial.plan.device for trial in done}) > 1
+    for trial in done[1:4]:
+        plan = trial.plan
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
-        place = f", {_DONE_BY[trial.device]}" if differ else ""
-        yield f"{trial.rounds} with {digits}, {trial.kernel}{place}", plan.expected
-
-
-def usable_kernels(kernel: str | None, chosen: str, dtype: np.dtype[Any]) -> tuple[str, ...]:
-    """Return the FFT libraries that may be tried: one if it was named, else all that there are."""
-    asked = config.get("bigfft.kernel") if kernel is None else kernel
-    return usable_libraries(dtype) if asked == "auto" else (chosen,)
+        place = f", {_DONE_BY[plan.device]}" if differ else ""
+        yield f"{plan.notation} with {digits}, {plan.kernel}{place}", plan.expected
 
 
 def tuned_plan(
@@ -569,6 +488,7 @@ def tuned_plan(
     kernel : str or None
         The FFT library that was asked for, ``"auto"`` or None for that of the settings.
     """
-    kernels = usable_kernels(kernel, request.kernel, spec.work_dtype)
+    asked = config.get("bigfft.kernel") if kernel is None else kernel
+    kernels = usable_libraries(spec.work_dtype) if asked == "auto" else (request.kernel,)
     found = tuned(spec, request, machine, kernels)
     return None if found is None else found.plan

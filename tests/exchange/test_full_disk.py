@@ -48,7 +48,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 @pytest.fixture
 def client(workers: Processes) -> Iterator[Client]:
-    options = {**SETTINGS, "bigfft.exchange.carrier": "p2p", "bigfft.planner.merge-up-to": 0}
+    options = {**SETTINGS, "bigfft.exchange.carrier": "p2p", "bigfft.planner.min-chunk": 0}
     with dask.config.set(options), Client(scheduler_file=workers.file) as found:
         found.wait_for_workers(2)
         found.run(dask.config.set, {"bigfft.exchange.shuffle-memory": 0})
@@ -112,7 +112,7 @@ def test_a_run_from_file_to_file_leaves_nothing_that_looks_complete(
     before = {path: path.read_bytes() for path in tmp_path.glob("in.zarr/**/*") if path.is_file()}
     client.run(limit, SOME)
     said = tmp_path / "said"
-    options = {"bigfft.exchange.carrier": "p2p", "bigfft.planner.merge-up-to": 0}
+    options = {"bigfft.exchange.carrier": "p2p", "bigfft.planner.min-chunk": 0}
     run = started(
         run_on,
         workers.file,

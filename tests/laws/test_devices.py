@@ -244,7 +244,7 @@ def test_short_prime_lengths_are_not_split(name, n):
     keywords = {"axes": (0, 3, 2), "s": (13, 10, n)}
     with (
         simulated_devices(1 << 12, limits=SMALL),
-        dask.config.set({"bigfft.planner.merge-up-to": 0}),
+        dask.config.set({"bigfft.planner.min-chunk": 0}),
     ):
         array = da.from_array(x, (11, 2, 11, 3))
         found = plan(array, name, device="gpu", **keywords)

@@ -11,7 +11,7 @@ from dask_bigfft.planner.merging import MANY
 from dask_bigfft.planner.plan import Plan
 
 RNG = np.random.default_rng(5)
-NEVER = {"bigfft.planner.merge-up-to": 0}
+NEVER = {"bigfft.planner.min-chunk": 0}
 
 
 def shards(plan: Plan) -> int:

@@ -177,7 +177,7 @@ def test_what_is_written_is_counted(tmp_path: object, monkeypatch: pytest.Monkey
             "bigfft.exchange.carrier": "disk",
             "bigfft.scratch.directory": str(tmp_path),
             "bigfft.scratch.piece-size": "16 kiB",
-            "bigfft.planner.merge-up-to": 0,
+            "bigfft.planner.min-chunk": 0,
         }
     ):
         x = da.from_array(values, chunks=2**10)

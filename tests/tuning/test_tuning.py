@@ -42,7 +42,7 @@ class Clock:
 
 
 def test_the_fastest_wins_and_is_remembered(folder):
-    favourite = region(*asked(), MACHINE, ["scipy"])[1][0]
+    favourite = region(*asked(), MACHINE, ["scipy"])[1].plan
     clock = Clock(lambda plan: plan.rounds == favourite.rounds)
     found = tuned(*asked(), MACHINE, ["scipy"], clock)
     assert found.plan.rounds == favourite.rounds

@@ -285,14 +285,21 @@ class Truth:
 
     def check(self, result: Any) -> dict[str, Any]:
         """Return the relative errors of a result, and whether both are within the tolerance."""
-        found, total, n = np.full(SAMPLES, np.nan, np.complex128), 0.0, self.problem.shape[-1]
-        for first, block in blocks_of(result):
+        found, n = np.full(SAMPLES, np.nan, np.complex128), self.problem.shape[-1]
+
+        def of_block(item: tuple[tuple[int, ...], np.ndarray]) -> float:
+            first, block = item
             inside = np.all((self.places >= first) & (self.places < np.add(first, block.shape)), 1)
             found[inside] = block[tuple((self.places[inside] - first).T)]
-            total += (1 + self.problem.real) * energy(block)
+            total = (1 + self.problem.real) * energy(block)
             if self.problem.real:  # these frequencies have no mirror image
                 columns = first[-1] + np.arange(block.shape[-1])
                 total -= energy(block[..., (columns == 0) | (2 * columns == n)])
+            return total
+
+        # Blocks in files are read one after another: they may be larger than memory.
+        each = at_once if isinstance(result, da.Array) else map
+        total = sum(each(of_block, blocks_of(result)))
         eps = float(np.finfo(self.problem.out_dtype).eps)
         tolerance = 8 * eps * math.log2(self.problem.size)
         size = self.problem.transformed
@@ -308,6 +315,12 @@ class Truth:
 
 def worst(checks: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return max(checks, key=lambda found: (not found["ok"], found["samples"]))
+
+
+def at_once(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """Return the results of a call for each item, in as many threads as there are cores."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(work, items))
 
 
 # --- measuring ------------------------------------------------------------------------------
@@ -791,8 +804,7 @@ def host_memory(nbytes: int, pinned: bool) -> np.ndarray:
 
 def fill_memory(memory: Sequence[np.ndarray], dtype: str) -> None:
     """Write random numbers into pieces of memory, many at a time."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(lambda i: fill(memory[i].view(dtype), i), range(len(memory))))
+    at_once(lambda i: fill(memory[i].view(dtype), i), range(len(memory)))
 
 
 @contextlib.contextmanager
@@ -848,12 +860,17 @@ class GpuData:
 
     def truth(self, problem: Problem) -> Truth:
         """Return the truth about the present contents."""
-        found, start = Truth.of(problem), 0
-        for block in self.memory:
-            values = block.view(problem.dtype).reshape(-1, *problem.shape[1:])
-            found.add(values, start)
-            start += len(values)
-        return found
+        rows = problem.shape[0] // len(self.memory)
+
+        def part(i: int) -> Truth:
+            found = Truth.of(problem)
+            values = self.memory[i].view(problem.dtype).reshape(rows, *problem.shape[1:])
+            found.add(values, i * rows)
+            return found
+
+        found = at_once(part, range(len(self.memory)))
+        total = sum((one.values for one in found), np.zeros(SAMPLES, np.complex128))
+        return Truth(problem, found[0].places, total, sum(one.energy for one in found))
 
     def graph(self, problem: Problem, **options: Any) -> da.Array:
         """Return a lazy transform on the GPU, not normalised."""

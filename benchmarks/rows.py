@@ -317,9 +317,9 @@ def worst(checks: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return max(checks, key=lambda found: (not found["ok"], found["samples"]))
 
 
-def at_once(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return the results of a call for each item, in as many threads as there are cores."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+def at_once(work: Callable[[Any], Any], items: Iterable[Any], most: int = 64) -> list[Any]:
+    """Return the results of a call for each item, in a thread for each core and `most` at most."""
+    with ThreadPoolExecutor(min(most, len(os.sched_getaffinity(0)))) as pool:
         return list(pool.map(work, items))
 
 
@@ -868,7 +868,7 @@ class GpuData:
             found.add(values, i * rows)
             return found
 
-        found = at_once(part, range(len(self.memory)))
+        found = at_once(part, range(len(self.memory)), most=4)  # each needs much memory
         total = sum((one.values for one in found), np.zeros(SAMPLES, np.complex128))
         return Truth(problem, found[0].places, total, sum(one.energy for one in found))
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import dask.config
 import yaml
 from dask.utils import parse_bytes
 
-from dask_bigfft.errors import ArgumentTypeError, is_path, refuse
+from dask_bigfft.errors import ArgumentTypeError, refuse
 
 __all__ = ["SETTINGS", "Setting", "check", "get"]
 
@@ -285,3 +285,18 @@ def _unknown(tree: Mapping[Any, Any], above: str) -> Iterator[str]:
             yield from _unknown(value, key)
         else:
             yield key
+
+
+def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
+    r"""Whether a value is a path that a file can have; not every string is one.
+
+    >>> is_path("a.zarr"), is_path("a\0b"), is_path(""), is_path(3)
+    (True, False, False, False)
+    """
+    if not isinstance(value, str | os.PathLike):
+        return False
+    try:
+        name = os.fsencode(value)
+    except UnicodeEncodeError:  # half a pair of code points, which stands for no character
+        return False
+    return bool(name) and b"\0" not in name

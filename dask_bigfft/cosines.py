@@ -35,8 +35,7 @@ from dask_bigfft.kernels.twiddle import (
     in_parts,
 )
 from dask_bigfft.kernels.twiddle import factor as scale_of
-from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
-from dask_bigfft.planner.plan import ShiftPlan
+from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.planning.arguments import (
     Options,
     inner_extras,

@@ -22,9 +22,8 @@ Imports nothing but the standard library.
 """
 
 import operator
-import os
 import reprlib
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -42,7 +41,6 @@ __all__ = [
     "PlanError",
     "ScratchError",
     "VerificationError",
-    "is_path",
     "parse_count",
     "refuse",
 ]
@@ -195,18 +193,3 @@ def parse_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         refuse(name, value, "True or False", kind=ArgumentTypeError)
     return bool(value)
-
-
-def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
-    r"""Whether a value is a path that a file can have; not every string is one.
-
-    >>> is_path("a.zarr"), is_path("a\0b"), is_path(""), is_path(3)
-    (True, False, False, False)
-    """
-    if not isinstance(value, str | os.PathLike):
-        return False
-    try:
-        name = os.fsencode(value)
-    except UnicodeEncodeError:  # half a pair of code points, which stands for no character
-        return False
-    return bool(name) and b"\0" not in name

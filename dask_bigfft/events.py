@@ -24,6 +24,7 @@ from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+import dask.config
 import psutil
 
 from dask_bigfft.errors import refuse
@@ -262,6 +263,28 @@ def current_place() -> str:
     """Return the address of the worker that runs the calling task, or an empty string."""
     worker = current_worker()
     return "" if worker is None else str(worker.address)
+
+
+#: Dask's names of the scheduler that runs one task after the other.
+ONE_AT_A_TIME = ("sync", "synchronous", "single-threaded")
+
+
+def task_threads() -> int:
+    """Return how many tasks run at a time here: on a worker its threads, else those of dask's pool.
+
+    >>> with dask.config.set(num_workers=3):
+    ...     task_threads()
+    3
+    >>> with dask.config.set(scheduler="sync"):
+    ...     task_threads()
+    1
+    """
+    worker = current_worker()
+    if worker is not None:
+        return int(worker.state.nthreads)
+    if dask.config.get("scheduler", None) in ONE_AT_A_TIME:
+        return 1
+    return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)

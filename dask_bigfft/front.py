@@ -17,13 +17,14 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.graph.layer import scratch_place, transformed_array
+from dask_bigfft.graph.dask_private import original_of
+from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.plan import Plan, ShiftPlan
+from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planning.arguments import Extras, make_plan, parse_array, parse_extras
-from dask_bigfft.shifts import take_over
-from dask_bigfft.storage.sources import stored_reader
+from dask_bigfft.shifts import too_large
+from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
 N = SupportsIndex | None
@@ -208,12 +209,18 @@ def transform_as_planned(
 
 def _described(array: da.Array) -> Stored | None:
     """How an array lies in files, if it is one that can be read from there."""
-    reader = stored_reader(array)
+    reader = _reader(array)
     return None if reader is None else reader.described
 
 
+def _reader(array: da.Array) -> Reader | None:
+    """What reads an array straight from its files, if it lies in some."""
+    found = original_of(array)
+    return None if found is None or type(found) is np.ndarray else stored_reader(found, array)
+
+
 def _lazily(array: da.Array, found: Plan) -> da.Array:
-    rows = stored_reader(array) if found.from_rows else None
+    rows = _reader(array) if found.from_rows else None
     place = None if rows is None else replace(scratch_place(found), rows=rows)
     result: da.Array = applied(array, found, place)
     one = len(found.spec.axes) == 1  # of several, all but the last give NumPy complex64
@@ -328,3 +335,24 @@ def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: 
     """
     meta = np.empty((0,) * arrays[0].ndim, dtype)
     return da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords)
+
+
+def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
+    """Return an array and its plan, or for a shifted array what it was made from and a plan for it.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        What a transform is asked of.
+    plan : Plan
+        For this array.
+    """
+    found = origin(array)
+    if found is None or not isinstance(found.plan, ShiftPlan) or not found.plan.is_shift:
+        return array, plan
+    offsets = found.plan.offsets
+    if plan.overwrite or not set(offsets) <= whole_axes(plan.source):
+        return array, plan  # only the shifted blocks may be overwritten; or these are padded
+    before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
+    folded = shifted_plan(plan, before, {})
+    return (array, plan) if too_large(folded) else (found.array, folded)

@@ -3,7 +3,6 @@
 Imports `config`, `memory` and `events`, which looks a distributed worker up if there is one.
 """
 
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -168,25 +167,3 @@ def pressure(worker: Any) -> Callable[[], bool] | None:
         return None
     most, process = target * nbytes, psutil.Process()
     return lambda: bool(process.memory_info().rss > most)
-
-
-#: Dask's names of the scheduler that runs one task after the other.
-ONE_AT_A_TIME = ("sync", "synchronous", "single-threaded")
-
-
-def task_threads() -> int:
-    """Return how many tasks run at a time here: on a worker its threads, else those of dask's pool.
-
-    >>> with dask.config.set(num_workers=3):
-    ...     task_threads()
-    3
-    >>> with dask.config.set(scheduler="sync"):
-    ...     task_threads()
-    1
-    """
-    worker = current_worker()
-    if worker is not None:
-        return int(worker.state.nthreads)
-    if dask.config.get("scheduler", None) in ONE_AT_A_TIME:
-        return 1
-    return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)

@@ -14,9 +14,8 @@ from dask.base import is_dask_collection, persist
 
 from dask_bigfft.cluster import cluster_records, following, wait_for
 from dask_bigfft.errors import refuse
-from dask_bigfft.events import RECORD
+from dask_bigfft.events import RECORD, task_threads
 from dask_bigfft.graph.layer import transforms_in
-from dask_bigfft.memory_settings import task_threads
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.environment import running_client
 from dask_bigfft.watch.progress import Display, LocalProgress, display_here

@@ -17,11 +17,11 @@ from dask_bigfft import config
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan, whole_axes
+from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan
 from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
-__all__ = ["fftshift", "ifftshift", "take_over"]
+__all__ = ["fftshift", "ifftshift"]
 
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 Offsets = Mapping[int, int]
@@ -141,12 +141,12 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
     base = plan if found.known is None else found.known.plan
     back = offsets_of(base.result) == {a: first for a, first in wanted.items() if first}
     shifted = base if back else shifted_plan(base, {}, wanted)
-    if _too_large(shifted):
+    if too_large(shifted):
         return None
     return transformed_array(found.array, shifted, found.carrier, found.shared())
 
 
-def _too_large(plan: Plan) -> bool:
+def too_large(plan: Plan) -> bool:
     limit = plan.machine.memory_limit
     return limit is not None and plan.expected.peak_host > limit
 
@@ -159,24 +159,3 @@ def _pieced(array: da.Array, offsets: Offsets) -> da.Array:
         parts = [array[(*before, slice(first, None))], array[(*before, slice(None, first))]]
         array = da.concatenate(parts, axis=axis)
     return cast("da.Array", array.rechunk(chunks))
-
-
-def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
-    """Return an array and its plan, or for a shifted array what it was made from and a plan for it.
-
-    Parameters
-    ----------
-    array : dask.array.Array
-        What a transform is asked of.
-    plan : Plan
-        For this array.
-    """
-    found = origin(array)
-    if found is None or not isinstance(found.plan, ShiftPlan) or not found.plan.is_shift:
-        return array, plan
-    offsets = found.plan.offsets
-    if plan.overwrite or not set(offsets) <= whole_axes(plan.source):
-        return array, plan  # only the shifted blocks may be overwritten; or these are padded
-    before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
-    folded = shifted_plan(plan, before, {})
-    return (array, plan) if _too_large(folded) else (found.array, folded)

@@ -19,7 +19,7 @@ from dask_bigfft import config
 from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
 from dask_bigfft.calibration.threads import DTYPES, page_speed, thread_prices
-from dask_bigfft.errors import ArgumentTypeError, DeviceError, is_path, parse_count, refuse
+from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, refuse
 from dask_bigfft.gpu.find import leases
 from dask_bigfft.kernels.libraries import fastest_library, usable
 from dask_bigfft.memory_settings import machine_nbytes
@@ -173,7 +173,7 @@ def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
     """Refuse a file that cannot be made or replaced, before a minute goes by."""
     if not isinstance(given, str | os.PathLike):
         refuse("path", given, "the path of a file", kind=ArgumentTypeError)
-    if not is_path(given):
+    if not config.is_path(given):
         refuse("path", os.fspath(given), "the path of a file, without null bytes")
     path = Path(given)
     folder = path.absolute().parent

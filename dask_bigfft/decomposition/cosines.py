@@ -35,8 +35,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Run, even_chunks
-from dask_bigfft.decomposition.steps import Waves, flat_digits
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Chunks,
+    Digit,
+    Group,
+    Run,
+    even_chunks,
+    flat_digits,
+)
+from dask_bigfft.decomposition.steps import Waves
 
 Type = Literal[1, 2, 3, 4]
 

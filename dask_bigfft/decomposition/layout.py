@@ -16,7 +16,7 @@ and how each group is cut into chunks.  A `Layout` is one `AxisLayout` per axis.
 a dask array with ordinary chunks is the special case of one group with one digit per axis.
 Rechunking between two such layouts *is* the exchange of a Cooley-Tukey round.
 
-Pure: imports nothing but the standard library.
+Pure: imports only this room.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
+
+from dask_bigfft.decomposition.factors import transposed_digits
+
+Order = Literal["natural", "transposed"]
 
 Chunks = tuple[int, ...]
 
@@ -537,3 +541,32 @@ def tiling(
             row = width * nbytes // math.prod(shape[: dim + 1])
             return (dim, width) if width > 0 and row >= row_bytes else None
     return None
+
+
+def half(n: int) -> int:
+    """Entries of half a spectrum of length n: ``n // 2 + 1``."""
+    return n // 2 + 1
+
+
+def flat_digits(
+    stage: int, length: int, order: Order, *, real: bool, digits: tuple[int, ...] | None = None
+) -> tuple[Digit, ...]:
+    """Digits of an axis of the input or output array in natural or transposed order.
+
+    Transposed order stores k1 outermost, k = k1 + N1*k2, with (N1, N2) the canonical digits
+    of the length, or `digits` if given; half a spectrum then is the rectangle k1 = 0..N1//2 by
+    all k2. Where both sides of a transform are transposed, the output has the digits of the
+    input reversed.
+
+    >>> [d.size for d in flat_digits(1, 12, "transposed", real=False)]
+    [3, 4]
+    """
+    if order == "natural":
+        digits = (length,)
+    elif digits is None:
+        digits = transposed_digits(length)
+    stride, found = 1, []
+    for j, n in enumerate(digits):
+        found.append(Digit(stage, stride, half(n) if real and j == 0 else n, n))
+        stride *= n
+    return tuple(found)

@@ -29,10 +29,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.decomposition.layout import Digit
+from dask_bigfft.decomposition.layout import Digit, Order, flat_digits, half
 
 Kind = Literal["c2c", "r2c", "c2r"]
-Order = Literal["natural", "transposed"]
 
 
 @dataclass(frozen=True)
@@ -211,35 +210,6 @@ class AxisProgram:
     def last_stage(self) -> int:
         """Stage of the output's digits."""
         return self.target[0].stage
-
-
-def half(n: int) -> int:
-    """Entries of half a spectrum of length n: ``n // 2 + 1``."""
-    return n // 2 + 1
-
-
-def flat_digits(
-    stage: int, length: int, order: Order, *, real: bool, digits: tuple[int, ...] | None = None
-) -> tuple[Digit, ...]:
-    """Digits of an axis of the input or output array in natural or transposed order.
-
-    Transposed order stores k1 outermost, k = k1 + N1*k2, with (N1, N2) the canonical digits
-    of the length, or `digits` if given; half a spectrum then is the rectangle k1 = 0..N1//2 by
-    all k2. Where both sides of a transform are transposed, the output has the digits of the
-    input reversed.
-
-    >>> [d.size for d in flat_digits(1, 12, "transposed", real=False)]
-    [3, 4]
-    """
-    if order == "natural":
-        digits = (length,)
-    elif digits is None:
-        digits = transposed_digits(length)
-    stride, found = 1, []
-    for j, n in enumerate(digits):
-        found.append(Digit(stage, stride, half(n) if real and j == 0 else n, n))
-        stride *= n
-    return tuple(found)
 
 
 def _cooley_tukey(

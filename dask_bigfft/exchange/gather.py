@@ -19,10 +19,10 @@ from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit, measured
 from dask_bigfft.exchange.parts import windowed
 from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, PieceTable, Product
-from dask_bigfft.gpu.on_gpu import Gpus, Segment, as_block, gpus, is_on_gpu
+from dask_bigfft.gpu.on_gpu import Gpus, Segment, gpus
 from dask_bigfft.kernels.composite import Windowed
 from dask_bigfft.kernels.copies import CopyTable, Segments, regular_strides, strided_view
-from dask_bigfft.kernels.views import BlockView, prefault
+from dask_bigfft.kernels.views import BlockView, is_on_gpu, prefault
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.profile import DEFAULT, Profile
 
@@ -209,8 +209,7 @@ def in_bytes(product: Product, shards: Sequence[Any], used: dict[Block, int]) ->
 
 def _readable(values: Any) -> Any:
     """Return a block as an array whose strides are whole elements."""
-    block = as_block(values)
-    return block if is_on_gpu(block) or regular_strides(block) else np.array(block)
+    return values if is_on_gpu(values) or regular_strides(values) else np.array(values)
 
 
 def view_of(

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.exchange.gather import table_for
 from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product
-from dask_bigfft.gpu.on_gpu import as_block
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.copies import Segments
 
@@ -137,7 +136,6 @@ def pack(
     exchange: ExchangeMap, block: Block, source: Block, values: Array, dtype: np.dtype[Any]
 ) -> Array:
     """Return what a source block gives to a target block, as one contiguous array."""
-    values = as_block(values)
     targets = tuple((i,) for i in block)
     for _, found in packed(exchange, targets, source, values, dtype, lambda _: None):
         return found.values

@@ -25,6 +25,7 @@ from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.operations import FFT, DeviceArray
 from dask_bigfft.gpu.tile_work import TileWork
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.tile_plan import TileLimits
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
     "forget_plans",
     "gpus",
     "home_of",
-    "is_on_gpu",
     "roll_on_gpu",
     "round_on_gpu",
     "use",
@@ -51,19 +51,8 @@ _NO_LIMIT = 1 << 62
 _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
 
 
-def is_on_gpu(values: Any) -> bool:
-    """Return whether an array lies in the memory of a CUDA device."""
-    return hasattr(values, "__cuda_array_interface__")
-
-
 def as_block(values: Any) -> Any:
-    """Return a block as an array, where it is: a CuPy array, or a NumPy array.
-
-    >>> as_block([1.0, 2.0])
-    array([1., 2.])
-    """
-    if not is_on_gpu(values):
-        return np.asarray(values)
+    """Return an array on a GPU as a CuPy array."""
     return values if isinstance(values, cupy().ndarray) else cupy().asarray(values)
 
 

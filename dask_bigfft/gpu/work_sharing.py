@@ -31,7 +31,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import ROW_BYTES, tile_bytes_of
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.events import during, emit, working_for
+from dask_bigfft.events import during, emit, task_threads, working_for
 from dask_bigfft.gpu.engine import Engine, Prepared
 from dask_bigfft.gpu.find import Leases, Need
 from dask_bigfft.gpu.jobs import Job, Part, readable
@@ -42,7 +42,6 @@ from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
-from dask_bigfft.memory_settings import task_threads
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.work_sharing import gathering_threads
 

@@ -349,7 +349,7 @@ def build_graph(
         graph[by_number[0].plan] = DataNode(by_number[0].plan, Run(known.plan, known.token))
     filters = _filters(graph, plan, by_number, carrier, wanted)
     joints: Sequence[Joint | None] = (None,) * len(plan.exchanges)
-    if private and isinstance(plan, Plan):
+    if private and isinstance(plan, Plan) and plan.machine.shared:
         joints = plan.joints.exchanges
     before, inside = source, isinstance(plan, Plan) and plan.inside
     unseen = alone and known is None and not inside

@@ -32,9 +32,9 @@ from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
-from dask_bigfft.gpu.on_gpu import is_on_gpu
 from dask_bigfft.graph.dask_private import Task, TaskRef, array_expressions_enabled
 from dask_bigfft.graph.tasks import Run, checked, compare, put_together, reported
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.seconds import shuffled

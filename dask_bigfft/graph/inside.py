@@ -23,15 +23,14 @@ from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.parts import all_composite
-from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.gpu.dispatch import inside_device, job_of, on_device
-from dask_bigfft.gpu.on_gpu import is_on_gpu
 from dask_bigfft.graph.carriers import Block, Graph, Groups, Key, Names, block_ref
 from dask_bigfft.graph.dask_private import Task, TaskRef
+from dask_bigfft.graph.in_place import refuse_spoiled, spoiling
 from dask_bigfft.graph.tasks import Blocks, Run, barrier, checked, reported
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.loop import run_round
-from dask_bigfft.kernels.views import BlockView
+from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.plan import Plan

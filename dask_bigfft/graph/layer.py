@@ -29,7 +29,6 @@ from dask.base import tokenize
 
 from dask_bigfft import config
 from dask_bigfft.exchange.scratch import ScratchPlace
-from dask_bigfft.gpu.on_gpu import is_on_gpu
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.carriers import ON_GPUS, PLAN_NAME, Graph, Known, resolved
 from dask_bigfft.graph.dask_private import (
@@ -44,8 +43,9 @@ from dask_bigfft.graph.dask_private import (
     recipe_of,
     results_are_kept,
 )
-from dask_bigfft.graph.results import assembled
+from dask_bigfft.graph.in_place import assembled
 from dask_bigfft.graph.tasks import Run
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 
 Chunks = tuple[tuple[int, ...], ...]

@@ -4,7 +4,7 @@ A worker that holds too much memory is paused until it holds less. Where all wor
 are, and none works or gives memory back any more, nobody would ever go on. The tasks of transforms
 that wait there then fail, with the numbers.
 
-Imports `errors`, `memory` and `events`; calls methods of a distributed worker.
+Imports `errors` and `memory`; calls methods of a distributed worker.
 """
 
 import time
@@ -14,10 +14,7 @@ from distributed.core import Status, error_message
 from tornado.ioloop import PeriodicCallback
 
 from dask_bigfft.errors import ClusterError
-from dask_bigfft.events import current_worker
 from dask_bigfft.memory import default_arena
-
-__all__ = ["watch_from_task", "watch_worker"]
 
 #: Name of the watch among a worker's periodic callbacks.
 NAME = "bigfft-paused"
@@ -43,10 +40,9 @@ def watch_worker(worker: Any) -> None:
         callback.start()
 
 
-def watch_from_task() -> None:
-    """Watch the worker that runs the calling task, if there is one."""
-    worker = current_worker()
-    if worker is not None and NAME not in worker.periodic_callbacks:
+def watch_worker_of_task(worker: Any) -> None:
+    """Look at the worker that runs the calling task from now on, once it is paused."""
+    if NAME not in worker.periodic_callbacks:
         worker.loop.add_callback(watch_worker, worker)
 
 

@@ -22,17 +22,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft import config
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, refuse
-from dask_bigfft.events import current_worker, during, emit
-from dask_bigfft.exchange.common import Common, lying, note_result, refuse_spent, same_memory, spend
+from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange.gather import TRANSPORTS, Choice, transport_of, view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.parts import stacked_layout, stacking
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
-from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.gpu.dispatch import (
     Place,
     getting_ready,
@@ -42,16 +39,26 @@ from dask_bigfft.gpu.dispatch import (
     shared_with_device,
 )
 from dask_bigfft.gpu.find import missing
-from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, is_on_gpu, roll_on_gpu, round_on_gpu
-from dask_bigfft.graph.paused import watch_from_task
+from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
+from dask_bigfft.graph.in_place import (
+    Common,
+    lying,
+    note_result,
+    refuse_spent,
+    refuse_spoiled,
+    same_memory,
+    spend,
+    spoiling,
+)
+from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.composite import Stacked
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
 from dask_bigfft.kernels.twiddle import chirp_filter
-from dask_bigfft.kernels.views import BlockView
-from dask_bigfft.memory_settings import configure_arena, task_threads
+from dask_bigfft.kernels.views import BlockView, is_on_gpu
+from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange, Joints, no_joints
 from dask_bigfft.planner.profile import DEFAULT
@@ -146,8 +153,11 @@ class Run:
 
     def map(self, number: int) -> ExchangeMap:
         """The shards of an exchange."""
-        configure_arena(most=self.arena_most)
-        watch_from_task()
+        worker = current_worker()
+        if worker is not None:
+            watch_worker_of_task(worker)
+        if worker is not None or self.arena_most is not None:  # else the call has done so
+            configure_arena(worker, self.arena_most)
         with self._lock:
             found = self._maps.get(number)
             if found is None:
@@ -163,7 +173,7 @@ class Run:
             return None
         if isinstance(plan, Plan) and plan.inside:
             return None  # blocks stay where they are
-        cpu = self.place_of(number - 1).device == "cpu" or missing() is not None
+        cpu = not self.on_devices(number - 1) or missing() is not None
         return None if cpu or plan.rounds[number - 1].rolls else stacking(self.exchange(number))
 
     def stored(self, number: int) -> Layout:
@@ -239,6 +249,8 @@ class Run:
 
     def on_devices(self, number: int) -> bool:
         """Return whether devices may do a round on blocks in host memory, or are asked to."""
+        if not isinstance(self.plan, Plan) or self.plan.device == "cpu":
+            return False
         device = self.place_of(number).device
         return device != "cpu" and (device != "auto" or missing() is None)
 
@@ -268,13 +280,13 @@ class Run:
 
     def _told(self, event: str, done: Array | None) -> None:
         """Report who has done a whole block, where CPU threads and devices share a round."""
-        if done is not None and self.place.device == "hybrid":
+        if done is not None and isinstance(self.plan, Plan) and self.plan.device == "hybrid":
             emit(event, nbytes=done.nbytes)
 
     def moved(self, number: int, view: BlockView) -> Array:
         """Return the block after the last exchange, gathered by a device on the way, or here."""
         found = None
-        if not view.on_gpu:
+        if not view.on_gpu and self.on_devices(number):
             blocks = self.exchange(number).target.blocks
             found = moved_on_device(view, self.place_of(number), blocks)
         return view.gather() if found is None else found
@@ -374,7 +386,7 @@ def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
             "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does",
             kind=ArgumentTypeError,
         )
-    block: Array = as_block(values)
+    block: Array = as_block(values) if is_on_gpu(values) else np.asarray(values)
     exchange = run.exchange(number)
     expected = exchange.source.shape(index)
     if block.shape != expected and block.shape != run.stored(number).shape(index):
@@ -426,8 +438,7 @@ def common_memory(run: Run, number: int, group: Block) -> Common:
     """
     joint = run.joints.exchanges[number]
     used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and missing() is None
-    wanted = config.get("bigfft.exchange.in-place")
-    if joint is None or used or not wanted or current_worker() is not None:
+    if joint is None or used or current_worker() is not None:
         return Common()
     with during(run.token, number):
         emit("begun")
@@ -600,7 +611,8 @@ def _turn(
     run: Run, number: int, block: Block, blocks: Blocks
 ) -> contextlib.AbstractContextManager[None]:
     """The turn of a task to look at a block of host memory, if a device may take it."""
-    if any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1))):
+    on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
+    if on_gpu or not run.on_devices(number):
         return contextlib.nullcontext()
     exchange = run.exchange(number)
     nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize

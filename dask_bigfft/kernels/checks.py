@@ -46,8 +46,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.fft
 
+from dask_bigfft.decomposition.layout import half
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Divisor, Step, half
+from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, compiled, squares, squares_of_lines

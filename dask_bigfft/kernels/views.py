@@ -21,12 +21,15 @@ from dask_bigfft.kernels.composite import Windowed
 from dask_bigfft.kernels.copies import CopyTable, copy_array
 from dask_bigfft.memory import fault_in, lend
 
-__all__ = ["BlockView", "intervals", "prefault"]
-
 Array = npt.NDArray[Any]
 
 #: Bytes of a block from which on several threads gather it faster than one.
 SHARED_NBYTES = 1 << 22
+
+
+def is_on_gpu(values: Any) -> bool:
+    """Return whether an array lies in the memory of a CUDA device."""
+    return hasattr(values, "__cuda_array_interface__")
 
 
 def intervals(size: int, width: int) -> Iterator[slice]:

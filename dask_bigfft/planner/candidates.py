@@ -21,9 +21,16 @@ from dask_bigfft.decomposition.factors import (
     smooth_length,
     transposed_digits,
 )
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout, NoCommonDigits
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Chunks,
+    Group,
+    Layout,
+    NoCommonDigits,
+    flat_digits,
+)
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
-from dask_bigfft.decomposition.steps import AxisProgram, axis_program, flat_digits
+from dask_bigfft.decomposition.steps import AxisProgram, axis_program
 from dask_bigfft.planner.cost import largest_fan_in
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan_data import Machine, Request, flattened, largest_block

@@ -5,24 +5,25 @@ Pure: imports `decomposition` and this room.
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import LONG_BYTES, Layout, tile_bytes_of
+from dask_bigfft.decomposition.layout import LONG_BYTES, Chunks, Layout, tile_bytes_of
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
-from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
 from dask_bigfft.planner.plan_data import (
     Exchange,
     Forecast,
     Joints,
+    Machine,
     PlanData,
     no_joints,
 )
 from dask_bigfft.planner.rows import DECODED
 from dask_bigfft.planner.seconds import Model, flops, shuffled
+from dask_bigfft.transforms.spec import TransformSpec
 
 
 @dataclass(frozen=True)
@@ -441,3 +442,70 @@ def largest_fan_in(source: Layout, rounds: Iterable[Round], result: Layout | Non
         found = max(found, exchange_shape(before, round_.source).fan_in)
         before = round_.target
     return found if result is None else max(found, exchange_shape(before, result).fan_in)
+
+
+def task_seconds(machine: Machine) -> float:
+    """Return what a task costs apart from its work."""
+    profile = machine.profile
+    return profile.task if machine.workers == 1 else profile.sent_task
+
+
+def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> float:
+    """Seconds in which so many blocks are merged into fewer, or cut from fewer.
+
+    Parameters
+    ----------
+    machine : Machine
+        Where that is done.
+    before, after : int
+        Number of blocks.
+    nbytes : int
+        Bytes of all of them.
+    """
+    lanes = max(1, min(after, machine.threads * machine.workers))
+    copied = before * machine.profile.shard + nbytes / machine.profile.copy
+    return after * task_seconds(machine) + copied / lanes
+
+
+def merge_nbytes(plan: PlanData) -> int:
+    """Bytes of host memory of a process that merging and cutting take, at most.
+
+    Somebody else may keep the blocks that come in. With scratch files they are read as they are
+    needed, which is counted with what the tasks of the moment work on.
+    """
+    machine, spec = plan.machine, plan.spec
+    found = 0
+    if plan.incoming is not None and plan.carrier != "disk":
+        found += own_nbytes(spec)
+    if plan.outgoing is not None:
+        found += math.prod(spec.out_shape) * spec.out_dtype.itemsize
+    return math.ceil(found * min(1.0, UNEVEN / machine.workers))
+
+
+def merge_tasks(plan: PlanData) -> int:
+    """Number of tasks that merge the blocks that come in, and cut those that go out."""
+    merged = plan.source.blocks if plan.merges else 0
+    return merged + (0 if plan.outgoing is None else block_count(plan.outgoing))
+
+
+def merging_seconds(plan: PlanData) -> float:
+    """Seconds of merging the blocks that come in, and of cutting those that go out."""
+    seconds, spec = 0.0, plan.spec
+    if plan.incoming is not None and plan.merges:
+        blocks = block_count(plan.incoming)
+        seconds += merge_seconds(plan.machine, blocks, plan.source.blocks, own_nbytes(spec))
+    if plan.outgoing is not None:
+        nbytes = math.prod(spec.out_shape) * spec.out_dtype.itemsize
+        blocks = block_count(plan.outgoing)
+        seconds += merge_seconds(plan.machine, plan.result.blocks, blocks, nbytes)
+    return seconds
+
+
+def block_count(chunks: Sequence[Chunks]) -> int:
+    """Return the number of blocks of an array with these chunks."""
+    return math.prod(map(len, chunks))
+
+
+def own_nbytes(spec: TransformSpec) -> int:
+    """Return the bytes of the array that comes in."""
+    return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize

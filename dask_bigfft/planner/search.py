@@ -28,8 +28,7 @@ from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, wi
 from dask_bigfft.planner.cost import forecast, least_host, may_assemble
 from dask_bigfft.planner.explain import enough_bytes, human_bytes, human_seconds
 from dask_bigfft.planner.layouts import Sizes
-from dask_bigfft.planner.merging import merged_up_to
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, merged_up_to
 from dask_bigfft.planner.plan_data import Forecast, Machine, Request, largest_block, notation
 from dask_bigfft.transforms.spec import TransformSpec
 

@@ -31,8 +31,7 @@ from dask_bigfft.errors import ArgumentTypeError, MemoryLimitError, PlanError, p
 from dask_bigfft.gpu.find import count, known_nbytes, missing
 from dask_bigfft.graph.inside import inside_blocks, plan_within
 from dask_bigfft.kernels.libraries import get_library
-from dask_bigfft.planner.merging import merged_request, roomy_request, with_merging
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import Plan, merged_request, roomy_request, with_merging
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored

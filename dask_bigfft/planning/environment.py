@@ -29,6 +29,7 @@ import numpy as np
 
 from dask_bigfft import config, files
 from dask_bigfft.errors import FallbackWarning, PlanError, refuse
+from dask_bigfft.events import task_threads
 from dask_bigfft.gpu.find import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.libraries import best_of, fastest_library, get_library, usable
@@ -38,7 +39,6 @@ from dask_bigfft.memory_settings import (
     machine_nbytes,
     measured_memory,
     shuffle_nbytes,
-    task_threads,
 )
 from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import DEFAULT, SCHEMA, Profile

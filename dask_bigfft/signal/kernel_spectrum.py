@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.phases import unit_roots
 from dask_bigfft.kernels.libraries import get_library
-from dask_bigfft.kernels.twiddle import twiddle
+from dask_bigfft.kernels.twiddle import twiddle, unit_roots
 from dask_bigfft.memory import lend
 from dask_bigfft.signal.transforms import SpectrumAxis
 

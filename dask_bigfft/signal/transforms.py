@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.decomposition.steps import Order, flat_digits
+from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, inner_extras, make_plan
 

@@ -26,7 +26,6 @@ from dask.base import tokenize
 from dask_bigfft import config
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
-from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.memory import lend
 from dask_bigfft.memory.pages import return_freed
 from dask_bigfft.planner.rows import DECODED, Stored
@@ -259,12 +258,16 @@ class Reader:
         return "dask_bigfft.Reader", tokenize(self.stored, str(self.packing))
 
 
-def stored_reader(x: da.Array) -> Reader | None:
+def stored_reader(found: Any, x: da.Array) -> Reader | None:
     """Return what reads a dask array straight from its files, if it is a Zarr array in a folder.
 
-    That is what `dask.array.from_zarr` returns, as long as nothing has been done to it.
+    Parameters
+    ----------
+    found : object
+        What the dask array was made of, if nothing has been done to it.
+    x : dask.array.Array
+        The array, as `dask.array.from_zarr` returns it.
     """
-    found = original_of(x)
     if isinstance(found, Reader):
         return found
     if type(found).__module__.partition(".")[0] != "zarr" or not hasattr(found, "metadata"):

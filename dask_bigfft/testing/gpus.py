@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.on_gpu import Gpus, Segment, home_of, is_on_gpu, use
+from dask_bigfft.gpu.on_gpu import Gpus, Segment, home_of, use
 from dask_bigfft.kernels.copies import strided_view
+from dask_bigfft.kernels.views import is_on_gpu
 
 Block = tuple[int, ...]
 

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from dask_bigfft.decomposition.phases import chirp, phase_table
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.operations import (
@@ -44,6 +43,7 @@ from dask_bigfft.gpu.operations import (
 )
 from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS, GATHERED, runs
 from dask_bigfft.kernels.composite import Composite, Shards
+from dask_bigfft.kernels.twiddle import chirp, phase_table
 from dask_bigfft.planner.profile import DeviceProfile
 
 #: Unwritten memory is filled with it: as floating point numbers, NaN.

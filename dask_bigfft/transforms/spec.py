@@ -15,8 +15,9 @@ from typing import Any, Literal, SupportsIndex, cast, get_args
 import numpy as np
 
 from dask_bigfft.decomposition.factors import MAX_LENGTH, transposed_digits
+from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.decomposition.rounds import Scale
-from dask_bigfft.decomposition.steps import Kind, Order, Waves, flat_digits
+from dask_bigfft.decomposition.steps import Kind, Waves
 from dask_bigfft.errors import ArgumentTypeError, AxisError, refuse
 
 Norm = Literal["backward", "ortho", "forward"]

@@ -10,10 +10,10 @@ import pytest
 import dask_bigfft
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, whole
 from dask_bigfft.decomposition.rounds import joint_block, joint_of, merged
-from dask_bigfft.exchange.common import lying
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.carriers import Groups
+from dask_bigfft.graph.in_place import lying
 
 PLANS = [
     ((4096,), 512, "fft", {}),

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.phases import chirp, mulmod, unit_roots
+from dask_bigfft.kernels.twiddle import chirp, mulmod, unit_roots
 
 LONG = 2**33 + 1
 MODULI = [1, 2, 3, 8, 360, 4096, 10007, 2**20 + 7, LONG, 2**52, 2**59 + 3, 2**61 - 1, 2**61]

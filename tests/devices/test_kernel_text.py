@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from dask_bigfft.decomposition.phases import chirp
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.kernels import TILE
 from dask_bigfft.gpu.operations import (
@@ -18,6 +17,7 @@ from dask_bigfft.gpu.operations import (
     Twiddle,
     transposed,
 )
+from dask_bigfft.kernels.twiddle import chirp
 from dask_bigfft.testing.simulated import carried, multiplied, places_at
 from tests.devices.kernel_text import kernels_of, needs_compiler
 

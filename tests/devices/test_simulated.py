@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft.decomposition.phases import unit_roots
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.operations import (
     FFT,
@@ -17,6 +16,7 @@ from dask_bigfft.gpu.operations import (
     Twiddle,
     transposed,
 )
+from dask_bigfft.kernels.twiddle import unit_roots
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 RNG = np.random.default_rng(3)

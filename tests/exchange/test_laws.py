@@ -22,9 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws.law import plan
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, interval_boxes
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, half, interval_boxes
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
-from dask_bigfft.decomposition.steps import half
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import pack
 from dask_bigfft.exchange.shards import ExchangeMap

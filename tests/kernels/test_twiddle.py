@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_bigfft.decomposition.phases import phase_table
-from dask_bigfft.kernels.twiddle import chirp_filter, multiply_chirp, twiddle
+from dask_bigfft.kernels.twiddle import chirp_filter, multiply_chirp, phase_table, twiddle
 
 LONG = 2**33 + 1
 EPS = {"c8": 2.0**-23, "c16": 2.0**-52, "G": float(np.finfo(np.longdouble).eps)}

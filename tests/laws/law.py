@@ -13,7 +13,7 @@ import dask_bigfft
 import dask_bigfft.decomposition.layout
 import dask_bigfft.graph.tasks
 import dask_bigfft.kernels.loop
-from dask_bigfft.decomposition.steps import half
+from dask_bigfft.decomposition.layout import half
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.testing.faults import Faulty
 from dask_bigfft.testing.oracles import exact_transform, relative_l2, resized

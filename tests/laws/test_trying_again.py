@@ -17,7 +17,7 @@ from support import local
 import dask_bigfft.graph.inside
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import CarrierError, DeviceError, VerificationError
-from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
+from dask_bigfft.graph.in_place import refuse_spoiled, spoiling
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Times

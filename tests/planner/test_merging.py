@@ -7,8 +7,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.planner.merging import MANY
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan import MANY, Plan
 
 RNG = np.random.default_rng(5)
 NEVER = {"bigfft.planner.min-chunk": 0}

@@ -12,6 +12,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
+from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import arguments
@@ -139,7 +140,7 @@ def test_a_stored_line_at_64_times_the_memory(
     assert plan.anew
     assert plan.incoming is None
     assert x.chunks == plan.chunks_in
-    assert sources.stored_reader(x).few
+    assert sources.stored_reader(original_of(x), x).few
     assert len(x.chunks[0]) < len(sources.open_source(asked.source).chunks[0])
     assert all(cut % chunk == 0 for cut in x.chunks[0])  # each stored chunk is in one block
     assert plan.piece_nbytes >= MIB

@@ -21,6 +21,7 @@ import dask_bigfft
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.exchange.scratch import Scratch
+from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.runs.resumable import Sink
 from dask_bigfft.storage import formats, sources, targets
 from dask_bigfft.testing.oracles import relative_l2
@@ -363,7 +364,7 @@ def test_a_cache_of_a_remote_store_is_no_folder_of_this_machine():
     values = complex_values(2**10)
     zarr.create_array(remote, data=values, chunks=(2**7,))
     x = da.from_zarr(f"filecache::{remote}", storage_options=options)
-    assert sources.stored_reader(x) is None
+    assert sources.stored_reader(original_of(x), x) is None
     # One chunk at a time: fsspec's cache forgets files that two threads fetch at once.
     np.testing.assert_array_equal(x.compute(scheduler="synchronous"), values)
 

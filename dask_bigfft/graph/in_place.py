@@ -7,10 +7,14 @@ on once: a task that runs a second time finds ordinary memory, what was made, or
 Imports `decomposition`, `memory`, `kernels` and `errors`.
 """
 
+import contextlib
+import itertools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +23,9 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import place_of
 from dask_bigfft.errors import CarrierError, KernelError
+from dask_bigfft.events import current_worker, task_threads
+from dask_bigfft.graph.dask_private import finalize
+from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import lend
 
@@ -257,3 +264,142 @@ def whole_result(
     with _books:
         _results[token].pop(id(root), None)
     return whole
+
+
+#: The lowest bytes of the NaN, which are 0 in others.
+_LOWEST = b"\x6f\xb1"
+
+
+@lru_cache
+def _mark(dtype: np.dtype[Any]) -> Array:
+    """One element of a dtype with the NaN, of complex ones as their real part."""
+    found = np.full(1, np.nan, dtype)
+    found.view(np.uint8)[: len(_LOWEST)] = np.frombuffer(_LOWEST, np.uint8)
+    return found
+
+
+def refuse_spoiled(number: int, block: tuple[int, ...], values: Array) -> None:
+    """Stop before a round takes a block on which it has failed in place.
+
+    Parameters
+    ----------
+    number : int
+        Of the round, from 0.
+    block : tuple of int
+        Which block, for the error.
+    values : ndarray
+        The block, or a part of it.
+
+    Raises
+    ------
+    CarrierError
+        If it has.
+    """
+    first = values[(slice(1),) * values.ndim]
+    if first.tobytes().startswith(_LOWEST) and np.isnan(first.real).all():
+        raise CarrierError(
+            f"round {number + 1} failed on block {block} while it worked in its memory, so it "
+            "cannot be done again: make the array once more, or leave overwrite_x out"
+        )
+
+
+@contextlib.contextmanager
+def spoiling(parts: Callable[[], Iterable[Array]]) -> Iterator[None]:
+    """While a round works in memory of its block: what fails leaves all of it marked.
+
+    Parameters
+    ----------
+    parts : callable
+        Returns the arrays that the block is made of.
+    """
+    try:
+        yield
+    except BaseException:
+        for part in parts():
+            part[...] = _mark(part.dtype)
+        raise
+
+
+Cut = tuple[slice, ...]
+
+#: Bytes from which on a result is copied by several threads, and of what each takes at a time.
+SHARED_NBYTES, PART_NBYTES = 1 << 22, 1 << 24
+
+
+def assembled(blocks: Any, token: str) -> Any:
+    """Return the blocks of a result as one array.
+
+    Parameters
+    ----------
+    blocks : nested lists of ndarray
+        As many levels as the array has axes, as dask hands them to what finishes a computation.
+    token : str
+        Of the plan. Blocks of its own common memory belong to this computation alone.
+
+    Returns
+    -------
+    ndarray
+        C-contiguous and writeable. What dask itself makes of them where the blocks are not arrays
+        of NumPy.
+    """
+    found = list(_flat(blocks))
+    if not found or not found[0].ndim or any(type(block) is not np.ndarray for block in found):
+        return finalize(blocks)
+    sizes = _sizes(blocks)
+    cuts = list(itertools.product(*map(_slices, sizes)))
+    shapes = list(itertools.product(*sizes))
+    same = {block.dtype for block in found} == {found[0].dtype}
+    if not same or [block.shape for block in found] != shapes:
+        return finalize(blocks)
+    shape = tuple(map(sum, sizes))
+    here = current_worker() is None
+    whole = whole_result(token, found, cuts, shape) if here else None
+    return _copied(found, cuts, shape, task_threads() if here else 1) if whole is None else whole
+
+
+def _flat(blocks: Any) -> Iterator[Any]:
+    if isinstance(blocks, (list, tuple)):
+        for inner in blocks:
+            yield from _flat(inner)
+    else:
+        yield blocks
+
+
+def _sizes(blocks: Any) -> list[tuple[int, ...]]:
+    """Of each axis, the lengths of its blocks."""
+    found: list[tuple[int, ...]] = []
+    while isinstance(blocks, (list, tuple)):
+        firsts = [next(_flat(inner)) for inner in blocks]
+        found.append(tuple(block.shape[len(found)] for block in firsts))
+        blocks = blocks[0]
+    return found
+
+
+def _slices(lengths: Sequence[int]) -> Iterator[slice]:
+    ends = itertools.accumulate(lengths)
+    return (slice(end - n, end) for n, end in zip(lengths, ends, strict=True))
+
+
+def _copied(
+    blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...], threads: int
+) -> Array:
+    """The blocks, copied to their places in an array of its own."""
+    out = lend(shape, blocks[0].dtype)
+    pairs = [
+        pair for block, cut in zip(blocks, cuts, strict=True) for pair in _parts(out[cut], block)
+    ]
+    if threads == 1 or out.nbytes < SHARED_NBYTES:
+        for target, source in pairs:
+            copy_array(target, source)
+        return out
+    with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-result") as pool:
+        list(pool.map(prefault, [out] * threads))
+        list(pool.map(copy_array, *zip(*pairs, strict=True)))
+    return out
+
+
+def _parts(target: Array, source: Array) -> Iterator[tuple[Array, Array]]:
+    """A copy cut along its first axis, so that threads end together."""
+    step = max(1, len(source) * PART_NBYTES // max(1, source.nbytes))
+    for low in range(0, len(source), step):
+        yield target[low : low + step], source[low : low + step]

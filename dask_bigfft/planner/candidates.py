@@ -8,10 +8,9 @@ Pure: imports `transforms`, `decomposition` and this room.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 
 import numpy as np
 
@@ -383,7 +382,6 @@ class Candidates:
         return split_result(last, result, self.row)
 
     def _whole(self, digits: dict[int, int], assignment: Assignment) -> dict[int, int]:
-        """Return the product of the lengths of the unsplit axes in each round."""
         found: dict[int, int] = {}
         for axis, n in zip(self.spec.axes, self.spec.lengths, strict=True):
             if digits[axis] == 1:
@@ -392,50 +390,31 @@ class Candidates:
         return found
 
     def split_candidates(
-        self,
-        digits: dict[int, int],
-        rounds: int,
-        sizes: Sizes,
-        merge: bool,
-        padded: Mapping[int, Factors] = MappingProxyType({}),
+        self, digits: dict[int, int], rounds: int, sizes: Sizes, merge: bool
     ) -> Iterator[Candidate]:
-        """Candidates with given numbers of digits per axis.
-
-        Those in `padded` use Bluestein's algorithm on a length of these factors.
-        """
+        """Candidates with given numbers of digits per axis."""
         spec = self.spec
-        steps = {a: 2 * len(padded[a]) - 1 if a in padded else digits[a] for a in spec.axes}
-        for assignment in assignments(spec, steps, rounds):
-            choices = [
-                [padded[axis]] if axis in padded else self._choices(axis, digits, assignment, sizes)
-                for axis in spec.axes
-            ]
-            if padded:  # beside a convolution, one choice will do
-                choices = [found[:1] for found in choices]
+        alone = sum(count > 1 for count in digits.values()) == 1
+        for assignment in assignments(spec, digits, rounds):
+            whole = self._whole(digits, assignment)
+            choices: list[list[Factors]] = []
+            for axis, n in zip(spec.axes, spec.lengths, strict=True):
+                if digits[axis] == 1:
+                    choices.append([(n,)])
+                elif axis == self.rectangle:
+                    choices.append(self._rectangle_factors(digits[axis]))
+                else:
+                    found = self._factors(axis, assignment[axis], whole, sizes.target)
+                    # The first ones are the digits of the order that is asked for.
+                    choices.append(found if alone else found[:1])
             for factors in itertools.product(*choices):
                 programs = {
-                    axis: program_of(spec, axis, f, bluestein=axis in padded)
+                    axis: program_of(spec, axis, f)
                     for axis, f in zip(spec.axes, factors, strict=True)
                 }
-                if padded and self._mirrors_padding(programs, assignment, rounds):
-                    continue
                 candidate = self.build(programs, assignment, sizes, merge)
                 if candidate is not None:
                     yield candidate
-
-    def _choices(
-        self, axis: int, digits: dict[int, int], assignment: Assignment, sizes: Sizes
-    ) -> list[Factors]:
-        """Return the factors of an axis that are tried: the order asked for comes first."""
-        count, n = digits[axis], self.spec.lengths[self.spec.axes.index(axis)]
-        if count == 1:
-            return [(n,)]
-        if axis == self.rectangle:
-            return self._rectangle_factors(count)
-        whole = self._whole(digits, assignment)
-        found = self._factors(axis, assignment[axis], whole, sizes.target)
-        alone = sum(number > 1 for number in digits.values()) == 1
-        return found if alone else found[:1]
 
     def _in_natural_order(self, axis: int) -> bool:
         """Return whether an axis may have any digits: in natural order before and after."""
@@ -559,11 +538,42 @@ class Candidates:
                 if count and found:
                     break
                 for digits in digits_of_splits(regular, count, 2):
-                    alone = digits | dict.fromkeys(padded, 1)
-                    found += self.split_candidates(alone, rounds, sizes, merge, padded)
+                    found += self._with_bluestein(padded, digits, rounds, sizes, merge)
             if found:
                 break
         return found
+
+    def _with_bluestein(
+        self,
+        padded: dict[int, Factors],
+        digits: dict[int, int],
+        rounds: int,
+        sizes: Sizes,
+        merge: bool,
+    ) -> Iterator[Candidate]:
+        spec = self.spec
+        steps = digits | {axis: 2 * len(factors) - 1 for axis, factors in padded.items()}
+        for assignment in assignments(spec, steps, rounds):
+            programs: dict[int, AxisProgram] = {}
+            for axis, n in zip(spec.axes, spec.lengths, strict=True):
+                factors = padded.get(axis)
+                if factors is None:
+                    factors = self._regular_factors(axis, n, digits[axis])
+                    if factors is None:
+                        break
+                programs[axis] = program_of(spec, axis, factors, bluestein=axis in padded)
+            else:
+                if self._mirrors_padding(programs, assignment, rounds):
+                    continue
+                found = self.build(programs, assignment, sizes, merge)
+                if found is not None:
+                    yield found
+
+    def _regular_factors(self, axis: int, n: int, count: int) -> Factors | None:
+        """Digits of an axis beside one that uses Bluestein's algorithm."""
+        if axis == self.rectangle:
+            return next(iter(self._rectangle_factors(count)), None)
+        return (n,) if count == 1 else balanced_split(n, count)
 
     def _mirrors_padding(
         self, programs: dict[int, AxisProgram], assignment: Assignment, rounds: int

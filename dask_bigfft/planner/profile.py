@@ -104,9 +104,10 @@ class _Prices:
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if field.type in (int, float) and not (
-                0 if field.name in _FREE else LEAST
-            ) <= value <= MOST:
+            if (
+                field.type in (int, float)
+                and not (0 if field.name in _FREE else LEAST) <= value <= MOST
+            ):
                 raise ValueError(f"{type(self).__name__}.{field.name} is {value!r}")
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dask_bigfft import config
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import joint_block
 from dask_bigfft.errors import CarrierError
@@ -349,7 +350,7 @@ def build_graph(
         graph[by_number[0].plan] = DataNode(by_number[0].plan, Run(known.plan, known.token))
     filters = _filters(graph, plan, by_number, carrier, wanted)
     joints: Sequence[Joint | None] = (None,) * len(plan.exchanges)
-    if private and isinstance(plan, Plan) and plan.machine.shared:
+    if private and isinstance(plan, Plan) and config.get("bigfft.exchange.in-place"):
         joints = plan.joints.exchanges
     before, inside = source, isinstance(plan, Plan) and plan.inside
     unseen = alone and known is None and not inside

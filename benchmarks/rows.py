@@ -213,11 +213,23 @@ def direct(problem: Problem, block: np.ndarray, start: int, places: np.ndarray) 
         tail = block[rows.size :].astype(np.complex128)
         at = factors(problem, 0, places, [start + rows.size])[0]
         return total + at * (tail @ inner[: len(tail)])
-    last = block.shape[-1]
-    rows, inner = block.reshape(-1, last), factors(problem, block.ndim - 1, places, np.arange(last))
+    if not problem.along(0):  # a block has its own frequencies alone
+        inside = (places[:, 0] >= start) & (places[:, 0] < start + len(block))
+        if not inside.all():
+            total = np.zeros(len(places), np.complex128)
+            if inside.any():
+                total[inside] = direct(problem, block, start, places[inside])
+            return total
+    axis, last = block.ndim - 1, block.shape[-1]
+    # Of a long axis, the factors of parts and within a part: all of them would take much memory.
+    width = 4096 if problem.along(axis) and last % 4096 == 0 else last
+    rows, inner = block.reshape(-1, width), factors(problem, axis, places, np.arange(width))
     sums = np.empty((len(rows), len(places)), np.complex128)
     for part in parts(rows):
         sums[part] = rows[part].astype(np.complex128) @ inner
+    if width < last:
+        along = factors(problem, axis, places, width * np.arange(last // width))
+        sums = np.einsum("rnk,nk->rk", sums.reshape(-1, *along.shape), along)
     sums = sums.reshape(*block.shape[:-1], len(places))
     for axis in reversed(range(1, block.ndim - 1)):
         along = factors(problem, axis, places, np.arange(block.shape[axis]))

@@ -73,9 +73,6 @@ def places(nbytes: Ints) -> Ints:
     return ends
 
 
-# --- several at a time ----------------------------------------------------------------------
-
-
 def sync_path(path: str | Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -108,36 +105,20 @@ def room_missing(path: Path, error: OSError, missing: int) -> str | None:
     return f"{missing} bytes are missing"
 
 
-class _Crew:
-    """The threads of this process that read and write for its tasks; none after a fork."""
+# --- several at a time ----------------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        #: Says of a thread that it is one of them, which never wait for each other.
-        self.inside = threading.local()
-
-    def submit(self, threads: int, call: Callable[[], T]) -> Future[T]:
-        """Have one of the threads do it; others take their place when their number has changed."""
-        with self._lock:  # or another thread ends them before they have the call
-            if self._pool is None or self._pool[0] != threads:
-                if self._pool is not None:
-                    self._pool[1].shutdown(wait=False)
-                name, enter = "bigfft-files", partial(setattr, self.inside, "yes", True)
-                self._pool = threads, ThreadPoolExecutor(threads, name, enter)
-            return self._pool[1].submit(call)
+#: Says of a thread that it is one of those that read and write; they never wait for each other.
+_inside = threading.local()
 
 
-_crew = _Crew()
-
-
-def _forget() -> None:
-    global _crew
-    _crew = _Crew()
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Return the threads of this process that read and write for its tasks."""
+    return ThreadPoolExecutor(threads, "bigfft-files", partial(setattr, _inside, "yes", True))
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 class Underway(Generic[T]):
@@ -161,13 +142,13 @@ class Underway(Generic[T]):
     def start(self, nbytes: int, call: Callable[[], T]) -> None:
         """Start a call that moves so many bytes."""
         threads = config.get("bigfft.scratch.threads")
-        if nbytes < LEAST or threads < 2 or hasattr(_crew.inside, "yes"):
+        if nbytes < LEAST or threads < 2 or hasattr(_inside, "yes"):
             done: Future[T] = Future()
             done.set_result(call())
             self._calls.append(done)
             return
         run = contextvars.copy_context().run  # events name the task's plan and round
-        self._calls.append(_crew.submit(threads, partial(run, call)))
+        self._calls.append(_pool(threads).submit(run, call))
 
     def results(self) -> list[T]:
         """Wait for all that has been started, and return what the calls have returned, in order.
@@ -176,19 +157,11 @@ class Underway(Generic[T]):
         """
         calls = self._calls
         wait(calls, return_when=FIRST_EXCEPTION)
-        self._end(calls)
+        if any(call.done() and call.exception() for call in calls):
+            self.__exit__()
+            raise next(e for call in calls if not call.cancelled() and (e := call.exception()))
         self._calls = []  # only now: whoever is interrupted leaves them to the end of the block
-        for call in calls:
-            if not call.cancelled() and (error := call.exception()) is not None:
-                raise error
         return [call.result() for call in calls]
-
-    def _end(self, calls: list[Future[T]]) -> None:
-        """Wait for calls that are under way; others of them never begin."""
-        if any(call.done() and not call.cancelled() and call.exception() for call in calls):
-            for call in calls:
-                call.cancel()
-        wait(calls)
 
     def __enter__(self) -> Self:
         return self
@@ -289,7 +262,12 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
             os.close(around)
 
 
+# --- files of JSON --------------------------------------------------------------------------
+
 log = logging.getLogger(__name__)
+
+#: What is raised where a file of JSON is not what was written.
+_DAMAGED = OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 
 
 @cache
@@ -326,15 +304,7 @@ def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
         return checked(found) if found["schema"] == schema else None
     except FileNotFoundError:
         return None
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except (*_DAMAGED, RecursionError) as error:
         log.warning("%s is damaged and ignored: %r", path, error)
         return None
 

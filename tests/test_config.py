@@ -1,19 +1,28 @@
-"""The settings: their table, the shipped file, and what is refused."""
+"""The settings: their table, the shipped file, what is refused, and what may be misspelt."""
 
 import re
+import warnings
 from importlib import resources
 from pathlib import Path
 
+import dask.array as da
 import dask.config
 import pytest
 import yaml
 from support import python
 
+import dask_bigfft
 from dask_bigfft import config
 from dask_bigfft.errors import ArgumentError
 
 ROOT = Path(__file__).parents[1]
 TEXT = (resources.files("dask_bigfft") / "bigfft.yaml").read_text(encoding="utf-8")
+X = da.zeros((8, 8), chunks=4, dtype=complex)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(config, "_reported", set())
 
 
 def flatten(tree, path=()):
@@ -70,16 +79,22 @@ def test_values_are_read(key, value, expected):
         ("planner.min-chunk", [None]),
         ("planner.max-rounds", [0, 2.5]),
         ("planner.whole-axis-floor", [None]),
-        ("speed", [1]),  # which is none
+        ("hybrid.min-speedup", [-1]),
+        ("gpu.peer-transport", ["x"]),
+        ("scratch.row-size", ["x"]),
+        ("memory.pin-arrays", ["maybe"]),
+        ("scratch.threads", [0]),
     ],
 )
 def test_other_values_are_refused_by_name(key, values):
+    """Also with a plan, by whose run they would be read late."""
     for value in values:
-        with (
-            dask.config.set({f"bigfft.{key}": value}),
-            pytest.raises(ArgumentError, match=re.escape(f"bigfft.{key}")),
-        ):
-            config.get(f"bigfft.{key}")
+        for read in (lambda: config.get(f"bigfft.{key}"), lambda: dask_bigfft.plan(X)):
+            with (
+                dask.config.set({f"bigfft.{key}": value}),
+                pytest.raises(ArgumentError, match=re.escape(f"bigfft.{key}")),
+            ):
+                read()
 
 
 def test_scratch_files_follow_dasks_temporary_directory(tmp_path):
@@ -107,3 +122,46 @@ def test_underscores_and_the_environment_work_as_in_dask():
         },
     )
     assert done.stdout.split() == [str(3 * 2**30), "False", "3"]
+
+
+def test_misspelt_settings_are_reported_once():
+    text = "no setting bigfft.scratch.thread, it does nothing: did you mean bigfft.scratch.threads"
+    with dask.config.set({"bigfft.scratch.thread": 2}):
+        with pytest.warns(UserWarning, match=text):
+            dask_bigfft.plan(X)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            dask_bigfft.plan(X)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("qqq", None),
+        ("workers", None),
+        ("backend", None),
+        ("verbose", None),
+        ("planner.foo", None),
+        ("exchange.nonsense", None),
+        ("carrier", "exchange.carrier"),
+        ("devices", "device"),
+        ("memory.limit", "memory-limit"),
+        ("memory_limits", "memory-limit"),
+        ("vrify", "verify"),
+        ("pinned-limits", "memory.pinned-limit"),
+        ("scratch.min-writ", "scratch.min-write"),
+    ],
+)
+def test_only_near_names_are_suggested(key, hint):
+    said = f"did you mean bigfft.{hint}?" if hint else "it does nothing"
+    text = f"no setting bigfft.{key}, it does nothing"
+    with dask.config.set({f"bigfft.{key}": 2}), pytest.warns(UserWarning, match=text) as found:
+        dask_bigfft.plan(X)
+    assert [str(w.message).endswith(said) for w in found] == [True]
+
+
+def test_settings_with_either_dash_and_mappings_are_known():
+    known = {"bigfft.memory_limit": "2 GiB", "bigfft.rounds": [{0: -1}, {1: -1}]}
+    with warnings.catch_warnings(), dask.config.set(known):
+        warnings.simplefilter("error")
+        assert len(dask_bigfft.plan(X, "fft2").rounds) == 2

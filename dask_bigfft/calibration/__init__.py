@@ -20,7 +20,7 @@ from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
 from dask_bigfft.calibration.threads import DTYPES, page_speed, thread_prices
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, refuse
-from dask_bigfft.gpu.find import leases
+from dask_bigfft.gpu.dispatch import leases
 from dask_bigfft.kernels.libraries import fastest_library, usable
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import Profile

@@ -6,26 +6,28 @@ interrupted. Whatever happens is said in one line. Imports `runs`, `calibration`
 """
 
 import argparse
+import errno
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from dask_bigfft import calibration, runs
-from dask_bigfft.cli.arguments import asked, joined, parser
-from dask_bigfft.cli.failures import Terminated, failure
+from dask_bigfft.cli.arguments import joined, parser, requested
 from dask_bigfft.cli.places import handled, place
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
 from dask_bigfft.storage import targets
-from dask_bigfft.watch.progress import Display, TextDisplay
+from dask_bigfft.watch.progress import TextDisplay
 
-__all__ = ["main"]
+__all__ = ["Terminated", "main"]
 
 
 def _plan(args: argparse.Namespace) -> None:
-    wanted = asked(args)
+    wanted = requested(args)
     with place(args.scheduler, args.workers):
         print(runs.planned_input(wanted)[1].explain())
 
@@ -37,18 +39,17 @@ def _name_leftovers(path: Path) -> None:
     for left in targets.leftovers(path):
         print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
     for left in targets.leftovers(path, targets.REPLACED):
-        print(
-            f"note: {left} was {path} until a run replaced it that was killed, or is just ending",
-            file=sys.stderr,
-        )
+        text = f"{left} was {path} until a run replaced it that was killed, or is just ending"
+        print(f"note: {text}", file=sys.stderr)
 
 
 def _run(args: argparse.Namespace) -> None:
     _name_leftovers(args.output)
+    display = None if args.quiet else TextDisplay(sys.stderr)
     with place(args.scheduler, args.workers) as where:
         done = runs.execute(
-            asked(args),
-            lambda result, sink: where.store(result, sink, _display(args)),
+            requested(args),
+            lambda result, sink: where.store(result, sink, display),
             scratch=args.scratch,
             resume=args.resume,
             overwrite=args.overwrite,
@@ -68,31 +69,24 @@ def _calibrate(args: argparse.Namespace) -> None:
         print(f"  {name:{width}}{value}")
 
 
-def _display(args: argparse.Namespace) -> Display | None:
-    return None if args.quiet else TextDisplay(sys.stderr)
-
-
 def _report(done: runs.Done) -> None:
+    spec, plan = done.plan.spec, done.plan
+    what = f"{spec.name} of {spec.shape} {done.dtype}"
     if done.already:
-        print(
-            f"{done.path}: already done, {done.plan.spec.name} of {done.plan.spec.shape} "
-            f"{done.dtype}; nothing was computed or changed"
-        )
+        print(f"{done.path}: already done, {what}; nothing was computed or changed")
         return
     speed = human_count((done.read + done.written) / done.seconds, "B/s")
-    spec, count = done.plan.spec, len(done.plan.rounds)
-    print(
-        f"{done.path}: {spec.name} of {spec.shape} {done.dtype} in {count} "
-        f"round{'' if count == 1 else 's'} {done.plan.notation}; read {human_bytes(done.read)}, "
-        f"wrote {human_bytes(done.written)} in {human_seconds(done.seconds)} ({speed})"
-    )
+    rounds = f"{len(plan.rounds)} round{'' if len(plan.rounds) == 1 else 's'} {plan.notation}"
+    sizes = f"read {human_bytes(done.read)}, wrote {human_bytes(done.written)}"
+    seconds = human_seconds(done.seconds)
+    print(f"{done.path}: {what} in {rounds}; {sizes} in {seconds} ({speed})")
 
 
-_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "run": _run,
-    "plan": _plan,
-    "calibrate": _calibrate,
-}
+_COMMANDS = {"run": _run, "plan": _plan, "calibrate": _calibrate}
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end."""
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -118,7 +112,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if args.traceback:
             raise
-        status, text = failure(error, args)
+        status, text = _failure(error, args)
         print(f"dask-bigfft: error: {text}", file=sys.stderr)
         return status
     return 0
+
+
+# --- failures --------------------------------------------------------------------------------
+
+#: Arguments of `run` and `calibrate` that have another name here; others are options.
+_TYPED = {"source": "IN", "a": "IN", "destination": "OUT", "path": "--output", "axis": "--axes"}
+
+
+def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
+    """Return the exit status and the line that say what happened, and what is left of it."""
+    scratch, left = getattr(args, "scratch", None), "nothing was written"
+    if scratch is not None and runs.has_begun(scratch):
+        left = f"{scratch} keeps what is done: --resume goes on from there"
+    if isinstance(error, Terminated):
+        return 143, f"ended by a signal; {left}"
+    if isinstance(error, KeyboardInterrupt):
+        return 130, f"interrupted; {left}"
+    if isinstance(error, ArgumentError | ArgumentTypeError):
+        return 2, _as_typed(str(error), vars(args))
+    text = _as_typed(" ".join(str(error).split()), vars(args)) or "no message"
+    if isinstance(error, ScratchError):
+        return 1, f"{text}; {left}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return 1, f"the disk is full; {left} ({text})"
+    if isinstance(error, MemoryError):
+        return 1, f"out of memory; try --memory-limit ({error})"
+    return 1, text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"
+
+
+def _as_typed(text: str, options: Container[str] = ()) -> str:
+    """Return what is said of an argument, by its name on the command line.
+
+    >>> _as_typed("`destination`='b' is not allowed: need another path, or overwrite=True")
+    "`OUT`='b' is not allowed: need another path, or --overwrite"
+    >>> _as_typed("`memory_limit`='b' is not allowed: need a size", ["memory_limit"])
+    "`--memory-limit`='b' is not allowed: need a size"
+    >>> _as_typed("`resume`=True is not allowed: need a scratch folder", ["resume"])
+    '`--resume` is not allowed: need a scratch folder'
+    """
+
+    def name(found: re.Match[str]) -> str:
+        word, rest = found.groups()
+        typed = f"--{word.replace('_', '-')}" if word in options else word
+        return f"`{_TYPED.get(word, typed)}{rest}`="
+
+    named = re.sub(r"`(\w+)((?:\.\w+)?)`=", name, text, count=1)
+    named = re.sub(r"(`--[a-z]+`)=True", r"\1", named)
+    return re.sub(r"\b(overwrite|resume|checksum)=True", r"--\1", named)

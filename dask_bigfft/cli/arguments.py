@@ -6,51 +6,42 @@ Imports `runs`.
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from dask_bigfft import runs
-from dask_bigfft.errors import refuse
+from dask_bigfft.planning.arguments import Extras
+from dask_bigfft.runs import Request
 
-__all__ = ["asked", "joined", "parser"]
-
-
-def _value(read: Callable[[str], Any], need: str) -> Callable[[str], Any]:
-    """Return what reads a value, and says what it has to be where it can not."""
-
-    def value(text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError:
-            refused = f"{text!r} is not allowed: need {need}"
-            raise argparse.ArgumentTypeError(refused) from None
-
-    return value
+__all__ = ["joined", "parser", "requested"]
 
 
-def _at_least_one(text: str) -> int:
+# Readers of values; argparse names them where they raise a ValueError.
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """Return integers, from such as ``0,1``."""
+    return tuple(map(int, text.split(",")))
+
+
+def number(text: str) -> str | float:
+    """Return a number, or ``refuse``."""
+    return text if text == "refuse" else float(text)
+
+
+def count(text: str) -> int:
+    """Return a number of at least 1."""
     if int(text) < 1:
         raise ValueError
     return int(text)
 
 
-_integer = _value(int, "an integer")
-_integers = _value(lambda text: tuple(map(int, text.split(","))), "integers such as 0,1")
-_missing = _value(lambda text: text if text == "refuse" else float(text), "refuse, or a number")
-_count = _value(_at_least_one, "a number of at least 1")
-
-
-def _chunks(text: str) -> Any:
-    """Return ``auto``, ``preserve``, a size, or lengths: ``256,256,-1``."""
+def words(text: str) -> Any:
+    """Return a word or an integer, or a tuple where there are several: ``256,256,-1``."""
     parts = [part.strip() for part in text.split(",")]
     found = [int(p) if re.fullmatch(r"-?\d+", p) else p for p in parts]
     return found[0] if len(found) == 1 else tuple(found)
-
-
-def _order(text: str) -> str | tuple[str, ...]:
-    parts = tuple(part.strip() for part in text.split(","))
-    return parts[0] if len(parts) == 1 else parts
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,15 +51,15 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
     add("--component", "array within a Zarr group or HDF5 file")
     add("--kind", "fft, ifft, rfftn, ... (default: fftn)", default="fftn")
-    add("--axes", "transformed axes (default: as numpy.fft)", "A,B", type=_integers)
-    add("--n", "length of the transform, for kinds of one axis", "N", type=_integer)
+    add("--axes", "transformed axes (default: as numpy.fft)", "A,B", type=integers)
+    add("--n", "length of the transform, for kinds of one axis", "N", type=int)
     text = "lengths of the transform by axis; without --axes of the last axes, and only of these"
-    add("--s", text, "N,M", type=_integers)
+    add("--s", text, "N,M", type=integers)
     add("--norm", "backward (default), ortho or forward")
     text = "order of the spectrum: natural (default) or transposed, or one per axis"
-    add("--order", text, type=_order)
+    add("--order", text, type=words)
     text = "chunks of the result: auto (default), preserve, lengths, or a size such as 64MiB"
-    add("--chunks", text, "N,M", type=_chunks)
+    add("--chunks", text, "N,M", type=words)
     add("--memory-limit", "memory that one process may use, such as '4 GiB'", "SIZE")
     add("--variant", "data movement: auto, dif, dit, stockham or pease")
     add("--kernel", "FFT library: auto (default), scipy, mkl_fft, ducc0 or pyfftw")
@@ -85,7 +76,7 @@ def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
     """Add the options of every command."""
     add = parser.add_argument
     add("--scheduler", default="threads", metavar="NAME", help=schedulers)
-    add("--workers", type=_count, metavar="N", help="number of threads, or of processes")
+    add("--workers", type=count, metavar="N", help="number of threads, or of processes")
     add("--traceback", action="store_true", help="show where an error comes from")
 
 
@@ -97,23 +88,18 @@ def parser() -> argparse.ArgumentParser:
     version = sys.modules["dask_bigfft"].__version__
     found.add_argument("--version", action="version", version=f"dask-bigfft {version}")
     commands = found.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    text = "Transform a Zarr array, HDF5 or .npy file into a Zarr array."
-    run = commands.add_parser("run", help="transform an array into a Zarr array", description=text)
-    text = "Say how an array would be transformed, why, and what it would need."
-    plan = commands.add_parser(
-        "plan", help="say how an array would be transformed", description=text
-    )
+    text = "transform a Zarr array, HDF5 or .npy file into a Zarr array"
+    run = commands.add_parser("run", help=text, description=text)
+    text = "say how an array would be transformed, why, and what it would need"
+    plan = commands.add_parser("plan", help=text, description=text)
     for command in (run, plan):
         _add_options(command)
         text = "threads (default), sync, processes (a cluster on this machine) or the address of "
         _add_place(command, f"{text}a cluster, which has to see the files")
     _add_options_of_run(run)
-    calibrate = commands.add_parser(
-        "calibrate",
-        help="measure this machine, so that plans know its speeds",
-        description="Measure this machine (or a cluster's workers and network) for less than a "
-        "minute, and keep what was found: plans are made for it from then on.",
-    )
+    text = "measure this machine, or a cluster's workers and network, for less than a minute; "
+    text += "plans are made for what was found from then on"
+    calibrate = commands.add_parser("calibrate", help=text, description=text)
     text = "where the profile goes, in a folder that exists (default: the user's cache directory)"
     calibrate.add_argument("--output", metavar="FILE", type=Path, help=text)
     _add_place(calibrate, "threads (default), processes, or the address of a cluster")
@@ -134,12 +120,12 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     flag("--resume", f"{text}its result")
     flag("--checksum", "tell a changed source by its contents, too (reads it once more)")
     text = "chunks of the result inside of shards (default: no shards)"
-    add("--inner-chunks", metavar="N,M", type=_integers, help=text)
+    add("--inner-chunks", metavar="N,M", type=integers, help=text)
     text = "Zarr chunks that have no file: refuse (default), or fill, which reads them as the "
     add("--missing-chunks", default="refuse", metavar="NAME", help=f"{text}fill value")
     text = "missing values of a variable (_FillValue, missing_value): refuse (default), or the "
     help_ = f"{text}number that replaces them"
-    add("--missing", default="refuse", metavar="NUMBER", type=_missing, help=help_)
+    add("--missing", default="refuse", metavar="NUMBER", type=number, help=help_)
     flag("--quiet", "show no progress")
 
 
@@ -154,38 +140,11 @@ def joined(argv: Sequence[str]) -> list[str]:
     return found
 
 
-#: Options that are keywords of transforms.
-_OPTIONS = ["order", "chunks", "memory_limit", "variant", "kernel", "verify"]
-_OPTIONS += ["device", "device_memory_limit", "planner"]
-
-
-def asked(args: argparse.Namespace) -> runs.Asked:
+def requested(args: argparse.Namespace) -> Request:
     """Return what a command line asks a run for."""
-    options = {name: getattr(args, name) for name in _OPTIONS}
-    return runs.Asked(
-        args.input,
-        getattr(args, "output", args.input),
-        args.kind,
-        args.component,
-        _axes(args),
-        args.norm,
-        options,
-        args.block_size,
-        getattr(args, "inner_chunks", None),
-        getattr(args, "missing_chunks", "refuse"),
-        getattr(args, "missing", "refuse"),
-    )
-
-
-def _axes(args: argparse.Namespace) -> dict[str, Any]:
-    """Return axes and lengths as the kind of transform takes them."""
-    axes, kind = args.axes, args.kind
-    if kind.endswith(("2", "n")):
-        if args.n is not None:
-            refuse("n", args.n, f"--s for {kind}")
-        return {"s": args.s, "axes": runs.named_axes(kind, args.s, axes)}
-    if args.s is not None:
-        refuse("s", args.s, f"--n for {kind}")
-    if axes is not None and len(axes) != 1:
-        refuse("axes", axes, f"one axis for {kind}")
-    return {"n": args.n, "axis": None if axes is None else axes[0]}
+    given = vars(args)
+    known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
+    options = {name: given[name] for name in Extras.__annotations__ if name in given}
+    if args.axes is not None and len(args.axes) == 1 and not args.kind.endswith(("2", "n")):
+        known |= {"axis": args.axes[0], "axes": None}
+    return Request(args.input, given.get("output", args.input), options=options, **known)

@@ -79,38 +79,39 @@ def place(scheduler: str, workers: int | None) -> Iterator[Place]:
         pool = ThreadPoolExecutor(count, thread_name_prefix="bigfft")
         with pool, dask.config.set(scheduler="threads", pool=pool, num_workers=count):
             yield Place(pool)
-    elif scheduler in _CLUSTER:
-        yield from _local_cluster(workers)
-    elif "://" in scheduler:
-        yield from _connected(scheduler)
+    elif scheduler in _CLUSTER or "://" in scheduler:
+        from distributed import Client
+
+        where = Place()
+        try:
+            where.cluster = _local_cluster(workers) if scheduler in _CLUSTER else None
+            try:
+                where.client = Client(where.cluster or scheduler, timeout=10)
+            except (OSError, ValueError) as error:
+                need = f"the address of a scheduler that answers ({error})"
+                refuse("scheduler", scheduler, need)
+            yield where
+        finally:
+            where.stop()
     else:
-        refuse(
-            "scheduler",
-            scheduler,
-            "threads, sync, processes, or an address such as tcp://127.0.0.1:8786",
-        )
+        need = "threads, sync, processes, or an address such as tcp://127.0.0.1:8786"
+        refuse("scheduler", scheduler, need)
 
 
-def _local_cluster(workers: int | None) -> Iterator[Place]:
-    from distributed import Client, LocalCluster
+def _local_cluster(workers: int | None) -> Any:
+    from distributed import LocalCluster
 
     threads = max(1, (os.cpu_count() or 1) // workers) if workers else None
     # Ctrl-C reaches a terminal's every process, and workers that it kills cannot stop in order:
     # those that are started meanwhile go on ignoring it.
     with handled(signal.SIGINT, signal.SIG_IGN):
-        cluster = LocalCluster(
+        return LocalCluster(
             n_workers=workers,
             threads_per_worker=threads,
             silence_logs="CRITICAL",
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},  # any free port
+            dashboard_address="127.0.0.1:0",  # any free port
+            scheduler_kwargs={"dashboard": False},
         )
-    where = Place(cluster=cluster)
-    try:
-        where.client = Client(cluster)
-        yield where
-    finally:
-        where.stop()
 
 
 @contextlib.contextmanager
@@ -139,17 +140,3 @@ def waiting(*numbers: int) -> Iterator[None]:
     finally:
         for number in dict.fromkeys(came):
             signal.raise_signal(number)
-
-
-def _connected(address: str) -> Iterator[Place]:
-    from distributed import Client
-
-    try:
-        client = Client(address, timeout=10)
-    except (OSError, ValueError) as error:
-        refuse("scheduler", address, f"the address of a scheduler that answers ({error})")
-    where = Place(client=client)
-    try:
-        yield where
-    finally:
-        where.stop()

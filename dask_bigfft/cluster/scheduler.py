@@ -26,7 +26,7 @@ from distributed.http.utils import RequestHandler
 
 from dask_bigfft.cluster.worker import METRIC, own_version
 from dask_bigfft.events import Total
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.carriers import PLAN_NAME
 from dask_bigfft.watch.progress import Board, Run
 from dask_bigfft.watch.report import added, phase_rows, times_run
@@ -124,7 +124,7 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         }
 
     def _worker(self, address: str, worker: Any) -> dict[str, Any]:
-        told, devices = (worker.metrics.get(name, {}) for name in (METRIC, find.METRIC))
+        told, devices = (worker.metrics.get(name, {}) for name in (METRIC, dispatch.METRIC))
         return {
             "address": address,
             "name": str(worker.name),

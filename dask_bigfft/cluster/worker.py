@@ -24,7 +24,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import context_meter
 
 from dask_bigfft.events import PHASES, RECORD, SUBPHASES, add_sink, current_worker, remove_sink
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory.arena import default_arena
@@ -100,7 +100,7 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     def _prepare(self, worker: Any) -> None:
         """Take buffers of the size of blocks, which alone fit them, and one for the rest."""
         configure_arena(worker)
-        pinned = self.pinned if self.pinned and find.leases() is not None else 0
+        pinned = self.pinned if self.pinned and dispatch.leases() is not None else 0
         for nbytes in filter(None, (pinned, self.prefault)):
             count, rest = divmod(nbytes, self.block)
             default_arena().prefault(self.block, count=count, threads=worker.state.nthreads)
@@ -125,11 +125,11 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         #: When a heartbeat last told of a device, and its seconds of work until then.
         self._told: dict[int, tuple[float, float]] = {}
         self.devices = await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
-        worker.metrics |= {METRIC: self.metrics, find.METRIC: self.device_metrics}
+        worker.metrics |= {METRIC: self.metrics, dispatch.METRIC: self.device_metrics}
 
     def _prepare(self, worker: Any) -> list[str]:
         """Open the devices, and load compiled code; return the devices' names."""
-        found = find.leases()
+        found = dispatch.leases()
         configure_arena(worker)
         warm_up()
         return [] if found is None else [engine.device.name for engine in found.engines]
@@ -148,20 +148,20 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         ``busy_share`` is the part of the time since the heartbeat before.
         """
         now, devices = time.perf_counter(), []
-        for place, use in enumerate(find.uses()):
+        for place, use in enumerate(dispatch.uses()):
             then, busy = self._told.get(place, (now, use.busy_seconds))
             share = (use.busy_seconds - busy) / (now - then) if now > then else 0.0
             self._told[place] = now, use.busy_seconds
             devices.append(asdict(use) | {"busy_share": min(1.0, max(0.0, share))})
-        return {"devices": devices, "in_use": find.in_use()}
+        return {"devices": devices, "in_use": dispatch.in_use()}
 
     def teardown(self, worker: Any) -> None:
         """Give back what the plugin has taken: metrics, counters, devices, idle memory."""
-        for name in (METRIC, find.METRIC):
+        for name in (METRIC, dispatch.METRIC):
             worker.metrics.pop(name, None)
         RECORD.forget(str(worker.address))
         _watched.discard(str(worker.address))
         if not _watched:
             remove_sink(digest)
-            find.release()
+            dispatch.release()
             default_arena().trim()

@@ -1,9 +1,9 @@
-"""How a length falls apart: factors, phases, orders, steps; imports NumPy and `errors` only.
+"""How a length falls apart: factors, orders, steps; imports NumPy and `errors` only.
 
 ::
 
     factors (of a length; orders of a spectrum)
     steps (one axis) -> rounds (all axes; which step divides) -> layout (in which blocks, in which
                      order digits lie, tiles of a block); which blocks lie together
-    phases (twiddles, chirps), cosines (cosine and sine transforms as FFTs)
+    cosines (cosine and sine transforms as FFTs)
 """

@@ -15,7 +15,7 @@ from dask_bigfft.files import sync_path
 
 try:
     import fcntl
-except ImportError:  # where files cannot be locked: nobody tells what a dead process has left
+except ImportError:  # on systems without POSIX locks there are no scratch files
     fcntl = None  # type: ignore[assignment, unused-ignore]
 
 #: Bytes kept free for records and folders when room is looked for.
@@ -31,8 +31,7 @@ LIFE, ENDED = "life-", "ended-"
 
 def lock_file(handle: int) -> None:
     """Wait until no other process has locked a file; it is let go where it is closed."""
-    if fcntl is not None:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def _opened_and_locked(path: Path, flags: int, how: int) -> int:
@@ -50,27 +49,26 @@ def check_room(directory: Path, needed: int) -> None:
     """Refuse a directory on whose disk scratch files have no room."""
     total, _, free = shutil.disk_usage(directory)
     if free < needed + MARGIN and total:  # some file systems do not tell
-        raise ScratchError(
-            errno.ENOSPC,
-            f"{needed + MARGIN - free} bytes are missing: scratch files take {needed} bytes, and "
-            f"{free} are free; choose a larger disk (bigfft.scratch.directory, or a run's scratch "
-            "folder)",
-            str(directory),
-        )
+        text = f"{needed + MARGIN - free} bytes are missing: scratch files take {needed} bytes, and"
+        text += f" {free} are free; choose a larger disk (bigfft.scratch.directory, or a run's"
+        raise ScratchError(errno.ENOSPC, f"{text} scratch folder)", str(directory))
 
 
 def lock_folder(folder: Path) -> int | None:
     """Return a handle that says this process alone uses a folder; None if another one does.
 
-    -1 where files cannot be locked. A folder that is not there is a `FileNotFoundError`.
+    A folder that is not there is a `FileNotFoundError`.
     """
-    if fcntl is None:
-        return -1
+    try:
+        return _locked(folder, os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+
+
+def _locked(folder: Path, flags: int, how: int) -> int:
+    """Return a handle of a folder's lock that is locked, and still there then."""
     while True:
-        try:
-            handle = _opened_and_locked(folder / LOCK, os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
+        handle = _opened_and_locked(folder / LOCK, flags, how)
         if has_lock(folder, handle):
             return handle
         os.close(handle)  # whoever had locked it has deleted it
@@ -78,8 +76,6 @@ def lock_folder(folder: Path) -> int | None:
 
 def has_lock(folder: Path, handle: int) -> bool:
     """Whether a handle is that of a folder's lock, and not of one that was deleted since."""
-    if handle < 0:
-        return folder.is_dir()
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(handle), (folder / LOCK).stat())
     return False
@@ -88,25 +84,17 @@ def has_lock(folder: Path, handle: int) -> bool:
 def hold_folder(folder: Path, make: bool) -> int | None:
     """Return a handle that says this process uses a folder, as others may.
 
-    None if the folder is not there and not to be made; -1 where files cannot be locked.
+    None if the folder is not there and not to be made.
     """
-    if fcntl is None:
-        if make:
-            folder.mkdir(exist_ok=True, mode=0o700)
-        return -1 if folder.is_dir() else None
-    while True:
+    handle = None
+    while handle is None:
         try:
-            handle = _opened_and_locked(folder / LOCK, 0, fcntl.LOCK_SH)
+            handle = _locked(folder, 0, fcntl.LOCK_SH)
         except FileNotFoundError:
             if not make:
                 return None
-            fresh = _held_from_the_first(folder)
-            if fresh is not None:
-                return fresh
-            continue
-        if has_lock(folder, handle):
-            return handle
-        os.close(handle)  # whoever had locked it has deleted it
+            handle = _held_from_the_first(folder)
+    return handle
 
 
 def _held_from_the_first(folder: Path) -> int | None:
@@ -149,21 +137,19 @@ def begin_life(folder: Path, run: str) -> str:
     return life
 
 
-def leave_folder(folder: Path, handle: int | None) -> bool:
-    """Let go of a folder that was held, and delete it unless others hold it; whether it went."""
-    if fcntl is not None and handle is not None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            return False
-    remove_folder(folder, handle)
-    return True
+def leave_folder(folder: Path, handle: int) -> None:
+    """Let go of a folder that was held, and delete it unless others hold it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+    else:
+        remove_folder(folder, handle)
 
 
 def unlock_folder(handle: int | None) -> None:
     """Let go of a folder that was locked or held."""
-    if handle is not None and handle >= 0:
+    if handle is not None:
         os.close(handle)
 
 
@@ -180,7 +166,7 @@ def remove_abandoned(directory: Path) -> list[Path]:
 
 def remove_unused(folder: Path) -> bool:
     """Delete a folder that has a lock which nobody holds; whether it went."""
-    if fcntl is None or not (folder / LOCK).is_file():
+    if not (folder / LOCK).is_file():
         return False
     with contextlib.suppress(OSError):
         handle = lock_folder(folder)

@@ -22,13 +22,12 @@ import errno
 import hashlib
 import json
 import os
-import re
 import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,11 +60,12 @@ RESULT = "result"
 #: What a record says of itself, so that no part of it changes unnoticed.
 DIGEST = "digest"
 
-#: A checksum as records have it.
-CHECKSUM = re.compile("[0-9a-f]{16}")
+
+#: What is raised where a file is no record: after a loss of power, without `sync`.
+NO_RECORD = ValueError, TypeError, KeyError, AttributeError
 
 
-def block_name(block: Block) -> str:
+def block_name(block: Sequence[int]) -> str:
     """Return a block's index as part of a file's name.
 
     >>> block_name((3, 0))
@@ -85,6 +85,27 @@ def signed(found: Mapping[str, Any]) -> bytes:
     return json.dumps({**found, DIGEST: digest_of(found)}).encode()
 
 
+def put_record(path: Path, fresh: Path, found: Mapping[str, Any], root: Path | None) -> None:
+    """Write a record to a fresh file and move it to its place: all of it is there, or nothing.
+
+    With a `root` it is on the disk then, and the names of all folders down to it from there.
+    """
+    text = signed(found)
+    with opened_file(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
+        try:
+            done = 0
+            while done < len(text):  # a disk that is full takes a part first
+                done += os.write(file.handle, text[done:])
+            if root is not None:
+                os.fsync(file.handle)
+            fresh.replace(path)
+            if root is not None:
+                sync_folders(path.parent, root)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            failed(fresh, error, len(text), len(text))
+
+
 def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
     """Return what a record says; None where there is none, none that is whole, or another run's.
 
@@ -95,30 +116,14 @@ def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
     run : str
         Digest of the run that it has to be of; empty for any.
     """
+    start, _, name = path.stem.partition("-")
     try:
         found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+        named = block_name(found["source" if start == "from" else "block"]) == name
+        whole = named and found[DIGEST] == digest_of(found)
+    except (FileNotFoundError, NotADirectoryError, *NO_RECORD):
         return None
-    except ValueError:  # after a loss of power, without `sync`
-        return None
-    return found if _is_record(path, found) and run in ("", found.get("run")) else None
-
-
-def _is_record(path: Path, found: Any) -> bool:
-    """Whether what a file holds is the record that its name says; what is none is done again."""
-    start, _, name = path.stem.partition("-")
-    block = found.get("source" if start == "from" else "block") if isinstance(found, dict) else None
-    if not isinstance(block, list) or block_name(tuple(block)) != name:
-        return False
-    if found.get(DIGEST) != digest_of(found):  # changed since it was written
-        return False
-    if not isinstance(found.get("nbytes"), int | None):
-        return False
-    shards = found.get("shards", {} if start == "stored" else None)
-    sums = [] if found.get("checksum") is None else [found["checksum"]]
-    return isinstance(shards, dict) and all(
-        isinstance(value, str) and CHECKSUM.fullmatch(value) for value in (*sums, *shards.values())
-    )
+    return dict(found) if whole and run in ("", found.get("run")) else None
 
 
 def recorded_blocks(folder: Path, exchange: str | None, run: str = "") -> frozenset[Block]:
@@ -134,30 +139,25 @@ class Stored:
 
     Parameters
     ----------
-    nbytes : int or None
-        Its size, if it is a file.
-    checksum : int or None
-        Of its values, if it was taken.
+    nbytes : int
+        Its size.
+    checksum : int
+        Of its values.
     synced : bool
         Whether it was on the disk before.
     """
 
-    nbytes: int | None = None
-    checksum: int | None = None
+    nbytes: int = 0
+    checksum: int = 0
     synced: bool = False
 
 
 def stored_blocks(folder: Path, run: str = "") -> dict[Block, Stored]:
     """Return the blocks of the result that are recorded, and what is known of their files."""
-    found = {}
-    for record in _records(folder / RESULT, "stored-", run):
-        text = record.get("checksum")
-        found[tuple(record["block"])] = Stored(
-            record.get("nbytes"),
-            None if text is None else int(text, 16),
-            record.get("synced") is True,
-        )
-    return found
+    return {
+        tuple(found["block"]): Stored(found["nbytes"], found["checksum"], found["synced"])
+        for found in _records(folder / RESULT, "stored-", run)
+    }
 
 
 def _records(folder: Path, start: str, run: str) -> list[dict[str, Any]]:
@@ -174,13 +174,10 @@ Array = npt.NDArray[Any]
 @contextlib.contextmanager
 def opened_file(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
     """Give an open file, with the folders above it where it is to be made; see `files.opened`."""
+    if flags & os.O_CREAT and not path.parent.name.startswith(LIFE):
+        make_folder(path.parent)
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(opened(path, flags, direct))
-        except FileNotFoundError as error:
-            if not flags & os.O_CREAT or path.parent.name.startswith(LIFE):
-                failed(path, error, 0, 0)
-            make_folder(path.parent)
             file = stack.enter_context(opened(path, flags, direct))
         except OSError as error:
             failed(path, error, 0, 0)
@@ -248,6 +245,16 @@ class Part:
     checksum: int
 
 
+@dataclass(frozen=True)
+class ShardFile:
+    """File of a target block: its exchange's folder and number, from 0, the block, and its size."""
+
+    exchange: str
+    number: int
+    target: Block
+    nbytes: int
+
+
 #: Gives memory for the bytes of a file from one place to another.
 Room = Callable[[int, int], Array]
 
@@ -296,28 +303,13 @@ class Scratch:
 
     # --- shards
 
-    def write(
-        self,
-        exchange: str,
-        number: int,
-        target: Block,
-        total: int,
-        begin: int,
-        shard: Array,
-        nbytes: int | None = None,
-    ) -> int:
+    def write(self, whole: ShardFile, begin: int, shard: Array, nbytes: int | None = None) -> int:
         """Write a shard to its place in the target block's file; return its checksum.
 
         Parameters
         ----------
-        exchange : str
-            Folder of the exchange.
-        number : int
-            Of the exchange, from 0, for the metrics.
-        target : tuple of int
-            Which block.
-        total : int
-            Bytes of the whole file.
+        whole : ShardFile
+            Which file.
         begin : int
             Where the shard begins.
         shard : ndarray, contiguous
@@ -326,7 +318,7 @@ class Scratch:
             Bytes of the values alone.
         """
         started = time.perf_counter()
-        path = self.path(exchange, target)
+        path, total = self.path(whole.exchange, whole.target), whole.nbytes
         data = shard.reshape(-1).view(np.uint8)
         values = data if nbytes is None else data[:nbytes]
         data[len(values) :] = 0
@@ -339,18 +331,11 @@ class Scratch:
             except OSError as error:
                 failed(path, error, total, len(data))
         seconds = time.perf_counter() - started
-        emit("scratch_write", index=number + 1, nbytes=len(values), seconds=seconds)
+        emit("scratch_write", index=whole.number + 1, nbytes=len(values), seconds=seconds)
         return checksum(values)
 
     def read(
-        self,
-        exchange: str,
-        number: int,
-        target: Block,
-        total: int,
-        parts: Sequence[Part],
-        room: Room,
-        take: Take | None = None,
+        self, whole: ShardFile, parts: Sequence[Part], room: Room, take: Take | None = None
     ) -> None:
         """Read the file of a target block, once and in order, and compare all checksums.
 
@@ -358,8 +343,8 @@ class Scratch:
 
         Parameters
         ----------
-        exchange, number, target, total
-            As `write` takes them.
+        whole : ShardFile
+            Which file.
         parts : sequence of Part
             All shards, in order.
         room : callable
@@ -376,78 +361,37 @@ class Scratch:
         if not parts:
             return
         started = time.perf_counter()
-        path = self.path(exchange, target)
+        path, batches = self.path(whole.exchange, whole.target), list(_batches(parts))
+        few = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
+        turns = threading.Semaphore(len(batches) if take is None else few)
+
+        def read(file: File, some: Sequence[Part]) -> list[tuple[Part, int]]:
+            try:
+                return _read_some(file, path, whole, some, room, take)
+            finally:
+                turns.release()
+
         try:
-            bad = self._read(path, number, total, parts, room, take)
+            with (
+                opened_file(path, os.O_RDONLY) as file,
+                Underway[list[tuple[Part, int]]]() as calls,
+            ):
+                for some in batches:
+                    turns.acquire()
+                    calls.start(_nbytes(some), partial(read, file, some))
+                bad = [found for result in calls.results() for found in result]
         except ScratchError as error:
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
-            text, code = error.strerror or "", error.errno
-            raise _damaged(path, exchange, number, parts, text, code) from error
+            raise _damaged(path, whole, parts, error.strerror or "", error.errno) from error
         if bad:
             part, found = bad[0]
-            text = (
-                f"the shard of block {part.source} is not what was written (checksum "
-                f"{found:016x}, not {part.checksum:016x})"
-            )
-            raise _damaged(path, exchange, number, [part for part, _ in bad], text)
+            text = f"the shard of block {part.source} is not what was written (checksum "
+            text += f"{found:016x}, not {part.checksum:016x})"
+            raise _damaged(path, whole, [part for part, _ in bad], text)
         seconds = time.perf_counter() - started
         nbytes = sum(part.nbytes for part in parts)
-        emit("scratch_read", index=number + 1, nbytes=nbytes, seconds=seconds)
-
-    def _read(
-        self,
-        path: Path,
-        number: int,
-        total: int,
-        parts: Sequence[Part],
-        room: Room,
-        take: Take | None,
-    ) -> list[tuple[Part, int]]:
-        """Read all parts; return those that are not what was written, with their checksums."""
-        batches = list(_batches(parts))
-        few = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
-        turns = threading.Semaphore(len(batches) if take is None else few)
-        with opened_file(path, os.O_RDONLY) as file, Underway[list[tuple[Part, int]]]() as calls:
-
-            def read(some: Sequence[Part]) -> list[tuple[Part, int]]:
-                try:
-                    return self._read_some(file, path, number, total, some, room, take)
-                finally:
-                    turns.release()
-
-            for some in batches:
-                turns.acquire()
-                calls.start(_nbytes(some), partial(read, some))
-            return [bad for found in calls.results() for bad in found]
-
-    def _read_some(
-        self,
-        file: File,
-        path: Path,
-        number: int,
-        total: int,
-        some: Sequence[Part],
-        room: Room,
-        take: Take | None,
-    ) -> list[tuple[Part, int]]:
-        """Read neighbouring parts, those that do not match twice, and hand them on."""
-        bad = []
-        first, end = some[0].begin, some[-1].begin + some[-1].nbytes
-        end = min(total, rounded_up(end)) if first == rounded_up(first) else end
-        out = room(first, end)
-        fill(file, path, out, first)
-        for part in some:
-            values = out[part.begin - first : part.begin - first + part.nbytes]
-            if checksum(values) == part.checksum:
-                continue
-            emit("mismatch", index=number + 1, nbytes=part.nbytes)
-            fill(file, path, values, part.begin)
-            if (found := checksum(values)) != part.checksum:
-                bad.append((part, found))
-        if take is not None and not bad:
-            take(some, out)
-        return bad
+        emit("scratch_read", index=whole.number + 1, nbytes=nbytes, seconds=seconds)
 
     def free(self, exchange: str, target: Block) -> None:
         """Delete the file of a target block."""
@@ -465,35 +409,25 @@ class Scratch:
         self, exchange: str, source: Block, targets: Sequence[Block], checksums: Array
     ) -> None:
         """Say that all shards of a source block are written."""
-        found = {
-            "source": source,
-            "shards": {
-                block_name(target): f"{crc:016x}"
-                for target, crc in zip(targets, checksums.tolist(), strict=True)
-            },
-        }
-        self._write_record(self.folder / exchange / f"from-{block_name(source)}.json", found)
+        shards = dict(zip(map(block_name, targets), checksums.tolist(), strict=True))
+        found = {"source": source, "shards": shards}
+        self._write_record(self._written(exchange, source), found)
 
     def recorded(self, exchange: str, source: Block, targets: Sequence[Block]) -> Array | None:
         """Return the checksums of a source block's shards, or None if they are not all written."""
-        path = self.folder / exchange / f"from-{block_name(source)}.json"
-        found = read_record(path, run_of(self.life))
-        shards = {} if found is None else found["shards"]
-        if not all(block_name(target) in shards for target in targets):
+        found = read_record(self._written(exchange, source), run_of(self.life))
+        shards, names = {} if found is None else found["shards"], list(map(block_name, targets))
+        if not all(name in shards for name in names):
             return None
-        return np.array([int(shards[block_name(t)], 16) for t in targets], np.uint64)
+        return np.array([shards[name] for name in names], np.uint64)
 
     def forget(self, exchange: str, source: Block) -> None:
         """Take back that a source block's shards are written."""
-        (self.folder / exchange / f"from-{block_name(source)}.json").unlink(missing_ok=True)
+        self._written(exchange, source).unlink(missing_ok=True)
 
     def record_stored(self, block: Block, file: Stored) -> None:
         """Say that a block of the result is stored, and what is known of its file."""
-        text = None if file.checksum is None else f"{file.checksum:016x}"
-        self._write_record(
-            self._stored(block),
-            {"block": block, "nbytes": file.nbytes, "checksum": text, "synced": file.synced},
-        )
+        self._write_record(self._stored(block), {"block": block, **asdict(file)})
 
     def stored(self, block: Block) -> bool:
         """Whether a block of the result is stored."""
@@ -503,29 +437,18 @@ class Scratch:
         """Take back that a block of the result is stored."""
         self._stored(block).unlink(missing_ok=True)
 
+    def _written(self, exchange: str, source: Block) -> Path:
+        return self.folder / exchange / f"from-{block_name(source)}.json"
+
     def _stored(self, block: Block) -> Path:
         return self.folder / RESULT / f"stored-{block_name(block)}.json"
 
     def _write_record(self, path: Path, found: dict[str, Any]) -> None:
         place = self.folder / self.life if self.life else path.parent
         fresh = place / f"{path.name}.{uuid.uuid4().hex}"
-        text = signed({**found, "run": run_of(self.life)})
-        with opened_file(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
-            try:
-                done = 0
-                while done < len(text):  # a disk that is full takes a part first
-                    done += os.write(file.handle, text[done:])
-                if self.sync:
-                    os.fsync(file.handle)
-            except OSError as error:
-                failed(fresh, error, len(text), len(text))
         make_folder(path.parent)
-        try:
-            fresh.replace(path)
-        except OSError as error:
-            failed(fresh, error, 0, 0)
-        if self.sync:
-            sync_folders(path.parent, self.folder)
+        root = self.folder if self.sync else None
+        put_record(path, fresh, {**found, "run": run_of(self.life)}, root)
 
 
 def _nbytes(some: Sequence[Part]) -> int:
@@ -545,12 +468,37 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield some
 
 
+def _read_some(
+    file: File, path: Path, whole: ShardFile, some: Sequence[Part], room: Room, take: Take | None
+) -> list[tuple[Part, int]]:
+    """Read neighbouring parts and hand them on; return those that do not match twice.
+
+    With their checksums.
+    """
+    bad = []
+    first, end = some[0].begin, some[-1].begin + some[-1].nbytes
+    end = min(whole.nbytes, rounded_up(end)) if first == rounded_up(first) else end
+    out = room(first, end)
+    fill(file, path, out, first)
+    for part in some:
+        values = out[part.begin - first : part.begin - first + part.nbytes]
+        if checksum(values) == part.checksum:
+            continue
+        emit("mismatch", index=whole.number + 1, nbytes=part.nbytes)
+        fill(file, path, values, part.begin)
+        if (found := checksum(values)) != part.checksum:
+            bad.append((part, found))
+    if take is not None and not bad:
+        take(some, out)
+    return bad
+
+
 def _damaged(
-    path: Path, exchange: str, number: int, parts: Sequence[Part], text: str, code: int = errno.EIO
+    path: Path, whole: ShardFile, parts: Sequence[Part], text: str, code: int = errno.EIO
 ) -> DamagedShardError:
     rest = "a run from file to file makes it once more by itself, other computations start over"
     error = DamagedShardError(code, f"{text}; {rest}", str(path))
-    error.exchange, error.number = exchange, number
+    error.exchange, error.number = whole.exchange, whole.number
     error.sources = tuple(part.source for part in parts)
     return error
 
@@ -586,6 +534,8 @@ class ScratchPlace:
         The stored array, of which the first round reads rows by itself where the plan says so: has
         `fill`, which puts a region of it into an array, and `anywhere`, whether several may be read
         at a time.
+    life : str
+        Folder, within a kept one, in which records are written before they move to their places.
     """
 
     directory: str

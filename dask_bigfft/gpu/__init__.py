@@ -2,16 +2,15 @@
 
 ::
 
-    where            dispatch (device or CPU) -> find (the devices of this process, and leases)
-                     work_sharing (blocks that CPU and devices share)
-                     on_gpu (blocks that are on a GPU already, and copies between GPUs)
-    what is asked    jobs (a round on a block, and the block)
-    what is done     tile_work (for each tile of a tile plan), half_spectrum -> operations
-    doing it         engine (memory, FFT plans, what to do without memory)
-                     -> executor (the loop over tiles; what a device is)
-    CuPy             cuda (is there one? what is pinned?)
-                     cupy_gpu (a device; host copies) -> ring (blocks that are not pinned)
-                     kernels (copies that multiply), ffts (calls and plans of cuFFT)
+    where          dispatch (device or CPU; the devices of this process, and leases)
+                   work_sharing (blocks that CPU and devices share)
+                   on_gpu (blocks that are on a GPU already, and copies between GPUs)
+    what is done   tile_work (operations, and those of each tile of a tile plan)
+    doing it       engine (what a device is; the loop over tiles; a round on a block: memory,
+                   FFT plans, what to do without memory)
+    CuPy           cuda (is there one? what is pinned?)
+                   cupy_gpu (a device; host copies) -> ring (blocks that are not pinned)
+                   kernels (copies that multiply), ffts (calls and plans of cuFFT)
 
-`testing.simulated` has a device made of NumPy, which `find.use` registers.
+`testing.simulated` has a device made of NumPy, which `dispatch.use` registers.
 """

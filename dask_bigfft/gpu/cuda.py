@@ -211,11 +211,6 @@ class _Pins:
         finally:
             self._adopting.release()
 
-    def forsake(self) -> None:
-        """Let all arrays of others go."""
-        if self._pinner is not None:
-            self._pinner.forsake()
-
 
 pins = _Pins()
 

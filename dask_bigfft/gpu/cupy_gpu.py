@@ -38,16 +38,8 @@ from dask_bigfft.gpu.cuda import (
     reason,
     software,
 )
-from dask_bigfft.gpu.executor import DeviceMemory
+from dask_bigfft.gpu.engine import DeviceMemory
 from dask_bigfft.gpu.ffts import FFTPlans
-from dask_bigfft.gpu.operations import (
-    FFT,
-    Compute,
-    DeviceArray,
-    Multiply,
-    Product,
-    dense,
-)
 from dask_bigfft.gpu.ring import (
     BUFFER_NBYTES,
     BUFFERS,
@@ -55,8 +47,16 @@ from dask_bigfft.gpu.ring import (
     Ints,
     Part,
     Ring,
-    runs,
     unfinished,
+)
+from dask_bigfft.gpu.tile_work import (
+    FFT,
+    Compute,
+    DeviceArray,
+    Multiply,
+    Product,
+    dense,
+    runs,
 )
 from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.memory.pages import Buffer
@@ -271,45 +271,226 @@ class Event:
         self.pending: tuple[Future[None], ...] = ()
 
 
-class HostCopies:
-    """Copies between one device and host memory; used by one thread at a time.
+# --- the device -------------------------------------------------------------------------------
 
-    But for `ring_nbytes`, which any thread may ask. That thread's device and stream are current.
+
+def compute(plans: FFTPlans, op: Compute, source: int, target: int, work: int) -> None:
+    """Do an operation on arrays at these addresses, in the current stream."""
+    if isinstance(op, FFT):
+        plans.fft(op, source, target, work)
+    elif isinstance(op, Multiply):
+        kernels.multiply(op, target)
+    elif isinstance(op, Product):
+        kernels.multiply(op, target, source)
+    else:
+        kernels.strided(op, source, target)
+
+
+class CupyGPU:
+    """A GPU by CuPy; `engine.Device` describes its methods.
+
+    Parameters
+    ----------
+    ordinal : int
+        Which of the devices that CUDA sees.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
         self._rt = cupy().cuda.runtime
+        self._device = cupy().cuda.Device(ordinal)
+        self._closed = False
+        self._arena: Any = None
+        self._base = self._nbytes = 0
+        self._streams: list[Stream] = []
+        self._plans = FFTPlans(tiled=True)
         self._ring: Ring | None = None
         self._ring_memory: list[Buffer] = []
         self._ring_size = BUFFERS, BUFFER_NBYTES
         self._ring_part: int | None = None
-        #: How often anything has gone through the ring.
+        #: How often anything has gone through the ring since the device was opened.
         self.staged = 0
         #: Of composites: whether all that they are made of is pinned.
         self._pinned: WeakKeyDictionary[Composite, bool] = WeakKeyDictionary()
         self._asking = threading.Lock()
+        with self._device, errors_of_cuda():
+            self._rt.free(0)  # makes the context
+            properties = self._rt.getDeviceProperties(ordinal)
+        self.name = str(properties["name"].decode())
+        pins.begin()
 
-    def copy(
-        self, stream: Stream, host: Array | Shards, device: int, places: Ints, direction: int
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions of libraries, and which GPU it is."""
+        return software([self.ordinal])
+
+    @property
+    def libraries(self) -> int:
+        """Bytes that libraries take beside the arena: kernels, plans of most FFTs."""
+        return LIBRARIES_NBYTES
+
+    @property
+    def tables(self) -> int:
+        """Bytes that the plans made so far take beyond that, for lengths with large primes."""
+        return max(0, self._plans.taken - _FEW_PLANS_NBYTES)
+
+    def memory(self) -> DeviceMemory:
+        """Memory in all and free now. What `reserve` holds is not free."""
+        with self._device, errors_of_cuda():
+            free, total = self._rt.memGetInfo()
+            return DeviceMemory(int(total), int(free))
+
+    def reserve(self, nbytes: int) -> None:
+        """Reserve the arena, whose contents are undefined; the one before has been released."""
+        if self._arena is not None:
+            raise DeviceError("an arena is reserved already")
+        with self._device, errors_of_cuda():
+            self._arena = cupy().cuda.alloc(nbytes)
+        self._base, self._nbytes = int(self._arena.ptr), nbytes
+
+    def release(self) -> None:
+        """Give the arena back once all that is in the streams is done."""
+        self.synchronize_all()
+        if self._ring is not None:
+            self._ring.forget()
+        self._arena, self._base, self._nbytes = None, 0, 0
+        self._free_pool()
+
+    def drop_caches(self) -> None:
+        """Give back all memory that is cached (plans, pools); streams are idle."""
+        with self._device, errors_of_cuda():
+            self._plans.drop()
+        self._free_pool()
+
+    def _free_pool(self) -> None:
+        """Give back what CuPy caches, pinned memory as well: exchanges take it."""
+        free_pinned()
+        with self._device, errors_of_cuda():
+            cupy().get_default_memory_pool().free_all_blocks()
+
+    def close(self) -> None:
+        """Give everything back. The device is not used any more."""
+        self.release()
+        self.drop_caches()
+        self._close_ring()
+        self._streams.clear()
+        if not self._closed:
+            self._closed = True
+            pins.end()
+
+    def _address(self, array: DeviceArray) -> int:
+        if array.offset < 0 or array.offset + array.span > self._nbytes:
+            raise DeviceError(f"{array} does not lie in an arena of {self._nbytes} bytes")
+        return self._base + array.offset
+
+    def stream(self, name: str) -> Stream:
+        """Make a stream; streams wait for each other only by events."""
+        with self._device, errors_of_cuda():
+            self._streams.append(Stream(name))
+            return self._streams[-1]
+
+    def event(self, name: str) -> Event:
+        """Make an event, which stands for its latest mark in a stream."""
+        with self._device, errors_of_cuda():
+            return Event(name)
+
+    def record(self, event: Event, stream: Stream, stored: bool = True) -> None:
+        """Put a mark into a stream."""
+        with self._device, errors_of_cuda():
+            event.raw.record(stream.raw)
+        event.pending = unfinished((*stream.unfinished, *stream.awaited)) if stored else ()
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let what follows in a stream wait for the event's latest mark, if it has one."""
+        with self._device, errors_of_cuda():
+            stream.raw.wait_event(event.raw)
+        stream.awaited = unfinished((*stream.awaited, *event.pending))
+
+    def synchronize(self, event: Event) -> None:
+        """Wait on the host for the event's latest mark, without the GIL."""
+        pending = event.pending
+        with errors_of_cuda():
+            event.raw.synchronize()
+        for future in pending:
+            future.result()
+
+    def synchronize_all(self) -> None:
+        """Wait on the host until all streams are idle."""
+        for stream in self._streams:
+            with errors_of_cuda():
+                stream.raw.synchronize()
+            futures, stream.unfinished = stream.unfinished, ()
+            for future in futures:
+                future.result()
+
+    @contextlib.contextmanager
+    def _in(self, stream: Stream) -> Iterator[None]:
+        """Submit to a stream: its device and stream are the current ones."""
+        awaited, stream.awaited = stream.awaited, ()
+        for future in awaited:
+            future.result()
+        with current(self._device), stream.raw, errors_of_cuda():
+            yield
+
+    # --- copies between host memory and the device --------------------------------------------
+
+    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
+        """Set the ring: buffers each way, bytes of each, and how many are used at a time."""
+        wanted = buffers or BUFFERS, nbytes or BUFFER_NBYTES
+        if wanted != self._ring_size:
+            self._close_ring()
+            self._ring_size = wanted
+        self._ring_part = part
+        if self._ring is not None:
+            self._ring.use(part)
+
+    def ring_nbytes(self, host: Array | Composite) -> int:
+        """Bytes of the ring, one way, if host memory travels through it; else 0."""
+        count, nbytes = self._ring_size
+        with current(self._device), errors_of_cuda():
+            return 0 if self._reaches(host) else count * min(nbytes, self._ring_part or nbytes)
+
+    def ahead(self, stream: Stream, source: Array | Shards) -> None:
+        """Begin to gather what `h2d` will copy later, in the order of these calls."""
+        with self._in(stream):
+            if not self._reaches(source):
+                self._opened_ring().ahead(_views(source), source)
+
+    def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
+        """Copy a host array of the same shape and dtype to the device, or shards of one."""
+        self._copy(stream, source, target, TO_DEVICE)
+
+    def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
+        """Copy to a host array; as `h2d`."""
+        self._copy(stream, target, source, TO_HOST)
+
+    def _copy(
+        self, stream: Stream, host: Array | Shards, array: DeviceArray, direction: int
     ) -> None:
-        """Copy a view, or views of one form, between host memory and the device.
-
-        `device` is the address there of the first element, and `places` are the strides in bytes.
-        """
+        """Copy a view, or views of one form, between host memory and the device."""
+        address, itemsize = self._address(array), host.dtype.itemsize
+        places = array.strides or dense(array.shape, itemsize)
+        whole = isinstance(host, Shards) or host.shape == array.shape
+        if not whole or host.dtype.str != array.dtype:
+            raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {array}")
+        if not host.nbytes:
+            return
+        form = View(host.shape, host.strides, itemsize, places)
         if isinstance(host, Shards):
-            form = View(host.shape, host.strides, host.dtype.itemsize, places)
-            hosts, devices = host.addresses, device + host.places @ places
+            hosts, devices = host.addresses, address + host.places @ places
         else:
-            form = View(host.shape, host.strides, host.itemsize, places)
-            hosts, devices = np.array([host.ctypes.data]), np.array([device])
-        way, calls = route(form, direction, self.reaches(host))
-        if way is Route.KERNEL and not self._by_kernel(form, hosts, devices, direction):
-            way = Route.ENGINE
-        if way is Route.ENGINE and not self._by_engine(stream, calls, hosts, devices, direction):
-            way = Route.RING
-        if way is Route.RING:
-            self.staged += 1
-            self._by_ring(stream, host, devices.tolist(), places, direction)
+            hosts, devices = np.array([host.ctypes.data]), np.array([address])
+        with self._in(stream):
+            way, calls = route(form, direction, self._reaches(host))
+            if way is Route.KERNEL and not self._by_kernel(form, hosts, devices, direction):
+                way = Route.ENGINE
+            if way is Route.ENGINE and not self._by_engine(
+                stream, calls, hosts, devices, direction
+            ):
+                way = Route.RING
+            if way is Route.RING:
+                self.staged += 1
+                self._by_ring(stream, host, devices.tolist(), places, direction)
 
     def _by_engine(
         self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int
@@ -383,7 +564,7 @@ class HostCopies:
             return found
 
         if direction == TO_DEVICE:
-            self.ring.load(views, staged, mark, host)
+            self._opened_ring().load(views, staged, mark, host)
             return
         for number, view in enumerate(views):
 
@@ -391,19 +572,11 @@ class HostCopies:
                 staged(number, values, part)
                 return mark()
 
-            stream.unfinished = unfinished((*stream.unfinished, *self.ring.store(view, stored)))
+            stream.unfinished = unfinished(
+                (*stream.unfinished, *self._opened_ring().store(view, stored))
+            )
 
-    def ahead(self, host: Array | Shards) -> None:
-        """Begin to gather what will be copied to the device later, if it goes through the ring."""
-        if not self.reaches(host):
-            self.ring.ahead(_views(host), host)
-
-    def forget(self) -> None:
-        """Give up what was begun and not asked for."""
-        if self._ring is not None:
-            self._ring.forget()
-
-    def reaches(self, host: Array | Shards | Composite) -> bool:
+    def _reaches(self, host: Array | Shards | Composite) -> bool:
         """Return whether all of some host memory is pinned; of a composite, as long as it lives."""
         if isinstance(host, Shards):
             host = host.block
@@ -417,15 +590,10 @@ class HostCopies:
                 self._pinned[host] = known
         return known
 
-    @property
-    def ring(self) -> Ring:
-        """The ring, made when it is first needed."""
-        if self._ring is None:
-            self._ring = self._make_ring()
-        return self._ring
-
-    def _make_ring(self) -> Ring:
-        """Pin the buffers, or find others that the driver has."""
+    def _opened_ring(self) -> Ring:
+        """The ring, made when it is first needed: its buffers are pinned, or the driver's own."""
+        if self._ring is not None:
+            return self._ring
         count, nbytes = self._ring_size
         self._ring_memory = [Buffer(nbytes) for _ in range(2 * count)]
         pinner = make_pinner(len(self._ring_memory) * nbytes)
@@ -437,26 +605,11 @@ class HostCopies:
             del memory
             alloc = cupy().cuda.alloc_pinned_memory
             memory = [np.frombuffer(alloc(nbytes), np.uint8, nbytes) for _ in range(number)]
-        found = Ring(memory, max(2, len(os.sched_getaffinity(0))))
-        found.use(self._ring_part)
-        return found
+        self._ring = Ring(memory, max(2, len(os.sched_getaffinity(0))))
+        self._ring.use(self._ring_part)
+        return self._ring
 
-    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
-        """Use so many buffers each way from now on, of so many bytes, in such parts."""
-        wanted = buffers or BUFFERS, nbytes or BUFFER_NBYTES
-        if wanted != self._ring_size:
-            self.close()
-            self._ring_size = wanted
-        self._ring_part = part
-        if self._ring is not None:
-            self._ring.use(part)
-
-    def ring_nbytes(self, host: Array | Composite) -> int:
-        """Return the bytes of the buffers of one way, if host memory goes through them; else 0."""
-        count, nbytes = self._ring_size
-        return 0 if self.reaches(host) else count * min(nbytes, self._ring_part or nbytes)
-
-    def close(self) -> None:
+    def _close_ring(self) -> None:
         """Wait for what goes through the ring, and give the ring back."""
         ring, self._ring = self._ring, None
         if ring is None:
@@ -468,199 +621,7 @@ class HostCopies:
             self._ring_memory = []
             free_pinned()  # which would be cached for others otherwise
 
-
-# --- the device -------------------------------------------------------------------------------
-
-
-def compute(plans: FFTPlans, op: Compute, source: int, target: int, work: int) -> None:
-    """Do an operation on arrays at these addresses, in the current stream."""
-    if isinstance(op, FFT):
-        plans.fft(op, source, target, work)
-    elif isinstance(op, Multiply):
-        kernels.multiply(op, target)
-    elif isinstance(op, Product):
-        kernels.multiply(op, target, source)
-    else:
-        kernels.strided(op, source, target)
-
-
-class CupyGPU:
-    """A GPU by CuPy; `executor.Device` describes its methods.
-
-    Parameters
-    ----------
-    ordinal : int
-        Which of the devices that CUDA sees.
-    """
-
-    def __init__(self, ordinal: int) -> None:
-        self.ordinal = ordinal
-        self._rt = cupy().cuda.runtime
-        self._device = cupy().cuda.Device(ordinal)
-        self._closed = False
-        self._arena: Any = None
-        self._base = self._nbytes = 0
-        self._streams: list[Stream] = []
-        self._plans = FFTPlans(tiled=True)
-        self._copies = HostCopies()
-        with self._device, errors_of_cuda():
-            self._rt.free(0)  # makes the context
-            properties = self._rt.getDeviceProperties(ordinal)
-        self.name = str(properties["name"].decode())
-        pins.begin()
-
-    @property
-    def software(self) -> dict[str, str]:
-        """Versions of libraries, and which GPU it is."""
-        return software([self.ordinal])
-
-    @property
-    def libraries(self) -> int:
-        """Bytes that libraries take beside the arena: kernels, plans of most FFTs."""
-        return LIBRARIES_NBYTES
-
-    @property
-    def tables(self) -> int:
-        """Bytes that the plans made so far take beyond that, for lengths with large primes."""
-        return max(0, self._plans.taken - _FEW_PLANS_NBYTES)
-
-    @property
-    def staged(self) -> int:
-        """How often anything has gone through the ring since the device was opened."""
-        return self._copies.staged
-
-    def memory(self) -> DeviceMemory:
-        """Memory in all and free now. What `reserve` holds is not free."""
-        with self._device, errors_of_cuda():
-            free, total = self._rt.memGetInfo()
-            return DeviceMemory(int(total), int(free))
-
-    def reserve(self, nbytes: int) -> None:
-        """Reserve the arena, whose contents are undefined; the one before has been released."""
-        if self._arena is not None:
-            raise DeviceError("an arena is reserved already")
-        with self._device, errors_of_cuda():
-            self._arena = cupy().cuda.alloc(nbytes)
-        self._base, self._nbytes = int(self._arena.ptr), nbytes
-
-    def release(self) -> None:
-        """Give the arena back once all that is in the streams is done."""
-        self.synchronize_all()
-        self._copies.forget()
-        self._arena, self._base, self._nbytes = None, 0, 0
-        self._free_pool()
-
-    def drop_caches(self) -> None:
-        """Give back all memory that is cached (plans, pools); streams are idle."""
-        with self._device, errors_of_cuda():
-            self._plans.drop()
-        self._free_pool()
-
-    def _free_pool(self) -> None:
-        """Give back what CuPy caches, pinned memory as well: exchanges take it."""
-        free_pinned()
-        with self._device, errors_of_cuda():
-            cupy().get_default_memory_pool().free_all_blocks()
-
-    def close(self) -> None:
-        """Give everything back. The device is not used any more."""
-        self.release()
-        self.drop_caches()
-        self._copies.close()
-        self._streams.clear()
-        if not self._closed:
-            self._closed = True
-            pins.end()
-
-    def _address(self, array: DeviceArray) -> int:
-        if array.offset < 0 or array.offset + array.span > self._nbytes:
-            raise DeviceError(f"{array} does not lie in an arena of {self._nbytes} bytes")
-        return self._base + array.offset
-
-    def stream(self, name: str) -> Stream:
-        """Make a stream; streams wait for each other only by events."""
-        with self._device, errors_of_cuda():
-            self._streams.append(Stream(name))
-            return self._streams[-1]
-
-    def event(self, name: str) -> Event:
-        """Make an event, which stands for its latest mark in a stream."""
-        with self._device, errors_of_cuda():
-            return Event(name)
-
-    def record(self, event: Event, stream: Stream, stored: bool = True) -> None:
-        """Put a mark into a stream."""
-        with self._device, errors_of_cuda():
-            event.raw.record(stream.raw)
-        event.pending = unfinished((*stream.unfinished, *stream.awaited)) if stored else ()
-
-    def wait(self, stream: Stream, event: Event) -> None:
-        """Let what follows in a stream wait for the event's latest mark, if it has one."""
-        with self._device, errors_of_cuda():
-            stream.raw.wait_event(event.raw)
-        stream.awaited = unfinished((*stream.awaited, *event.pending))
-
-    def synchronize(self, event: Event) -> None:
-        """Wait on the host for the event's latest mark, without the GIL."""
-        pending = event.pending
-        with errors_of_cuda():
-            event.raw.synchronize()
-        for future in pending:
-            future.result()
-
-    def synchronize_all(self) -> None:
-        """Wait on the host until all streams are idle."""
-        for stream in self._streams:
-            with errors_of_cuda():
-                stream.raw.synchronize()
-            futures, stream.unfinished = stream.unfinished, ()
-            for future in futures:
-                future.result()
-
-    @contextlib.contextmanager
-    def _in(self, stream: Stream) -> Iterator[None]:
-        """Submit to a stream: its device and stream are the current ones."""
-        awaited, stream.awaited = stream.awaited, ()
-        for future in awaited:
-            future.result()
-        with current(self._device), stream.raw, errors_of_cuda():
-            yield
-
-    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
-        """Set the ring: buffers each way, bytes of each, and how many are used at a time."""
-        self._copies.stage(buffers, nbytes, part)
-
-    def ring_nbytes(self, host: Array | Composite) -> int:
-        """Bytes of the ring, one way, if host memory travels through it; else 0."""
-        with current(self._device), errors_of_cuda():
-            return self._copies.ring_nbytes(host)
-
-    def ahead(self, stream: Stream, source: Array | Shards) -> None:
-        """Begin to gather what `h2d` will copy later, in the order of these calls."""
-        with self._in(stream):
-            self._copies.ahead(source)
-
-    def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
-        """Copy a host array of the same shape and dtype to the device, or shards of one."""
-        self._travel(stream, source, target, TO_DEVICE)
-
-    def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
-        """Copy to a host array; as `h2d`."""
-        self._travel(stream, target, source, TO_HOST)
-
-    def _travel(
-        self, stream: Stream, host: Array | Shards, array: DeviceArray, direction: int
-    ) -> None:
-        address, places = (
-            self._address(array),
-            array.strides or dense(array.shape, host.dtype.itemsize),
-        )
-        whole = isinstance(host, Shards) or host.shape == array.shape
-        if not whole or host.dtype.str != array.dtype:
-            raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {array}")
-        if host.nbytes:
-            with self._in(stream):
-                self._copies.copy(stream, host, address, places, direction)
+    # --- computing ------------------------------------------------------------------------------
 
     def clear(self, stream: Stream, array: DeviceArray) -> None:
         """Put zeros into a dense array."""

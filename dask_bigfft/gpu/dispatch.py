@@ -1,15 +1,27 @@
 """Where a round on a block is done: on a device if there is one for it, else on the CPU.
 
+Devices are found when first needed, one engine each, and given back at exit: graphs are built on
+machines without one. `use` registers other devices in their place, such as simulated ones.
+
+A task that waits for a lease holds no block. Tasks are served in the order in which they come. A
+few are admitted to a device, whose engine has one arena for all: while the tiles of one task go
+back those of another come.
+
 Imports `decomposition`, `planner`, `kernels`, `events`, `errors` and this room.
 """
 
+import atexit
 import contextlib
 import itertools
 import math
 import os
-from collections.abc import Mapping
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,31 +30,298 @@ from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.find import Leases, Need, leases, missing
-from dask_bigfft.gpu.half_spectrum import Window
-from dask_bigfft.gpu.jobs import Job, Source, converted, fits_inside, readable
-from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.tile_work import BlockTiles
-from dask_bigfft.gpu.work_sharing import share_block
+from dask_bigfft.gpu import cuda
+from dask_bigfft.gpu.cupy_gpu import open_gpu
+from dask_bigfft.gpu.engine import Device, Engine, Source, converted
+from dask_bigfft.gpu.on_gpu import forget_plans
+from dask_bigfft.gpu.tile_work import Array, Job, Window
 from dask_bigfft.kernels.composite import Composite, Stacked, Windowed
-from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.views import BlockView
-from dask_bigfft.planner.cost import admitted
+from dask_bigfft.planner.cost import ADMITTED, admitted
 from dask_bigfft.planner.seconds import LEAST_NBYTES
 from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
 
-__all__ = [
-    "Place",
-    "getting_ready",
-    "inside_device",
-    "job_of",
-    "moved_on_device",
-    "on_device",
-    "shared_with_device",
-    "takes",
-]
+#: Name under which a worker tells its scheduler of its devices.
+METRIC = "bigfft-streams"
 
-Device = Literal["auto", "cpu", "gpu", "hybrid"]
+
+#: Tasks that get ready for a device at a time.
+GETTING_READY = 2
+
+
+# --- leases ---------------------------------------------------------------------------------
+
+
+class Leases:
+    """The devices of a process and who uses them.
+
+    Parameters
+    ----------
+    engines : sequence of Engine
+        One per device.
+    """
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self.engines = tuple(engines)
+        self._used = [0] * len(engines)
+        self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
+        self._own = threading.local()
+        self._door = threading.Semaphore(GETTING_READY)
+
+    @contextlib.contextmanager
+    def getting_ready(self) -> Iterator[None]:
+        """Let this task look at its block and then wait for a lease, in turn with others.
+
+        That takes the GIL: many at once would keep each other, and the device, waiting. The turn is
+        over when the task has its lease, at `ready`, or at the end.
+        """
+        self._door.acquire()
+        self._own.entered = True
+        try:
+            yield
+        finally:
+            self.ready()
+
+    def ready(self) -> None:
+        """End this task's turn to get ready, if it has one."""
+        if getattr(self._own, "entered", False):
+            self._own.entered = False
+            self._door.release()
+
+    @contextlib.contextmanager
+    def lease(
+        self, nbytes: int, tasks: int = ADMITTED, timeout: float | None = None
+    ) -> Iterator[Engine]:
+        """Give an engine to this task, when it is its turn.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes of the device's memory that its tiles need.
+        tasks : int
+            Tasks with a lease of one device at most, this one included.
+        timeout : float, optional
+            Seconds to wait at most.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If no device will ever have as much.
+        DeviceError
+            If this thread has a lease already.
+        TimeoutError
+            If the time is over.
+        """
+        if getattr(self._own, "leased", False):
+            raise DeviceError("a task may not take a second lease")
+        sizes = [engine.limits.nbytes for engine in self.engines]
+        able = [i for i, most in enumerate(sizes) if nbytes <= most]
+        if not able:
+            raise DeviceMemoryError(f"{nbytes} bytes of a device asked, {max(sizes)} to be had")
+
+        def free() -> bool:
+            return self._waiting[0] is ticket and min(self._used[i] for i in able) < tasks
+
+        ticket, started = object(), time.perf_counter()
+        with self._changed:
+            self._waiting.append(ticket)
+            try:
+                if not self._changed.wait_for(free, timeout):
+                    raise TimeoutError(f"no device was free within {timeout} s")
+                number = min(able, key=self._used.__getitem__)
+                self._used[number] += 1
+            finally:
+                self._waiting.remove(ticket)
+                self._changed.notify_all()
+        emit("lease_wait", nbytes=nbytes, seconds=time.perf_counter() - started)
+        self._own.leased = True
+        self.ready()
+        try:
+            yield self.engines[number]
+        finally:
+            self._own.leased = False
+            with self._changed:
+                self._used[number] -= 1
+                self._changed.notify_all()
+
+    def limits(self, nbytes: int | None) -> TileLimits:
+        """Return what tiles may need on every device, within `nbytes` if that is less."""
+        found = (engine.within(nbytes) for engine in self.engines)
+        return min(found, key=lambda limits: limits.nbytes)
+
+    @property
+    def in_use(self) -> int:
+        """Number of leases."""
+        with self._changed:
+            return sum(self._used)
+
+    def close(self) -> None:
+        """Close all engines."""
+        for engine in self.engines:
+            engine.close()
+
+
+# --- the devices of the process ---------------------------------------------------------------
+
+
+@dataclass
+class _Process:
+    """What the process has: devices that were handed in, and the leases of all devices."""
+
+    given: tuple[Device, ...] | None = None
+    limits: TileLimits | None = None
+    nbytes: int | None = None
+    leases: Leases | None = None
+    failure: str | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start_afresh(self) -> None:
+        """Forget what a fork inherits: a device works only in the process that opened it."""
+        self.given = self.limits = self.nbytes = self.leases = self.failure = None
+        self.lock = threading.Lock()
+
+
+_process = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.start_afresh)
+
+
+def missing() -> str | None:
+    """Return what keeps this process from using a GPU, and how to get it; None if nothing does."""
+    if _process.given:
+        return None
+    return _process.failure or cuda.reason()
+
+
+def count() -> int:
+    """Return how many devices this process may use; opens none."""
+    if _process.given is not None:
+        return len(_process.given)
+    return 0 if _process.failure else len(cuda.available())
+
+
+def software() -> dict[str, str]:
+    """Return what decides about the last bit of what this process' devices compute, by name.
+
+    Opens none; nothing where there is no device.
+    """
+    if _process.given is not None:
+        return {name: text for device in _process.given for name, text in device.software.items()}
+    return cuda.software(cuda.available()) if count() else {}
+
+
+def leases() -> Leases | None:
+    """Return the leases of this process' devices, which are opened now if need be; None: no device.
+
+    Where a device cannot be opened the answer is None as well, and `missing` says why.
+    """
+    if _process.leases is not None:
+        return _process.leases
+    with _process.lock:
+        if _process.leases is None and _process.failure is None:
+            nbytes, limits = _process.nbytes, _process.limits
+            devices = _opened() if _process.given is None else _process.given
+            if devices:
+                _process.leases = Leases(
+                    [Engine(device, nbytes, limits, i) for i, device in enumerate(devices)]
+                )
+        return _process.leases
+
+
+def _opened() -> tuple[Device, ...]:
+    """Open the devices that this process may use; none where one of them does not work."""
+    devices: list[Device] = []
+    try:
+        for ordinal in cuda.available():
+            devices.append(open_gpu(ordinal))
+    except DeviceError as error:
+        for device in devices:
+            device.close()
+        _process.failure = f"a device does not work ({error})"
+        warnings.warn(f"rounds are done on the CPU: {_process.failure}", stacklevel=2)
+        return ()
+    return tuple(devices)
+
+
+def staged() -> int:
+    """Return how often memory that is not pinned has gone to or from this process' devices."""
+    found = _process.leases
+    return 0 if found is None else sum(engine.device.staged for engine in found.engines)
+
+
+def known_nbytes() -> int | None:
+    """Return the bytes of each device that was handed in; None where devices were found."""
+    return _process.nbytes
+
+
+def in_use() -> int:
+    """Return how many tasks use this process' devices now; opens none."""
+    return 0 if _process.leases is None else _process.leases.in_use
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """How a device is used at one moment.
+
+    Parameters
+    ----------
+    name : str
+        Of the device.
+    memory, budget : int
+        Bytes of its memory that are reserved, and that may be.
+    busy_seconds : float
+        How long it has had work since it was opened.
+    """
+
+    name: str
+    memory: int
+    budget: int
+    busy_seconds: float
+
+
+def uses() -> tuple[DeviceUse, ...]:
+    """Return how this process' devices are used now; opens none, and waits for none."""
+    found = _process.leases
+    return tuple(
+        DeviceUse(e.device.name, e.executor.arena_nbytes, e.limits.nbytes, e.busy_seconds)
+        for e in (() if found is None else found.engines)
+    )
+
+
+def use(
+    devices: Sequence[Device] | None, limits: TileLimits | None = None, nbytes: int | None = None
+) -> None:
+    """Use these devices from now on; None: those that are found.
+
+    Parameters
+    ----------
+    devices : sequence of Device or None
+        Open devices; they are closed when others take their place.
+    limits : TileLimits, optional
+        How blocks are cut into tiles; its number of bytes is replaced.
+    nbytes : int, optional
+        Bytes of each device that may be used, by default a share of what is free.
+    """
+    release()
+    with _process.lock:
+        _process.given = None if devices is None else tuple(devices)
+        _process.limits, _process.nbytes, _process.failure = limits, nbytes, None
+
+
+def release() -> None:
+    """Close all devices, and drop the plans of blocks that live on GPUs; all come when needed."""
+    with _process.lock:
+        held, _process.leases = _process.leases, None
+    forget_plans()
+    if held is not None:
+        held.close()
+
+
+atexit.register(release)
+
+
+DeviceChoice = Literal["auto", "cpu", "gpu", "hybrid"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +341,7 @@ class Place:
         The devices' share of a round that CPU and devices share, by the forecast.
     """
 
-    device: Device = "auto"
+    device: DeviceChoice = "auto"
     nbytes: int | None = None
     settings: DeviceSettings = AS_IS
     share: float = 0.5
@@ -72,7 +351,7 @@ class Place:
 
         Devices that are to do all of it are taken where there are some.
         """
-        alone: dict[tuple[float, ...], Device] = {(0.0,): "cpu", (1.0,): "auto"}
+        alone: dict[tuple[float, ...], DeviceChoice] = {(0.0,): "cpu", (1.0,): "auto"}
         (part,) = share or (self.share,)
         return replace(self, device=alone.get(share, self.device), share=part)
 
@@ -169,19 +448,14 @@ def _run(
     filters: Mapping[int, Array] | None = None,
     *,
     timeout: float | None = None,
-    shards: Composite | None = None,
 ) -> Array | None:
-    """Return a block of so many bytes after a round on a device; None: the CPU has to do it.
-
-    Where `shards` are given, it is only done if the device reads these in place.
-    """
+    """Return a block of so many bytes after a round on a device; None: the CPU has to do it."""
     try:
         limits = found.limits(place.nbytes)
-        if shards is None or _in_place(job.tiles(limits), shards, limits, source.inside):
+        if source.gather is not None or source.shards(job.tiles(limits), limits) is not None:
             plans = [link.tiles(limits).plan for link in found.engines[0].links(job, limits)]
-            tasks = admitted(nbytes)
-            needs = [Need(plan.buffers, plan.buffer_nbytes, tasks) for plan in plans]
-            with found.lease(max(needs, key=lambda need: need.nbytes), timeout) as engine:
+            need = max(plan.buffers * plan.buffer_nbytes for plan in plans)
+            with found.lease(need, admitted(nbytes), timeout) as engine:
                 return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
         pass
@@ -189,43 +463,6 @@ def _run(
         emit("fallback", nbytes=nbytes)
     found.ready()
     return None
-
-
-def _in_place(tiles: BlockTiles, shards: Composite, limits: TileLimits, inside: bool) -> bool:
-    """Whether a device reads shards in place, and writes there if that is asked."""
-    return readable(tiles, shards, limits) is not None and (not inside or fits_inside(tiles))
-
-
-def shared_with_device(
-    job: Job, incoming: BlockView, library: FFTLibrary, filters: Mapping[int, Array], place: Place
-) -> Array | None:
-    """Return a block after a round that the CPU and a device shared; None if they cannot.
-
-    Parameters
-    ----------
-    job : Job
-        The round on the block; what it rolls is rolled later.
-    incoming : BlockView
-        The block on its way in.
-    library : FFTLibrary
-        Makes the CPU's FFTs.
-    filters : mapping of int to ndarray
-        Spectrum of the convolution's filter, for the axes that need one.
-    place : Place
-        Where rounds are done.
-
-    Raises
-    ------
-    DeviceError
-        If a device fails.
-    """
-    found = leases()
-    if found is None or not math.prod(incoming.shape):
-        return None
-    if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
-        return None
-    job = replace(job, settings=place.settings)
-    return share_block(job, incoming, library, filters, found, place.nbytes, place.share)
 
 
 def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array | None:
@@ -257,7 +494,6 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         found.ready()
         return None
     turned, back = shards.around.turned(order), tuple(map(order.index, range(len(order))))
-    window = _window(shards)
     job = Job(
         _still(turned.sizes, back, blocks),
         (0,) * len(order),
@@ -267,15 +503,10 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         shards=turned.count,
         mirrored=bool(turned.image),
         settings=place.settings,
-        window=window if shards.inner else None,
+        window=_window(shards) if shards.inner else None,
     )
 
-    def gathered() -> Array:
-        values = window.filled(incoming.gather(threads=os.cpu_count() or 1))
-        return np.ascontiguousarray(values.transpose(order))
-
-    source = Source(gathered, composite=turned)
-    done = _run(found, job, source, place, nbytes, shards=turned)
+    done = _run(found, job, Source(None, composite=turned), place, nbytes)
     return None if done is None else done.reshape(incoming.shape)
 
 
@@ -309,12 +540,8 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
     if found is None:
         return False
     job = replace(job, shards=shards.count, settings=place.settings)
-    source = Source(_never, again=False, composite=shards, inside=True)
-    return _run(found, job, source, place, shards.nbytes, shards=shards) is not None
-
-
-def _never() -> Array:
-    raise AssertionError("what is overwritten is not gathered")
+    source = Source(None, again=False, composite=shards, inside=True)
+    return _run(found, job, source, place, shards.nbytes) is not None
 
 
 def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round:
@@ -328,7 +555,7 @@ def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round
     return Round((), layout(sizes), layout(tuple(sizes[d] for d in order)))
 
 
-def takes(device: Device, nbytes: int, *dtypes: str) -> bool:
+def takes(device: DeviceChoice, nbytes: int, *dtypes: str) -> bool:
     """Whether devices take a block of so many bytes, where there are some.
 
     >>> takes("auto", LEAST_NBYTES, "c16"), takes("auto", 64, "c16"), takes("gpu", 64, "c16")

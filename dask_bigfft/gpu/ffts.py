@@ -19,14 +19,14 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.operations import ALIGNMENT, FFT
+from dask_bigfft.gpu.tile_work import ALIGNMENT, FFT
 
 #: Dimensions that one plan transforms at most.
 MAX_RANK = 3
@@ -49,9 +49,21 @@ TILE_ROW_NBYTES = 128
 WIDE = 2**31
 
 
+class Side(NamedTuple):
+    """How one side of a batch lies in memory, in elements of that side.
+
+    Lengths as the elements are stored, from element to element along the last dimension, and from
+    transform to transform.
+    """
+
+    embed: tuple[int, ...]
+    stride: int
+    distance: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of FFTs as cuFFT plans it; distances and strides in elements of their side.
+    """A batch of FFTs as cuFFT plans it.
 
     Parameters
     ----------
@@ -59,12 +71,8 @@ class Batch:
         The transform.
     n : tuple of int
         Lengths.
-    source_embed, target_embed : tuple of int
-        Lengths as the elements are stored.
-    source_stride, target_stride : int
-        From element to element along the last dimension.
-    source_distance, target_distance : int
-        From transform to transform.
+    source, target : Side
+        How the elements lie before and after.
     count : int
         Number of transforms.
     double : bool
@@ -73,24 +81,17 @@ class Batch:
 
     kind: str
     n: tuple[int, ...]
-    source_embed: tuple[int, ...]
-    source_stride: int
-    source_distance: int
-    target_embed: tuple[int, ...]
-    target_stride: int
-    target_distance: int
+    source: Side
+    target: Side
     count: int
     double: bool
 
     @property
     def wide(self) -> bool:
         """Whether some number in it, or the place of some element, needs 64 bits."""
-        sides = (
-            (self.source_embed, self.source_stride, self.source_distance),
-            (self.target_embed, self.target_stride, self.target_distance),
-        )
         last = max(
-            math.prod(embed) * stride + self.count * distance for embed, stride, distance in sides
+            math.prod(side.embed) * side.stride + self.count * side.distance
+            for side in (self.source, self.target)
         )
         return last >= WIDE
 
@@ -131,7 +132,7 @@ def tiles(call: Call) -> Iterator[Tile]:
 
     Examples
     --------
-    >>> call = Call(Batch("c2c", (8,), (8,), 4, 1, (8,), 4, 1, 4, True), 4, columns=(2, 8, 6))
+    >>> call = Call(Batch("c2c", (8,), *[Side((8,), 4, 1)] * 2, 4, True), 4, columns=(2, 8, 6))
     >>> list(tiles(call))[:2]
     [(0, ((8, 6, 4), (4, 1, 1))), (4, ((8, 6, 4), (2, 1, 1)))]
     """
@@ -179,7 +180,7 @@ def fft_calls(
     >>> [(call.batch.n, call.batch.count, call.times) for call in
     ...  fft_calls("c2c", (4, 8, 16), (4, 8, 16), (1, 2), True)]
     [((8, 16), 4, 1)]
-    >>> [(call.batch.n, call.batch.source_stride, call.batch.count, call.times) for call in
+    >>> [(call.batch.n, call.batch.source.stride, call.batch.count, call.times) for call in
     ...  fft_calls("c2c", (4, 8, 16), (4, 8, 16), (1,), True)]
     [((8,), 16, 16, 4)]
     """
@@ -220,7 +221,8 @@ def _tiled(shape: tuple[int, ...], dim: int, double: bool) -> Call | None:
         deep = room // inner
         deep = -(-rows // -(-rows // deep))
         count, times = deep * inner, -(-rows // deep)
-    batch = Batch("c2c", (n,), (n,), count, 1, (n,), count, 1, count, double)
+    side = Side((n,), count, 1)
+    batch = Batch("c2c", (n,), side, side, count, double)
     return Call(batch, times, columns=(rows, n, inner))
 
 
@@ -237,8 +239,8 @@ def _bounded(call: Call) -> Call:
     return Call(
         replace(batch, count=count),
         times,
-        count * batch.source_distance,
-        count * batch.target_distance,
+        count * batch.source.distance,
+        count * batch.target.distance,
     )
 
 
@@ -254,7 +256,8 @@ def _together(shape: tuple[int, ...], first: int, last: int, double: bool) -> Ca
     n, inner = shape[first : last + 1], math.prod(shape[last + 1 :])
     rows, size = math.prod(shape[:first]), math.prod(n)
     distance, count = (size, rows) if inner == 1 else (1, inner)
-    return Call(Batch("c2c", n, n, inner, distance, n, inner, distance, count, double))
+    side = Side(n, inner, distance)
+    return Call(Batch("c2c", n, side, side, count, double))
 
 
 def _along(
@@ -265,25 +268,26 @@ def _along(
     n = max(a, b) if kind != "c2c" else a
     rows, inner = math.prod(source[:dim]), math.prod(source[dim + 1 :])
     if inner == 1:
-        return Call(Batch(kind, (n,), (a,), 1, a, (b,), 1, b, rows, double))
+        return Call(Batch(kind, (n,), Side((a,), 1, a), Side((b,), 1, b), rows, double))
     if kind != "c2c" and rows > 1 and n * inner % 2:
         return _staged(kind, n, rows, inner, double)
     if rows <= inner or kind != "c2c":  # neighbouring transforms lie side by side
-        batch = Batch(kind, (n,), (a,), inner, 1, (b,), inner, 1, inner, double)
+        sides = Side((a,), inner, 1), Side((b,), inner, 1)
+        batch = Batch(kind, (n,), *sides, inner, double)
         return Call(batch, rows, a * inner, b * inner)
-    batch = Batch(kind, (n,), (a,), inner, a * inner, (b,), inner, b * inner, rows, double)
+    sides = Side((a,), inner, a * inner), Side((b,), inner, b * inner)
+    batch = Batch(kind, (n,), *sides, rows, double)
     return Call(batch, inner, 1, 1)
 
 
 def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
     """A real transform in the middle of an array whose rows begin at odd places."""
     padded, half = n + n % 2, n // 2 + 1
-    real = (padded,), 1, padded
-    spectrum = (half,), inner, 1
+    real, spectrum = Side((padded,), 1, padded), Side((half,), inner, 1)
     steps = inner * padded, half * inner
     sides = (real, spectrum) if kind == "r2c" else (spectrum, real)
     steps = steps if kind == "r2c" else steps[::-1]
-    batch = Batch(kind, (n,), *sides[0], *sides[1], inner, double)
+    batch = Batch(kind, (n,), *sides, inner, double)
     return Call(batch, rows, *steps, (rows, inner, padded))
 
 
@@ -504,17 +508,14 @@ def _planned(batch: Batch) -> _Plan:
 
 def _make_plan(cufft: Any, batch: Batch) -> Any:
     """Make a plan of cuFFT, with 64-bit sizes where it needs them."""
-    sides = (
-        (batch.source_embed, batch.source_stride, batch.source_distance),
-        (batch.target_embed, batch.target_stride, batch.target_distance),
-    )
     if not batch.wide:
         name = {"c2c": "ZZ", "r2c": "DZ", "c2r": "ZD"}[batch.kind]
         if not batch.double:
             name = name.replace("Z", "C").replace("D", "R")
         kind = getattr(cufft, f"CUFFT_{name[0]}2{name[1]}")
-        return cufft.PlanNd(batch.n, *sides[0], *sides[1], kind, batch.count, "C", 0, None)
+        return cufft.PlanNd(batch.n, *batch.source, *batch.target, kind, batch.count, "C", 0, None)
     real, complex_ = ("d", "D") if batch.double else ("f", "F")
     come, go = (real if batch.kind == kind else complex_ for kind in ("r2c", "c2r"))
     flags = {"order": "C", "last_axis": 0, "last_size": None}
-    return cufft.XtPlanNd(batch.n, *sides[0], come, *sides[1], go, batch.count, complex_, **flags)
+    ends = *batch.source, come, *batch.target, go
+    return cufft.XtPlanNd(batch.n, *ends, batch.count, complex_, **flags)

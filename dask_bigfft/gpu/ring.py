@@ -32,6 +32,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from dask_bigfft.gpu.tile_work import runs
 from dask_bigfft.kernels.compiled import compiled
 
 Array = npt.NDArray[Any]
@@ -64,30 +65,6 @@ LINE = 64
 
 
 # --- strided views --------------------------------------------------------------------------
-
-
-def runs(shape: Ints, strides: Ints, itemsize: int, places: Ints) -> tuple[int, list[Ints]]:
-    """Width in bytes of the rows that are contiguous on both sides, and how rows repeat.
-
-    Rows repeat as (count, stride, stride on the other side), outermost first, in as few dimensions
-    as can be. A view whose last dimension is not contiguous has rows of one element.
-
-    >>> runs((8, 2, 4), (192, 32, 8), 8, (64, 32, 8))
-    (64, [(8, 192, 64)])
-    >>> runs((8, 6, 1), (192, 32, 8), 8, (48, 8, 8))
-    (8, [(48, 32, 8)])
-    """
-    merged: list[Ints] = []
-    for count, stride, place in zip(shape, strides, places, strict=True):
-        if count == 1:
-            continue
-        if merged and merged[-1][1:] == (count * stride, count * place):
-            merged[-1] = (merged[-1][0] * count, stride, place)
-        else:
-            merged.append((count, stride, place))
-    if merged and merged[-1][1:] == (itemsize, itemsize):
-        return merged[-1][0] * itemsize, merged[:-1]
-    return itemsize, merged
 
 
 def slabs(view: Array, nbytes: int) -> Iterator[Part]:
@@ -337,16 +314,15 @@ class CopyPool:
         for thread in self._threads:
             thread.start()
 
-    def copy(self, target: Array, source: Array, streamed: bool = True) -> "Copying":
+    def copy(self, target: Array, source: Array) -> "Copying":
         """Begin to copy an array to another of its shape; waits while `SLOTS` are under way.
 
-        Wide rows are stored around the caches, unless `streamed` is false: what was copied belongs
-        to a GPU, or came from one.
+        Wide rows are stored around the caches: what was copied belongs to a GPU, or came from one.
         """
         width, rows = runs(source.shape, source.strides, source.itemsize, target.strides)
         ends = (a.__array_interface__["data"][0] for a in (target, source))
         counts, from_, to = zip(*rows, strict=True) if rows else ((), (), ())
-        nbytes, streamed = source.nbytes, streamed and width >= STREAMED_NBYTES
+        nbytes, streamed = source.nbytes, width >= STREAMED_NBYTES
         if not nbytes:
             return Copying(self, None, target, source)
         head = (*ends, width, len(rows), streamed, nbytes, SHARE_NBYTES, 0, nbytes)

@@ -13,36 +13,444 @@ tile has of it, along one dimension or several, and of those that its block has.
 Imports `decomposition`, `planner` and this room.
 """
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, interval_boxes
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Step, axis_program
-from dask_bigfft.gpu.half_spectrum import HostView, Slices, Window, completing, missing
-from dask_bigfft.gpu.operations import (
-    FFT,
-    ChirpFactor,
-    Compute,
-    DeviceArray,
-    Multiply,
-    Product,
-    Strided,
-    Term,
-    Twiddle,
-    dense,
-    transposed,
-)
+from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Kind, Step, axis_program
+from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.planner.passes import find_tile_plan
 from dask_bigfft.planner.plan_data import axis_letter
-from dask_bigfft.planner.tile_plan import TilePass, TilePlan
+from dask_bigfft.planner.tile_plan import ALIGNMENT as ALIGNMENT
+from dask_bigfft.planner.tile_plan import (
+    AS_IS,
+    DeviceSettings,
+    Scheme,
+    TileLimits,
+    TilePass,
+    TilePlan,
+    request_of,
+)
 
+Array = npt.NDArray[Any]
 Block = tuple[int, ...]
+
+# --- operations ---------------------------------------------------------------------------------
+#
+# They are described without arrays or addresses, so that what is made for one (an FFT plan, a
+# compiled kernel) can be cached under its description.
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """A C-ordered array in the device's arena, dense unless it says otherwise.
+
+    Parameters
+    ----------
+    offset : int
+        Bytes from the beginning of the arena, a multiple of `ALIGNMENT`.
+    shape : tuple of int
+        Lengths of the dimensions.
+    dtype : str
+        As ``numpy.dtype.str`` has it, such as ``"<c16"``.
+    strides : tuple of int, optional
+        Of a part of a larger array, in bytes; only copies to and from the host take such.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def span(self) -> int:
+        """Bytes from its first element to behind its last one."""
+        if self.strides is None or not self.size:
+            return self.nbytes
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return last + np.dtype(self.dtype).itemsize
+
+
+def dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides of a dense C-ordered array in bytes.
+
+    >>> dense((8, 6, 4), 8)
+    (192, 32, 8)
+    """
+    return tuple(itemsize * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[int, list[Block]]:
+    """Width in bytes of the rows that are contiguous on both sides, and how rows repeat.
+
+    Rows repeat as (count, stride, stride on the other side), outermost first, in as few dimensions
+    as can be. A view whose last dimension is not contiguous has rows of one element.
+
+    >>> runs((8, 2, 4), (192, 32, 8), 8, (64, 32, 8))
+    (64, [(8, 192, 64)])
+    >>> runs((8, 6, 1), (192, 32, 8), 8, (48, 8, 8))
+    (8, [(48, 32, 8)])
+    """
+    merged: list[Block] = []
+    for count, stride, place in zip(shape, strides, places, strict=True):
+        if count == 1:
+            continue
+        if merged and merged[-1][1:] == (count * stride, count * place):
+            merged[-1] = (merged[-1][0] * count, stride, place)
+        else:
+            merged.append((count, stride, place))
+    if merged and merged[-1][1:] == (itemsize, itemsize):
+        return merged[-1][0] * itemsize, merged[:-1]
+    return itemsize, merged
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one dimension of an array adds to an index.
+
+    The place ``i`` along dimension ``dim`` adds
+    ``((start + i) // divisor % modulus) * stride``, all in exact integers.
+
+    Parameters
+    ----------
+    dim : int
+        Dimension of the array.
+    start : int
+        Place of the array's first element in what it was cut from.
+    divisor, modulus : int
+        Which digit of the place is meant; ``divisor`` 1 and a ``modulus`` beyond every place mean
+        the place itself.
+    stride : int
+        What one step of the digit adds.
+    """
+
+    dim: int
+    start: int
+    divisor: int
+    modulus: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Twiddle:
+    """The factor exp(sign * 2j*pi * left * right / modulus).
+
+    ``left`` and ``right`` are sums of terms; their product stays below ``modulus`` <= 2**53, and
+    below four times that where a chirp makes zeros of what lies behind its end.
+    """
+
+    modulus: int
+    sign: int
+    left: tuple[Term, ...]
+    right: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChirpFactor:
+    """The factor exp(sign * 1j*pi * n**2 / length); where n >= `end`, 0 whatever is there.
+
+    ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
+    ``half`` is for half a spectrum: twice as much, but where n is 0 or half the length.
+    """
+
+    length: int
+    sign: int
+    place: tuple[Term, ...]
+    half: bool = False
+
+    @property
+    def end(self) -> int:
+        """How many values there are."""
+        return self.length // 2 + 1 if self.half else self.length
+
+
+@dataclass(frozen=True, slots=True)
+class FFT:
+    """FFTs along some dimensions of a dense array, not normalised.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        ``c2c`` works in place or from one array to another; ``r2c`` and ``c2r`` from one array
+        to another along a single dimension, and ``c2r`` may overwrite its source.
+    source, target : tuple of int
+        Shapes before and after.
+    dims : tuple of int
+        The dimensions, rising.
+    sign : {-1, 1}
+        Sign in the exponent: always -1 for ``r2c`` and +1 for ``c2r``.
+    dtype : str
+        Of the complex side.
+    """
+
+    kind: Kind
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    dims: tuple[int, ...]
+    sign: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """Factors that a complex array is multiplied with in place, in one pass.
+
+    Each element becomes ``(its conjugate, if conjugate) * scale * every twiddle * every chirp``.
+    The factors are computed in double precision whatever the array's.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float = 1.0
+    conjugate: bool = False
+    twiddles: tuple[Twiddle, ...] = ()
+    chirps: tuple[ChirpFactor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Multiply an array in place by another one, whose dimensions of length 1 are repeated."""
+
+    shape: tuple[int, ...]
+    other: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Copy elements of one array to places of another one, at any distances on both sides.
+
+    Element (i, j, ...) of a box comes from ``start + i*strides[0] + j*strides[1] + ...`` of the one
+    array and goes to the like place of the other, both counted in elements. No two go to one place.
+
+    Parameters
+    ----------
+    counts : tuple of int
+        Lengths of the box.
+    source, target : tuple of int
+        Strides in either array; below 0 a dimension is reversed.
+    source_start, target_start : int
+        Place of the first element.
+    dtype : str
+        Of both arrays.
+    by : Multiply, optional
+        Factors, of an array of shape `counts`, that elements are multiplied by on the way.
+    """
+
+    counts: tuple[int, ...]
+    source: tuple[int, ...]
+    source_start: int
+    target: tuple[int, ...]
+    target_start: int
+    dtype: str
+    by: Multiply | None = None
+
+
+Compute = FFT | Multiply | Product | Strided
+
+
+def transposed(
+    shape: tuple[int, ...], axes: tuple[int, ...], dtype: str, by: Multiply | None = None
+) -> Strided:
+    """Return a copy with the dimensions in another order: ``target = source.transpose(axes)``.
+
+    >>> transposed((2, 3), (1, 0), "<c16").target
+    (1, 2)
+    """
+    target, steps = [0] * len(shape), dense(tuple(shape[axis] for axis in axes), 1)
+    for axis, step in zip(axes, steps, strict=True):
+        target[axis] = step
+    return Strided(shape, dense(shape, 1), 0, tuple(target), 0, dtype, by)
+
+
+# --- host blocks in digits: blocks that end within digits, and half spectra ----------------------
+#
+# Digits d1, d2, ... of a dimension, outermost first, make the index d1*s1 + d2*s2 + ...; a block in
+# host memory holds the indices between two bounds. A tile is a box of digits, so it is read from,
+# or written to, a few boxes of the block (`Window`). Of half a spectrum of real values, the other
+# half follows from X[N - n] = conj X[n], and that is a few boxes, too, each reversed::
+#
+#     N = 3*4, 7 values are there      n2: 0 1 2 3      0 1 2 3
+#                                n1 = 0    0 1 2 3      . . . .
+#                                n1 = 1    4 5 6 .      . . . 5*
+#                                n1 = 2    . . . .      4*3*2*1*
+
+Slices = tuple[slice, ...]
+
+#: First value and the one behind the last, of each digit.
+Box = tuple[tuple[int, int], ...]
+
+#: A part of a box, the part that it is the mirror image of, and the last digit that is reversed.
+Image = tuple[Box, Box, int]
+
+
+@dataclass(frozen=True)
+class HostView:
+    """A contiguous block in host memory, seen in digits.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the view.
+    strides : tuple of int, optional
+        In elements, where the block has not got all places of the view.
+    first : int
+        Place of the view's first element in the block: below 0 where the block has not got it.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    first: int = 0
+
+    def part(self, block: Array, part: Slices) -> Array:
+        """Return a part of the view, which the block has got; a view of the block."""
+        if self.strides is None:
+            return block.reshape(self.shape)[part]
+        # Not by `as_strided`: this looks at the bounds, and knows whose memory it is.
+        strides = [s * block.itemsize for s in self.strides]
+        first = self.first * block.itemsize
+        first += sum(cut.start * s for cut, s in zip(part, strides, strict=True))
+        shape = tuple(cut.stop - cut.start for cut in part)
+        return np.ndarray(shape, block.dtype, block, first, strides)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part that a block has of one around it, whose dimensions are seen in digits.
+
+    Parameters
+    ----------
+    digits : tuple of tuple of int
+        Radices of the digits of each dimension, outermost first.
+    bounds : tuple of (int, int)
+        First value of the block along each dimension, and the one behind the last.
+    """
+
+    digits: tuple[tuple[int, ...], ...]
+    bounds: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of_dimension(
+        cls, shape: tuple[int, ...], first: int, radices: tuple[int, ...], length: int
+    ) -> "Window":
+        """Return the window of a block that has the first values of one dimension.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of the block in digits.
+        first : int
+            Dimension of it in which the first digit is.
+        radices : tuple of int
+            Of the digits, outermost first; all of the spectrum, or of a padded axis.
+        length : int
+            Values that the block has.
+        """
+        before, behind = shape[:first], shape[first + len(radices) :]
+        digits = (*((n,) for n in before), radices, *((n,) for n in behind))
+        return cls(digits, tuple((0, n) for n in (*before, length, *behind)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the block."""
+        return tuple(high - low for low, high in self.bounds)
+
+    @cached_property
+    def view(self) -> HostView:
+        """The block in digits."""
+        steps, first, strides = dense(self.shape, 1), 0, list[int]()
+        for radices, (low, _), step in zip(self.digits, self.bounds, steps, strict=True):
+            strides += [n * step for n in dense(radices, 1)]
+            first -= low * step
+        sizes = itertools.chain.from_iterable(self.digits)
+        return HostView(tuple(sizes), tuple(strides), first)
+
+    def parts(self, part: Slices) -> Iterator[Slices]:
+        """Yield what the block has of a part of the view."""
+        cuts, choices = iter(part), []
+        for radices, bounds in zip(self.digits, self.bounds, strict=True):
+            box = tuple((cut.start, cut.stop) for cut in itertools.islice(cuts, len(radices)))
+            choices.append(list(within_bounds(box, radices, *bounds)))
+        for chosen in itertools.product(*choices):
+            yield tuple(slice(*pair) for pair in itertools.chain.from_iterable(chosen))
+
+
+def within_bounds(box: Box, radices: tuple[int, ...], low: int, high: int) -> Iterator[Box]:
+    """Yield the boxes that make up what of a box has an index from `low` to below `high`.
+
+    >>> list(within_bounds(((0, 3), (1, 4)), (3, 4), 0, 7))
+    [((0, 1), (1, 4)), ((1, 2), (1, 3))]
+    """
+    for other in interval_boxes(low, high, radices):
+        pairs = zip(box, other, strict=True)
+        found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
+        if all(begin < end for begin, end in found):
+            yield found
+
+
+def _images(box: Box, radices: tuple[int, ...], length: int, last: int) -> Iterator[Image]:
+    """Yield what of a box, whose last digit that is not 0 is known, has N - n below a length."""
+
+    def negated(box: Box) -> Box:
+        found = [(n - high, n - low) for (low, high), n in zip(box, radices, strict=True)]
+        found[last] = found[last][0] + 1, found[last][1] + 1
+        return (*found[: last + 1], *box[last + 1 :])
+
+    for image in within_bounds(negated(box), radices, 0, length):
+        yield negated(image), image, last
+
+
+def missing(box: Box, radices: tuple[int, ...], length: int) -> Iterator[Image]:
+    """Yield what of a box has an index of at least `length`, more than half of all.
+
+    Examples
+    --------
+    >>> list(missing(((0, 3), (0, 4)), (3, 4), 7))
+    [(((2, 3), (1, 4)), ((0, 1), (1, 4)), 1), (((1, 2), (3, 4)), ((1, 2), (1, 2)), 1), \
+(((2, 3), (0, 1)), ((1, 2), (0, 1)), 0)]
+    """
+    for last in reversed(range(len(box))):
+        low, high = max(box[last][0], 1), box[last][1]
+        if low < high and all(first == 0 for first, _ in box[last + 1 :]):
+            part = (*box[:last], (low, high), *((0, 1) for _ in box[last + 1 :]))
+            yield from _images(part, radices, math.prod(radices) - length + 1, last)
+
+
+def completing(box: Box, radices: tuple[int, ...], length: int) -> Iterator[Image]:
+    """Yield what a box of half a spectrum gives by its mirror image to the indices below `length`.
+
+    The last digit is there up to half of its radix. What has an index of its own below `length`,
+    and so is written there, is left out.
+
+    Examples
+    --------
+    >>> list(completing(((0, 4), (0, 2)), (4, 3), 7))
+    [(((2, 4), (1, 2)), ((0, 2), (2, 3)), 1)]
+    """
+    last = len(box) - 1
+    low, high = max(box[last][0], 1), min(box[last][1], (radices[last] + 1) // 2)
+    if low < high:
+        yield from _images((*box[:last], (low, high)), radices, length, last)
+
 
 #: As the modulus of a term: the place is used as it is.
 NO_MODULUS = 1 << 62
@@ -113,8 +521,8 @@ class TileWork:
 
 
 @dataclass(frozen=True)
-class BlockTiles:
-    """A round on a block, in the tiles of a plan.
+class Job:
+    """A round on a block.
 
     Parameters
     ----------
@@ -124,37 +532,98 @@ class BlockTiles:
         Which block.
     source, target : str
         Dtype of the block before and after.
-    plan : TilePlan
-        The passes.
-    window : Window or None
-        What the block has of one around it that the last pass would write.
+    inside : bool
+        Whether to do without host memory apart from the block, where that is possible.
+    order : tuple of int
+        Of a round without steps: dimensions of the block in the order in which they are written.
+    shards : int
+        Source blocks that the block is read from.
+    mirrored : bool
+        Whether some of these lie backwards: the mirror image of half a spectrum.
+    stores : int
+        Shards in which the block is written.
+    settings : DeviceSettings
+        What is set of the pipeline.
+    convolves : bool
+        Whether values are multiplied by the spectrum of a filter that the engine makes.
+    window : Window, optional
+        Of a round without steps: what the block has of the one around it that is read.
+    scheme : Scheme, optional
+        The decomposition, if it is set by hand.
     """
 
     round: Round
     block: Block
     source: str
     target: str
-    plan: TilePlan
+    inside: bool = False
+    order: tuple[int, ...] = ()
+    shards: int = 1
+    mirrored: bool = False
+    stores: int = 1
+    settings: DeviceSettings = AS_IS
+    convolves: bool = False
     window: Window | None = None
+    scheme: Scheme | None = None
+
+    def tiles(self, limits: TileLimits, work: int = 0) -> "BlockTiles":
+        """Return the block in tiles within some limits, beside some work areas.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If tiles cannot be made small enough.
+        DeviceError
+            If the values are not of single or double precision.
+        """
+        shape, limits = self.round.source.shape(self.block), limits.tuned(self.settings)
+        request = request_of(self.round, shape, self.source, self.target, scheme=self.scheme)
+        other = replace(request, order=self.order, shards=self.shards, stores=self.stores)
+        wishes = [replace(request, inside=True)] * self.inside
+        wishes += [replace(other, mirrored=True)] * self.mirrored
+        for wish in wishes:
+            with contextlib.suppress(DeviceMemoryError):
+                return BlockTiles(self, find_tile_plan(wish, limits, work))
+        return BlockTiles(self, find_tile_plan(other, limits, work))
+
+    def links(self, rounds: tuple[Round, ...]) -> tuple["Job", ...]:
+        """Return the jobs of rounds that follow one another and do the same together."""
+        if len(rounds) < 2:
+            return (self,)
+        whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
+        dtypes = [self.source, *[whole] * (len(rounds) - 1), self.target]
+        found = [
+            Job(round_, self.block, *ends, settings=self.settings)
+            for round_, ends in zip(rounds, itertools.pairwise(dtypes), strict=True)
+        ]
+        return (replace(found[0], shards=self.shards, mirrored=self.mirrored), *found[1:])
+
+
+@dataclass(frozen=True)
+class BlockTiles:
+    """A round on a block, in the tiles of a plan."""
+
+    job: Job
+    plan: TilePlan
 
     @cached_property
     def dtype(self) -> str:
         """Dtype of complex values."""
-        return max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
+        return max(self.job.source, self.job.target, key=lambda name: np.dtype(name).kind == "c")
 
     @cached_property
     def dims(self) -> tuple[int, ...]:
         """Dimension of the block that each step transforms."""
-        return tuple(self.round.dim(step) for step in self.round.steps)
+        return tuple(self.job.round.dim(step) for step in self.job.round.steps)
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
         """The passes as rounds: a block's dimensions as axes, its tiles as blocks."""
-        lines = zip(self.dims, self.round.steps, self.plan.digits, strict=True)
+        lines = zip(self.dims, self.job.round.steps, self.plan.digits, strict=True)
         programs = [_program(*line) for line in lines]
         by_dim = dict(zip(self.dims, programs, strict=True))
         axes = []
-        for dim, n in enumerate(self.round.source.shape(self.block)):
+        for dim, n in enumerate(self.job.round.source.shape(self.job.block)):
             digits: tuple[Digit, ...] = (Digit(0, 1, n, n),)
             if (program := by_dim.get(dim)) is not None:
                 digits = tuple(step.source for step in program.steps[: len(program.factors)])
@@ -169,13 +638,13 @@ class BlockTiles:
 
     def written(self, number: int) -> str:
         """Return the dtype of what a pass writes."""
-        return self.target if number == len(self.plan.passes) - 1 else self.dtype
+        return self.job.target if number == len(self.plan.passes) - 1 else self.dtype
 
     def shape(self, number: int) -> tuple[int, ...]:
         """Return the shape of what a pass writes."""
         if number == len(self.plan.passes) - 1:
-            found = self.round.target.shape(self.block)
-            return found if self.window is None else self.window.shape
+            found = self.job.round.target.shape(self.job.block)
+            return found if self.job.window is None else self.job.window.shape
         one = self.plan.passes[number]
         return tuple(one.after[dim] for dim in one.order)
 
@@ -186,7 +655,7 @@ class BlockTiles:
         other half as well: that lies elsewhere, also where both are as many values.
         """
         one, digits = self.plan.passes[number], self.plan.digits
-        halves = ((self.round.steps[i].kind, j, len(digits[i]) - 1) for i, j in one.steps)
+        halves = ((self.job.round.steps[i].kind, j, len(digits[i]) - 1) for i, j in one.steps)
         return one.reorders or any(
             last > 0 and (kind, j) in (("c2r", 0), ("r2c", last)) for kind, j, last in halves
         )
@@ -241,8 +710,8 @@ class BlockTiles:
     @property
     def notation(self) -> str:
         """Passes in short, such as ``{Y1} {Y2, X}``; ``swap`` is one that only reorders."""
-        axes = len(self.round.source.axes)
-        letters = [axis_letter(step.axis, axes) for step in self.round.steps]
+        axes = len(self.job.round.source.axes)
+        letters = [axis_letter(step.axis, axes) for step in self.job.round.steps]
         return " ".join(self.plan.names(letters))
 
 
@@ -348,10 +817,10 @@ class _Tile:
     """
 
     def __init__(self, tiles: BlockTiles, number: int, inner: Round, tile: Block) -> None:
-        self.round, self.block, self.dims = tiles.round, tiles.block, tiles.dims
+        self.round, self.block, self.dims = tiles.job.round, tiles.job.block, tiles.dims
         self.digits, self.dtype, self.inner = tiles.plan.digits, tiles.dtype, inner
         self.one = tiles.plan.passes[number]
-        self.window = tiles.window if number == len(tiles.plan.passes) - 1 else None
+        self.window = tiles.job.window if number == len(tiles.plan.passes) - 1 else None
         axes, steps = inner.source.axes, self.round.steps
         #: Dimension of the tile at which each dimension of the block begins.
         self.firsts = list(itertools.accumulate((len(a.groups) for a in axes), initial=0))[:-1]
@@ -359,7 +828,9 @@ class _Tile:
         #: First element of the tile in the block, along each dimension of the tile.
         self.starts = [low for found in intervals for low, _ in found]
         #: Whether the block after the round is the real parts of a convolution.
-        self.real_parts = tiles.target != self.dtype and any(s.convolve is not None for s in steps)
+        self.real_parts = tiles.job.target != self.dtype and any(
+            s.convolve is not None for s in steps
+        )
         done = [(steps[i], j, len(self.digits[i]) - 1) for i, j in self.one.steps]
         self.begun = [step for step, j, _ in done if j == 0]
         self.ended = [s for s, j, last in done if j == (1 + (s.convolve is not None)) * last]

@@ -21,10 +21,12 @@ room.
 """
 
 import contextlib
+import functools
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -32,20 +34,17 @@ import numpy as np
 from dask_bigfft.decomposition.layout import ROW_BYTES, tile_bytes_of
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, task_threads, working_for
-from dask_bigfft.gpu.engine import Engine, Prepared
-from dask_bigfft.gpu.find import Leases, Need
-from dask_bigfft.gpu.jobs import Job, Part, readable
-from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.tile_work import BlockTiles
+from dask_bigfft.gpu.dispatch import Place, leases
+from dask_bigfft.gpu.engine import Engine, Part, readable
+from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import admitted
+from dask_bigfft.planner.tile_plan import COMPUTED
 from dask_bigfft.planner.work_sharing import gathering_threads
-
-__all__ = ["Interval", "share_block", "shared_dim"]
 
 #: Part of its forecast share of the remaining rows that a device takes at once.
 PORTION = 0.5
@@ -79,52 +78,43 @@ class Interval:
         self.low, self.high = 0, rows
         #: Rows on the device now, and rows that it has done.
         self.in_flight = self.device_rows = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def offers(self) -> bool:
         """Return whether there is a portion for a device."""
-        with self._changed:
+        with self._lock:
             return self._portion() is not None
 
     def take_tile(self) -> slice | None:
-        """Return the next CPU tile, as soon as there is one; None when all rows are done."""
-        with self._changed:
-            self._changed.wait_for(self._cpu_goes_on)
+        """Return the next CPU tile; None when no rows are left."""
+        with self._lock:
             low, self.low = self.low, min(self.low + self.tile, self.high)
             return slice(low, self.low) if low < self.low else None
 
     def take_portion(self) -> Part | None:
         """Return the next portion for the device; None from when there is nothing more for it."""
-        with self._changed:
+        with self._lock:
             found = self._portion()
             if found is None:
-                self._without_device()
+                self.speed = 0.0
             else:
                 self.high, self.in_flight = found.low, found.high - found.low
             return found
 
     def land(self) -> None:
         """Count the portion that is on the device as done."""
-        with self._changed:
-            self.device_rows += self.in_flight
-            self.in_flight = 0
-            self._changed.notify()
+        with self._lock:
+            self.device_rows, self.in_flight = self.device_rows + self.in_flight, 0
 
     def give_back(self) -> None:
         """Leave the portion on the device, and all other rows, to the CPU."""
-        with self._changed:
-            self.high += self.in_flight
-            self._without_device()
+        with self._lock:
+            self.high, self.in_flight, self.speed = self.high + self.in_flight, 0, 0.0
 
     def stop(self) -> None:
         """Drop the rows that are left."""
-        with self._changed:
-            self.high = self.low
-            self._without_device()
-
-    def _without_device(self) -> None:
-        self.speed, self.in_flight = 0.0, 0
-        self._changed.notify()
+        with self._lock:
+            self.high, self.in_flight, self.speed = self.low, 0, 0.0
 
     def _portion(self) -> Part | None:
         """Return the device's next portion, unless the CPU does all that is left in that time.
@@ -141,52 +131,35 @@ class Interval:
         rows = max(1, wanted // width) * width
         return Part(self.dim, self.high - rows, self.high, width)
 
-    def _cpu_goes_on(self) -> bool:
-        """Return whether the CPU takes a tile now, or is done.
-
-        It waits while rows may come back, or while the device finishes all rows within one tile.
-        """
-        left = self.high - self.low
-        if not left:
-            return not self.in_flight
-        if not self.in_flight or self._portion() is None:
-            return True
-        return min(self.tile, left) * self.speed <= left + self.in_flight
-
 
 class _SharedBlock:
-    """A round on a block, done by the thread of its task and by a device."""
+    """A round on a block, done by the thread of its task and by a device.
+
+    `lease` asks for the engine of a device that is free now.
+    """
 
     def __init__(
         self,
         job: Job,
         incoming: BlockView,
         filters: Mapping[int, Array],
-        leases: Leases,
         nbytes: int | None,
         interval: Interval,
-        need: Need,
+        lease: Callable[[], AbstractContextManager[Engine]],
     ) -> None:
-        self.job, self.incoming, self.filters, self.leases = job, incoming, filters, leases
-        self.nbytes, self.interval, self.need = nbytes, interval, need
+        self.job, self.incoming, self.filters, self.nbytes = job, incoming, filters, nbytes
+        self.interval, self.lease = interval, lease
         self.out = lend(job.round.target.shape(job.block), np.dtype(job.target))
         self.feeder: threading.Thread | None = None
         self.error: BaseException | None = None
 
     def run(self, library: FFTLibrary) -> Array:
         """Return the block after the round."""
-        job, interval = self.job, self.interval
+        job, interval, place = self.job, self.interval, (self.incoming, self.out)
+        cut = interval.dim, interval.tile
         with contextlib.ExitStack() as held:
             try:
-                executor = CPUExecutor(
-                    job.round,
-                    job.block,
-                    self.incoming,
-                    self.out,
-                    library,
-                    self.filters,
-                    cut=(interval.dim, interval.tile),
-                )
+                executor = CPUExecutor(job.round, job.block, *place, library, self.filters, cut=cut)
                 executor.run(self._tiles(held))
             finally:
                 interval.stop()
@@ -202,11 +175,17 @@ class _SharedBlock:
         return self.out
 
     def _tiles(self, held: contextlib.ExitStack) -> Iterator[slice]:
-        """Yield CPU tiles; before each one, ask for a lease while the task has none."""
+        """Yield CPU tiles; before each one, ask for a lease while the task has none.
+
+        When none is left, wait for the device, which may give rows back.
+        """
         while True:
             if self.feeder is None and self.interval.offers():
                 self._ask(held)
             tile = self.interval.take_tile()
+            if tile is None and self.feeder is not None:
+                self.feeder.join()
+                tile = self.interval.take_tile()
             if tile is None:
                 return
             yield tile
@@ -214,7 +193,7 @@ class _SharedBlock:
     def _ask(self, held: contextlib.ExitStack) -> None:
         """Start the feeder if a device is free now."""
         try:
-            engine = held.enter_context(self.leases.lease(self.need, 0.0))
+            engine = held.enter_context(self.lease())
         except TimeoutError:
             return
         except DeviceMemoryError:
@@ -230,16 +209,16 @@ class _SharedBlock:
         interval = self.interval
         with contextlib.nullcontext() if work is None else during(*work):
             try:
-                prepared = engine.prepared(self.job, self.nbytes)
-                if shared_dim(prepared.tiles) is None:
+                tiles, _ = engine.tiles(self.job, engine.within(self.nbytes))
+                if not tiles.plan.divides:
                     interval.give_back()
                     return
-                read = _part_reader(self.incoming, prepared, engine, interval.dim, self.out)
-                extent = prepared.tiles.plan.passes[0].tile[interval.dim]
+                read = _part_reader(self.incoming, tiles, engine, interval.dim, self.out)
+                extent = tiles.plan.passes[0].tile[interval.dim]
                 while (found := interval.take_portion()) is not None:
                     part = replace(found, width=min(found.width, extent))
                     source = read(slice(part.low, part.high))
-                    engine.run_part(prepared, part, source, self.out, self.filters)
+                    engine.run_part(tiles, part, source, self.out, self.filters, self.nbytes)
                     interval.land()
             except DeviceMemoryError:
                 emit("fallback", nbytes=self.out.nbytes * interval.in_flight // interval.rows)
@@ -249,14 +228,8 @@ class _SharedBlock:
                 interval.stop()
 
 
-def share_block(
-    job: Job,
-    incoming: BlockView,
-    library: FFTLibrary,
-    filters: Mapping[int, Array],
-    leases: Leases,
-    nbytes: int | None,
-    share: float,
+def shared_with_device(
+    job: Job, incoming: BlockView, library: FFTLibrary, filters: Mapping[int, Array], place: Place
 ) -> Array | None:
     """Return a block after a round that the CPU and a device share.
 
@@ -272,29 +245,33 @@ def share_block(
         Makes the CPU's FFTs.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
-    leases : Leases
-        The devices.
-    nbytes : int or None
-        Bytes of a device that may be used.
-    share : float
-        The devices' share of the whole round by the forecast, between 0 and 1.
+    place : Place
+        Where rounds are done.
 
     Raises
     ------
     DeviceError
         If a device fails.
     """
-    round_, before, limits = job.round, incoming.shape, leases.engines[0].limits
+    found = leases()
+    if found is None or not math.prod(incoming.shape):
+        return None
+    if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
+        return None
+    job, nbytes, share = replace(job, settings=place.settings), place.nbytes, place.share
+    round_, before, limits = job.round, incoming.shape, found.engines[0].limits
     after = math.prod(round_.target.shape(job.block)) * np.dtype(job.target).itemsize
     most = max(after, math.prod(before) * incoming.dtype.itemsize)
-    dim = _free_dim(before, {round_.dim(step) for step in round_.steps})
+    fixed = {round_.dim(step) for step in round_.steps}
+    dim = next((dim for dim, n in enumerate(before) if dim not in fixed and n > 1), None)
     if most < 2 * limits.least or dim is None or not incoming.divides(dim):
         return None
     try:
-        tiles = leases.engines[0].prepared(job, nbytes).tiles
+        engine = found.engines[0]
+        tiles, _ = engine.tiles(job, engine.within(nbytes))
     except DeviceMemoryError:
         return None
-    if shared_dim(tiles) is None:
+    if not tiles.plan.divides:
         return None
     rows, width = before[dim], tiles.plan.passes[0].tile[dim]
     row_nbytes, outside = -(-most // rows), math.prod(before[:dim])
@@ -303,62 +280,40 @@ def share_block(
     least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
-    need = Need(tiles.plan.buffers, tiles.plan.buffer_nbytes, admitted(most))
+    need, admits = tiles.plan.buffers * tiles.plan.buffer_nbytes, admitted(most)
     # Of the round, to rows of one task beside one lease.
     tasks = min(task_threads(), round_.source.blocks)
-    leased = min(tasks, need.tasks * len(leases.engines))
+    leased = min(tasks, admits * len(found.engines))
     speed = share / max(1 - share, 1e-9) * tasks / leased
     interval = Interval(dim, rows, tile, width, least, speed)
-    return _SharedBlock(job, incoming, filters, leases, nbytes, interval, need).run(library)
+    lease = functools.partial(found.lease, need, admits, 0.0)
+    return _SharedBlock(job, incoming, filters, nbytes, interval, lease).run(library)
 
 
 def _part_reader(
-    incoming: BlockView, prepared: Prepared, engine: Engine, dim: int, out: Array
+    incoming: BlockView, tiles: BlockTiles, engine: Engine, dim: int, out: Array
 ) -> Callable[[slice], Array | Composite]:
     """Return what makes a part of a block ready for a device, which reads it from its result.
 
     That is the block itself or shards of other blocks, if the device can read these, else memory
     into which some threads gather the part.
     """
-    came, dtype = incoming.array, np.dtype(prepared.tiles.source)
-    if came is None or not came.flags.c_contiguous:
-        boxes = incoming.boxes(False)
-        found = None if boxes is None else readable(prepared.tiles, boxes.around, engine.limits)
-        if found is not None:
-            return lambda _: found
-    fill: Callable[[slice], None] | None = None
-    if came is None:
-        same = out.shape == incoming.shape and out.dtype == incoming.dtype
-        came = out if same else lend(incoming.shape, incoming.dtype)
-        fill = incoming.filling(dim, came)
-    block, read = came, came if came.dtype == dtype else lend(came.shape, dtype)
-    ahead, threads = (slice(None),) * dim, gathering_threads(task_threads())
-
-    def bring(part: slice) -> None:
-        if fill is not None:
-            fill(part)
-        if read is not block:
-            read[(*ahead, part)] = block[(*ahead, part)]
+    whole, dtype = incoming.array, np.dtype(tiles.job.source)
+    if whole is not None and whole.flags.c_contiguous and whole.dtype == dtype:
+        return lambda _: whole
+    boxes = incoming.boxes(False) if whole is None or not whole.flags.c_contiguous else None
+    shards = None if boxes is None else readable(tiles, boxes.around, engine.limits)
+    if shards is not None:
+        return lambda _: shards
+    same = out.shape == incoming.shape and out.dtype == dtype
+    read = out if same else lend(incoming.shape, dtype)
+    fill, threads = incoming.filling(dim, read), gathering_threads(task_threads())
 
     def gathered(part: slice) -> Array:
-        if fill is None and read is block:
-            return block
         width = -(-(part.stop - part.start) // threads)
         lows = range(part.start, part.stop, width)
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda low: bring(slice(low, min(low + width, part.stop))), lows))
+            list(pool.map(lambda low: fill(slice(low, min(low + width, part.stop))), lows))
         return read
 
     return gathered
-
-
-def shared_dim(tiles: BlockTiles) -> int | None:
-    """Return the dimension along which a block can be shared; None where parts need each other."""
-    return (
-        _free_dim(tiles.round.source.shape(tiles.block), tiles.dims) if tiles.plan.divides else None
-    )
-
-
-def _free_dim(shape: tuple[int, ...], fixed: Collection[int]) -> int | None:
-    """Return the outermost dimension that is not transformed."""
-    return next((dim for dim, n in enumerate(shape) if dim not in fixed and n > 1), None)

@@ -6,8 +6,8 @@
         carriers (by where the graph becomes tasks; names of tasks, groups of blocks that
                   exchange anything, what p2p needs)
     tasks (a plan where it is executed, and what its tasks run)
+        in_place (memory that rounds overwrite, and one array after the last round)
         inside (blocks written back), disk (scratch files, and how long these stay)
         paused (a watch on workers that run tasks)
-    results (one array after the last round)
     dask_private (every name of dask's that is not public)
 """

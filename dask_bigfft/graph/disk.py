@@ -10,16 +10,18 @@ Where the plan says so, the first round reads rows of the stored array instead o
 and the chunks of the result are parts of the last round's blocks, without a file between them.
 
 What is recorded as written is not done again: not by a worker that repeats what another one had
-done, and not by a run that goes on where a killed one stopped. `holding` knows how long files stay.
+done, and not by a run that goes on where a killed one stopped. Files stay as long as a cluster
+needs the key of the task that opened their folder (`hold`).
 
 Imports `exchange`, `memory`, `events` and this room; looks a distributed worker up if there is one.
 """
 
 import asyncio
+import functools
 import multiprocessing
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +32,7 @@ from dask_bigfft.events import current_worker, during, emit
 from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
 from dask_bigfft.exchange.packing import packed, shard_sizes
-from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
+from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, ShardFile, open_scratch
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block, taken_through
@@ -136,17 +138,15 @@ class DiskRun(Run):
         Where the files are.
     part : str
         Beginning of the folders' names.
-    arena_most : int or None
+    most : int or None
         Bytes that the arena may keep meanwhile.
     key : str
         Of the task that opened the folder: a cluster needs the files as long as it needs that.
     """
 
-    def __init__(
-        self, run: Run, scratch: Scratch, part: str, arena_most: int | None, key: str
-    ) -> None:
+    def __init__(self, run: Run, scratch: Scratch, part: str, most: int | None, key: str) -> None:
         super().__init__(run.plan, run.token)
-        self.scratch, self.part, self.arena_most, self.key = scratch, part, arena_most, key
+        self.scratch, self.part, self.arena_most, self.key = scratch, part, most, key
         self._groups: dict[int, Groups] = {}
         self._sizes: dict[tuple[int, Block], npt.NDArray[np.int64]] = {}
 
@@ -183,10 +183,26 @@ class DiskRun(Run):
         """Whether blocks are put together as shards arrive; a filter's are gathered."""
         return isinstance(self.plan, Plan) and self.plan.assembles
 
-    def block_of(self, number: int, target: Block) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and dtype of a target block of an exchange."""
+    def file(self, number: int, target: Block) -> tuple[ShardFile, npt.NDArray[np.int64]]:
+        """File of a target block of an exchange, and where the shards of all sources begin."""
+        begins = places(self.sizes(number, target) * self.exchange(number).shard_dtype.itemsize)
+        return ShardFile(self.folder(number), number, target, int(begins[-1])), begins
+
+    def parts(self, number: int, target: Block, written: Written | None) -> list[Part]:
+        """Shards of a target block's file, in order."""
+        exchange, (_, begins) = self.exchange(number), self.file(number, target)
+        nbytes, found = self.sizes(number, target) * exchange.shard_dtype.itemsize, []
+        for place in np.flatnonzero(nbytes).tolist():
+            source = tuple(int(i) for i in np.unravel_index(place, exchange.source.grid))
+            crc = 0 if written is None else written.checksum(source, target)
+            found.append(Part(source, int(begins[place]), int(nbytes[place]), crc))
+        return found
+
+    def view(self, number: int, target: Block, shards: dict[Block, Array]) -> BlockView:
+        """View of a block that is gathered from packed shards."""
         exchange = self.exchange(number)
-        return exchange.target.shape(target), np.dtype(exchange.dtype)
+        shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
+        return view_of(self.map(number), target, shape, dtype, shards.__getitem__, packed=True)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block would return, if its work is recorded as done, else None.
@@ -235,6 +251,22 @@ def start_filter(parent: DiskRun, run: Run, part: str) -> DiskRun:
     return DiskRun(run, parent.scratch, part, parent.arena_most, parent.key)
 
 
+def once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a task that hands on the block that a function makes, unless that is recorded as done.
+
+    It then returns what it returned before: the receipt of the block's shards, or None.
+    """
+
+    @functools.wraps(make)
+    def task(run: DiskRun, number: int, block: Block, *inputs: Any) -> Any:
+        done = run.done(number, block)
+        if done is not None:
+            return done[0]
+        return run.deliver(number, block, make(run, number, block, *inputs))
+
+    return reported(task)
+
+
 def write_source(run: DiskRun, block: Block, values: Any) -> Any:
     """Write the shards of a block that comes in; return the receipt."""
     done = run.done(-1, block)
@@ -256,78 +288,42 @@ def recall(run: DiskRun, number: int, block: Block) -> Any:
     return done[0]
 
 
-@reported
+@once
 def run_block_of_file(
     run: DiskRun,
     number: int,
     block: Block,
-    filter_axes: tuple[int, ...],
-    written: Any,
+    axes: tuple[int, ...],
+    written: Written,
     *spectra: Array,
-) -> Any:
-    """Return a block, or its receipt, read from its file and taken through the round.
+) -> Array:
+    """Return a block read from its file and taken through the round.
 
-    Parameters
-    ----------
-    run : DiskRun
-        The plan.
-    number : int
-        Exchange, from 0.
-    block : tuple of int
-        Which block.
-    filter_axes : tuple of int
-        Axes whose filters the `spectra` are.
-    written : Written
-        Handle of the block's group.
+    `written` is the handle of the block's group, and `axes` are those whose filters the `spectra`
+    are.
     """
-    done = run.done(number, block)
-    if done is not None:
-        return done[0]
-    filters = dict(zip(filter_axes, spectra, strict=True))
-
-    def gathering() -> BlockView:
-        return _read(run, number, block, written)
-
-    values = taken_through(run, number, block, gathering, filters)
-    return run.deliver(number, block, values)
+    filters = dict(zip(axes, spectra, strict=True))
+    return taken_through(run, number, block, lambda: _read(run, number, block, written), filters)
 
 
-@reported
+@once
 def run_block_of_rows(
-    run: DiskRun,
-    number: int,
-    block: Block,
-    filter_axes: tuple[int, ...],
-    stored: Any,
-    *spectra: Array,
-) -> Any:
-    """Return a block, or its receipt, read from a stored array and taken through the first round.
+    run: DiskRun, number: int, block: Block, axes: tuple[int, ...], stored: Any, *spectra: Array
+) -> Array:
+    """Return a block read from a stored array and taken through the first round.
 
     `stored` is the array: has `fill`, see `ScratchPlace`.
     """
-    done = run.done(number, block)
-    if done is not None:
-        return done[0]
-    filters = dict(zip(filter_axes, spectra, strict=True))
-    values = run.finish(number, block, lambda: _read_rows(run, block, stored), filters)
-    return run.deliver(number, block, values)
+    filters = dict(zip(axes, spectra, strict=True))
+    return run.finish(number, block, lambda: _read_rows(run, block, stored), filters)
 
 
-@reported
+@once
 def run_block_here(
-    run: DiskRun,
-    number: int,
-    block: Block,
-    filter_axes: tuple[int, ...],
-    sources: Any,
-    *inputs: Any,
+    run: DiskRun, number: int, block: Block, axes: tuple[int, ...], sources: Any, *inputs: Any
 ) -> Any:
-    """Return a block, or its receipt, made from blocks in memory."""
-    done = run.done(number, block)
-    if done is not None:
-        return done[0]
-    values = run_block(run, number, block, filter_axes, sources, None, *inputs)
-    return run.deliver(number, block, values)
+    """Return a block made from blocks in memory."""
+    return run_block(run, number, block, axes, sources, None, *inputs)
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -370,11 +366,10 @@ def _write_shard(
     run: DiskRun, number: int, place: int, target: Block, shard: Array, nbytes: int
 ) -> tuple[Block, int]:
     """Write a shard, of the source block at a place in the grid; return its target and checksum."""
-    itemsize = run.exchange(number).shard_dtype.itemsize
-    begins = places(run.sizes(number, target) * itemsize)
-    total, begin, end = (int(begins[i]) for i in (-1, place, place + 1))
+    whole, begins = run.file(number, target)
+    begin, end = int(begins[place]), int(begins[place + 1])
     data = shard.reshape(-1).view(np.uint8)[: end - begin]
-    return target, run.scratch.write(run.folder(number), number, target, total, begin, data, nbytes)
+    return target, run.scratch.write(whole, begin, data, nbytes)
 
 
 def _parts(nbytes: list[int]) -> list[int]:
@@ -394,47 +389,38 @@ def _parts(nbytes: list[int]) -> list[int]:
 
 def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockView:
     """A block's shards, read from its file in one go."""
-    begins, total = _begins(run, number, target)
-    parts = [
-        Part(source, begin, nbytes, written.checksum(source, target))
-        for source, (begin, nbytes) in begins.items()
-    ]
-    dtype = run.exchange(number).shard_dtype
-    read = partial(run.scratch.read, run.folder(number), number, target, total, parts)
+    (whole, _), parts = run.file(number, target), run.parts(number, target, written)
+    exchange = run.exchange(number)
     if not run.assembles:
-        packed = lend((total,), np.uint8)
-        read(lambda begin, end: packed[begin:end])
-        return _gathering(run, number, target, _shards(parts, packed, 0, dtype))
-    shape, into = run.block_of(number, target)
-    arriving = Arriving(run.map(number), target, shape, into, dtype)
+        packed = lend((whole.nbytes,), np.uint8)
+        run.scratch.read(whole, parts, lambda begin, end: packed[begin:end])
+        return run.view(number, target, _shards(parts, packed, 0, exchange.shard_dtype))
+    shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
+    arriving = Arriving(run.map(number), target, shape, dtype, exchange.shard_dtype)
 
     def take(some: Sequence[Part], out: Array) -> None:
-        arriving.take(_shards(some, out, some[0].begin, dtype))
+        arriving.take(_shards(some, out, some[0].begin, exchange.shard_dtype))
 
-    read(lambda begin, end: lend((end - begin,), np.uint8), take)
+    run.scratch.read(whole, parts, lambda begin, end: lend((end - begin,), np.uint8), take)
     return _there(run, number, target, arriving.values)
 
 
 def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
     """A block's shards, read as rows of the stored array."""
-    started = time.perf_counter()
-    shape, dtype = run.block_of(0, target)
+    started, exchange = time.perf_counter(), run.exchange(0)
     if run.assembles:
+        shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
         values = fresh_block(run.map(0), target, shape, dtype)
-        view = _there(run, 0, target, values)
-        regions = block_regions(run.map(0), target, values)
+        view, regions = _there(run, 0, target, values), block_regions(run.map(0), target, values)
     else:
-        begins, total = _begins(run, 0, target)
-        parts = [Part(source, *place, 0) for source, place in begins.items()]
-        packed = lend((total,), np.uint8)
-        shards = _shards(parts, packed, 0, run.exchange(0).shard_dtype)
-        view = _gathering(run, 0, target, shards)
-        regions = shard_regions(run.map(0), target, shards)
+        packed = lend((run.file(0, target)[0].nbytes,), np.uint8)
+        shards = _shards(run.parts(0, target, None), packed, 0, exchange.shard_dtype)
+        view, regions = run.view(0, target, shards), shard_regions(run.map(0), target, shards)
     with Underway[object]() as calls:
         for region, place in regions:
             calls.start(place.nbytes if stored.anywhere else 0, partial(stored.fill, region, place))
         calls.results()
-    nbytes = int(run.sizes(0, target).sum()) * run.exchange(0).shard_dtype.itemsize
+    nbytes = int(run.sizes(0, target).sum()) * exchange.shard_dtype.itemsize
     emit("source_read", nbytes=nbytes, seconds=time.perf_counter() - started)
     return view
 
@@ -448,25 +434,9 @@ def _there(run: DiskRun, number: int, block: Block, values: Array) -> BlockView:
     return BlockView.of(values, target=values if same else None)
 
 
-def _begins(run: DiskRun, number: int, target: Block) -> tuple[dict[Block, tuple[int, int]], int]:
-    """Where the shard of each source block begins in a target's file, its bytes, and all bytes."""
-    exchange, sizes = run.exchange(number), run.sizes(number, target)
-    itemsize = exchange.shard_dtype.itemsize
-    ends, begins = places(sizes * itemsize), {}
-    for place in np.flatnonzero(sizes).tolist():
-        source = tuple(int(i) for i in np.unravel_index(place, exchange.source.grid))
-        begins[source] = int(ends[place]), int(sizes[place]) * itemsize
-    return begins, int(ends[-1])
-
-
 def _shards(
     parts: Sequence[Part], memory: Array, first: int, dtype: np.dtype[Any]
 ) -> dict[Block, Array]:
     """Shards in memory for bytes of their file from `first` on."""
     begins = {part.source: (part.begin - first, part.nbytes) for part in parts}
     return {b: memory[at : at + nbytes].view(dtype) for b, (at, nbytes) in begins.items()}
-
-
-def _gathering(run: DiskRun, number: int, target: Block, shards: dict[Block, Array]) -> BlockView:
-    shape, dtype = run.block_of(number, target)
-    return view_of(run.map(number), target, shape, dtype, shards.__getitem__, packed=True)

@@ -1,10 +1,21 @@
-"""Common memory: one array in which the blocks that an exchange connects lie together.
+"""Memory that rounds overwrite, and what becomes of a result.
 
-The round before the exchange writes its blocks there, the round after it finds its own there, and
-may leave its result in their place. Each block's place is given out once, and each block is worked
-on once: a task that runs a second time finds ordinary memory, what was made, or an error.
+*Common memory* is one array in which the blocks that an exchange connects lie together. The round
+before the exchange writes its blocks there, the round after it finds its own there, and may leave
+its result in their place. Each block's place is given out once, and each block is worked on once:
+a task that runs a second time finds ordinary memory, what was made, or an error.
 
-Imports `decomposition`, `memory`, `kernels` and `errors`.
+A block on which a round failed that worked in its memory, as `overwrite_x` permits, is neither what
+it was nor what it was to become, and a scheduler may do the task once more (``compute(retries=1)``)
+on another worker, which it sends the block to. So the block itself tells: it is filled with a NaN
+that nothing computes.
+
+`assembled` is what `compute()` does after the last round. Dask copies blocks one after the other
+into fresh memory. Blocks that lie end to end in common memory are an array already; others are
+copied by several threads into memory of the arena. Either way the array's memory goes back to the
+arena when it dies, for the next transform.
+
+Imports `decomposition`, `memory`, `kernels`, `events`, `errors` and this room.
 """
 
 import contextlib
@@ -163,8 +174,11 @@ def same_memory(values: Any, view: Array) -> bool:
     return all(a == b for n, a, b in steps if n > 1)
 
 
-#: By plan and exchange, the memory in which blocks before the exchange have been worked on.
-_spent: dict[tuple[str, int], list[weakref.ref[Array]]] = {}
+#: Generation of the memory that a plan's result lies in, and of that which the caller has got.
+RESULT, GIVEN = 1 << 30, 1 << 31
+
+#: Memory that rounds have worked on in place, by its address: itself, the plan, its generation.
+_memories: dict[int, tuple[weakref.ref[Array], str, int]] = {}
 _books = threading.Lock()
 
 
@@ -175,14 +189,25 @@ def _root(values: Any) -> Any:
     return values
 
 
-def spend(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
-    """Note that blocks before an exchange of a plan are no longer what they were."""
-    fresh = {id(root): root for root in map(_root, blocks.values())}
+def _generation(token: str, root: Any) -> int:
+    """The generation of memory that a plan has worked on; 0 if it has not."""
+    ref, plan, found = _memories.get(id(root), (lambda: None, "", 0))
+    return found if ref() is root and plan == token else 0
+
+
+def advance(token: str, generation: int, blocks: Iterable[Any]) -> None:
+    """Note that a plan has brought the memory of blocks to a generation.
+
+    It is the number of the exchange after which they are worked on, from 1, or `RESULT`.
+    """
+    roots = {id(root): root for root in map(_root, blocks)}
     with _books:
-        for key in [key for key, refs in _spent.items() if all(ref() is None for ref in refs)]:
-            del _spent[key]
-        kept = [ref for ref in _spent.get((token, exchange), ()) if ref() is not None]
-        _spent[token, exchange] = [*kept, *map(weakref.ref, fresh.values())]
+        fresh = [key for key, root in roots.items() if _generation(token, root) != generation]
+        if fresh:
+            for key in [key for key, (ref, *_) in _memories.items() if ref() is None]:
+                del _memories[key]
+        for key in fresh:
+            _memories[key] = weakref.ref(roots[key]), token, generation
 
 
 def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
@@ -194,33 +219,13 @@ def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None
         If there are such blocks.
     """
     with _books:
-        spent = [ref() for ref in _spent.get((token, exchange), ())]
-    roots = {id(_root(values)) for values in blocks.values()}
-    if any(id(root) in roots for root in spent if root is not None):
+        spent = any(_generation(token, _root(block)) > exchange for block in blocks.values())
+    if spent:
         raise CarrierError(
             f"blocks before exchange {exchange + 1} were kept from another computation, which has "
             "worked on in their memory: do not keep results of single tasks, or set "
             "bigfft.exchange.in-place to false"
         )
-
-
-#: By plan, the memory in which blocks of its result lie.
-_results: dict[str, dict[int, weakref.ref[Array]]] = {}
-
-
-def note_result(token: str, block: Array) -> None:
-    """Note that a block of a plan's result lies in common memory, taken for this computation."""
-    root = _root(block)
-    with _books:
-        held = _results.setdefault(token, {})
-        if id(root) in held and held[id(root)]() is root:
-            return
-        for plan in [*_results]:
-            alive = {key: ref for key, ref in _results[plan].items() if ref() is not None}
-            _results[plan] = alive
-            if not alive and plan != token:
-                del _results[plan]
-        _results[token][id(root)] = weakref.ref(root)
 
 
 def whole_result(
@@ -242,9 +247,7 @@ def whole_result(
         Of the result.
     """
     root: Array = _root(blocks[0])
-    with _books:
-        ref = _results.get(token, {}).get(id(root))
-    if ref is None or ref() is not root or not math.prod(shape):
+    if _generation(token, root) != RESULT or not math.prod(shape):
         return None
     itemsize, steps = blocks[0].itemsize, [blocks[0].itemsize]
     for n in reversed(shape[1:]):
@@ -261,8 +264,7 @@ def whole_result(
             return None
     first = (start - root.ctypes.data) // itemsize
     whole: Array = root.reshape(-1)[first : first + math.prod(shape)].reshape(shape)
-    with _books:
-        _results[token].pop(id(root), None)
+    advance(token, GIVEN, (root,))
     return whole
 
 

@@ -34,20 +34,20 @@ from dask_bigfft.gpu.dispatch import (
     Place,
     getting_ready,
     job_of,
+    missing,
     moved_on_device,
     on_device,
-    shared_with_device,
 )
-from dask_bigfft.gpu.find import missing
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
+from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph.in_place import (
+    RESULT,
     Common,
+    advance,
     lying,
-    note_result,
     refuse_spent,
     refuse_spoiled,
     same_memory,
-    spend,
     spoiling,
 )
 from dask_bigfft.graph.paused import watch_worker_of_task
@@ -467,7 +467,7 @@ def barrier_in_common(
         refuse_spent(run.token, number, found.blocks)
     if common.enter(number, holds):
         found.common = common
-        spend(run.token, number, found.blocks)
+        advance(run.token, number + 1, found.blocks.values())
     return found
 
 
@@ -636,12 +636,12 @@ def _where_it_lies(
     values = lying(common.array, joint.layout, exchange.target, block)
     if number == len(run.plan.rounds):
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
-        note_result(run.token, values)
+        advance(run.token, RESULT, (values,))
         return values
     after, flat = run.joints.inside[number], None
     if after is not None and isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
         flat = lying(common.array, after, run.plan.result, block)
-        note_result(run.token, flat)
+        advance(run.token, RESULT, (flat,))
 
     def work() -> Array:
         here = None if after is None else values

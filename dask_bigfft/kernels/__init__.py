@@ -3,7 +3,7 @@
 ::
 
     a block comes    views (of memory, of shards where they are) -> composite (for GPUs)
-    a round          loop (over tiles of a block); twiddle (factors, also of cosine transforms)
+    a round          loop (over tiles of a block); twiddle (exact phases and factors)
     checked          checks (sums before and after, and checksums of bytes)
     libraries        libraries (a class each, and which is the fastest here)
     copies           copies (tables of strided copies, and the loops that do them)

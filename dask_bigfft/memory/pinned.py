@@ -206,14 +206,6 @@ class Pinner:
         if hold is not None:
             self.release(hold)
 
-    def forsake(self) -> None:
-        """Let all arrays of others go, as if they had been seen for the first time."""
-        with self._lock:
-            self._watched.clear()
-            held = [hold for hold in self._ranges.values() if hold.adopted]
-        for hold in held:
-            self.release(hold)
-
     def covers(self, address: int, nbytes: int) -> bool:
         """Whether all of these bytes lie in one pinned range."""
         with self._lock:

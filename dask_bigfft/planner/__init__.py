@@ -4,9 +4,10 @@
 
     plan_data        what a plan says, what is asked (Request), where it runs (Machine), its
                      exchanges, and which blocks lie together in memory (Joints)
-    plan             Plan (for users), plans of filters and shifts, phases (of a report)
+    plan             Plan (for users), plans of filters and shifts, phases (of a report); tiny
+                     blocks that are merged first
     search           search -> candidates (digits and steps of an axis) -> layouts (blocks),
-                     rows (of stored arrays); merging (tiny blocks)
+                     rows (of stored arrays)
     cost             cost (memory, tasks), seconds (the cost model) <- profile (prices; JSON)
     GPUs             passes (the search) -> tile_plan (tiles of a round, settings by hand)
                      work_sharing (parts of CPU threads and GPUs)

@@ -202,7 +202,7 @@ def _with_reason(plan: Plan, text: str) -> Plan:
 
 def _small(plan: Plan, least: int) -> str:
     found, wanted = human_bytes(plan.piece_nbytes), human_bytes(least)
-    return f"pieces of {found} are smaller than bigfft.scratch.piece-size, {wanted}"
+    return f"pieces of {found} are smaller than bigfft.scratch.min-write, {wanted}"
 
 
 def _why_no_larger(best: Plan, too_large: list[Plan]) -> str:

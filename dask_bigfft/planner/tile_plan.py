@@ -391,11 +391,6 @@ class TilePlan:
         return max(one.buffer_nbytes for one in self.passes)
 
     @property
-    def narrowest(self) -> int:
-        """Elements of the shortest run that a tile takes in host memory."""
-        return min(min(one.reads[1], one.writes[1]) for one in self.passes)
-
-    @property
     def divides(self) -> bool:
         """Whether tiles need nothing of each other: one pass, written as it was read."""
         split = any(len(digits) > 1 for digits in self.digits)

@@ -28,7 +28,7 @@ from dask_bigfft.decomposition.factors import factorize, parse_factors
 from dask_bigfft.decomposition.layout import VARIANTS, scaled
 from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.errors import ArgumentTypeError, MemoryLimitError, PlanError, parse_flag, refuse
-from dask_bigfft.gpu.find import count, known_nbytes, missing
+from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
 from dask_bigfft.graph.inside import inside_blocks, plan_within
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.plan import Plan, merged_request, roomy_request, with_merging
@@ -638,7 +638,7 @@ def make_plan(
         device=device,
         device_nbytes=nbytes,
         stored=stored,
-        piece_nbytes=config.get("bigfft.scratch.piece-size"),
+        piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
     memory_limit = parse_memory_limit(extras.get("memory_limit"))
     machine = current_machine(memory_limit)

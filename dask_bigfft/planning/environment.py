@@ -30,7 +30,7 @@ import numpy as np
 from dask_bigfft import config, files
 from dask_bigfft.errors import FallbackWarning, PlanError, refuse
 from dask_bigfft.events import task_threads
-from dask_bigfft.gpu.find import METRIC, software
+from dask_bigfft.gpu.dispatch import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.libraries import best_of, fastest_library, get_library, usable
 from dask_bigfft.memory_settings import (

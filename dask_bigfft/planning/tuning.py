@@ -24,7 +24,7 @@ import numpy as np
 
 from dask_bigfft import config, files
 from dask_bigfft.errors import PlanError
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.planner.explain import human_seconds
@@ -273,11 +273,11 @@ def _goes_by_ring(plan: Plan, timer: Timer) -> bool:
 
     If anything has in this process, one more run tells whether that was by this plan.
     """
-    before = find.staged()
+    before = dispatch.staged()
     if not before:
         return False
     timer(plan)
-    return find.staged() > before
+    return dispatch.staged() > before
 
 
 def _again(timer: Timer) -> Timer:

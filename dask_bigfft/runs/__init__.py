@@ -2,42 +2,26 @@
 
 ::
 
-    asked (what to do, its plan, and where it may write) -> job
-        resumable (a run: has the source changed? the result's chunks; what a finished result says)
+    request (what to do, its plan, and where it may write) -> resumable (a run, with or without a
+    scratch folder; what a source and a finished result say)
         run_json (its record; files that are not what they were, and what is done again for them)
 
 Imports `front`, `storage`, `graph` and what lies below.
 """
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.planning.arguments import Extras
-from dask_bigfft.runs.asked import Asked, Done, planned_input
-from dask_bigfft.runs.job import execute, store_now
-from dask_bigfft.runs.resumable import Store
+from dask_bigfft.runs.request import Done, Request, planned_input
+from dask_bigfft.runs.resumable import Store, execute
 from dask_bigfft.runs.run_json import has_begun
-from dask_bigfft.transforms.spec import parse_name
 
-__all__ = ["Asked", "Done", "Store", "execute", "has_begun", "named_axes", "planned_input", "run"]
+__all__ = ["Done", "Request", "Store", "execute", "has_begun", "planned_input", "run"]
 
 AnyPath = str | os.PathLike[str]
-
-
-def named_axes(
-    kind: str, s: tuple[int, ...] | None, axes: tuple[int, ...] | None
-) -> tuple[int, ...] | None:
-    """Return the axes of a transform of several: the last two, or one for each length, or all."""
-    if axes is None and kind.endswith("2"):
-        return -2, -1
-    if axes is None and s is not None:
-        if not isinstance(s, Sequence):
-            refuse("s", s, "a sequence of integers", kind=ArgumentTypeError)
-        return tuple(range(-len(s), 0))
-    return axes
 
 
 def run(
@@ -145,32 +129,24 @@ def run(
     """
     for name, path in {"source": source, "destination": destination}.items():
         if not isinstance(path, str | os.PathLike):
-            refuse(
-                name,
-                type(path).__name__,
-                "the path of a stored array; dask arrays are "
-                "transformed by dask_bigfft.fft, and stored by to_zarr",
-                kind=ArgumentTypeError,
-            )
+            need = "the path of a stored array; dask arrays are transformed by dask_bigfft.fft, and"
+            need += " stored by to_zarr"
+            refuse(name, type(path).__name__, need, kind=ArgumentTypeError)
     if not isinstance(scratch, str | os.PathLike | None):
         refuse("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
     if not isinstance(component, str | None):
         refuse("component", component, "the name of an array", kind=ArgumentTypeError)
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
-    one = not parse_name(kind).endswith(("2", "n"))
-    where: Mapping[str, Any] = (
-        {"n": n, "axis": axis} if one else {"s": s, "axes": named_axes(kind, s, axes)}
-    )
-    for name, value in {"n": n, "axis": axis, "s": s, "axes": axes}.items():
-        if name not in where and value is not None:
-            where = {**where, name: value}  # refused by name where the plan is made
-    asked = Asked(
+    request = Request(
         Path(source),
         Path(destination),
         kind,
         component,
-        where,
+        n,
+        s,
+        axis,
+        axes,
         norm,
         dict(extras),
         block_size,
@@ -179,8 +155,7 @@ def run(
         missing,
     )
     return execute(
-        asked,
-        store_now,
+        request,
         scratch=None if scratch is None else Path(scratch),
         resume=resume,
         overwrite=overwrite,

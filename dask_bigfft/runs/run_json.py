@@ -1,4 +1,4 @@
-"""The record of a run that can be resumed, `run.json`: its plan, its source, and who computes it.
+"""The record of a run that can be resumed, `run.json`, and what is done again for lost files.
 
 The scratch folder of such a run::
 
@@ -8,17 +8,16 @@ The scratch folder of such a run::
     <scratch>/result/..     records of stored blocks
     <scratch>/life-../..    records that are being written
 
-Imports `gpu`, `errors`, `exchange`, `files` and `planner`.
+Imports `errors`, `exchange`, `files`, `storage` and `planner`.
 """
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,49 +25,35 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.errors import DamagedShardError, refuse
-from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK, sync_folders
+from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
 from dask_bigfft.exchange.scratch import (
     DIGEST,
     RESULT,
     Scratch,
     Stored,
     digest_of,
-    failed,
+    put_record,
     recorded_blocks,
-    signed,
 )
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.gpu.dispatch import takes
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs import run_json
 from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, plain_chunks
 from dask_bigfft.storage.targets import Target
+
+Block = tuple[int, ...]
 
 RECORD = "run.json"
 
 #: Version of what `RECORD` holds.
-FORMAT = 3
+FORMAT = 4
 
 #: Names of the folders that a run puts into its scratch folder.
 _OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f-]+")
 
 #: Packages whose versions decide about the last bit of a result.
 PACKAGES = ("numpy", "scipy", "numba")
-
-
-def on_devices(plan: Plan) -> bool:
-    """Whether devices would do a round of a plan, where there are some."""
-    for number, round_ in enumerate(plan.rounds):
-        before, after = plan.dtypes[2 * number : 2 * number + 2]
-        sizes = (
-            round_.source.largest * np.dtype(before).itemsize,
-            round_.target.largest * np.dtype(after).itemsize,
-        )
-        if takes(plan.device, max(sizes), before, after):
-            return True
-    return False
 
 
 def versions(kernel: str) -> dict[str, str]:
@@ -92,42 +77,23 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
     """
     allowed = "an empty folder, or the scratch folder of a run"
     try:
-        text = (scratch / RECORD).read_bytes()
+        found = json.loads((scratch / RECORD).read_bytes())
+        if found["format"] != FORMAT:
+            raise ValueError(f"it is of format {found['format']}, not {FORMAT}")
+        if found[DIGEST] != digest_of(found):
+            raise ValueError("it is not what its run has written; delete the folder to start over")
+        Plan.from_json(found["plan"])
+        return dict(found)
     except FileNotFoundError:
-        found_there = scratch.iterdir() if scratch.is_dir() else ()
-        others = [p.name for p in found_there if p.name != LOCK and not _is_fresh(p)]
+        there = scratch.iterdir() if scratch.is_dir() else ()
+        others = [p.name for p in there if p.name != LOCK and not p.name.startswith(f"{RECORD}.")]
         if others:
             refuse("scratch", str(scratch), f"{allowed}; this one holds {others[0]}")
         return None
     except OSError as error:
         refuse("scratch", str(scratch), f"{allowed} ({error})")
-    try:
-        found = json.loads(text)
-        _check_record(found)
     except (ValueError, KeyError, TypeError) as error:
         refuse("scratch", str(scratch), f"{allowed}; {RECORD} cannot be read ({error})")
-    return dict(found)
-
-
-def _check_record(found: Any) -> None:
-    """Raise what is wrong with a record."""
-    if found["format"] != FORMAT:
-        raise ValueError(f"it is of format {found['format']}, not {FORMAT}")
-    if found[DIGEST] != digest_of(found):
-        raise ValueError("it is not what its run has written; delete the folder to start over")
-    source = found["source"]
-    texts = found["run"], found["partial"], source["path"], found["plan"]
-    tables = found["asked"], found["versions"], source["files"]
-    if not all(isinstance(text, str) for text in texts) or not all(
-        isinstance(table, dict) for table in tables
-    ):
-        raise TypeError("it holds other types than are written")
-    Plan.from_json(found["plan"])
-
-
-def _is_fresh(path: Path) -> bool:
-    """Whether a file is a record that a killed run, or a full disk, has left before its place."""
-    return path.name.startswith(f"{RECORD}.")
 
 
 def digest(scratch: Path) -> str:
@@ -151,20 +117,10 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
     ScratchError
         If it cannot be written: which file, and how many bytes are missing.
     """
-    fresh = scratch / f"{RECORD}.{uuid.uuid4().hex}"
-    text = signed({"format": FORMAT, **found})
-    for left in filter(_is_fresh, list(scratch.iterdir())):
+    for left in scratch.glob(f"{RECORD}.*"):  # of a killed run, or of a full disk
         left.unlink()
-    try:
-        with fresh.open("wb", buffering=0) as handle:
-            while text[handle.tell() :]:
-                handle.write(text[handle.tell() :])
-            os.fsync(handle.fileno())
-        fresh.replace(scratch / RECORD)
-        sync_folders(scratch, scratch.parent)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        failed(fresh, error, len(text), len(text))
+    fresh = scratch / f"{RECORD}.{uuid.uuid4().hex}"
+    put_record(scratch / RECORD, fresh, {"format": FORMAT, **found}, scratch.parent)
 
 
 def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -175,25 +131,20 @@ def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[st
     ArgumentError
         Naming the first argument, or library, that differs.
     """
-    asked, was = json.loads(json.dumps(now["asked"])), before["asked"]
-    for name in sorted(asked.keys() | was.keys()):
-        if asked.get(name) != was.get(name):
-            refuse(
-                name,
-                asked.get(name),
-                f"{was.get(name)!r} as in the run that is resumed, or "
-                f"another scratch folder than {scratch}",
-            )
-    for name in sorted(now["versions"].keys() | before["versions"].keys()):
-        found, pinned = now["versions"].get(name), before["versions"].get(name)
-        if found != pinned:
-            wanted = f"no {name}" if pinned is None else f"{name} {pinned}"
-            refuse(
-                "resume",
-                True,
-                f"{wanted}, which the run in {scratch} began with, for "
-                f"the same result to the bit; this is {found or 'none'}",
-            )
+    for name, given, was in _differences(json.loads(json.dumps(now["asked"])), before["asked"]):
+        need = f"{was!r} as in the run that is resumed, or another scratch folder than {scratch}"
+        refuse(name, given, need)
+    for name, given, was in _differences(now["versions"], before["versions"]):
+        need = f"no {name}" if was is None else f"{name} {was}"
+        need += f", which the run in {scratch} began with, for the same result to the bit"
+        refuse("resume", True, f"{need}; this is {given or 'none'}")
+
+
+def _differences(now: dict[str, Any], was: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Names whose values differ, and both values; None where there is none."""
+    for name in sorted(now.keys() | was.keys()):
+        if now.get(name) != was.get(name):
+            yield name, now.get(name), was.get(name)
 
 
 def clear(scratch: Path) -> None:
@@ -216,15 +167,7 @@ def leave(scratch: Path) -> None:
             scratch.rmdir()
 
 
-Block = tuple[int, ...]
-
-
-def file_size(path: Path) -> int | None:
-    """Return the bytes of a file; None if there is none."""
-    try:
-        return path.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+# --- what is done, and what is done again ---------------------------------------------------
 
 
 def lost_blocks(
@@ -240,20 +183,16 @@ def lost_blocks(
     lost: dict[Block, Path] = {}
     plain = plain_chunks(target.array, target.partial)
     for block in plan.result.indices():
-        path = target.partial / str(target.array.metadata.encode_chunk_key(block))
-        if block in recorded and _is_whole(target, plain, block, path, recorded[block], synced):
+        path, file = target.chunk_file(block), recorded.get(block)
+        if file is not None and _is_whole(target, plain, block, path, file, synced):
             continue
         path.unlink(missing_ok=True)
-        if block in recorded:
+        if file is not None:
             lost[block] = path
     if lost:
+        text = f"{len(lost)} files of the result are not what they were when they were stored"
         path = next(iter(lost.values()))
-        warnings.warn(
-            f"{len(lost)} files of the result are not what they were when they were "
-            f"stored, and are made once more: {path}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+        warnings.warn(f"{text}, and are made once more: {path}", RuntimeWarning, stacklevel=4)
     return list(lost)
 
 
@@ -261,16 +200,13 @@ def _is_whole(
     target: Target, plain: PlainChunks | None, block: Block, path: Path, file: Stored, synced: bool
 ) -> bool:
     """Whether the file of a block is as it was stored."""
-    if file.nbytes is None or file.nbytes != file_size(path):
-        return file.nbytes is None
-    if file.checksum is None or (file.synced and not synced):
+    if not path.is_file() or path.stat().st_size != file.nbytes:
+        return False
+    if file.synced and not synced:
         return True
     array = target.array
-    shape = array.shards or array.chunks
-    region = tuple(
-        slice(i * n, min(i * n + n, size))
-        for i, n, size in zip(block, shape, array.shape, strict=True)
-    )
+    each = zip(block, target.blocks, array.shape, strict=True)
+    region = tuple(slice(i * n, min(i * n + n, size)) for i, n, size in each)
     try:
         values = None if plain is None else plain.read(region)
         values = np.asarray(array[region]) if values is None else values
@@ -279,17 +215,24 @@ def _is_whole(
     return checksum(np.ascontiguousarray(values)) == file.checksum
 
 
-def finished_blocks(
-    scratch: Path, plan: Plan
-) -> tuple[tuple[int, frozenset[tuple[int, ...]]], ...]:
+def finished_blocks(scratch: Path, plan: Plan) -> tuple[tuple[int, frozenset[Block]], ...]:
     """Return what is done, by the number of the exchange that it was done for."""
-    run = run_json.digest(scratch)
-    found = [
-        (number, recorded_blocks(scratch, exchange_folder("", number), run))
-        for number, moves in enumerate(plan.moves)
-        if moves
-    ]
+    run = digest(scratch)
+    numbers = [number for number, moves in enumerate(plan.moves) if moves]
+    found = [(i, recorded_blocks(scratch, exchange_folder("", i), run)) for i in numbers]
     return (*found, (len(plan.exchanges), recorded_blocks(scratch, None, run)))
+
+
+def free_finished(
+    files: Scratch, plan: Plan, finished: Sequence[tuple[int, frozenset[Block]]]
+) -> None:
+    """Delete the scratch files of finished blocks, which nobody needs any more.
+
+    What a killed run, or a repair, has left of them may not be whole.
+    """
+    for number, blocks in finished:
+        for block in blocks if number and plan.moves[number - 1] else ():
+            files.free(exchange_folder("", number - 1), block)
 
 
 def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
@@ -304,22 +247,11 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
         for found in scratch.glob(f"{filter_}exchange*"):
             shutil.rmtree(found)
         return
-    files = _without_finished(scratch, plan)
+    files = Scratch(scratch, sync=False, kept=True)
+    free_finished(files, plan, finished_blocks(scratch, plan))
     for block in error.sources:
         files.forget(exchange_folder("", error.number), block)
     _forget_sources(files, plan, error.number - 1, set(error.sources))
-
-
-def _without_finished(scratch: Path, plan: Plan) -> Scratch:
-    """Return the scratch files, of which those of finished blocks are gone.
-
-    What an earlier repair has left of them is not whole.
-    """
-    files = Scratch(scratch, sync=False, kept=True)
-    for finished, done in finished_blocks(scratch, plan):
-        for block in done if finished else ():
-            files.free(exchange_folder("", finished - 1), block)
-    return files
 
 
 def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block]) -> None:
@@ -357,7 +289,8 @@ def forget_lost(scratch: Path, plan: Plan, lost: Sequence[Block]) -> None:
 
     Their records go last: a run that is killed meanwhile comes here once more.
     """
-    files = _without_finished(scratch, plan)
+    files = Scratch(scratch, sync=False, kept=True)
+    free_finished(files, plan, finished_blocks(scratch, plan))
     number, parts = result_files(plan)
     if number is not None:
         made_of = {parts.get(block, block) for block in lost}

@@ -14,7 +14,7 @@ Imports `planning`, `transforms`, `decomposition` and `errors`.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, SupportsIndex, get_args
 
 import dask.array as da
@@ -83,11 +83,11 @@ def fast_length(least: int, cut: bool, real: bool) -> int:
     return int(scipy.fft.next_fast_len(least, real))
 
 
-def parse_mode(mode: Any) -> Mode:
-    """Refuse modes that there are not."""
-    if not isinstance(mode, str) or mode not in get_args(Mode):
-        refuse("mode", mode, "'full', 'same' or 'valid'")
-    return mode  # type: ignore[return-value]
+def parse_choice(name: str, value: Any, *allowed: str) -> Any:
+    """Return the value if it is one of those that are allowed."""
+    if not isinstance(value, str) or value not in allowed:
+        refuse(name, value, f"one of {', '.join(map(repr, allowed))}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,13 @@ class Inputs:
         """The result without what the mode leaves out of broadcast axes."""
         return result if all(c == slice(None) for c in self.crop) else result[self.crop]
 
+    def reversed(self) -> "Inputs":
+        """The inputs of the convolution that is the correlation of these."""
+        axes = {w.axis for w in self.windows}
+        backwards = slice(None, None, -1)
+        index = tuple(backwards if a in axes else slice(None) for a in range(self.second.ndim))
+        return replace(self, second=self.second[index].conj())
+
 
 def parse_inputs(
     in1: Any, in2: Any, mode: Any, axes: Axes, *, correlated: bool = False, strict: bool = False
@@ -129,7 +136,7 @@ def parse_inputs(
     reverse if it is the second one of a correlation.
     """
     first, second = (without_empty(parse_array(a, "fftn")) for a in (in1, in2))
-    mode = parse_mode(mode)
+    mode = parse_choice("mode", mode, *get_args(Mode))
     if first.ndim != second.ndim:
         refuse("in2", f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}")
     named = several_axes(axes, first.ndim)

@@ -18,24 +18,32 @@ Imports `config`, `front`, `decomposition`, `planner`, `planning` and this room.
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack, cast, get_args
 
 import dask.array as da
 import numpy as np
-from dask.delayed import delayed
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.layout import scaled
-from dask_bigfft.errors import refuse
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, parse_kernel, parse_options
-from dask_bigfft.signal.arguments import Axes, Inputs, Mode, fast_length, parse_inputs, work_dtype
+from dask_bigfft.signal.arguments import (
+    Axes,
+    Inputs,
+    Mode,
+    fast_length,
+    parse_choice,
+    parse_inputs,
+    work_dtype,
+)
 from dask_bigfft.signal.kernel_spectrum import filtered, is_local, product, spectrum_block
-from dask_bigfft.signal.overlap import direct_blocks, overlapped
+from dask_bigfft.signal.overlap import by_overlap
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
+
+Method = Literal["auto", "fft", "direct"]
 
 
 def _kernel_axes(
@@ -70,7 +78,9 @@ def _product(
     dtype = np.result_type(spectrum.dtype, work_dtype(second))
     axes = _kernel_axes(transforms, there, second)
     if axes is not None and any(spectrum.numblocks[a] > 1 for a in transforms.others(second.ndim)):
-        library = _library(there, dtype, options)
+        library = there.kernel  # which may not work in the dtype of the product
+        if dtype != there.spec.work_dtype:
+            library = parse_kernel(options.get("kernel"), dtype)[0]
         made = _kernel_array(second.rechunk(-1), axes, there, library, dtype)
         return _multiplied(spectrum, made, turned)
     if axes is not None:
@@ -87,35 +97,26 @@ def _product(
     return _multiplied(spectrum, other, turned)
 
 
-def _library(there: Plan, dtype: np.dtype[Any], options: Options) -> str:
-    """The FFT library for spectra of a dtype, in which that of the plan may not work."""
-    if dtype == there.spec.work_dtype:
-        return there.kernel
-    return parse_kernel(options.get("kernel"), dtype)[0]
-
-
 def _kernel_array(
     kernel: da.Array,
     axes: tuple[SpectrumAxis, ...],
     there: Plan,
     library: str,
     dtype: np.dtype[Any],
-) -> da.Array:
+) -> Any:
     """The spectrum of a small kernel, each block of which serves many of the other spectrum's.
 
     These differ along axes that are not transformed, and each would make it anew.
     """
-    make = delayed(spectrum_block, pure=True)
-    (values,) = kernel.to_delayed().ravel()
-    cuts: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
+    chunks: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
     for along in axes:
-        cuts[along.axis] = there.chunks[along.axis]
-    blocks = np.empty([len(cut) for cut in cuts], object)
-    for block in np.ndindex(blocks.shape):
-        shape = tuple(cut[i] for cut, i in zip(cuts, block, strict=True))
-        found = make(values, axes, block, library, dtype)
-        blocks[block] = da.from_delayed(found, shape, meta=np.empty((0,) * kernel.ndim, dtype))
-    return cast("da.Array", da.block(blocks.tolist()))
+        chunks[along.axis] = there.chunks[along.axis]
+
+    def block(mark: Any, values: Any, block_id: tuple[int, ...]) -> Any:
+        return spectrum_block(values, axes, block_id, library, dtype)
+
+    marks = da.zeros([len(cut) for cut in chunks], chunks=1, dtype=np.int8)  # one for each block
+    return by_block(block, marks, kernel, dtype=dtype, chunks=tuple(chunks))
 
 
 def _mark(block: Any) -> Any:
@@ -199,25 +200,24 @@ def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
 
 
 def _convolution(
-    in1: Any, in2: Any, mode: Any, axes: Axes, correlated: bool, options: Options
+    inputs: Inputs, method: str, options: Options, *, correlated: bool = False
 ) -> da.Array:
-    """The convolution through spectra, and the cases that need none."""
-    parse_options(options)
-    inputs = parse_inputs(in1, in2, mode, axes, correlated=correlated)
-    trivial: da.Array | None = _without_spectra(inputs, correlated)
-    if trivial is not None:
-        return trivial
-    return inputs.cropped(_by_spectra(inputs, correlated, options))
-
-
-def _without_spectra(inputs: Inputs, correlated: bool) -> Any:
-    """Empty inputs, and axes on which there is only a product to be made."""
+    """The convolution or correlation by the method `fft`, `direct`, `overlap` or `auto`."""
+    found: Any
     first, second = inputs.first, inputs.second
     if first.size == 0 or second.size == 0:
-        return da.zeros((0,), dtype=np.result_type(first.dtype, second.dtype, np.float32))
-    if inputs.windows:
-        return None
-    return inputs.cropped(first * (second.conj() if correlated else second))
+        found = da.zeros((0,), dtype=np.result_type(first.dtype, second.dtype, np.float32))
+        return cast("da.Array", found)
+    if method == "auto":
+        method = "overlap" if _is_short(inputs) else "fft"
+    if not inputs.windows:
+        found = first * (second.conj() if correlated else second)
+    elif method == "fft":
+        found = _by_spectra(inputs, correlated, options)
+    else:
+        inputs = inputs.reversed() if correlated else inputs
+        found = by_overlap(inputs, direct=method == "direct")
+    return inputs.cropped(found)
 
 
 def fftconvolve(
@@ -267,7 +267,8 @@ def fftconvolve(
     >>> fftconvolve([1.0, 2.0, 3.0], [0.0, 1.0, 0.5]).compute().round(6) + 0.0
     array([0. , 1. , 2.5, 4. , 1.5])
     """
-    return _convolution(in1, in2, mode, axes, False, options)
+    parse_options(options)
+    return _convolution(parse_inputs(in1, in2, mode, axes), "fft", options)
 
 
 def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da.Array:
@@ -302,15 +303,7 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
     >>> oaconvolve(x, [1.0, 1.0]).compute().round(6)
     array([1., 2., 2., 2., 2., 2., 1.])
     """
-    inputs = parse_inputs(in1, in2, mode, axes)
-    trivial: da.Array | None = _without_spectra(inputs, correlated=False)
-    return trivial if trivial is not None else inputs.cropped(overlapped(inputs))
-
-
-def _parse_method(method: Any) -> str:
-    if not isinstance(method, str) or method not in ("auto", "fft", "direct"):
-        refuse("method", method, "'auto', 'fft' or 'direct'")
-    return method
+    return _convolution(parse_inputs(in1, in2, mode, axes), "overlap", {})
 
 
 def _is_short(inputs: Inputs) -> bool:
@@ -328,31 +321,13 @@ def _by_method(
 ) -> da.Array:
     """The convolution or correlation over all axes, rounded where the inputs are integers."""
     parse_options(options)
-    method = _parse_method(method)
+    method = parse_choice("method", method, *get_args(Method))
     inputs = parse_inputs(in1, in2, mode, None, correlated=correlated, strict=True)
-    trivial = _without_spectra(inputs, correlated)
-    kinds = inputs.first.dtype.kind + inputs.second.dtype.kind
+    found: Any = _convolution(inputs, method, options, correlated=correlated)
     wanted = np.result_type(inputs.first.dtype, inputs.second.dtype)
-    if trivial is not None:
-        return cast("da.Array", trivial.astype(wanted))
-    if method == "direct" or (method == "auto" and _is_short(inputs)):
-        turned = inputs
-        if correlated:
-            reverse = [slice(None)] * inputs.second.ndim
-            for axis in inputs.axes:
-                reverse[axis] = slice(None, None, -1)
-            other = inputs.second[tuple(reverse)].conj()
-            turned = Inputs(inputs.first, other, inputs.windows, inputs.crop)
-        work = direct_blocks(turned) if method == "direct" else overlapped(turned)
-    else:
-        work = _by_spectra(inputs, correlated, options)
-    found: Any = inputs.cropped(work)
-    if method != "direct" and not set(kinds) & set("fc"):
+    if found.dtype.kind == "f" and wanted.kind not in "fc":
         found = da.rint(found)
     return cast("da.Array", found.astype(wanted))
-
-
-Method = Literal["auto", "fft", "direct"]
 
 
 def convolve(

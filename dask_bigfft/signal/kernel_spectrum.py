@@ -142,7 +142,5 @@ def filtered(
     block_id: tuple[int, ...],
 ) -> Array:
     """Return a block of a spectrum times that of a kernel; see `product`, `spectrum_block`."""
-    if spectrum.size == 0:
-        return spectrum
     found = spectrum_block(kernel, axes, block_id, library, spectrum.dtype)
     return product(spectrum, found, conjugate, own=found is not kernel)

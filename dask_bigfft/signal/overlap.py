@@ -14,6 +14,7 @@ Imports `arguments` and SciPy's convolutions of arrays in memory.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import dask.array as da
@@ -22,7 +23,7 @@ import numpy.typing as npt
 import scipy.signal
 
 from dask_bigfft.front import by_block
-from dask_bigfft.signal.arguments import Inputs, Window, long_enough, work_dtype
+from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, work_dtype
 
 Array = npt.NDArray[Any]
 Convolve = Callable[[Array, Array, tuple[int, ...]], Array]
@@ -53,17 +54,6 @@ def _convolved(
     out_dtype: np.dtype[Any],
 ) -> Array:
     """What a block, which has its neighbours' samples around it, makes of the result."""
-    if x.size == 0:
-        shape = np.broadcast_shapes(
-            *(
-                tuple(n for a, n in enumerate(s) if a not in {w.axis for w in windows})
-                for s in (x.shape, h.shape)
-            )
-        )
-        lengths = {w.axis: _made(w, x.shape[w.axis], block_id, blocks) for w in windows}
-        rest = iter(shape)
-        made = [lengths[a] if a in lengths else next(rest) for a in range(x.ndim)]
-        return np.zeros(made, out_dtype)
     full = work(x, h, tuple(w.axis for w in windows))
     crop = [slice(None)] * full.ndim
     for w in windows:
@@ -111,35 +101,26 @@ def _long_first(inputs: Inputs) -> Inputs:
     """The inputs with the longer one first, which a convolution does not mind."""
     if all(w.first >= w.second for w in inputs.windows):
         return inputs
-    windows = tuple(Window(w.axis, w.second, w.first, w.start, w.count) for w in inputs.windows)
-    return Inputs(inputs.second, inputs.first, windows, inputs.crop)
+    windows = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
+    return replace(inputs, first=inputs.second, second=inputs.first, windows=windows)
 
 
-def _convolution(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
-    """Block by block; a window that starts later than the kernel reaches is cut out at last."""
+def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
+    """Return the convolution of an array with a short one, by FFTs or sums within blocks.
+
+    A window that starts later than the kernel reaches is cut out at last.
+    """
+    dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
+    if not direct:
+        wide = np.result_type(*map(work_dtype, (inputs.first, inputs.second)))
+        dtype = wide if dtype.kind == "c" else np.empty(0, wide).real.dtype
+    work = _by_sums if direct else _by_pieces
     found = _long_first(inputs)
     if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in found.windows):
-        return _by_blocks(found, work, dtype)
-    windows = tuple(
-        Window(w.axis, w.first, w.second, 0, w.first + w.second - 1) for w in found.windows
-    )
-    full = _by_blocks(Inputs(found.first, found.second, windows, found.crop), work, dtype)
+        return cast("da.Array", _by_blocks(found, work, dtype))
+    windows = [window(w.axis, w.first, w.second, "full") for w in found.windows]
+    full = _by_blocks(replace(found, windows=tuple(windows)), work, dtype)
     crop = [slice(None)] * full.ndim
     for w in found.windows:
         crop[w.axis] = slice(w.start, w.start + w.count)
-    return full[tuple(crop)]
-
-
-def overlapped(inputs: Inputs) -> da.Array:
-    """Return the convolution of an array with a short one, by FFTs within blocks."""
-    both = inputs.first, inputs.second
-    dtype = np.result_type(*map(work_dtype, both))
-    if not any(a.dtype.kind == "c" for a in both):
-        dtype = np.empty(0, dtype).real.dtype
-    return cast("da.Array", _convolution(inputs, _by_pieces, dtype))
-
-
-def direct_blocks(inputs: Inputs) -> da.Array:
-    """Return the convolution over all axes of an array with a short one, by sums within blocks."""
-    dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
-    return cast("da.Array", _convolution(inputs, _by_sums, dtype))
+    return cast("da.Array", full[tuple(crop)])

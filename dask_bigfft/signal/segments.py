@@ -27,10 +27,10 @@ import scipy.fft
 import scipy.signal
 
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
 from dask_bigfft.front import by_block
 from dask_bigfft.planning.arguments import parse_array
-from dask_bigfft.signal.arguments import long_enough, parse_pair, without_empty
+from dask_bigfft.signal.arguments import long_enough, parse_choice, parse_pair, without_empty
 from dask_bigfft.signal.spectra import sum_of_blocks
 from dask_bigfft.transforms.spec import parse_axes
 
@@ -67,10 +67,8 @@ class Segments:
 
     def starts(self, block: int) -> range:
         """Return where the segments begin that begin in a block."""
-        nperseg, step = (
-            self.keywords["nperseg"],
-            self.keywords["nperseg"] - self.keywords["noverlap"],
-        )
+        nperseg = self.keywords["nperseg"]
+        step = nperseg - self.keywords["noverlap"]
         low, high = self.bounds[block : block + 2]
         return range(-(-low // step) * step, min(high - 1, self.total - nperseg) + 1, step)
 
@@ -80,28 +78,18 @@ class Segments:
         end = starts[-1] + self.keywords["nperseg"] - low if starts else 0
         return (slice(None),) * self.axis + (slice(starts.start - low, end),)
 
-
-def _sum(*blocks: Array, segments: Segments, block_id: tuple[int, ...]) -> Array:
-    """Sum of the cross spectra of the segments that begin in a block."""
-    axis, place = segments.axis, block_id[segments.axis]
-    count, cut = len(segments.starts(place)), segments.cut(place)
-    if not count or blocks[0].size == 0:
-        shape = list(blocks[0].shape)
-        shape[axis] = segments.count
-        return np.zeros(shape, segments.dtype)
-    first = blocks[0][cut]
-    second = first if len(blocks) == 1 else blocks[1][cut]
-    _, mean = scipy.signal.csd(first, second, axis=axis, **segments.keywords)
-    return np.asarray(mean * count, segments.dtype)
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        """Return zeros in the place of the spectra of a block."""
+        rest = shape[self.axis + 1 :]
+        return np.zeros((*shape[: self.axis], self.count, *rest), self.dtype)
 
 
 def _each(*blocks: Array, segments: Segments, place: int) -> Array:
     """Cross spectra of the segments that begin in a block, along a last axis of their own."""
     axis, keywords, cut = segments.axis, segments.keywords, segments.cut(place)
-    if blocks[0].size == 0:
-        shape = [*blocks[0].shape, len(segments.starts(place))]
-        shape[axis] = segments.count
-        return np.zeros(shape, segments.dtype)
+    count = len(segments.starts(place))
+    if not count or blocks[0].size == 0:
+        return segments.empty((*blocks[0].shape, count))
     common = np.result_type(*blocks)  # alone an integer of few bits has a spectrum of single ones
     spectra = [
         scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
@@ -115,13 +103,18 @@ def _each(*blocks: Array, segments: Segments, place: int) -> Array:
     return np.asarray(found.real if segments.dtype.kind == "f" else found, segments.dtype)
 
 
+def _sum(*blocks: Array, segments: Segments, block_id: tuple[int, ...]) -> Array:
+    """Sum of the cross spectra of the segments that begin in a block."""
+    place = block_id[segments.axis]
+    return np.asarray(_each(*blocks, segments=segments, place=place).sum(axis=-1))
+
+
 def _median(spectra: Array, bias: float) -> Array:
     """The median along the last axis, of real and imaginary parts by themselves."""
+    found = np.median(spectra.real, axis=-1)
     if spectra.dtype.kind == "c":
-        parts = np.median(spectra.real, axis=-1) + 1j * np.median(spectra.imag, axis=-1)
-    else:
-        parts = np.median(spectra, axis=-1)
-    return np.asarray(parts / bias, spectra.dtype)
+        found = found + 1j * np.median(spectra.imag, axis=-1)
+    return np.asarray(found / bias, spectra.dtype)
 
 
 def median_bias(count: int) -> float:
@@ -135,11 +128,10 @@ def median_bias(count: int) -> float:
 
 
 def _parse_length(name: str, value: Any, default: int, least: int, most: int) -> int:
-    value = default if value is None else value
-    number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not number or not least <= value <= most:
-        refuse(name, value, f"an integer from {least} to {most}")
-    return int(value)
+    found = parse_count(name, default if value is None else value, least)
+    if found > most:
+        refuse(name, found, f"an integer from {least} to {most}")
+    return found
 
 
 def _parse_rate(fs: Any) -> float:
@@ -188,8 +180,7 @@ def _parse_detrend(detrend: Any, nperseg: int) -> Any:
 def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
     """What SciPy is called with for segments of `n` samples, which are real or not."""
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling = given
-    if not isinstance(scaling, str) or scaling not in ("density", "spectrum"):
-        refuse("scaling", scaling, "'density' or 'spectrum'")
+    parse_choice("scaling", scaling, "density", "spectrum")
     length = 256 if isinstance(window, str | tuple) else np.size(window) or 256
     nperseg = _parse_length("nperseg", nperseg, min(length, n), 1, max(n, 1))
     noverlap = _parse_length("noverlap", noverlap, nperseg // 2, 0, nperseg - 1)
@@ -210,8 +201,7 @@ def _averaged(
     *arrays: da.Array, axis: Any, average: Any, given: tuple[Any, ...]
 ) -> tuple[Array, da.Array]:
     """Frequencies, and the average of the segments' spectra, or of those of two arrays."""
-    if not isinstance(average, str) or average not in ("mean", "median"):
-        refuse("average", average, "'mean' or 'median'")
+    parse_choice("average", average, "mean", "median")
     (axis,) = parse_axes("axis", (axis,), arrays[0].ndim)
     arrays = arrays[:1] if arrays[0] is arrays[-1] else arrays
     arrays = tuple(map(without_empty, arrays))

@@ -8,6 +8,7 @@ Imports `planning` and this room.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, Unpack, cast
 
@@ -17,11 +18,10 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.front import applied, by_block
-from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, parse_array, parse_options
-from dask_bigfft.signal.arguments import Axes, nonempty, parse_pair, several_axes
+from dask_bigfft.signal.arguments import Axes, nonempty, parse_choice, parse_pair, several_axes
 from dask_bigfft.signal.differentiation import Spacing, parse_spacing
-from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, spectrum_axes
+from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
 __all__ = ["cross_spectrum", "power_spectrum", "radial_power_spectrum"]
 
@@ -31,17 +31,9 @@ Array = npt.NDArray[Any]
 
 def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:
     """What a squared spectrum is multiplied with."""
-    if not isinstance(scaling, str) or scaling not in ("density", "spectrum"):
-        refuse("scaling", scaling, "'density' or 'spectrum'")
-    scale = 1.0
-    for n, d in zip(lengths, spacing, strict=True):
-        scale *= d / n if scaling == "density" else 1 / (n * n)
-    return scale
-
-
-def _transforms(array: da.Array, axes: tuple[int, ...], real: bool) -> Transforms:
-    lengths = nonempty(array, axes)
-    return Transforms(axes, lengths, real, tuple("natural" for _ in axes))
+    parse_choice("scaling", scaling, "density", "spectrum")
+    pairs = zip(lengths, spacing, strict=True)
+    return math.prod(d / n if scaling == "density" else 1 / (n * n) for n, d in pairs)
 
 
 def _spectrum(
@@ -51,7 +43,8 @@ def _spectrum(
     parse_options(options)
     along = several_axes(axes, arrays[0].ndim)
     real = all(a.dtype.kind != "c" for a in arrays)
-    transforms = _transforms(arrays[0], along, real)
+    natural = tuple("natural" for _ in along)
+    transforms = Transforms(along, nonempty(arrays[0], along), real, natural)  # type: ignore[arg-type]
     chunks = options.get("chunks")
     there = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
     plans = [there, *(transforms.forward(a, options, chunks=there.chunks) for a in arrays[1:])]
@@ -278,10 +271,10 @@ def radial_power_spectrum(
     along = several_axes(axes, array.ndim)
     spacing = parse_spacing(d, len(along))
     real = array.dtype.kind != "c"
-    natural = _transforms(array, along, real)
-    scale = _scale(natural.lengths, spacing, scaling)
-    transforms, there = _one_way(array, natural, options)
-    edges = _edges(bins, natural.lengths, spacing)
+    lengths = nonempty(array, along)
+    scale = _scale(lengths, spacing, scaling)
+    transforms, there = planned(array, along, lengths, real, options, back=False)
+    edges = _edges(bins, lengths, spacing)
     spectrum = applied(array, there)
     chunks = tuple(
         cut if a not in along else ((len(edges) - 1 if a == along[-1] else 1),) * len(cut)
@@ -299,16 +292,3 @@ def radial_power_spectrum(
 def _mean(sums: Array, scale: float) -> Array:
     count = sums.imag
     return np.where(count > 0, sums.real * scale / np.where(count > 0, count, 1), np.nan)
-
-
-def _one_way(array: da.Array, natural: Transforms, options: Options) -> tuple[Transforms, Plan]:
-    """The transforms with the fewest exchanges, in natural order or in transposed order."""
-    there = natural.forward(array, options)
-    split = {program.axis for program in there.programs if len(program.steps) > 1}
-    if not split:
-        return natural, there
-    orders = tuple("transposed" if axis in split else "natural" for axis in natural.axes)
-    other = Transforms(natural.axes, natural.lengths, natural.real, orders)  # type: ignore[arg-type]
-    beside = other.forward(array, options)
-    better = len(beside.travelling) < len(there.travelling)
-    return (other, beside) if better else (natural, there)

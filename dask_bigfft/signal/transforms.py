@@ -60,15 +60,16 @@ class Transforms:
         return make_plan(a, self.names[1], self.lengths, self.axes, windows=kept, **extras)
 
 
-def spectrum_like(plan: Plan) -> Any:
-    """An array that looks like a plan's result, to plan with."""
-    return da.zeros(plan.spec.out_shape, chunks=plan.chunks, dtype=plan.spec.out_dtype)
-
-
 def planned(
-    a: da.Array, axes: tuple[int, ...], lengths: tuple[int, ...], real: bool, options: Options
+    a: da.Array,
+    axes: tuple[int, ...],
+    lengths: tuple[int, ...],
+    real: bool,
+    options: Options,
+    *,
+    back: bool = True,
 ) -> tuple[Transforms, Plan]:
-    """The transforms with the fewest exchanges there and back, and the plan of the way there.
+    """The transforms with the fewest exchanges there, and `back`, and the plan of the way there.
 
     Natural order, unless an axis falls apart: then transposed order along it is considered.
     """
@@ -82,15 +83,17 @@ def planned(
             split += [program.axis for program in there.programs if len(program.steps) > 1]
             if len(split) == 1:
                 return transforms, there
-        found.append((*_price(transforms, there, options), number, transforms, there))
+        found.append((*_price(transforms, there, options, back), number, transforms, there))
     return min(found, key=lambda f: f[:3])[3:]
 
 
-def _price(transforms: Transforms, there: Plan, options: Options) -> tuple[int, float]:
+def _price(transforms: Transforms, there: Plan, options: Options, back: bool) -> tuple[int, float]:
     """Exchanges there and back, and the seconds that both are forecast to take."""
-    back = transforms.inverse(spectrum_like(there), {**options, "chunks": "auto"}, {})
-    count = len(there.travelling) + len(back.travelling)
-    return count, there.expected.seconds + back.expected.seconds
+    plans = [there]
+    if back:
+        like = da.zeros(there.spec.out_shape, chunks=there.chunks, dtype=there.spec.out_dtype)
+        plans.append(transforms.inverse(like, {**options, "chunks": "auto"}, {}))
+    return sum(len(p.travelling) for p in plans), sum(p.expected.seconds for p in plans)
 
 
 @dataclass(frozen=True)

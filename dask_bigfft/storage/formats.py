@@ -9,6 +9,7 @@ Imports `files` and `memory`.
 
 import base64
 import binascii
+import contextlib
 import errno
 import itertools
 import math
@@ -21,8 +22,9 @@ from functools import partial
 from numbers import Number
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any, NoReturn, cast
+from typing import IO, Any, cast
 from zipfile import BadZipFile, ZipFile
+from zipfile import Path as ZipPath
 
 import numpy as np
 import numpy.typing as npt
@@ -90,9 +92,8 @@ class PlainChunks:
                 data, at = target.reshape(-1).view(np.uint8), begin * out.itemsize
                 found = file.read(data, at)
                 if found < len(data):
-                    raise OSError(
-                        errno.EIO, f"the chunk ends {len(data) - found} bytes early", str(path)
-                    )
+                    text = f"the chunk ends {len(data) - found} bytes early"
+                    raise OSError(errno.EIO, text, str(path))
                 if target is not part:
                     part[...] = target
 
@@ -141,17 +142,14 @@ def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
 
 def is_region(index: Any, shape: tuple[int, ...]) -> bool:
     """Whether an index is a slice with both ends, within an array, for each axis."""
-    return (
-        isinstance(index, tuple)
-        and len(index) == len(shape)
-        and all(
-            isinstance(cut, slice)
-            and cut.step in (None, 1)
-            and cut.start is not None
-            and cut.stop is not None
-            and 0 <= cut.start <= cut.stop <= n
-            for cut, n in zip(index, shape, strict=True)
-        )
+    if not isinstance(index, tuple) or len(index) != len(shape):
+        return False
+    return all(
+        isinstance(cut, slice)
+        and cut.step in (None, 1)
+        and None not in (cut.start, cut.stop)
+        and 0 <= cut.start <= cut.stop <= n
+        for cut, n in zip(index, shape, strict=True)
     )
 
 
@@ -170,9 +168,8 @@ def chunk_pieces(
         along = []
         for i in range(cut.start // n, -(-cut.stop // n)):
             low, high = max(cut.start, i * n), min(cut.stop, (i + 1) * n)
-            along.append(
-                (i, slice(low - i * n, high - i * n), slice(low - cut.start, high - cut.start))
-            )
+            inside, place = (slice(low - at, high - at) for at in (i * n, cut.start))
+            along.append((i, inside, place))
         axes.append(along)
     for chosen in itertools.product(*axes):
         yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen), tuple(c[2] for c in chosen)
@@ -196,13 +193,8 @@ def few_chunks(
             if cut.start // n + 1 < -(-cut.stop // n)
         ]
         if not between or math.prod(cut.stop - cut.start for cut in part) <= most:
-            yield (
-                part,
-                tuple(
-                    slice(cut.start - whole.start, cut.stop - whole.start)
-                    for cut, whole in zip(part, region, strict=True)
-                ),
-            )
+            pairs = zip(part, region, strict=True)
+            yield part, tuple(slice(a.start - b.start, a.stop - b.start) for a, b in pairs)
             continue
         axis, middle = between[0]
         for low, high in ((middle, part[axis].stop), (part[axis].start, middle)):
@@ -224,17 +216,8 @@ def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[
 
 
 #: What is raised by NumPy, h5py and zarr where they read a file that is damaged.
-UNREADABLE = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    KeyError,
-    EOFError,
-    BadZipFile,
-    TokenError,
-    zlib.error,
-)
+UNREADABLE: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, TypeError, KeyError)
+UNREADABLE += (EOFError, BadZipFile, TokenError, zlib.error)
 
 
 DType = np.dtype[Any]
@@ -295,7 +278,11 @@ class Packing:
             absent |= raw == fill
         found = bool(absent.any())
         if found and self.missing is None:
-            self._refuse(absent, begin)
+            place = np.unravel_index(int(absent.argmax()), absent.shape)
+            first = tuple(int(i) + start for i, start in zip(place, begin, strict=True))
+            need = f"a number that replaces missing values: {np.count_nonzero(absent)} of "
+            need += f"{absent.size} values of {self.variable} that were read together are missing"
+            refuse("missing", "refuse", f"{need}, the first at index {first}")
         values = raw.astype(self.dtype, copy=False)
         if found:
             values[absent] = np.nan  # which no scale makes too large
@@ -306,18 +293,6 @@ class Packing:
         if found:
             values[absent] = self.missing
         return values
-
-    def _refuse(self, absent: Array, begin: tuple[int, ...]) -> NoReturn:
-        """Refuse missing values: how many of a block, and the index of the first."""
-        first = np.unravel_index(int(absent.argmax()), absent.shape)
-        index = tuple(int(i) + start for i, start in zip(first, begin, strict=True))
-        refuse(
-            "missing",
-            "refuse",
-            "a number that replaces missing values: "
-            f"{np.count_nonzero(absent)} of {absent.size} values of {self.variable} that were read "
-            f"together are missing, the first at index {index}",
-        )
 
 
 def packing_of(
@@ -350,11 +325,15 @@ def packing_of(
     if dtype.kind not in "iufc":
         return None
     numbers = {name: _numbers(variable, name, attributes.get(name)) for name in ATTRIBUTES[:-1]}
-    scale, offset = (
-        _single(variable, name, numbers.pop(name)) for name in ("scale_factor", "add_offset")
-    )
+    for name in ATTRIBUTES[:2]:
+        if len(numbers[name]) > 1:
+            need = f"a variable whose attribute {name} is one number, not {numbers[name]}"
+            refuse("source", variable, need)
+    scale, offset = (next(iter(numbers.pop(name)), None) for name in ATTRIBUTES[:2])
     given = [np.asarray(fill).item() for found in numbers.values() for fill in found]
-    stored = _with_sign(dtype, attributes.get("_Unsigned"))
+    sign = {("i", "true"): "u", ("u", "false"): "i"}  # of integers that are said to have another
+    other = sign.get((dtype.kind, str(attributes.get("_Unsigned"))))
+    stored = dtype if other is None else np.dtype(f"{other}{dtype.itemsize}")
     fills = tuple(_wrapped(fill, dtype, stored) for fill in given if fill == fill)  # not NaN
     masked = bool(given if dtype.kind in "fc" else fills)  # integers are never NaN
     packed, decoded = scale is not None or offset is not None, stored
@@ -376,19 +355,6 @@ def _numbers(variable: str, name: str, value: Any) -> list[Any]:
         need = f"a variable whose attribute {name} is a number, not {value!r}"
         refuse("source", variable, need)
     return found
-
-
-def _single(variable: str, name: str, found: list[Any]) -> Any:
-    """The number of an attribute that holds one; None where it holds none."""
-    if len(found) > 1:
-        refuse("source", variable, f"a variable whose attribute {name} is one number, not {found}")
-    return found[0] if found else None
-
-
-def _with_sign(dtype: DType, unsigned: Any) -> DType:
-    """The dtype of integers whose attribute `_Unsigned` says that they have another sign."""
-    other = {("i", "true"): "u", ("u", "false"): "i"}.get((dtype.kind, str(unsigned)))
-    return dtype if other is None else np.dtype(f"{other}{dtype.itemsize}")
 
 
 def _wrapped(fill: Any, dtype: DType, stored: DType) -> Any:
@@ -455,84 +421,90 @@ LEFT_OUT = (
 _NONE = np.uint64(2**64 - 1)
 
 
-@dataclass(frozen=True)
-class _Index:
-    """Where the index of a shard lies, and what it is of.
+def refuse_missing(path: Path, component: str | None, array: Any) -> None:
+    """Refuse a Zarr array some of whose chunks are not in its folder or ``.zip`` file.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Of an inner chunk.
-    grid : tuple of int
-        Inner chunks of a shard, by axis.
-    order : str
-        Of its numbers: ``"<"`` or ``">"``.
-    crc : int
-        Bytes that follow the numbers.
-    first : bool
-        Whether it lies at the beginning.
-    inner : _Index, optional
-        That of inner chunks which are shards.
+    Raises
+    ------
+    ArgumentError
+        Saying how many, and naming the first.
     """
-
-    shape: Shape
-    grid: Shape
-    order: str
-    crc: int
-    first: bool
-    inner: "_Index | None"
-
-    @property
-    def smallest(self) -> Shape:
-        """Shape of the chunks that are no shards."""
-        return self.shape if self.inner is None else self.inner.smallest
-
-    def lost(
-        self, file: IO[bytes], begin: int, nbytes: int, extent: Shape
-    ) -> Iterator[tuple[int, str]]:
-        """What a shard lacks: how many of the smallest chunks, and the name of the first.
-
-        Nothing where it is too short to tell: Zarr says what is wrong with it where it reads it.
-
-        Parameters
-        ----------
-        file : file
-            In which the shard lies.
-        begin, nbytes : int
-            Where it begins, and its bytes.
-        extent : tuple of int
-            Elements of it that are within the array; chunks beyond its end need not be there.
-        """
-        places = self._read(file, begin, nbytes)
-        if places is None:
-            return
-        places = places[tuple(map(slice, _counts(extent, self.shape)))]
-        there = (places != _NONE).any(axis=-1)
-        for place in _indices(~there):
-            part = _part(place, self.shape, extent)
-            yield math.prod(_counts(part, self.smallest)), f"chunk {place}"
-        if self.inner is None:
-            return
-        for place in _indices(there):
-            offset, length = places[place].tolist()
-            if offset + length <= nbytes:
-                part = _part(place, self.shape, extent)
-                for count, name in self.inner.lost(file, begin + offset, length, part):
-                    yield count, f"{name} of chunk {place}"
-
-    def _read(self, file: IO[bytes], begin: int, nbytes: int) -> npt.NDArray[np.uint64] | None:
-        """Where each inner chunk begins in a shard, and its bytes."""
-        size = 16 * math.prod(self.grid)
-        if nbytes < size + self.crc:
-            return None
-        file.seek(begin if self.first else begin + nbytes - size - self.crc)
-        found = np.frombuffer(file.read(size), f"{self.order}u8")
-        return found.reshape(*self.grid, 2)
+    codecs = [codec.to_dict() for codec in getattr(array.metadata, "codecs", ())]
+    smallest = _smallest(array.chunks, codecs if array.shards else [])
+    with ZipFile(path) if path.is_file() else contextlib.nullcontext() as archive:
+        folder: Any = path if archive is None else ZipPath(archive)
+        name = (component or "").strip("/")
+        missing = list(_missing(folder / name if name else folder, array, codecs, smallest))
+    if missing:
+        of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
+        need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
+        refuse("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
 
 
-def _indices(chosen: npt.NDArray[np.bool_]) -> Iterator[Shape]:
-    """Where an array is true."""
-    return map(tuple, np.argwhere(chosen).tolist())
+def _missing(
+    folder: Any, array: Any, codecs: Sequence[Any], smallest: Shape
+) -> Iterator[tuple[int, str]]:
+    """Count the smallest chunks that an array lacks, by file or chunk of a shard, and name it.
+
+    Codecs are as `zarr.json` has them: their objects differ between versions of zarr.
+    """
+    shape = array.shards or array.chunks
+    sharding = _sharding(codecs) if array.shards else None
+    for block in itertools.product(*map(range, _counts(array.shape, shape))):
+        key = str(array.metadata.encode_chunk_key(block))
+        extent = _part(block, shape, array.shape)
+        if not (folder / key).is_file():
+            yield math.prod(_counts(extent, smallest)), key
+        elif sharding is not None:
+            with (folder / key).open("rb") as file:
+                nbytes = file.seek(0, os.SEEK_END)
+                for count, name in _lacking(file, 0, nbytes, sharding, shape, extent):
+                    yield count, f"{name} in the shard {key}"
+
+
+def _sharding(codecs: Sequence[Any]) -> Any:
+    """Return how shards are indexed; None unless chunks are shards and nothing else."""
+    if [codec["name"] for codec in codecs] != ["sharding_indexed"]:
+        return None
+    names = [codec["name"] for codec in codecs[0]["configuration"]["index_codecs"]]
+    return codecs[0]["configuration"] if names in (["bytes"], ["bytes", "crc32c"]) else None
+
+
+def _smallest(shape: Shape, codecs: Sequence[Any]) -> Shape:
+    """Return the shape of the chunks that are no shards, as far as indices can be read."""
+    sharding = _sharding(codecs)
+    if sharding is None:
+        return tuple(shape)
+    return _smallest(sharding["chunk_shape"], sharding["codecs"])
+
+
+def _lacking(
+    file: IO[bytes], begin: int, nbytes: int, sharding: Any, shard: Shape, extent: Shape
+) -> Iterator[tuple[int, str]]:
+    """Count the smallest chunks that a shard lacks, and name each.
+
+    Nothing where it is too short to tell: Zarr says what is wrong with it where it reads it.
+    Chunks beyond the `extent` of it that is within the array need not be there.
+    """
+    shape, (first, *others) = tuple(sharding["chunk_shape"]), sharding["index_codecs"]
+    grid = _counts(shard, shape)
+    size, crc = 16 * math.prod(grid), 4 * len(others)
+    if nbytes < size + crc:
+        return
+    file.seek(begin if sharding["index_location"] == "start" else begin + nbytes - size - crc)
+    order = ">" if first.get("configuration", {}).get("endian") == "big" else "<"
+    places = np.frombuffer(file.read(size), f"{order}u8").reshape(*grid, 2)
+    places = places[tuple(map(slice, _counts(extent, shape)))]
+    absent = (places == _NONE).all(axis=-1)
+    smallest, inner = _smallest(shape, sharding["codecs"]), _sharding(sharding["codecs"])
+    for place in map(tuple, np.argwhere(absent).tolist()):
+        yield math.prod(_counts(_part(place, shape, extent), smallest)), f"chunk {place}"
+    for place in map(tuple, np.argwhere(~absent).tolist() if inner else ()):
+        offset, length = places[place].tolist()
+        if offset + length <= nbytes:
+            part = _part(place, shape, extent)
+            for count, name in _lacking(file, begin + offset, length, inner, shape, part):
+                yield count, f"{name} of chunk {place}"
 
 
 def _part(place: Shape, shape: Shape, extent: Shape) -> Shape:
@@ -543,112 +515,3 @@ def _part(place: Shape, shape: Shape, extent: Shape) -> Shape:
 def _counts(extent: Shape, shape: Shape) -> Shape:
     """Chunks of a shape that so many elements lie in, by axis."""
     return tuple(-(-n // c) for n, c in zip(extent, shape, strict=True))
-
-
-def refuse_missing(path: Path, component: str | None, array: Any) -> None:
-    """Refuse a Zarr array some of whose chunks are not in its folder or ``.zip`` file.
-
-    Raises
-    ------
-    ArgumentError
-        Saying how many, and naming the first.
-    """
-    name = (component or "").strip("/")
-    start = f"{name}/" if name else ""
-    index = _index_of(array)
-    if path.is_dir():
-        missing = list(_missing(array, index, _Folder(path / start)))
-    else:
-        with ZipFile(path) as archive:
-            missing = list(_missing(array, index, _Archive(archive, start)))
-    if missing:
-        of = math.prod(_counts(array.shape, _smallest(array, index)))
-        count = sum(number for number, _ in missing)
-        refuse(
-            "source",
-            str(path),
-            f"an array whose chunks are all there: {count} of {of} are "
-            f"missing, the first of them {missing[0][1]}; {LEFT_OUT}",
-        )
-
-
-def _smallest(array: Any, index: _Index | None) -> Shape:
-    """Shape of the smallest chunks that are looked for."""
-    return tuple(array.chunks) if index is None else index.smallest
-
-
-def _missing(
-    array: Any, index: _Index | None, files: "_Folder | _Archive"
-) -> Iterator[tuple[int, str]]:
-    """What an array lacks: how many chunks each time, and the name of the first."""
-    shape = array.shards or array.chunks
-    for block in itertools.product(*map(range, _counts(array.shape, shape))):
-        key = str(array.metadata.encode_chunk_key(block))
-        extent = _part(block, shape, array.shape)
-        if not files.has(key):
-            yield math.prod(_counts(extent, _smallest(array, index))), key
-        elif index is not None:
-            with files.open(key) as file:
-                nbytes = file.seek(0, os.SEEK_END)
-                for count, name in index.lost(file, 0, nbytes, extent):
-                    yield count, f"{name} in the shard {key}"
-
-
-def _index_of(array: Any) -> _Index | None:
-    """How the shards of an array are indexed; None without shards, or where we cannot read it."""
-    if array.shards is None:
-        return None
-    return _indexed(array.shards, [codec.to_dict() for codec in array.metadata.codecs])
-
-
-def _indexed(shape: Shape, codecs: Sequence[Any]) -> _Index | None:
-    """Return the index of chunks of a shape, None unless they are shards and nothing else.
-
-    Codecs are as `zarr.json` has them: their objects differ between versions of zarr.
-    """
-    if [codec["name"] for codec in codecs] != ["sharding_indexed"]:
-        return None
-    sharding = codecs[0]["configuration"]
-    first, *others = sharding["index_codecs"]
-    if first["name"] != "bytes" or [codec["name"] for codec in others] not in ([], ["crc32c"]):
-        return None
-    order = first.get("configuration", {}).get("endian", "little")
-    inner = tuple(sharding["chunk_shape"])
-    return _Index(
-        inner,
-        _counts(shape, inner),
-        ">" if order == "big" else "<",
-        4 * len(others),
-        sharding["index_location"] == "start",
-        _indexed(inner, sharding["codecs"]),
-    )
-
-
-class _Folder:
-    """Files of an array in a folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def has(self, key: str) -> bool:
-        """Whether there is a file."""
-        return (self.path / key).is_file()
-
-    def open(self, key: str) -> IO[bytes]:
-        """Open a file."""
-        return (self.path / key).open("rb")
-
-
-class _Archive:
-    """Files of an array in a ``.zip`` file."""
-
-    def __init__(self, archive: ZipFile, start: str) -> None:
-        self.archive, self.start, self.names = archive, start, set(archive.namelist())
-
-    def has(self, key: str) -> bool:
-        """Whether there is a file."""
-        return self.start + key in self.names
-
-    def open(self, key: str) -> IO[bytes]:
-        """Open a file."""
-        return self.archive.open(self.start + key)

@@ -35,26 +35,6 @@ def _h5py() -> Any:
         raise ImportError(text) from error
 
 
-@dataclass
-class Places:
-    """Where the values of a dataset lie.
-
-    Parameters
-    ----------
-    files : dict of Path
-        As keys the file itself, first, those of links on the way, and those that hold values.
-    missing : list of str
-        What a dataset is put together of, and is not there.
-    """
-
-    files: dict[Path, None] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-
-    def add(self, path: Path) -> None:
-        """Note a file, once."""
-        self.files[path] = None
-
-
 class H5Dataset:
     """A dataset of an HDF5 file as dask reads it: the file is opened anew for every block.
 
@@ -72,9 +52,8 @@ class H5Dataset:
             found = file[name]
             self.shape, self.dtype, self.ndim = found.shape, found.dtype, found.ndim
             self.chunks: tuple[int, ...] | None = found.chunks
-            self.attributes = {
-                name: _attribute(found.attrs[name]) for name in ATTRIBUTES if name in found.attrs
-            }
+            there = [name for name in ATTRIBUTES if name in found.attrs]
+            self.attributes = {name: _attribute(found.attrs[name]) for name in there}
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         with _h5py().File(self.path, "r") as file:
@@ -86,14 +65,14 @@ class H5Dataset:
             file[self.name].read_direct(out, region)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        found = [(str(path), path.stat()) for path in self.places().files if path.exists()]
-        files = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in found]
+        found = {str(path): path.stat() for path in self.places().files if path.exists()}
+        files = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in found.items()]
         return "H5Dataset", str(self.path), self.name, files
 
-    def places(self) -> Places:
+    def places(self) -> "Places":
         """Return where the values lie, as the files say now."""
         places = Places({self.path: None})
-        _look(self.path, self.name, places, set())
+        places.look(self.path, self.name)
         return places
 
 
@@ -132,27 +111,25 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
         refuse("source", str(path), f"an HDF5 file that can be read ({error})")
     if component is not None and there:
         refuse("source", str(path), f"a dataset that holds values: {component} is a null dataset")
-    refuse(
-        "component",
-        component,
-        f"the name of a dataset in {path}: " + (", ".join(sorted(names + linked)) or "none"),
-    )
+    known = ", ".join(sorted(names + linked)) or "none"
+    refuse("component", component, f"the name of a dataset in {path}: {known}")
 
 
 def _names(file: Any) -> tuple[list[str], list[str]]:
     """Names of a file's own datasets, and of links to datasets."""
     h5py = _h5py()
     own, linked = list[str](), list[str]()
-    file.visititems(
-        lambda name, found: own.append(name) if isinstance(found, h5py.Dataset) else None
-    )
-    file.visititems_links(
-        lambda name, link: (
-            None
-            if isinstance(link, h5py.HardLink) or _dataset(file, name) is None
-            else linked.append(name)
-        )
-    )
+
+    def visit(name: str, found: Any) -> None:
+        if isinstance(found, h5py.Dataset):
+            own.append(name)
+
+    def visit_link(name: str, link: Any) -> None:
+        if not isinstance(link, h5py.HardLink) and _dataset(file, name) is not None:
+            linked.append(name)
+
+    file.visititems(visit)
+    file.visititems_links(visit_link)
     return own, linked
 
 
@@ -168,67 +145,73 @@ def _dataset(group: Any, name: str) -> Any:
 # --- where values lie -----------------------------------------------------------------------
 
 
-def _look(path: Path, name: str, places: Places, seen: set[tuple[Path, str]]) -> bool | None:
-    """Note all files that the values of a dataset come from; return whether there is one.
+@dataclass
+class Places:
+    """Where the values of a dataset lie.
 
-    None where its file cannot be read: HDF5 says so, too, where it reads.
+    Parameters
+    ----------
+    files : dict of Path
+        As keys the file itself, first, those of links on the way, and those that hold values.
+    missing : list of str
+        What a dataset is put together of, and is not there.
     """
-    if (path, name) in seen:
+
+    files: dict[Path, None] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    _seen: set[tuple[Path, str]] = field(default_factory=set)
+
+    def look(self, path: Path, name: str) -> bool | None:
+        """Note all files that the values of a dataset come from; return whether there is one.
+
+        None where its file cannot be read: HDF5 says so, too, where it reads.
+        """
+        if (path, name) in self._seen:
+            return True
+        self._seen.add((path, name))
+        try:
+            file = _h5py().File(path, "r")
+        except OSError:
+            return None
+        with file:
+            if (dataset := _dataset(file, name)) is None:
+                return False
+            self.files |= dict.fromkeys(_linked_files(file, name))
+            self._plain(dataset, path)
+            sources = dataset.virtual_sources() if dataset.is_virtual else ()
+            for source in sorted({(source.file_name, source.dset_name) for source in sources}):
+                self._virtual(dataset, path, source)
         return True
-    seen.add((path, name))
-    try:
-        file = _h5py().File(path, "r")
-    except OSError:
-        return None
-    with file:
-        if (dataset := _dataset(file, name)) is None:
-            return False
-        for other in _linked_files(file, name):
-            places.add(other)
-        for other, nbytes in _plain_files(dataset):
-            places.add(other)
-            if (lacks := nbytes - other.stat().st_size) > 0:
-                places.missing.append(f"{lacks} bytes at the end of {other}")
-        for pattern in _sources(dataset):
-            _look_for(dataset, pattern, places, seen)
-    return True
 
+    def _plain(self, dataset: Any, own: Path) -> None:
+        """Note files in which the values of a dataset lie and nothing else."""
+        prefix, external = dataset.id.get_access_plist().get_efile_prefix(), dataset.external or ()
+        left = dataset.nbytes if external else 0  # which is not known of what is damaged
+        for name, begins, room in external:
+            nbytes = min(room, left)
+            left -= nbytes
+            found = _file(name, own, "HDF5_EXTFILE_PREFIX", prefix, Path())
+            if found is not None:
+                self.files[found] = None
+                if (lacks := begins + nbytes - found.stat().st_size) > 0:
+                    self.missing.append(f"{lacks} bytes at the end of {found}")
 
-def _plain_files(dataset: Any) -> Iterator[tuple[Path, int]]:
-    """Files in which the values of a dataset lie and nothing else, and where these end in them."""
-    own, prefix = Path(dataset.file.filename), dataset.id.get_access_plist().get_efile_prefix()
-    external = dataset.external or ()
-    left = dataset.nbytes if external else 0  # which is not known of what is damaged
-    for name, begins, room in external:
-        nbytes = min(room, left)
-        left -= nbytes
-        if (found := _file(name, own, "HDF5_EXTFILE_PREFIX", prefix, Path())) is not None:
-            yield found, begins + nbytes
-
-
-def _sources(dataset: Any) -> list[tuple[str, str]]:
-    """Files and names of the datasets that a virtual one is put together of."""
-    found = dataset.virtual_sources() if dataset.is_virtual else ()
-    return sorted({(source.file_name, source.dset_name) for source in found})
-
-
-def _look_for(
-    dataset: Any, source: tuple[str, str], places: Places, seen: set[tuple[Path, str]]
-) -> None:
-    """Note the files of one source of a virtual dataset, or of those of one numbered name."""
-    own, prefix = Path(dataset.file.filename), dataset.id.get_access_plist().get_virtual_prefix()
-    numbered = any("b" in re.findall("%(.)", name) for name in source)
-    for number in count() if numbered else (0,):
-        wanted, name = (_numbered(part, number) for part in source)
-        found = own if wanted == "." else _file(wanted, own, "HDF5_VDS_PREFIX", prefix, own.parent)
-        there = found is not None and _look(found, name, places, seen)
-        if found is not None and there is not False:
-            places.add(found)
-        if there:
-            continue
-        if there is False and not numbered:  # else there are as many as are there
-            places.missing.append(f"{name} in {wanted}")
-        return
+    def _virtual(self, dataset: Any, own: Path, source: tuple[str, str]) -> None:
+        """Note the files of one source of a virtual dataset, or of those of one numbered name."""
+        prefix = dataset.id.get_access_plist().get_virtual_prefix()
+        numbered = any("b" in re.findall("%(.)", name) for name in source)
+        for number in count():
+            wanted, name = (_numbered(part, number) for part in source)
+            found: Path | None = own
+            if wanted != ".":
+                found = _file(wanted, own, "HDF5_VDS_PREFIX", prefix, own.parent)
+            there = found is not None and self.look(found, name)
+            if found is not None and there is not False:
+                self.files[found] = None
+            if there is False and not numbered:  # else there are as many as are there
+                self.missing.append(f"{name} in {wanted}")
+            if not there or not numbered:
+                return
 
 
 def _numbered(name: str, number: int) -> str:

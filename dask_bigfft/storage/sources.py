@@ -7,6 +7,7 @@ Imports `config`, `errors`, `events`, `memory`, `planner`, `graph`, this room an
 when it is needed.
 """
 
+import contextlib
 import errno
 import math
 import os
@@ -89,11 +90,11 @@ class NpyFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        mapped = self._map()
+        mapped = self._mapped()
         self.shape, self.dtype, self.ndim = mapped.shape, mapped.dtype, mapped.ndim
         self.columns_first = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
-    def _map(self) -> npt.NDArray[Any]:
+    def _mapped(self) -> npt.NDArray[Any]:
         try:
             with _parsing:
                 return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
@@ -103,7 +104,7 @@ class NpyFile:
             return cast("npt.NDArray[Any]", np.load(self.path))
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        return np.asarray(self._map()[index])
+        return np.asarray(self._mapped()[index])
 
     def __dask_tokenize__(self) -> tuple[str, str, int, int]:
         found = self.path.stat()
@@ -153,28 +154,23 @@ class Reader:
 
     @property
     def described(self) -> Stored:
-        """How it lies in its files, for the planner."""
-        row = config.get("bigfft.scratch.row-size")
-        return Stored(self.unit or self.shape, self.anywhere, row, self.decoded)
-
-    @property
-    def decoded(self) -> int:
-        """Bytes of a unit that is decoded when it is read; 0 where values are read into place."""
-        if self.plain is not None or self.unit is None:
-            return 0 if self.dtype == self.stored.dtype else self.dtype.itemsize
-        return int(math.prod(self.unit) * self.dtype.itemsize)
+        """How it lies in its files, for the planner; bytes that are decoded beside the values."""
+        row, size = config.get("bigfft.scratch.row-size"), self.dtype.itemsize
+        decoded = 0 if self.dtype == self.stored.dtype else size
+        if self.plain is None and self.unit is not None:
+            decoded = math.prod(self.unit) * size
+        return Stored(self.unit or self.shape, self.anywhere, row, int(decoded))
 
     def fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
         """Read a region into an array of its shape, which whoever asks counts.
 
         Chunks that have to be decoded are so a few at a time, which is what plans count on.
         """
-        if self.packing is None:
-            self._fill(region, out)
-            return
         in_place = out.dtype == self.dtype == self.stored.dtype
-        if in_place:
+        if self.packing is None or in_place:
             self._fill(region, out)
+        if self.packing is None:
+            return
         unit = self.unit if self.unit and not in_place and self.plain is None else (1,) * self.ndim
         most = (IN_PLACE if in_place else DECODED) // self.dtype.itemsize
         for part, place in few_chunks(region, unit, most):
@@ -183,39 +179,34 @@ class Reader:
             if values is not raw or not in_place:
                 out[place] = values
 
-    def _raw(self, region: tuple[slice, ...]) -> npt.NDArray[Any]:
+    def _raw(self, index: Any) -> npt.NDArray[Any]:
         """Stored numbers of a region, in memory of their own."""
-        found = None if self.plain is None else self.plain.read(region)
-        return self._read(region) if found is None else found
+        found = None if self.plain is None else self.plain.read(index)
+        return self._read(index) if found is None else found
 
     def _fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
         """Read the stored numbers of a region into an array of its shape."""
-        dtype = self.stored.dtype
-        plain = self.plain if out.dtype == dtype else None
-        if plain is not None:
-            plain.fill(region, out)
-            return
-        if self.unit is None:
-            into = out if out.flags.c_contiguous and out.dtype == dtype else None
+        if self.plain is not None and out.dtype == self.stored.dtype:
+            self.plain.fill(region, out)
+        elif self.unit is not None:
+            for part, place in few_chunks(region, self.unit, DECODED // self.stored.dtype.itemsize):
+                out[place] = self._read(part)
+        else:
+            into = out if out.flags.c_contiguous and out.dtype == self.stored.dtype else None
             values = self._read(region, into)
             if values is not into:
                 out[...] = values
-            return
-        for part, place in few_chunks(region, self.unit, DECODED // dtype.itemsize):
-            out[place] = self._read(part)
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        started = time.perf_counter()
-        packed = self.packing is not None
-        if packed and not is_region(index, self.shape):
+        started, whole = time.perf_counter(), is_region(index, self.shape)
+        if self.packing is not None and not whole:
             return np.asarray(self[tuple(slice(0, n) for n in self.shape)][index])
-        values = None if self.plain is None or packed else self.plain.read(index)
-        fills = packed or (isinstance(self.stored, H5Dataset) if self.unit is None else self.few)
-        if values is None and fills and is_region(index, self.shape):
+        fills = isinstance(self.stored, H5Dataset) if self.unit is None else self.few
+        if whole and (self.packing is not None or (fills and self.plain is None)):
             values = lend(tuple(s.stop - s.start for s in index), self.dtype)
             self.fill(index, values)
-        if values is None:
-            values = self._read(index)
+        else:
+            values = self._raw(index)
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
 
@@ -355,7 +346,11 @@ def open_reader(path: Path, component: str | None = None, missing: float | None 
         return Reader(stored, stored.chunks, packing=packing)
     if component is not None:
         refuse("component", component, "none: only Zarr groups and HDF5 files have them")
-    stored = _open_npy(path)
+    try:
+        stored = NpyFile(path.resolve())
+    except UNREADABLE as error:
+        need = f"a Zarr array, an HDF5 file, or an .npy file of numbers ({error})"
+        refuse("source", str(path), need)
     return Reader(stored, None, last_first=not stored.columns_first)
 
 
@@ -404,11 +399,8 @@ def open_source(
     cut = kept or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
     count = math.prod(-(-n // c) for n, c in zip(shape, cut, strict=True))
     if nbytes is not None and count > MOST:
-        refuse(
-            "block_size",
-            nbytes,
-            f"larger blocks, of which the array has {MOST} at most: these would be {count}",
-        )
+        need = f"larger blocks, of which the array has {MOST} at most: these would be {count}"
+        refuse("block_size", nbytes, need)
     return cast("da.Array", da.from_array(found, chunks=chunks or cut))
 
 
@@ -423,17 +415,12 @@ def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
     """
     if path.is_dir() or path.suffix == ".zip":
         refuse_missing(path, component, _open_zarr(path, component))
-    elif (
-        path.is_file()
-        and is_hdf5(path)
-        and (missing := open_hdf5(path, component).places().missing)
-    ):
-        refuse(
-            "source",
-            str(path),
-            f"an array that is all there: {len(missing)} of the parts that "
-            f"it is put together of are missing, the first of them {missing[0]}; {LEFT_OUT}",
-        )
+        return
+    hdf5 = path.is_file() and is_hdf5(path)
+    if missing := open_hdf5(path, component).places().missing if hdf5 else []:
+        need = f"an array that is all there: {len(missing)} of the parts that it is put together"
+        need += f" of are missing, the first of them {missing[0]}; {LEFT_OUT}"
+        refuse("source", str(path), need)
 
 
 def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
@@ -471,27 +458,23 @@ def _files_below(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) 
             yield folder / entry.name
 
 
-def _open_npy(path: Path) -> NpyFile:
-    try:
-        return NpyFile(path.resolve())
-    except UNREADABLE as error:
-        refuse(
-            "source", str(path), f"a Zarr array, an HDF5 file, or an .npy file of numbers ({error})"
-        )
-
-
 def _open_zarr(path: Path, component: str | None) -> Any:
     zarr, place = zarr_package(), path.resolve()
     try:
-        store = _stored_in(place)
-        found = zarr.open(store, mode="r", path=component or "")
+        found = zarr.open(_stored_in(place), mode="r", path=component or "")
+        if not isinstance(found, zarr.Group):
+            return found
+        reason = f"the group {path}"
     except UNREADABLE as error:
-        if component is not None:
-            refuse("component", component, f"the name of an array in {path}{_names(path)}")
-        refuse("source", str(path), f"a Zarr array, an HDF5 file or an .npy file ({error})")
-    if isinstance(found, zarr.Group):
-        refuse("component", component, f"the name of an array in the group {path}{_names(path)}")
-    return found
+        if component is None:
+            refuse("source", str(path), f"a Zarr array, an HDF5 file or an .npy file ({error})")
+        reason = str(path)
+    names = ""
+    with contextlib.suppress(*UNREADABLE):  # no group
+        members = zarr.open_group(_stored_in(place), mode="r").members(max_depth=None)
+        there = sorted(name for name, array in members if isinstance(array, zarr.Array))
+        names = ": " + (", ".join(there) or "none")
+    refuse("component", component, f"the name of an array in {reason}{names}")
 
 
 def _stored_in(path: Path) -> Any:
@@ -499,16 +482,3 @@ def _stored_in(path: Path) -> Any:
     if path.is_dir():
         return local_store(path, read_only=True)
     return zarr_package().storage.ZipStore(path, mode="r")
-
-
-def _names(path: Path) -> str:
-    """The arrays of a Zarr group, also in groups inside of it."""
-    zarr, store = zarr_package(), _stored_in(path)
-    try:
-        group = zarr.open_group(store, mode="r")
-        names = sorted(
-            name for name, found in group.members(max_depth=None) if isinstance(found, zarr.Array)
-        )
-    except UNREADABLE:  # no group
-        return ""
-    return ": " + (", ".join(names) or "none")

@@ -22,11 +22,11 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +45,9 @@ _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 #: What stands between a result's name and its run's, in the names of folders beside it.
 PARTIAL, REPLACED = ".partial-", ".replaced-"
 
+
+#: This machine, in names of runs.
+_HOST = re.sub(r"[^\w.-]", "_", platform.node())
 
 #: What is said where something is not to be replaced.
 _ONLY_ARRAYS = "a Zarr array, if it is to be replaced; this is something else"
@@ -82,33 +85,17 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
         refuse("destination", str(path), f"a folder that exists, which {path.parent} is not")
     if not os.path.lexists(path):
         if path.suffix.lower() in _OTHERS:
-            refuse(
-                "destination",
-                str(path),
-                "a name for a folder: results are Zarr arrays, and "
-                f"{path.suffix} says something else",
-            )
-        _check_folder(path)
-        return
-    if not overwrite:
+            need = f"a name for a folder: results are Zarr arrays, and {path.suffix} says"
+            refuse("destination", str(path), f"{need} something else")
+    elif not overwrite:
         known = f"; {there}" if there else ""
         refuse("destination", str(path), f"a path where nothing is yet, or overwrite=True{known}")
-    if path.resolve() in source.resolve().parents:
+    elif path.resolve() in source.resolve().parents:
         refuse("destination", str(path), "another path: the source lies inside of it")
-    if not _may_go(path):
+    elif not _may_go(path):
         refuse("destination", str(path), _ONLY_ARRAYS)
-    _check_folder(path)
-
-
-def _may_go(path: Path) -> bool:
-    """Whether what is at a path is such that a result may replace it."""
-    return not path.is_symlink() and path.is_dir() and _is_array(path)
-
-
-def _check_folder(path: Path) -> None:
-    """Raise what the system says where nothing can be made beside a path, and why that is asked."""
     tried = path.with_name(f"{path.name}{REPLACED}{name_of_run()}")
-    try:
+    try:  # whether anything can be made there
         tried.mkdir()
         tried.rmdir()
     except OSError as error:
@@ -116,14 +103,17 @@ def _check_folder(path: Path) -> None:
         raise OSError(error.errno, text, str(path.parent)) from error
 
 
+def _may_go(path: Path) -> bool:
+    """Whether what is at a path is such that a result may replace it."""
+    return not path.is_symlink() and path.is_dir() and _is_array(path)
+
+
 def check_room(path: Path, nbytes: int) -> None:
     """Raise an error if the disk of an array to be written has too little room for it."""
     total, _, free = shutil.disk_usage(path.parent)
     if free < nbytes and total:  # some file systems do not tell
-        text = (
-            f"{nbytes - free} bytes are missing: the result takes {nbytes} bytes, and {free} "
-            "are free"
-        )
+        text = f"{nbytes - free} bytes are missing: the result takes {nbytes} bytes, and {free}"
+        text += " are free"
         raise OSError(errno.ENOSPC, text, str(path))
 
 
@@ -156,6 +146,15 @@ class Target:
     partial: Path
     array: Any
 
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Shape of a block: that of a chunk, or of a shard where chunks lie in shards."""
+        return tuple(self.array.shards or self.array.chunks)
+
+    def chunk_file(self, block: tuple[int, ...]) -> Path:
+        """File of a block."""
+        return self.partial / str(self.array.metadata.encode_chunk_key(block))
+
     def finish(self, overwrite: bool, more: Mapping[str, Any] | None = None) -> None:
         """Mark the array complete, wait until it is on the disk, and move it to its place.
 
@@ -167,13 +166,31 @@ class Target:
             If something has come to the place since `check_target` looked, unless that is an array
             and `overwrite` is true. The complete array then stays where it grew.
         """
-        self._mark(more or {})
-        old = _names(self.partial)[1]
-        _refuse_new(self.path, overwrite)
-        replaces = overwrite and _moved(self.path, old)
+        record = dict(self.array.attrs[ATTRIBUTE]) | {"complete": True}
+        _flush(self.partial)
+        for name, found in (more or {}).items():
+            record[name] = {**found, "files": files_digest(self.partial)}
+        self.array.attrs[ATTRIBUTE] = record
+        _flush(self.partial, files=_ZARR_FILES)
+        old, replaces = _names(self.partial)[1], False
+        if os.path.lexists(self.path) and not overwrite:
+            need = f"a path where nothing is yet, or overwrite=True{_CAME}"
+            refuse("destination", str(self.path), need)
+        if os.path.lexists(self.path) and not _may_go(self.path):
+            refuse(
+                "destination", str(self.path), f"{_ONLY_ARRAYS}, which came while the run went on"
+            )
+        with contextlib.suppress(FileNotFoundError):
+            if overwrite:
+                self.path.rename(old)
+                replaces = True
         try:
-            self._take_place(old)
-        except BaseException:
+            self.partial.rename(self.path)
+        except BaseException as error:
+            if os.path.lexists(self.path) and isinstance(error, OSError):  # no system replaces that
+                before = f"; {old} was there before" if os.path.lexists(old) else ""
+                need = f"a path where nothing is yet{_CAME}{before}"
+                refuse("destination", str(self.path), need)
             if replaces and not os.path.lexists(self.path):
                 old.rename(self.path)
             raise
@@ -181,56 +198,19 @@ class Target:
         if replaces and _may_go(old):
             shutil.rmtree(old)
 
-    def _mark(self, more: Mapping[str, Any]) -> None:
-        """Say that the array is complete, when it is on the disk."""
-        record = dict(self.array.attrs[ATTRIBUTE]) | {"complete": True}
-        _flush(self.partial)
-        for name, found in more.items():
-            record[name] = {**found, "files": files_digest(self.partial)}
-        self.array.attrs[ATTRIBUTE] = record
-        _flush(self.partial, files=_ZARR_FILES)
-
-    def _take_place(self, old: Path) -> None:
-        """Move the array to its place, unless something is there: no system replaces that."""
-        try:
-            self.partial.rename(self.path)
-        except OSError:
-            if not os.path.lexists(self.path):
-                raise
-            before = f"; {old} was there before" if os.path.lexists(old) else ""
-            refuse("destination", str(self.path), f"a path where nothing is yet{_CAME}{before}")
-
     def begin(self) -> None:
         """Wait until the array itself is on the disk, so that another run can go on with it."""
         _flush(self.partial, files=_ZARR_FILES)
         sync_path(self.partial.parent)
 
-    def discard(self) -> None:
-        """Remove what has been written, also what a task that still runs adds meanwhile."""
-        for _ in range(20):
-            shutil.rmtree(self.partial, ignore_errors=True)
-            time.sleep(0.05)
-            if not self.partial.exists():
-                break
 
-
-def _refuse_new(path: Path, overwrite: bool) -> None:
-    """Refuse to replace what has come to a place, and would have been refused at the beginning."""
-    if not os.path.lexists(path):
-        return
-    if not overwrite:
-        refuse("destination", str(path), f"a path where nothing is yet, or overwrite=True{_CAME}")
-    if not _may_go(path):
-        refuse("destination", str(path), f"{_ONLY_ARRAYS}, which came while the run went on")
-
-
-def _moved(path: Path, to: Path) -> bool:
-    """Move what is at a path; whether anything was there."""
-    try:
-        path.rename(to)
-    except FileNotFoundError:
-        return False
-    return True
+def discard(partial: Path) -> None:
+    """Remove what has been written of an array, also what a task that still runs adds meanwhile."""
+    for _ in range(20):
+        shutil.rmtree(partial, ignore_errors=True)
+        time.sleep(0.05)
+        if not partial.exists():
+            break
 
 
 def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
@@ -285,12 +265,8 @@ def settle(partial: Path, done: bool) -> None:
     elif done:
         shutil.rmtree(old, ignore_errors=True)
     else:
-        refuse(
-            "destination",
-            str(path),
-            "a path where nothing is: what is there came after a run "
-            f"was killed that replaced what is now {old}",
-        )
+        need = "a path where nothing is: what is there came after a run was killed that replaced"
+        refuse("destination", str(path), f"{need} what is now {old}")
 
 
 def created(
@@ -307,7 +283,7 @@ def created(
     Parameters
     ----------
     path : Path
-        Checked by `check_target`.
+        Checked by `check_target`; `inner` and `dtype` are checked, too.
     partial : Path
         Where it grows.
     shape, blocks, dtype
@@ -317,27 +293,18 @@ def created(
     inner : tuple of int, optional
         Shape of chunks if each block is a shard of several.
 
-    Raises
-    ------
-    ArgumentError
-        For a dtype that Zarr cannot store, or inner chunks that do not divide the blocks.
     """
-    check_inner(inner, blocks)
     shutil.rmtree(partial, ignore_errors=True)
-    zarr = zarr_package()
-    try:
-        array = zarr.create_array(
-            local_store(partial),
-            shape=shape,
-            chunks=inner or blocks,
-            shards=blocks if inner else None,
-            dtype=dtype,
-            compressors=None,
-            attributes={ATTRIBUTE: record | {"complete": False}},
-            config={"write_empty_chunks": True},
-        )
-    except (TypeError, ValueError) as error:
-        _refuse_dtype(dtype, error)
+    array = zarr_package().create_array(
+        local_store(partial),
+        shape=shape,
+        chunks=inner or blocks,
+        shards=blocks if inner else None,
+        dtype=dtype,
+        compressors=None,
+        attributes={ATTRIBUTE: record | {"complete": False}},
+        config={"write_empty_chunks": True},
+    )
     return Target(path, partial, array)
 
 
@@ -348,9 +315,8 @@ def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
     allowed = f"divisors of the blocks' shape, {blocks}"
     if not isinstance(inner, Sequence) or not all(isinstance(n, Integral) for n in inner):
         refuse("inner_chunks", inner, allowed, kind=ArgumentTypeError)
-    if len(inner) != len(blocks) or any(
-        n < 1 or block % n for n, block in zip(inner, blocks, strict=True)
-    ):
+    pairs = zip(inner, blocks, strict=False)
+    if len(inner) != len(blocks) or any(n < 1 or block % n for n, block in pairs):
         refuse("inner_chunks", inner, allowed)
 
 
@@ -360,7 +326,8 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
     try:
         zarr.create_array(zarr.storage.MemoryStore(), shape=(1,), chunks=(1,), dtype=dtype)
     except (TypeError, ValueError) as error:
-        _refuse_dtype(dtype, error)
+        need = f"a dtype that Zarr can store ({error})"
+        refuse("source", f"of which the result is {dtype}", need)
 
 
 def reopened(path: Path, partial: Path) -> Target:
@@ -387,51 +354,18 @@ def read_attributes(path: Path) -> dict[str, Any]:
     return dict(found) if isinstance(found, dict) else {}
 
 
-@contextlib.contextmanager
-def writing(
-    path: Path,
-    shape: tuple[int, ...],
-    blocks: tuple[int, ...],
-    dtype: np.dtype[Any],
-    record: dict[str, Any],
-    inner: tuple[int, ...] | None = None,
-    overwrite: bool = False,
-) -> Iterator[Target]:
-    """Give a Zarr array that becomes `path` when all goes well, and vanishes when it does not.
-
-    Parameters
-    ----------
-    path, shape, blocks, dtype, record, inner
-        As `created` takes them.
-    overwrite : bool
-        As `Target.finish` takes it.
-    """
-    partial = path.with_name(f"{path.name}{PARTIAL}{name_of_run()}")
-    target = Target(path, partial, None)
-    try:
-        target = created(path, partial, shape, blocks, dtype, record, inner)
-        yield target
-        target.finish(overwrite)
-    except BaseException:
-        target.discard()
-        raise
-
-
-def _refuse_dtype(dtype: np.dtype[Any], error: Exception) -> NoReturn:
-    refuse("source", f"of which the result is {dtype}", f"a dtype that Zarr can store ({error})")
-
-
 def name_of_run() -> str:
     """Return a name for a run of this process that no other one has, on whatever host.
 
     >>> ended(name_of_run())
     False
     """
-    return f"{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return f"{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
-def _host() -> str:
-    return re.sub(r"[^\w.-]", "_", platform.node())
+def partial_of(path: Path, run: str) -> Path:
+    """Return where the array of a run grows that is meant for a path."""
+    return path.with_name(f"{path.name}{PARTIAL}{run}")
 
 
 def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
@@ -449,7 +383,7 @@ def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
 def ended(run: str) -> bool | None:
     """Return whether the process of a run has ended; None where its name does not tell."""
     host, number, *_ = [*run.rsplit("-", 2), "", ""]
-    if host != _host() or not number.isdecimal():
+    if host != _HOST or not number.isdecimal():
         return None
     try:
         os.kill(int(number), 0)

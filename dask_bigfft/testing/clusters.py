@@ -9,8 +9,7 @@ import json
 import logging
 import multiprocessing
 import os
-import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +19,7 @@ import dask
 from distributed import Client, Scheduler, Worker
 
 from dask_bigfft.runs import run
-from dask_bigfft.testing.traps import LONGEST
+from dask_bigfft.testing.traps import LONGEST, until
 
 __all__ = ["Processes", "run_on", "started"]
 
@@ -44,34 +43,14 @@ def started(target: Callable[..., object], *args: Any, **kwargs: Any) -> BasePro
     return process
 
 
-def _run(serve: Callable[[], Coroutine[Any, Any, None]], settings: Mapping[str, Any]) -> None:
+def _serve(kind: type[Scheduler | Worker], settings: Mapping[str, Any], **options: Any) -> None:
+    async def serve() -> None:
+        async with kind(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options) as node:
+            await node.finished()
+
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # faults are what is wanted
     with dask.config.set(settings):
         asyncio.run(serve())
-
-
-def _schedule(file: str, settings: Mapping[str, Any], port: int = 0) -> None:
-    async def serve() -> None:
-        async with Scheduler(
-            host="127.0.0.1", port=port, dashboard_address="127.0.0.1:0", scheduler_file=file
-        ) as scheduler:
-            await scheduler.finished()
-
-    _run(serve, settings)
-
-
-def _work(file: str, folder: str, settings: Mapping[str, Any], threads: int) -> None:
-    async def serve() -> None:
-        async with Worker(
-            scheduler_file=file,
-            nthreads=threads,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            local_directory=folder,
-        ) as worker:
-            await worker.finished()
-
-    _run(serve, settings)
 
 
 def run_on(file: str, said: str, *args: Any, **kwargs: Any) -> None:
@@ -124,13 +103,10 @@ class Processes:
             self.add_worker()
 
     def _start_scheduler(self, port: int) -> None:
-        self.scheduler = started(_schedule, self.file, self.settings, port)
+        options = {"scheduler_file": self.file, "port": port}
+        self.scheduler = started(_serve, Scheduler, self.settings, **options)
         self._all[:1] = [self.scheduler]
-        end = time.monotonic() + LONGEST
-        while not os.path.exists(self.file):
-            if time.monotonic() > end:
-                raise TimeoutError("the scheduler does not begin")
-            time.sleep(0.01)
+        until(lambda: os.path.exists(self.file), "the scheduler does not begin")
 
     def restart_scheduler(self) -> None:
         """Begin another scheduler at the address of the one that was killed."""
@@ -141,8 +117,12 @@ class Processes:
 
     def add_worker(self) -> None:
         """Begin one more worker."""
-        local = str(self.folder / "workers")
-        self._all.append(started(_work, self.file, local, self.settings, self.threads))
+        options = {
+            "nthreads": self.threads,
+            "local_directory": str(self.folder / "workers"),
+            "scheduler_file": self.file,
+        }
+        self._all.append(started(_serve, Worker, self.settings, **options))
 
     @property
     def alive(self) -> list[BaseProcess]:

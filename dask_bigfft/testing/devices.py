@@ -6,7 +6,7 @@ Imports `gpu`.
 import contextlib
 from collections.abc import Iterator
 
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
@@ -51,8 +51,8 @@ def simulated_devices(
     (True, True)
     """
     devices = [SimulatedGPU(nbytes, seed + i, profile) for i in range(count)]
-    find.use(devices, TileLimits(nbytes) if limits is None else limits, nbytes)
+    dispatch.use(devices, TileLimits(nbytes) if limits is None else limits, nbytes)
     try:
         yield devices
     finally:
-        find.use(None)
+        dispatch.use(None)

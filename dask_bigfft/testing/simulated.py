@@ -7,10 +7,10 @@ not made while streams were idle is refused, where a GPU would make it then. Mem
 written to holds NaN, and more memory than there is is refused.
 
 A clock follows a profile. It knows three engines that work at the same time, each in the order of
-the calls (copies each way, and computing), and the ring through which host memory travels that is
-not pinned.
+the calls: copies each way, and computing. Host memory that is not pinned is copied at the speed of
+the ring.
 
-Imports `gpu`, `planner`, `kernels`, `decomposition` and `errors`.
+Imports `gpu`, `planner`, `kernels` and `errors`.
 """
 
 import itertools
@@ -26,8 +26,9 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.executor import DeviceMemory
-from dask_bigfft.gpu.operations import (
+from dask_bigfft.gpu.engine import DeviceMemory
+from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
+from dask_bigfft.gpu.tile_work import (
     ALIGNMENT,
     FFT,
     Array,
@@ -40,17 +41,14 @@ from dask_bigfft.gpu.operations import (
     Term,
     Twiddle,
     dense,
+    runs,
 )
-from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS, GATHERED, runs
 from dask_bigfft.kernels.composite import Composite, Shards
-from dask_bigfft.kernels.twiddle import chirp, phase_table
+from dask_bigfft.kernels.views import intervals
 from dask_bigfft.planner.profile import DeviceProfile
 
 #: Unwritten memory is filled with it: as floating point numbers, NaN.
 POISON = 0xFF
-
-#: Buffers each way of the ring for what is not pinned, and bytes of each.
-RING = (BUFFERS, BUFFER_NBYTES)
 
 #: Bytes per second, each way, of host memory that is not pinned.
 RING_SPEED = 1.2e10
@@ -90,17 +88,30 @@ def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
     return index
 
 
+def _turn(part: Array, modulus: int, sign: int) -> Array:
+    """exp(sign * 2j*pi * part / modulus) for integers, reduced to the nearest quarter turn."""
+    found, turns = np.empty(part.shape, complex), np.array([1, 1j, -1, -1j])
+    flat, out = part.reshape(-1), found.reshape(-1)
+    for piece in intervals(flat.size, 4096):  # which take little memory beside
+        quarters = (4 * flat[piece] + modulus // 2) // modulus
+        rest = np.asarray(4 * flat[piece] - quarters * modulus, np.float64)
+        np.exp(0.5j * np.pi * (rest / modulus), out=out[piece])
+        out[piece] *= turns[np.asarray(quarters % 4, np.int64)]
+    return found if sign > 0 else np.conj(found, out=found)
+
+
 def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     power = index_of(factor.left, shape) * index_of(factor.right, shape)
     if power.size and power.max() >= most * factor.modulus:
         raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
     power %= factor.modulus
-    return phase_table(factor.modulus, factor.sign).at(power)
+    return _turn(power, factor.modulus, factor.sign)
 
 
 def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
-    place = index_of(factor.place, shape)
-    values = chirp(place, factor.length, factor.sign)
+    place, modulus = index_of(factor.place, shape), 2 * factor.length
+    exact = place.astype(object) if modulus >> 31 else place % modulus
+    values = _turn(exact**2 % modulus, modulus, factor.sign)
     if factor.half:
         values = np.where((place == 0) | (2 * place == factor.length), values, 2 * values)
     return np.where(place < factor.end, values, 0)
@@ -168,10 +179,13 @@ def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
         raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
 
 
-def each(shards: Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
-    """Views of shards, and where in a dense array that holds their whole part each belongs."""
-    strides = dense(array.shape, shards.dtype.itemsize)
-    for place, view in shards.views():
+def each(host: Array | Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
+    """Views of host memory, and where each belongs in an array that holds them all."""
+    if not isinstance(host, Shards):
+        yield host, array
+        return
+    strides = dense(array.shape, host.dtype.itemsize)
+    for place, view in host.views():
         offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
         yield view, DeviceArray(offset, view.shape, array.dtype, strides)
 
@@ -183,101 +197,6 @@ def check_copy(host: Array, device: DeviceArray) -> None:
     steps = [s for n, s in zip(host.shape, host.strides, strict=True) if n > 1]
     if host.size and (any(s <= 0 for s in steps) or steps != sorted(steps, reverse=True)):
         raise DeviceError(f"a host array with strides {host.strides}: they have to fall")
-
-
-#: Lets the GPU copy some bytes from a moment on: when it is done, and when the host goes on.
-Copying = Callable[[int, float], tuple[float, float]]
-
-
-@dataclass
-class Loading:
-    """A view on its way into buffers: bytes that no thread is at, and when buffers are full."""
-
-    of: object
-    left: int
-    filling: deque[tuple[float, int]] = field(default_factory=deque)
-
-
-class RingClock:
-    """The buffers of both ways, each with the moment from which on nobody uses it.
-
-    Parameters
-    ----------
-    speed : float
-        Bytes per second that threads copy each way.
-    buffers, nbytes : int
-        Buffers each way, and bytes of each.
-    """
-
-    def __init__(self, speed: float, buffers: int, nbytes: int) -> None:
-        self.speed, self.buffers, self.nbytes, self.part = speed, buffers, nbytes, nbytes
-        self._in, self._out = deque([0.0] * buffers), deque([0.0] * buffers)
-        self._gathered = self._scattered = 0.0
-        self._told: deque[Loading] = deque()
-
-    def use(self, part: int | None) -> None:
-        """Use so many bytes of a buffer at a time from now on; None: all of them."""
-        self.part = min(part or self.nbytes, self.nbytes)
-
-    def ahead(self, of: object, nbytes: int, now: float) -> None:
-        """Take in what `load` will be asked for later, and begin to gather it."""
-        self._told.append(Loading(of, nbytes))
-        self._go_ahead(now)
-
-    def forget(self) -> None:
-        """Give up what was begun and not asked for."""
-        while self._told:
-            self._give_up(self._told.popleft())
-
-    def load(self, of: object, nbytes: int, now: float, copy: Copying) -> float:
-        """Take a view to the GPU; return when the host goes on."""
-        loading = self._begun(of) or Loading(of, nbytes)
-        while loading.filling or loading.left:
-            while loading.left and len(loading.filling) < GATHERED and self._in:
-                now = self._fill(loading, now)
-            self._go_ahead(now)
-            full, part = loading.filling.popleft()
-            copied, now = copy(part, max(now, full))
-            self._in.append(copied)
-        return now
-
-    def store(self, nbytes: int, now: float, copy: Copying) -> tuple[float, float]:
-        """Bring a view from the GPU; return when the values are there, and the host goes on."""
-        while nbytes:
-            part = min(nbytes, self.part)
-            self._go_ahead(now)
-            copied, now = copy(part, max(now, self._out.popleft()))
-            self._scattered = max(self._scattered, copied) + part / self.speed
-            self._out.append(self._scattered)
-            nbytes -= part
-        return self._scattered, now
-
-    def _fill(self, loading: Loading, now: float) -> float:
-        """Let threads gather into the next buffer; return when the host goes on."""
-        now, part = max(now, self._in.popleft()), min(loading.left, self.part)
-        self._gathered = max(self._gathered, now) + part / self.speed
-        loading.filling.append((self._gathered, part))
-        loading.left -= part
-        return now
-
-    def _go_ahead(self, now: float) -> None:
-        """Gather what was told of, into buffers that nobody uses now; one is left."""
-        for loading in self._told:
-            while loading.left and len(self._in) > 1 and self._in[0] <= now:
-                self._fill(loading, now)
-            if loading.left:
-                return
-
-    def _begun(self, of: object) -> Loading | None:
-        """What was begun of a view; what should have come before does not come any more."""
-        if not any(loading.of is of for loading in self._told):
-            return None
-        while (found := self._told.popleft()).of is not of:
-            self._give_up(found)
-        return found
-
-    def _give_up(self, loading: Loading) -> None:
-        self._in.extend(full for full, _ in loading.filling)
 
 
 @dataclass(frozen=True)
@@ -292,148 +211,25 @@ class Span:
 
 @dataclass
 class SimulatedEvent:
-    """A mark: how often it was made, how often it was reached, and when the latest is reached.
-
-    And when the host has what was copied to it before.
-    """
+    """A mark: how often it was made, how often it was reached, and when the latest is reached."""
 
     name: str
     made: int = 0
     reached: int = 0
     time: float = 0.0
-    stored: float = 0.0
 
 
 @dataclass
 class SimulatedStream:
-    """Operations that wait, and when the clock says that they will be done.
-
-    And what the host is to wait for: until all that was copied to it is there, and before it puts
-    more into the stream.
-    """
+    """Operations that wait, and when the clock says that they will be done."""
 
     name: str
     waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = field(default_factory=deque)
     time: float = 0.0
-    stored: float = 0.0
-    awaited: float = 0.0
 
 
-class SimulatedStreams:
-    """Streams, events and a clock, and nothing that runs in them yet.
-
-    Parameters
-    ----------
-    seed : int
-        Draws the order in which operations run.
-    profile : DeviceProfile
-        Speeds, for the clock.
-    dry : bool
-        Whether only the clock runs.
-    """
-
-    def __init__(self, seed: int, profile: DeviceProfile, dry: bool) -> None:
-        self.profile, self.dry = profile, dry
-        self.trace: list[Span] = []
-        self._streams: list[SimulatedStream] = []
-        self._lock = threading.RLock()
-        self._engines = {"h2d": 0.0, "compute": 0.0, "d2h": 0.0}
-        self._host_time = 0.0
-        self._random = random.Random(seed)
-        self._favour: dict[str, float] = {}
-
-    def stream(self, name: str) -> SimulatedStream:
-        """Make a stream."""
-        with self._lock:
-            stream = SimulatedStream(name)
-            self._streams.append(stream)
-            # Some streams run far ahead of others, differently for every seed.
-            self._favour[name] = self._random.choice((0.01, 1.0, 100.0))
-            return stream
-
-    def event(self, name: str) -> SimulatedEvent:
-        """Make an event."""
-        return SimulatedEvent(name)
-
-    def record(self, event: SimulatedEvent, stream: SimulatedStream, stored: bool = True) -> None:
-        """Put a mark into a stream."""
-        with self._lock:
-            event.made += 1
-            event.time = stream.time
-            event.stored = max(stream.stored, stream.awaited) if stored else 0.0
-            mark = event.made
-
-            def reach() -> None:
-                event.reached = max(event.reached, mark)
-
-            stream.waiting.append((lambda: True, reach))
-
-    def wait(self, stream: SimulatedStream, event: SimulatedEvent) -> None:
-        """Let a stream wait for the event's latest mark."""
-        with self._lock:
-            mark = event.made
-            stream.time = max(stream.time, event.time)
-            stream.awaited = max(stream.awaited, event.stored)
-            stream.waiting.append((lambda: event.reached >= mark, lambda: None))
-
-    def synchronize(self, event: SimulatedEvent) -> None:
-        """Run what waits until the event's latest mark is reached."""
-        mark = event.made
-        while True:
-            with self._lock:
-                if event.reached >= mark:
-                    self._host_time = max(self._host_time, event.time, event.stored)
-                    return
-                self._run_one()
-
-    def synchronize_all(self) -> None:
-        """Run everything that waits."""
-        with self._lock:
-            while any(stream.waiting for stream in self._streams):
-                self._run_one()
-            ends = [max(stream.time, stream.stored) for stream in self._streams]
-            self._host_time = max([self._host_time, *ends])
-
-    def _run_one(self) -> None:
-        """Run one that may be next."""
-        ready = [s for s in self._streams if s.waiting and s.waiting[0][0]()]
-        if not ready:
-            raise DeviceError("streams wait for each other, or for a mark that was never made")
-        weights = [self._favour[stream.name] for stream in ready]
-        stream = self._random.choices(ready, weights)[0]
-        stream.waiting.popleft()[1]()
-
-    def _put(
-        self, stream: SimulatedStream, operation: str, seconds: float, run: Callable[[], None]
-    ) -> None:
-        """Put an operation into a stream, and its time on the clock of its engine."""
-        with self._lock:
-            self._timed(stream, operation, seconds)
-            self._queue(stream, run)
-
-    def _timed(self, stream: SimulatedStream, operation: str, seconds: float) -> float:
-        """Let an operation take its time; when it is done."""
-        engine = operation if operation in self._engines else "compute"
-        self._host_time = max(self._host_time, stream.awaited) + self.profile.call
-        start = max(self._engines[engine], stream.time, self._host_time)
-        self._engines[engine] = stream.time = start + seconds
-        self.trace.append(Span(engine, operation, start, start + seconds))
-        return stream.time
-
-    def _queue(self, stream: SimulatedStream, run: Callable[[], None]) -> None:
-        """Let an operation wait in a stream; maybe one of all that wait is run."""
-        stream.waiting.append((lambda: True, (lambda: None) if self.dry else run))
-        if self._random.random() < 0.1:
-            self._run_one()
-
-    def clock(self) -> float:
-        """Seconds of simulated time that have passed for the host."""
-        with self._lock:
-            return self._host_time
-
-
-class SimulatedGPU(SimulatedStreams):
-    """A GPU in NumPy; `gpu.executor.Device` describes its methods.
+class SimulatedGPU:
+    """A GPU in NumPy; `gpu.engine.Device` describes its methods.
 
     Parameters
     ----------
@@ -467,10 +263,18 @@ class SimulatedGPU(SimulatedStreams):
         table: int = 0,
         pageable: bool = False,
     ) -> None:
-        super().__init__(seed, DeviceProfile() if profile is None else profile, dry)
+        self.profile, self.dry = DeviceProfile() if profile is None else profile, dry
+        self.trace: list[Span] = []
+        self._streams: list[SimulatedStream] = []
+        self._lock = threading.RLock()
+        self._engines = {"h2d": 0.0, "compute": 0.0, "d2h": 0.0}
+        self._host_time = 0.0
+        self._random = random.Random(seed)
+        self._favour: dict[str, float] = {}
         self.total, self.refuses, self.pageable = memory, refuses, pageable
-        self.ring = RingClock(RING_SPEED, *RING)
-        #: How often anything went through it.
+        #: Buffers of the ring, one way, bytes of each, and how many are used at a time.
+        self.ring = BUFFERS, BUFFER_NBYTES, BUFFER_NBYTES
+        #: How often anything went through the ring.
         self.staged = 0
         self.libraries, self._table = libraries, table
         self.software = {"card": self.name}
@@ -515,7 +319,6 @@ class SimulatedGPU(SimulatedStreams):
     def release(self) -> None:
         """Run what waits, and give the arena back."""
         self.synchronize_all()
-        self.ring.forget()
         self._arena = np.empty(0, np.uint8)
 
     def drop_caches(self) -> None:
@@ -538,85 +341,131 @@ class SimulatedGPU(SimulatedStreams):
             return values.reshape(array.shape)
         return np.lib.stride_tricks.as_strided(values, array.shape, array.strides)
 
-    # --- the ring of what is not pinned -----------------------------------------------------
+    # --- streams, events and the clock ---------------------------------------------------
+
+    def stream(self, name: str) -> SimulatedStream:
+        """Make a stream."""
+        with self._lock:
+            stream = SimulatedStream(name)
+            self._streams.append(stream)
+            # Some streams run far ahead of others, differently for every seed.
+            self._favour[name] = self._random.choice((0.01, 1.0, 100.0))
+            return stream
+
+    def event(self, name: str) -> SimulatedEvent:
+        """Make an event."""
+        return SimulatedEvent(name)
+
+    def record(self, event: SimulatedEvent, stream: SimulatedStream, stored: bool = True) -> None:
+        """Put a mark into a stream."""
+        with self._lock:
+            event.made += 1
+            event.time = stream.time
+            mark = event.made
+
+            def reach() -> None:
+                event.reached = max(event.reached, mark)
+
+            stream.waiting.append((lambda: True, reach))
+
+    def wait(self, stream: SimulatedStream, event: SimulatedEvent) -> None:
+        """Let a stream wait for the event's latest mark."""
+        with self._lock:
+            mark = event.made
+            stream.time = max(stream.time, event.time)
+            stream.waiting.append((lambda: event.reached >= mark, lambda: None))
+
+    def synchronize(self, event: SimulatedEvent) -> None:
+        """Run what waits until the event's latest mark is reached."""
+        mark = event.made
+        while True:
+            with self._lock:
+                if event.reached >= mark:
+                    self._host_time = max(self._host_time, event.time)
+                    return
+                self._run_one()
+
+    def synchronize_all(self) -> None:
+        """Run everything that waits."""
+        with self._lock:
+            while any(stream.waiting for stream in self._streams):
+                self._run_one()
+            self._host_time = max([self._host_time, *(stream.time for stream in self._streams)])
+
+    def _run_one(self) -> None:
+        """Run one that may be next."""
+        ready = [s for s in self._streams if s.waiting and s.waiting[0][0]()]
+        if not ready:
+            raise DeviceError("streams wait for each other, or for a mark that was never made")
+        weights = [self._favour[stream.name] for stream in ready]
+        stream = self._random.choices(ready, weights)[0]
+        stream.waiting.popleft()[1]()
+
+    def _put(
+        self, stream: SimulatedStream, operation: str, seconds: float, run: Callable[[], None]
+    ) -> None:
+        """Put an operation into a stream, and its time on the clock of its engine.
+
+        Maybe one of all that wait is run.
+        """
+        with self._lock:
+            engine = operation if operation in self._engines else "compute"
+            self._host_time += self.profile.call
+            start = max(self._engines[engine], stream.time, self._host_time)
+            self._engines[engine] = stream.time = start + seconds
+            self.trace.append(Span(engine, operation, start, start + seconds))
+            stream.waiting.append((lambda: True, (lambda: None) if self.dry else run))
+            if self._random.random() < 0.1:
+                self._run_one()
+
+    def clock(self) -> float:
+        """Seconds of simulated time that have passed for the host."""
+        with self._lock:
+            return self._host_time
+
+    # --- copies -----------------------------------------------------------------------------
 
     def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
-        """Set the ring that the clock reckons with."""
-        wanted = buffers or RING[0], nbytes or RING[1]
-        if wanted != (self.ring.buffers, self.ring.nbytes):
-            self.ring = RingClock(RING_SPEED, *wanted)
-        self.ring.use(part)
+        """Set the size of the ring."""
+        nbytes = nbytes or BUFFER_NBYTES
+        self.ring = buffers or BUFFERS, nbytes, min(nbytes, part or nbytes)
 
     def ring_nbytes(self, host: Array | Composite) -> int:
-        """Bytes of the ring that the clock reckons with, one way, if nothing is pinned."""
-        return self.ring.buffers * self.ring.part if self.pageable else 0
-
-    # --- operations -------------------------------------------------------------------------
+        """Bytes of the ring, one way, if nothing is pinned."""
+        return self.ring[0] * self.ring[2] if self.pageable else 0
 
     def ahead(self, stream: SimulatedStream, source: Array | Shards) -> None:
-        """Nothing but for the clock, which knows of staging."""
-        if self.pageable:
-            with self._lock:
-                self._host_time = max(self._host_time, stream.awaited)
-                self.ring.ahead(source, source.nbytes, self._host_time)
+        """Do nothing: values are read when they are copied."""
 
     def h2d(self, stream: SimulatedStream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy to the device when its time comes."""
-        pairs = list(each(source, target)) if isinstance(source, Shards) else [(source, target)]
-        with self._lock:
-            if self.pageable:
-                copy = self._staged(stream, "h2d", self.profile.h2d)
-                started = max(self._host_time, stream.awaited)
-                self.staged += 1
-                self._host_time = self.ring.load(source, source.nbytes, started, copy)
-            for view, place in pairs:
-                self._come(stream, view, place)
-
-    def _come(self, stream: SimulatedStream, source: Array, target: DeviceArray) -> None:
-        check_copy(source, target)
-
-        def run() -> None:
-            self._array(target, source.itemsize)[...] = source
-
-        if not self.pageable:
-            self._timed(stream, "h2d", self._copy_seconds(source, self.profile.h2d))
-        self._queue(stream, run)
+        for view, place in each(source, target):
+            self._copy(stream, "h2d", view, place)
 
     def d2h(self, stream: SimulatedStream, source: DeviceArray, target: Array | Shards) -> None:
         """Copy to the host when its time comes."""
-        if isinstance(target, Shards):
-            for view, place in each(target, source):
-                self.d2h(stream, place, view)
-            return
-        check_copy(target, source)
+        for view, place in each(target, source):
+            self._copy(stream, "d2h", view, place)
+
+    def _copy(self, stream: SimulatedStream, way: str, host: Array, device: DeviceArray) -> None:
+        check_copy(host, device)
 
         def run() -> None:
-            target[...] = self._array(source, target.itemsize)
-
-        with self._lock:
-            if self.pageable:
-                copy = self._staged(stream, "d2h", self.profile.d2h)
-                started = max(self._host_time, stream.awaited)
-                self.staged += 1
-                stored, self._host_time = self.ring.store(target.nbytes, started, copy)
-                stream.stored = max(stream.stored, stored)
+            values = self._array(device, host.itemsize)
+            if way == "h2d":
+                values[...] = host
             else:
-                self._timed(stream, "d2h", self._copy_seconds(target, self.profile.d2h))
-            self._queue(stream, run)
+                host[...] = values
 
-    def _copy_seconds(self, host: Array, bandwidth: float) -> float:
-        form = host.shape, host.strides, host.itemsize, dense(host.shape, host.itemsize)
-        return self.profile.bus_seconds(host.nbytes, host.nbytes // runs(*form)[0], bandwidth)
-
-    def _staged(self, stream: SimulatedStream, operation: str, bandwidth: float) -> Copying:
-        """What copies between staging buffers and the device, by the clock."""
-
-        def copy(nbytes: int, now: float) -> tuple[float, float]:
-            self._host_time = max(self._host_time, now)
-            done = self._timed(stream, operation, nbytes / bandwidth)
-            return done, self._host_time
-
-        return copy
+        rows = (
+            host.nbytes
+            // runs(host.shape, host.strides, host.itemsize, dense(host.shape, host.itemsize))[0]
+        )
+        seconds = host.nbytes / getattr(self.profile, way) + (rows - 1) * self.profile.run
+        if self.pageable:
+            self.staged += 1
+            seconds = max(seconds, host.nbytes / RING_SPEED)
+        self._put(stream, way, seconds, run)
 
     def clear(self, stream: SimulatedStream, array: DeviceArray) -> None:
         """Put zeros there when its time comes."""

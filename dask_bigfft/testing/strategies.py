@@ -72,11 +72,6 @@ def chunkings(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Chunks, ...]:
     return tuple(draw(chunks_of(n, most)) for n in shape)
 
 
-def families() -> st.SearchStrategy[str]:
-    """Return the names of `FAMILIES`."""
-    return st.sampled_from(FAMILIES)
-
-
 def norms() -> st.SearchStrategy[str | None]:
     """Return all norms, None included."""
     return st.sampled_from([None, "backward", "ortho", "forward"])
@@ -86,11 +81,6 @@ def dtypes(*, real: bool = False) -> st.SearchStrategy[str]:
     """Return dtypes, only real ones where `real`."""
     found = ["f8", "f4", "i8", "i2", "u1", "?"]
     return st.sampled_from(found if real else ["c16", "c8", *found])
-
-
-def variants() -> st.SearchStrategy[str]:
-    """Return the variants that take any factors (Pease's does not)."""
-    return st.sampled_from(["auto", "auto", "dif", "dit", "stockham"])
 
 
 def orders(count: int) -> st.SearchStrategy[tuple[str, ...]]:
@@ -185,6 +175,29 @@ def _stored(family: str, lengths: Sequence[int]) -> tuple[int, ...]:
     return (*lengths[:-1], last)
 
 
+def _case(
+    draw: st.DrawFn,
+    family: str,
+    shape: Sequence[int],
+    axes: tuple[int, ...],
+    lengths: tuple[int, ...],
+    rounds: Rounds | None,
+) -> Case:
+    """Return a call of which all but this is drawn; Pease's variant does not take any factors."""
+    return Case(
+        family=family,
+        shape=tuple(shape),
+        dtype=draw(dtypes(real=family in _REAL_INPUT)),
+        chunks=draw(chunkings(tuple(shape))),
+        axes=axes,
+        lengths=lengths,
+        norm=draw(norms()),
+        variant=draw(st.sampled_from(["auto", "auto", "dif", "dit", "stockham"])),
+        rounds=rounds,
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
 @st.composite
 def cases(
     draw: st.DrawFn, *, families: Sequence[str] = FAMILIES, max_axes: int = 4, resize: bool = True
@@ -210,23 +223,7 @@ def cases(
         shape[axis] = n
         if resize and draw(st.integers(0, 3)) == 0:
             shape[axis] = draw(sizes(LARGEST[ndim]))
-    return Case(
-        family=family,
-        shape=tuple(shape),
-        dtype=draw(dtypes(real=family in _REAL_INPUT)),
-        chunks=draw(chunkings(tuple(shape))),
-        axes=axes,
-        lengths=lengths,
-        norm=draw(norms()),
-        variant=draw(variants()),
-        rounds=None,
-        seed=draw(st.integers(0, 2**16)),
-    )
-
-
-def factorisations(count: int, largest: int) -> st.SearchStrategy[list[int]]:
-    """Return `count` factors of 2 to `largest`, in any order."""
-    return st.lists(st.integers(2, largest), min_size=count, max_size=count)
+    return _case(draw, family, shape, axes, lengths, None)
 
 
 @st.composite
@@ -239,14 +236,14 @@ def round_cases(
     count = draw(st.integers(2, {1: 4, 2: 3}.get(ndim, 2)))
     axes = tuple(draw(st.permutations(range(ndim)))[: draw(st.integers(1, ndim))])
     rounds: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    lengths = []
+    lengths, largest = [], {1: 7, 2: 5}.get(ndim, 4)
     for axis in axes:
         places = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
         if axis == axes[-1] and family in _REAL_INPUT:
             places[0] = 0
         if axis == axes[-1] and family in _REAL_OUTPUT:
             places[-1] = count - 1
-        factors = draw(factorisations(len(places), {1: 7, 2: 5}.get(ndim, 4)))
+        factors = draw(st.tuples(*[st.integers(2, largest)] * len(places)))
         for place, factor in zip(places, factors, strict=True):
             rounds[place].append((axis, factor))
         lengths.append(math.prod(factors))
@@ -255,15 +252,5 @@ def round_cases(
         shape[axis] = n
         if resize and draw(st.integers(0, 3)) == 0:
             shape[axis] = max(1, n + draw(st.integers(-3, 3)))
-    return Case(
-        family=family,
-        shape=tuple(shape),
-        dtype=draw(dtypes(real=family in _REAL_INPUT)),
-        chunks=draw(chunkings(tuple(shape))),
-        axes=axes,
-        lengths=tuple(lengths),
-        norm=draw(norms()),
-        variant=draw(variants()),
-        rounds=tuple(tuple(named) for named in rounds if named),
-        seed=draw(st.integers(0, 2**16)),
-    )
+    named = tuple(tuple(factors) for factors in rounds if factors)
+    return _case(draw, family, shape, axes, tuple(lengths), named)

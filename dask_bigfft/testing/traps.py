@@ -13,20 +13,21 @@ chance but which process comes first. May import every room; no room imports it.
 """
 
 import contextlib
-import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from dask_bigfft.events import add_sink, remove_sink
 
-__all__ = ["FAULTS", "Board", "remove_traps", "set_trap"]
+__all__ = ["FAULTS", "Board", "remove_traps", "set_trap", "until"]
+
+Found = TypeVar("Found")
 
 #: Seconds that anybody waits at most, on a machine that is busy, and compiles code first.
 LONGEST = 200.0
@@ -61,13 +62,19 @@ DEEDS: dict[str, Callable[[Any], int]] = {"cut": _cut, "cut off": _cut_off}
 FAULTS = ("killed", "paused", *DEEDS)
 
 
-def _wait_until_stopped(process: int) -> None:
-    """Wait until a process does nothing; one that has ended, unnoticed, never gets there."""
-    end = time.monotonic() + LONGEST
-    while psutil.Process(process).status() != psutil.STATUS_STOPPED:
+def until(ready: Callable[[], Found], what: str, timeout: float = LONGEST) -> Found:
+    """Wait until something is so, and return it; after too long a time say what was not."""
+    end = time.monotonic() + timeout
+    while not (found := ready()):
         if time.monotonic() > end:
-            raise TimeoutError(f"process {process} was not stopped")
+            raise TimeoutError(what)
         time.sleep(0.005)
+    return found
+
+
+def _is_stopped(process: int) -> bool:
+    """Whether a process does nothing; one that has ended, unnoticed, never gets there."""
+    return bool(psutil.Process(process).status() == psutil.STATUS_STOPPED)
 
 
 class Board:
@@ -110,13 +117,9 @@ class Board:
         dict
             Process numbers: ``"actor"`` waits in the phase, ``"first"`` has ended the first task.
         """
-        end = time.monotonic() + timeout
-        while (actor := self.process("sprung")) is None:
-            if time.monotonic() > end:
-                raise TimeoutError(f"nobody came to the phase: {sorted(self.folder.iterdir())}")
-            time.sleep(0.005)
-        first = self.process("first")
-        return {"actor": actor, "first": actor if first is None else first}
+        actor = until(lambda: self.process("sprung"), "nobody came to the phase", timeout)
+        assert actor is not None
+        return {"actor": actor, "first": self.process("first") or actor}
 
     def strike(self, fault: str, process: int) -> None:
         """Let a fault hit a process, then let whoever waits go on.
@@ -132,7 +135,7 @@ class Board:
             os.kill(process, signal.SIGKILL)
         elif fault == "paused":
             os.kill(process, signal.SIGSTOP)
-            _wait_until_stopped(process)
+            until(lambda: _is_stopped(process), f"process {process} was not stopped")
             timer = threading.Timer(STOPPED, os.kill, (process, signal.SIGCONT))
             timer.start()
         else:
@@ -148,19 +151,14 @@ class Board:
 
     def stay(self) -> None:
         """Wait until whoever waits may go on."""
-        end = time.monotonic() + LONGEST
-        while not (self.folder / "go").exists() and time.monotonic() < end:
-            time.sleep(0.005)
+        with contextlib.suppress(TimeoutError):
+            until((self.folder / "go").exists, "nobody says go")
 
     def cut(self, timeout: float = LONGEST) -> int:
         """Return how many connections a struck process has cut, once it has."""
-        end = time.monotonic() + timeout
-        while True:
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                return int(json.loads((self.folder / "done").read_text()))
-            if time.monotonic() > end:
-                raise TimeoutError("no process has done what it was told to")
-            time.sleep(0.005)
+        done = self.folder / "done"  # which appears whole
+        until(done.exists, "no process has done what it was told to", timeout)
+        return int(done.read_text())
 
 
 class _Trap:
@@ -205,7 +203,7 @@ class _Trap:
         """Do what is written on the board."""
         deed = DEEDS[(self.board.folder / "deed").read_text()]
         fresh = self.board.folder / "done-"
-        fresh.write_text(json.dumps(deed(self.worker)))
+        fresh.write_text(str(deed(self.worker)))
         fresh.rename(self.board.folder / "done")
 
 

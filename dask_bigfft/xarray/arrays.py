@@ -12,7 +12,7 @@ import xarray as xr
 
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
 from dask_bigfft.transforms.spec import parse_orders
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, refuse_parts, remembered, samples_of
 
@@ -20,17 +20,17 @@ Dims = Hashable | Sequence[Hashable] | None
 Norm = Literal["backward", "ortho", "forward"] | None
 
 
+def listed(dim: Hashable | Sequence[Hashable]) -> list[Hashable]:
+    """Dimensions as a list, where one may be named alone."""
+    return list(dim) if isinstance(dim, Sequence) and not isinstance(dim, str) else [dim]
+
+
 def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> list[Hashable]:
     """The dimensions that are meant; by default those of which `default` is true."""
     if not isinstance(array, xr.DataArray):
         allowed = "an xarray.DataArray or xarray.Dataset"
         refuse("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
-    if dim is None:
-        dims = [found for found in array.dims if default(found)]
-    elif isinstance(dim, str) or not isinstance(dim, Sequence):
-        dims = [dim]
-    else:
-        dims = list(dim)
+    dims = listed(dim) if dim is not None else [found for found in array.dims if default(found)]
     named = all(isinstance(found, Hashable) for found in dims)
     if not named or not set(dims) <= set(array.dims) or not dims or len(set(dims)) < len(dims):
         refuse("dim", dim, f"one or more of the dimensions {array.dims}, each once")
@@ -59,19 +59,9 @@ def _computed(
     axes = [array.get_axis_num(dim) for dim in dims]
     chunks = extras.get("chunks")
     if isinstance(chunks, Mapping):
-        extras = extras | {
-            "chunks": {
-                array.get_axis_num(dim) if dim in array.dims else dim: cut
-                for dim, cut in chunks.items()
-            }
-        }
+        number = {dim: axis for axis, dim in enumerate(array.dims)}
+        extras = extras | {"chunks": {number.get(dim, dim): cut for dim, cut in chunks.items()}}
     return getattr(transforms, name)(data, axes=axes, **arguments, **extras)
-
-
-def _as_before(array: xr.DataArray, data: Any) -> Any:
-    """Lazy data where the array was lazy, else computed."""
-    lazy = isinstance(array.data, da.Array)
-    return data.compute() if isinstance(data, da.Array) and not lazy else data
 
 
 def _rebuilt(
@@ -85,17 +75,18 @@ def _rebuilt(
     if len(set(dims)) < len(dims):
         refuse("dim", list(renamed), f"dimensions whose new names are not in use: {dims}")
     new = {name: found for name, found in renamed.values() if found is not None}
-    data = _as_before(array, data)
     return _named(array, data, dims, kept | new)
 
 
 def _named(
     array: xr.DataArray, data: Any, dims: Sequence[Hashable], coords: Mapping[Any, Any]
 ) -> xr.DataArray:
-    """Data with the array's name and attributes: none where it has none.
+    """Data with the array's name and attributes, none where it has none; lazy where it was lazy.
 
     Where xarray is given no name it takes that of the data, which dask arrays have.
     """
+    if isinstance(data, da.Array) and not isinstance(array.data, da.Array):
+        data = data.compute()
     found = xr.DataArray(data, dims=dims, coords=coords, attrs=array.attrs)
     found.name = array.name
     return found
@@ -144,7 +135,7 @@ def inverse(
 ) -> xr.DataArray:
     """The transform back; `length` is that of the dimension that is halved."""
     dims = parse_dims(array, dim, is_spectral(array))
-    _parse_length(length)
+    length = None if length is None else parse_count("n", length)
     orders = _orders(extras, len(dims))
     half = dims[-1] if name == "irfftn" else None
     samples = {found: remembered(array, found, found == half) for found in dims}
@@ -161,21 +152,10 @@ def inverse(
     data = _computed(name, array, data, dims, extras, norm=norm, s=sizes)
     renamed: dict[Hashable, tuple[Hashable, Any]] = {}
     for found in dims:
-        places, new = samples[found].coordinate(), samples[found].dim
-        units = samples[found].units
+        places, new, units = samples[found].coordinate(), samples[found].dim, samples[found].units
         attrs = {} if units is None else {"units": units}
         renamed[found] = new, None if places is None else xr.Variable((new,), places, attrs)
     return _rebuilt(array, data, renamed)
-
-
-def _parse_length(n: Any) -> None:
-    """Refuse what is no length, before coordinates are made for it."""
-    if n is None:
-        return
-    if not isinstance(n, int | np.integer) or isinstance(n, bool):
-        refuse("n", n, "an integer of at least 1, or None", kind=ArgumentTypeError)
-    if n < 1:
-        refuse("n", n, "an integer of at least 1, or None")
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
@@ -202,5 +182,4 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims) -> xr.DataArray:
         key: found.isel({d: i for d, i in places.items() if d in found.dims})
         for key, found in array.coords.items()
     }
-    data = _as_before(array, data)
     return _named(array, data, array.dims, coords)

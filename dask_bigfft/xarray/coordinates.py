@@ -54,7 +54,9 @@ class Samples:
             return "cycles/sample"
         if self.is_time or self.units == "s":
             return "Hz"
-        return None if self.units is None else f"1/{_bracketed(self.units)}"
+        if self.units is None:
+            return None
+        return f"1/{self.units}" if self.units.isalnum() else f"1/({self.units})"
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -104,10 +106,6 @@ class Samples:
         return (np.rint(found) if dtype.kind in "iu" else found).astype(dtype)
 
 
-def _bracketed(units: str) -> str:
-    return units if units.isalnum() else f"({units})"
-
-
 def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     """Where the samples of a dimension are; refuses uneven ones."""
     length = array.sizes[dim]
@@ -143,7 +141,7 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     """What a frequency coordinate tells of the dimension that it came from."""
-    attrs = _attrs(array, dim)
+    attrs = array[dim].attrs
     size = array.sizes[dim]
     name = str(dim)
     direct = attrs.get("direct_dim", name[len(PREFIX) :] if name.startswith(PREFIX) else f"{name}_")
@@ -158,10 +156,6 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     frequencies = array.coords[dim].values
     spacing = float(np.abs(np.diff(frequencies)).min()) if size > 1 else 1.0
     return Samples(direct, length, 0, 1 / (spacing * max(1, length)), None, "float64")
-
-
-def _attrs(array: xr.DataArray, dim: Hashable) -> dict[Hashable, Any]:
-    return array.coords[dim].attrs if dim in array.coords else {}
 
 
 def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool) -> None:
@@ -181,7 +175,7 @@ def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool
     half : bool
         Whether only frequencies from 0 on count.
     """
-    if "direct_step" not in _attrs(array, dim):
+    if "direct_step" not in array[dim].attrs:
         return  # it is not known what there was
     found, n = array.coords[dim].values, before.length
     distance = 1 / (n * abs(before.spacing))

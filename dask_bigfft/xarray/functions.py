@@ -3,13 +3,22 @@
 Imports this room; needs xarray.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
+from functools import wraps
 from typing import Any, TypeVar
 
 import xarray as xr
 
 from dask_bigfft.errors import refuse
-from dask_bigfft.xarray.arrays import Dims, Norm, both_shifted, forward, inverse, is_spectral
+from dask_bigfft.xarray.arrays import (
+    Dims,
+    Norm,
+    both_shifted,
+    forward,
+    inverse,
+    is_spectral,
+    listed,
+)
 
 __all__ = ["Accessor", "fft", "fftshift", "ifft", "ifftshift", "irfft", "rfft"]
 
@@ -64,13 +73,11 @@ def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
 
     A dataset has its coordinates' first. The last one is halved, the same way in every variable.
     """
-    if dim is None:
-        arrays = dataset.data_vars.values()
-        named = dict.fromkeys(name for array in arrays for name in array.dims)
-        return [name for name in named if not spectral or any(is_spectral(a)(name) for a in arrays)]
-    if isinstance(dim, str) or not isinstance(dim, Sequence):
-        return [dim]
-    return list(dim)
+    if dim is not None:
+        return listed(dim)
+    arrays = dataset.data_vars.values()
+    named = dict.fromkeys(name for array in arrays for name in array.dims)
+    return [name for name in named if not spectral or any(is_spectral(a)(name) for a in arrays)]
 
 
 def fft(
@@ -236,6 +243,16 @@ def ifftshift(array: Field, dim: Dims = None) -> Field:
     return _each(array, dim, True, lambda a, dims: both_shifted("ifftshift", a, dims))
 
 
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method of an accessor that calls a function on the accessor's array."""
+
+    @wraps(function)
+    def method(self: "Accessor", *args: Any, **kwargs: Any) -> Any:
+        return function(self._array, *args, **kwargs)
+
+    return method
+
+
 @xr.register_dataarray_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
 @xr.register_dataset_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
 class Accessor:
@@ -244,32 +261,6 @@ class Accessor:
     def __init__(self, array: Any) -> None:
         self._array = array
 
-    def fft(
-        self, dim: Dims = None, *, shift: bool = False, norm: Norm = None, **extras: Any
-    ) -> Any:
-        """Return the transform along some dimensions; see `dask_bigfft.xarray.fft`."""
-        return fft(self._array, dim, shift=shift, norm=norm, **extras)
-
-    def ifft(self, dim: Dims = None, *, norm: Norm = None, **extras: Any) -> Any:
-        """Return the inverse of `fft`; see `dask_bigfft.xarray.ifft`."""
-        return ifft(self._array, dim, norm=norm, **extras)
-
-    def rfft(
-        self, dim: Dims = None, *, shift: bool = False, norm: Norm = None, **extras: Any
-    ) -> Any:
-        """Return half the transform of real data; see `dask_bigfft.xarray.rfft`."""
-        return rfft(self._array, dim, shift=shift, norm=norm, **extras)
-
-    def irfft(
-        self, dim: Dims = None, *, n: int | None = None, norm: Norm = None, **extras: Any
-    ) -> Any:
-        """Return the inverse of `rfft`; see `dask_bigfft.xarray.irfft`."""
-        return irfft(self._array, dim, n=n, norm=norm, **extras)
-
-    def fftshift(self, dim: Dims = None) -> Any:
-        """Return the array with the frequency 0 in the middle."""
-        return fftshift(self._array, dim)
-
-    def ifftshift(self, dim: Dims = None) -> Any:
-        """Return the array with the frequency 0 first again."""
-        return ifftshift(self._array, dim)
+    fft, ifft = _method(fft), _method(ifft)
+    rfft, irfft = _method(rfft), _method(irfft)
+    fftshift, ifftshift = _method(fftshift), _method(ifftshift)

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from support import environment, local, python, until
 
-from dask_bigfft.cli import main
-from dask_bigfft.cli.failures import Terminated
+from dask_bigfft.cli import Terminated, main
 from dask_bigfft.cli.places import CLOSING, handled, place
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.formats import PlainChunks
@@ -37,10 +36,8 @@ def npy(name, values):
     return values
 
 
-def stored(name, values, chunks, **options):
-    shape, dtype = values.shape, values.dtype
-    array = zarr.create_array(name, shape=shape, chunks=chunks, dtype=dtype, **options)
-    array[...] = values
+def stored(name, values, chunks):
+    zarr.create_array(name, data=values, chunks=chunks)
     return values
 
 
@@ -63,7 +60,12 @@ def only(folder, *names):
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
 
 
-SMALL = ["--block-size", "8 KiB", "--quiet"]
+def run(*words):
+    """Run the command line's ``run``; arguments may be written in one text."""
+    return main(["run", *" ".join(words).split(" ")])
+
+
+SMALL = "--block-size 8KiB --quiet"
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -71,9 +73,8 @@ SMALL = ["--block-size", "8 KiB", "--quiet"]
 
 def test_an_npy_file_becomes_a_zarr_array(here, capsys):
     values = npy("a.npy", complex_values(32, 16, 24))
-    assert main(["run", "a.npy", "b.zarr", "--block-size", "16 KiB"]) == 0
-    found = check("b.zarr", np.fft.fftn(values))
-    assert found.nchunks > 1
+    assert run("a.npy b.zarr --block-size 16KiB") == 0
+    assert check("b.zarr", np.fft.fftn(values)).nchunks > 1
     output = capsys.readouterr()
     assert "fftn of (32, 16, 24) complex128" in output.out
     assert "100 %" in output.err
@@ -82,25 +83,22 @@ def test_an_npy_file_becomes_a_zarr_array(here, capsys):
 
 def test_axes_lengths_and_norm(here):
     values = npy("a.npy", complex_values(8, 12, 10))
-    arguments = ["--axes", "-3,-1", "--s", "9,-1", "--norm", "ortho", *SMALL]
-    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
+    assert run("a.npy b.zarr --axes -3,-1 --s 9,-1 --norm ortho", SMALL) == 0
     wanted = np.fft.fftn(values, s=(9, 10), axes=(0, 2), norm="ortho")
     record = check("b.zarr", wanted).attrs[targets.ATTRIBUTE]
     assert (record["axes"], record["lengths"], record["norm"]) == ([0, 2], [9, 10], "ortho")
     assert record["kind"] == "fftn"
-    assert main(["run", "a.npy", "c.zarr", "--kind", "fft", "--axes", "-2", "--n", "15"]) == 0
+    assert run("a.npy c.zarr --kind fft --axes -2 --n 15") == 0
     check("c.zarr", np.fft.fft(values, n=15, axis=1))
-    assert main(["run", "a.npy", "d.zarr", "--kind", "fft2"]) == 0
+    assert run("a.npy d.zarr --kind fft2") == 0
     check("d.zarr", np.fft.fft2(values))
 
 
 def test_there_and_back_in_transposed_order(here):
     values = npy("a.npy", complex_values(4096))
-    one = ["--kind", "fft", "--order", "transposed", *SMALL]
-    assert main(["run", "a.npy", "b.zarr", *one]) == 0
+    assert run("a.npy b.zarr --kind fft --order transposed", SMALL) == 0
     assert zarr.open_array("b.zarr", mode="r").attrs[targets.ATTRIBUTE]["order"] == ["transposed"]
-    back = ["--kind", "ifft", "--order", "transposed", *SMALL]
-    assert main(["run", "b.zarr", "c.zarr", *back]) == 0
+    assert run("b.zarr c.zarr --kind ifft --order transposed", SMALL) == 0
     record = check("c.zarr", values).attrs[targets.ATTRIBUTE]
     assert (record["order"], record["order_of"]) == (["transposed"], "input")
 
@@ -110,11 +108,8 @@ def test_there_and_back_in_transposed_order(here):
 )
 def test_chunks_of_the_result(here, asked, chunks):
     values = stored("a.zarr", complex_values(24, 32), (7, 9))
-    assert main(["run", "a.zarr", "b.zarr", "--chunks", asked, "--quiet"]) == 0
+    assert run("a.zarr b.zarr --quiet --chunks", asked) == 0
     assert check("b.zarr", np.fft.fftn(values)).chunks == chunks
-
-
-# --- plan -----------------------------------------------------------------------------------
 
 
 def test_plan_prints_the_explanation_and_writes_nothing(here, capsys):
@@ -149,36 +144,15 @@ BAD = [
 ]
 
 #: Options that are refused; the error names the last one.
-BAD_OPTIONS = [
-    "--component x",
-    "--kind fftx",
-    "--kind dctn",
-    "--norm big",
-    "--order reversed",
-    "--memory-limit 1B",
-    "--memory-limit much",
-    "--chunks 3,3,3",
-    "--chunks 0",
-    "--scratch s\0",
-    "--variant best",
-    "--kernel none",
-    "--verify twice",
-    "--device tpu",
-    "--device-memory-limit much",
-    "--planner guess",
-    "--scratch a.npy",
-    "--scheduler magic",
-    "--n 4",
-    "--kind fft --s 4",
-    "--s 4,4,4",
-    "--resume",
-    "--kind fft --axes 9",
-    "--block-size 0",
-    "--kind fft --axes 0,1",
-]
+BAD_OPTIONS = """--component x
+--kind fftx; --kind dctn; --norm big; --order reversed; --memory-limit 1B
+--memory-limit much; --chunks 3,3,3; --chunks 0; --scratch s\0; --variant best; --kernel none
+--verify twice; --device tpu; --device-memory-limit much; --planner guess; --scratch a.npy
+--scheduler magic; --n 4; --kind fft --s 4; --s 4,4,4; --resume; --kind fft --axes 9
+--block-size 0; --kind fft --axes 0,1"""
 BAD += [
     ("a.npy", f"b.zarr {options}", f"`--{options.rpartition('--')[2].split(' ')[0]}`")
-    for options in BAD_OPTIONS
+    for options in BAD_OPTIONS.replace("\n", "; ").split("; ")
 ]
 
 
@@ -198,7 +172,7 @@ def files(here):
 
 @pytest.mark.parametrize(("source", "rest", "text"), BAD)
 def test_what_is_not_allowed_is_said_in_a_line(here, files, capsys, source, rest, text):
-    assert main(["run", source, *rest.split(" "), "--quiet"]) == 2
+    assert run(source, rest, "--quiet") == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("dask-bigfft: error: ")
@@ -209,14 +183,14 @@ def test_what_is_not_allowed_is_said_in_a_line(here, files, capsys, source, rest
 
 def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkeypatch):
     npy("a.npy", complex_values(64, 64))
-    assert main(["run", "a.npy", "b.zarr", "--scratch", "a.npy/x", "--quiet"]) == 1
+    assert run("a.npy b.zarr --scratch a.npy/x --quiet") == 1
     text = capsys.readouterr().err
     assert "`--scratch`='a.npy/x' cannot be a scratch folder: Not a directory" in text
     assert "nothing was written" in text
     assert "--resume" not in text
     only(here, "a.npy")
     failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
-    assert main(["run", "a.npy", "b.zarr", "--scratch", "s", *SMALL]) == 1
+    assert run("a.npy b.zarr --scratch s", SMALL) == 1
     assert "s keeps what is done: --resume goes on from there" in capsys.readouterr().err
 
 
@@ -264,8 +238,7 @@ FAILURES = [
 def test_a_failure_leaves_nothing(here, monkeypatch, capsys, scheduler, error, status, text):
     npy("a.npy", complex_values(4096))
     calls = failing(monkeypatch, error)
-    arguments = ["--kind", "fft", "--scheduler", scheduler, *SMALL]
-    assert main(["run", "a.npy", "b.zarr", *arguments]) == status
+    assert run("a.npy b.zarr --kind fft --scheduler", scheduler, SMALL) == status
     assert len(calls) > 3
     output = capsys.readouterr()
     assert output.err.splitlines()[-1].startswith("dask-bigfft: error: ")
@@ -278,12 +251,11 @@ def test_a_failed_run_keeps_the_old_result(here, monkeypatch):
     npy("a.npy", complex_values(4096))
     old = stored("b.zarr", complex_values(5, 5), (5, 5))
     failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
-    arguments = ["run", "a.npy", "b.zarr", "--kind", "fft", "--overwrite", *SMALL]
-    assert main(arguments) == 1
+    assert run("a.npy b.zarr --kind fft --overwrite", SMALL) == 1
     np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
     monkeypatch.undo()
     os.chdir(here)
-    assert main(arguments) == 0
+    assert run("a.npy b.zarr --kind fft --overwrite", SMALL) == 0
     check("b.zarr", np.fft.fft(np.load("a.npy")))
     only(here, "a.npy", "b.zarr")
 
@@ -291,19 +263,19 @@ def test_a_failed_run_keeps_the_old_result(here, monkeypatch):
 def test_what_a_killed_run_has_left_is_named(here, capsys):
     npy("a.npy", complex_values(8))
     name = "from dask_bigfft.storage import targets; print(targets.name_of_run())"
-    run = python("-c", name).stdout.strip()
-    left, old = Path(f"b.zarr.partial-{run}"), Path(f"b.zarr.replaced-{run}")
-    host, number, more = run.rsplit("-", 2)
+    killed = python("-c", name).stdout.strip()
+    left, old = Path(f"b.zarr.partial-{killed}"), Path(f"b.zarr.replaced-{killed}")
+    host, number, more = killed.rsplit("-", 2)
     goes_on = f"{host}-{os.getppid()}-{more}"
-    elsewhere = f"other-{run}"
+    elsewhere = f"other-{killed}"
     resumed = ["r0123456789ab", "r012345678901"]  # a killed one, or one that goes on
-    for name in (run, goes_on, elsewhere, *resumed, number, "012345678901"):
+    for name in (killed, goes_on, elsewhere, *resumed, number, "012345678901"):
         Path(f"b.zarr.partial-{name}").mkdir()
-    for name in (run, goes_on, elsewhere, *resumed):
+    for name in (killed, goes_on, elsewhere, *resumed):
         Path(f"b.zarr.replaced-{name}").mkdir()
-    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
+    assert run("a.npy b.zarr --quiet") == 0
     lines = capsys.readouterr().err.splitlines()
-    olds = sorted(f"b.zarr.replaced-{name}" for name in (run, elsewhere, *resumed))
+    olds = sorted(f"b.zarr.replaced-{name}" for name in (killed, elsewhere, *resumed))
     assert [line.split()[1] for line in lines] == [str(left), *olds]
     assert "it may be deleted" in lines[0]
     assert all("was b.zarr until a run replaced it that was killed" in line for line in lines[1:])
@@ -311,10 +283,6 @@ def test_what_a_killed_run_has_left_is_named(here, capsys):
 
 
 # --- processes ------------------------------------------------------------------------------
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "dask_bigfft", *map(str, arguments)]
 
 
 def test_as_a_program(here):
@@ -331,7 +299,8 @@ def test_as_a_program(here):
 def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
     npy("a.npy", RNG.normal(size=(128, 128, 128)))
     old = stored("b.zarr", complex_values(5, 5), (5, 5))
-    arguments = command("run", "a.npy", "b.zarr", "--overwrite", "--chunks", "8,8,8")
+    words = "-m dask_bigfft run a.npy b.zarr --overwrite --chunks 8,8,8"
+    arguments = [sys.executable, *words.split()]
     with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
         until(lambda: list(here.glob("b.zarr.partial-*/c/*")))
         process.send_signal(number)
@@ -346,14 +315,18 @@ def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
         assert record["complete"] is False
 
 
-def test_on_a_cluster_of_processes(here, capsys):
+def test_on_a_cluster(here, capsys):
+    """One that is there, whose counts begin anew for each run, and one of its own."""
     values = npy("a.npy", complex_values(64, 64))
     with local(processes=True) as client:
-        arguments = ["--scheduler", client.scheduler.address, "--block-size", "16 KiB"]
-        assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
-        check("b.zarr", np.fft.fftn(values))
-        assert main(["run", "a.npy", "c.zarr", *arguments]) == 0  # counts begin anew
+        for name in ("b.zarr", "c.zarr"):
+            assert (
+                run("a.npy", name, "--block-size 16KiB --scheduler", client.scheduler.address) == 0
+            )
     assert capsys.readouterr().err.count("done          100 %") == 2
+    assert run("a.npy d.zarr --block-size 16KiB --scheduler processes --workers 1") == 0
+    for name in ("b.zarr", "c.zarr", "d.zarr"):
+        check(name, np.fft.fftn(values))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -386,13 +359,3 @@ def test_signals_wait_while_a_cluster_is_closed(monkeypatch, fails, numbers):
         assert signal.getsignal(signal.SIGTERM) is end
     assert signal.getsignal(signal.SIGINT) is before
     assert closed == [CLOSING] * (4 if fails else 2)
-
-
-# --- storage --------------------------------------------------------------------------------
-
-
-def test_on_a_cluster_of_its_own(here):
-    values = npy("a.npy", complex_values(64, 64))
-    arguments = ["--scheduler", "processes", "--workers", "1", "--block-size", "16 KiB"]
-    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
-    check("b.zarr", np.fft.fftn(values))

@@ -10,7 +10,7 @@ from support import local, until
 from dask_bigfft import fft
 from dask_bigfft.cluster import register, state, unregister
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
@@ -92,7 +92,7 @@ def test_the_page_the_json_and_the_gauges_have_numbers_of_devices(threads):
 
 
 def test_a_worker_without_a_device_is_left_alone(client):
-    if find.missing() is None:
+    if dispatch.missing() is None:
         pytest.skip("there is one here")
     found = client.run(lambda dask_worker: dask_worker.plugins["bigfft"].devices)
     assert list(found.values()) == [[], []]

@@ -1,5 +1,6 @@
 """Rounds on blocks for tests of devices: a whole transform of one block is one round."""
 
+import ctypes
 from collections import Counter
 
 import dask.array as da
@@ -10,11 +11,11 @@ from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.front import plan
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.jobs import Job, Source
+from dask_bigfft.gpu.engine import Engine, Source
+from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
-from dask_bigfft.testing.simulated import SimulatedGPU
+from dask_bigfft.testing.simulated import SimulatedGPU, transformed
 
 #: Small blocks are cut for the pipeline's sake as well.
 SMALL = TileLimits(0, least=256, run_nbytes=64)
@@ -81,3 +82,16 @@ def on_the_card(name, lazy, nbytes, limits=None, seed=0, **keywords):
         remove_sink(sink)
     assert "fallback" not in counts
     return got, counts
+
+
+def memory(address, shape, dtype):
+    """The array at an address."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype).reshape(shape)
+
+
+def fft_at(op, source, target):
+    """Do an FFT between addresses, as a GPU would."""
+    real = np.empty(0, op.dtype).real.dtype
+    came, goes = (real if op.kind == kind else op.dtype for kind in ("r2c", "c2r"))
+    memory(target, op.target, goes)[...] = transformed(op, memory(source, op.source, came))

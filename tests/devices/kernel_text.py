@@ -7,12 +7,17 @@ stores) is defined here.
 import ctypes
 import functools
 import hashlib
+import math
 import re
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
+
+from dask_bigfft.gpu.tile_work import ChirpFactor, Multiply, Term, Twiddle
+
+BIG = 1 << 62
 
 COMPILER = shutil.which("c++") or shutil.which("g++")
 
@@ -110,3 +115,17 @@ def kernels_of(folder):
         return run
 
     return kernel
+
+
+def factors(shape, dtype, conjugate=True, chirped=True):
+    """Factors that depend on all dimensions of an array: places, digits of places, a chirp."""
+    last = len(shape) - 1
+    digits = tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),)
+    twiddles = (
+        Twiddle(10007 * 2**20, -1, (Term(last, 6, 1, BIG, 3),), digits),
+        Twiddle(2**45, 1, (Term(0, 2**20, 1, BIG, 33),), (Term(last, 0, 1, BIG, 1),)),
+    )
+    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    place = tuple(Term(d, 0, 1, BIG, step) for d, step in enumerate(steps))
+    chirps = (ChirpFactor(max(1, math.prod(shape) - 2), 1, place),) if chirped else ()
+    return Multiply(shape, np.dtype(dtype).str, 0.5, conjugate, twiddles, chirps)

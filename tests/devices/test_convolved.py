@@ -8,7 +8,8 @@ from devices.blocks import SMALL, distance, engine
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import axis_program
-from dask_bigfft.gpu.jobs import Job, Source
+from dask_bigfft.gpu.engine import Source
+from dask_bigfft.gpu.tile_work import Job
 
 
 def bluestein(n, padded, sign, before=(), after=()):

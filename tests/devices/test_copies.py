@@ -13,11 +13,9 @@ from dask_bigfft.gpu.cupy_gpu import (
     TO_HOST,
     View,
     copies,
-    structure_3d,
     submit_2d,
 )
-from dask_bigfft.gpu.operations import dense
-from dask_bigfft.gpu.ring import slabs
+from dask_bigfft.gpu.tile_work import dense
 
 HOST, DEVICE = 1, 2
 
@@ -26,21 +24,18 @@ def form(view, places=None):
     return View(view.shape, view.strides, view.itemsize, places or dense(view.shape, view.itemsize))
 
 
-def taken(view, place=None):
-    """What the calls copy, done byte by byte as the driver would; into a place if one is given."""
+def taken(view, place):
+    """Do what the calls copy into a place, byte by byte as the driver would."""
     block = view if view.base is None else view.base
     while block.base is not None:
         block = block.base
     memory = block.reshape(-1).view(np.uint8)
     start = view.ctypes.data - memory.ctypes.data
-    card = np.zeros(view.nbytes, np.uint8)
-    begin, strides = 0, None
-    if place is not None:
-        larger = place.base
-        card = larger.reshape(-1).view(np.uint8)
-        begin, strides = place.ctypes.data - larger.ctypes.data, place.strides
+    larger = place.base
+    card = larger.reshape(-1).view(np.uint8)
+    begin = place.ctypes.data - larger.ctypes.data
     seen = 0
-    for copy in copies(form(view, strides)):
+    for copy in copies(form(view, place.strides)):
         assert copy.height == 1 or (copy.pitch >= copy.width <= copy.device_pitch)
         for plane in range(copy.depth):
             for row in range(copy.height):
@@ -50,31 +45,16 @@ def taken(view, place=None):
                 card[at : at + copy.width] = memory[host : host + copy.width]
         seen += copy.width * copy.height * copy.depth
     assert seen == view.nbytes
-    return card.view(view.dtype).reshape(view.shape) if place is None else place
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_calls_bring_every_view_as_numpy_sees_it(seed):
-    rng = random.Random(seed)
-    shape = tuple(rng.choice((1, 2, 3, 5)) for _ in range(rng.randint(1, 6)))
-    block = np.arange(np.prod(shape), dtype=rng.choice(("f4", "c8", "c16")))
-    cut = []
-    for n in shape:
-        low = rng.randrange(n)
-        cut.append(slice(low, rng.randint(low + 1, n)))
-    view = block.reshape(shape)[tuple(cut)]
-    assert np.array_equal(taken(view), view)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_calls_bring_every_view_into_a_part_of_a_larger_array(seed):
     rng = random.Random(seed)
-    ndim = rng.randint(1, 5)
-    views = []
-    shape = tuple(rng.choice((1, 2, 3)) for _ in range(ndim))
+    dtype = rng.choice(("f4", "c8", "c16"))
+    shape, views = tuple(rng.choice((1, 2, 3, 5)) for _ in range(rng.randint(1, 5))), []
     for fill in (1, 0):
         whole = tuple(n + rng.randint(0, 2) for n in shape)
-        values = fill * np.arange(1, 1 + np.prod(whole), dtype="c16").reshape(whole)
+        values = fill * np.arange(1, 1 + np.prod(whole), dtype=dtype).reshape(whole)
         values = np.ascontiguousarray(values)
         begin = [rng.randint(0, n - m) for n, m in zip(whole, shape, strict=True)]
         part = tuple(slice(low, low + m) for low, m in zip(begin, shape, strict=True))
@@ -90,7 +70,6 @@ def test_calls_bring_every_view_into_a_part_of_a_larger_array(seed):
 def test_nothing_is_copied_of_an_empty_view():
     view = np.zeros((4, 0, 3))
     assert copies(form(view)) == ()
-    assert list(slabs(view, 100)) == []
 
 
 def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
@@ -98,28 +77,6 @@ def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
     found = copies(form(far))
     assert [copy.host for copy in found] == [0, MAX_PITCH_NBYTES + 1, 2 * MAX_PITCH_NBYTES + 2]
     assert {(copy.height, copy.width) for copy in found} == {(1, 16)}
-
-
-@pytest.mark.parametrize("direction", [TO_DEVICE, TO_HOST])
-def test_the_structure_of_a_three_dimensional_copy(direction):
-    """As ``cudaMemcpy3DParms``: array, position and pitched pointer of both sides, extent, kind."""
-    (copy,) = copies(form(np.zeros((8, 6, 4), "f8")[:, :3, :2]))
-    found = structure_3d(copy, 1 << 20, 1 << 30, direction).tolist()
-    apart, there = [1 << 20, 32, 16, 6], [1 << 30, 16, 16, 3]
-    source, target = (apart, there) if direction == TO_DEVICE else (there, apart)
-    assert found == [0] * 4 + source + [0] * 4 + target + [16, 3, 8, direction]
-
-
-@pytest.mark.parametrize("nbytes", [1, 8, 24, 64, 100, 10**6])
-def test_slabs_are_a_view_in_the_order_of_its_dense_copy(nbytes):
-    view = np.arange(5 * 7 * 3, dtype="f8").reshape(5, 7, 3)[1:, ::1, :2]
-    whole, end = np.ascontiguousarray(view).reshape(-1), 0
-    for part in slabs(view, nbytes):
-        values, at = view[part], end
-        assert values.nbytes <= max(nbytes, view.itemsize)
-        end += values.nbytes
-        assert np.array_equal(values.reshape(-1), whole[at // 8 : end // 8])
-    assert end == view.nbytes
 
 
 def driver(status_of=lambda number: 0):

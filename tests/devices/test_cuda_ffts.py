@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.gpu import ffts, find, kernels, on_gpu
+from dask_bigfft.gpu import ffts, kernels
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.kernels import TILE
-from dask_bigfft.gpu.operations import FFT, transposed
+from dask_bigfft.gpu.tile_work import FFT, transposed
 
 
 class GPU:
@@ -100,33 +100,3 @@ def test_grids_are_within_what_cuda_allows(monkeypatch):
     kernels.strided(transposed(shape, (0, 2, 1), "<c16"), 0, 0)
     kernels.strided(transposed((1 << 25, 8), (1, 0), "<c16"), 0, 0)
     assert all(x < 2**31 and y < 2**16 for x, y in seen)
-
-
-def test_plans_for_blocks_that_live_on_gpus_are_given_back_with_the_devices(monkeypatch):
-    dropped, inside = [], []
-
-    class Device:
-        def __init__(self, ordinal):
-            self.ordinal = ordinal
-
-        def __enter__(self):
-            inside.append(self.ordinal)
-
-        def __exit__(self, *error):
-            inside.remove(self.ordinal)
-
-    monkeypatch.setattr(on_gpu, "_plans", {})
-    monkeypatch.setattr(
-        on_gpu, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(Device=Device))
-    )
-    freed = []
-    monkeypatch.setattr(on_gpu, "free_pinned", lambda: freed.append(len(dropped)))
-    monkeypatch.setattr(FFTPlans, "drop", lambda self: dropped.append(list(inside)))
-    for ordinal in (0, 3, 5):
-        on_gpu._plans_of(ordinal)
-    on_gpu._plans_of(5).process += 1  # of a process that this one was forked from
-    find.release()
-    find.release()
-    assert dropped == [[0], [3]]
-    assert freed == [2]  # once, when there was something to give back
-    assert list(on_gpu._plans) == [5]

@@ -10,13 +10,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from devices.blocks import SMALL, distance
+from devices.blocks import SMALL, distance, fft_at
 from devices.kernel_text import kernels_of, needs_compiler
 
 from dask_bigfft import fft
-from dask_bigfft.gpu import cuda, cupy_gpu, find, kernels
-from dask_bigfft.gpu.operations import DeviceArray
-from dask_bigfft.testing.simulated import transformed
+from dask_bigfft.gpu import cuda, cupy_gpu, dispatch, kernels
+from dask_bigfft.gpu.tile_work import DeviceArray
 
 pytestmark = needs_compiler
 
@@ -69,20 +68,11 @@ class Plans:
         return 0
 
     def fft(self, op, source, target, work):
-        real = np.empty(0, op.dtype).real.dtype
-        came, goes = (real if op.kind == kind else op.dtype for kind in ("r2c", "c2r"))
-        x, y = memory(source, op.source, came), memory(target, op.target, goes)
-        y[...] = transformed(op, x)
+        fft_at(op, source, target)
         self.done += 1
 
     def drop(self):
         pass
-
-
-def memory(address, shape, dtype):
-    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = (ctypes.c_uint8 * nbytes).from_address(address)
-    return np.frombuffer(raw, dtype).reshape(shape)
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +149,10 @@ def test_transforms(gpu, name):
     rng = np.random.default_rng(1)
     x = rng.standard_normal((16, 30, 8))
     x = x if name == "rfft2" else x + 1j * rng.standard_normal(x.shape)
-    find.use([gpu], SMALL, 1 << 16)
+    dispatch.use([gpu], SMALL, 1 << 16)
     try:
         got = getattr(fft, name)(da.from_array(x, (8, 30, 8)), device="gpu").compute()
     finally:
-        find.use(None)
+        dispatch.use(None)
     assert gpu._plans.done
     assert distance(got, getattr(scipy.fft, name)(x)) < 1e-14

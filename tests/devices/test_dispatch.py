@@ -9,9 +9,9 @@ from devices.blocks import SMALL, distance, job_of, scipys, values
 
 from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.dispatch import LEAST_NBYTES, Place, on_device
-from dask_bigfft.gpu.jobs import SHARED_ELEMENTS, converted
+from dask_bigfft.gpu.engine import SHARED_ELEMENTS, converted
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.testing.simulated import SimulatedGPU
 
@@ -54,7 +54,7 @@ def test_memory_that_cannot_be_had_is_asked_for_in_order_and_then_the_cpu_works(
 
     device = SimulatedGPU(NBYTES, refuses=refuses)
     x = values(64, 48, dtype="f8" if name == "rfft2" else "c16")
-    find.use([device], SMALL, NBYTES)
+    dispatch.use([device], SMALL, NBYTES)
     add_sink(listening)
     try:
         lazy = getattr(fft, name)(da.from_array(x, chunks=-1), device="gpu")
@@ -63,7 +63,7 @@ def test_memory_that_cannot_be_had_is_asked_for_in_order_and_then_the_cpu_works(
         assert device.dropped == 1
     finally:
         remove_sink(listening)
-        find.use(None)
+        dispatch.use(None)
     assert distance(got, scipys(x, name)) < 1e-15
     *halved, block = events
     assert halved[:3] == [NBYTES, NBYTES, NBYTES // 2]

@@ -3,6 +3,7 @@
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,10 +11,9 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.find import Leases, Need
-from dask_bigfft.gpu.jobs import Part, Source
-from dask_bigfft.gpu.operations import Multiply
+from dask_bigfft.gpu.dispatch import Leases
+from dask_bigfft.gpu.engine import Engine, Part, Source
+from dask_bigfft.gpu.tile_work import Multiply
 from dask_bigfft.planner.cost import ADMITTED
 from dask_bigfft.testing.simulated import SimulatedGPU
 
@@ -100,26 +100,16 @@ def test_memory_refused_twice_halves_the_piece():
     assert device.peak == fourth
 
 
-def test_memory_refused_always_reaches_the_caller():
-    device = refusing("reserve")
-    x = values(32, 128)
-    job, _ = job_of(x, "fft2")
-    with pytest.raises(DeviceMemoryError):
-        Engine(device, NBYTES, SMALL).run(job, Source(fill_of(x, job)))
-    assert len(device.asked) < 20
-    assert device.memory().free == device.total
-
-
 class Failing(SimulatedGPU):
-    """A device whose memory is used up in the middle of a block."""
+    """A device that fails once in the middle of a block: its memory is used up, by default."""
 
-    left = 5
+    left, error = 5, DeviceMemoryError
 
     def compute(self, stream, op, *arrays):
         self.left -= isinstance(op, Multiply)
         if self.left == 0:
             self.left = -1
-            raise DeviceMemoryError("a kernel could not be loaded")
+            raise self.error("a kernel could not be loaded")
         super().compute(stream, op, *arrays)
 
 
@@ -139,33 +129,21 @@ def test_a_block_overwritten_when_it_failed_is_gathered_again():
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
 
 
-class Broken(SimulatedGPU):
-    """A device that fails in the middle of a block, for no want of memory."""
-
-    left = 5
-
-    def compute(self, stream, op, *arrays):
-        self.left -= isinstance(op, Multiply)
-        if self.left == 0:
-            self.left = -1
-            raise DeviceError("a kernel was not to be had")
-        super().compute(stream, op, *arrays)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
-    device, x = Broken(NBYTES, seed), values(32, 128)
+    device, x = Failing(NBYTES, seed), values(32, 128)
+    device.error = DeviceError
     engine, (job, _) = Engine(device, NBYTES, SMALL), job_of(x, "ifft2")
-    with pytest.raises(DeviceError, match="not to be had"):
+    with pytest.raises(DeviceError, match="not be loaded"):
         engine.run(job, Source(fill_of(x, job)))
     assert not any(stream.waiting for stream in device._streams)
     assert engine._users == 0
     got = engine.run(job, Source(fill_of(x, job)))
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
     device.left = 3
-    prepared = engine.prepared(job_of(x, "ifft", axis=1)[0])
-    with pytest.raises(DeviceError, match="not to be had"):
-        engine.run_part(prepared, Part(0, 0, 32, 4), x.copy(), np.empty_like(x))
+    tiles, _ = engine.tiles(job_of(x, "ifft", axis=1)[0])
+    with pytest.raises(DeviceError, match="not be loaded"):
+        engine.run_part(tiles, Part(0, 0, 32, 4), x.copy(), np.empty_like(x))
     assert not any(stream.waiting for stream in device._streams)
     assert engine._users == 0
 
@@ -250,7 +228,7 @@ def test_many_threads_share_devices(devices):
         x = values(*shapes[number % 3], seed=number)
         job, _ = job_of(x, "fftn")
         plan = job.tiles(leases.limits(None)).plan
-        with leases.lease(Need(plan.buffers, plan.buffer_nbytes)) as engine:
+        with leases.lease(plan.buffers * plan.buffer_nbytes) as engine:
             with lock:
                 held[0] += 1
                 most[0] = max(most[0], held[0])
@@ -271,60 +249,34 @@ def test_many_threads_share_devices(devices):
     assert all(e.device.peak <= NBYTES for e in engines)
 
 
-def take(leases, need, order, name, go, taken):
-    with leases.lease(need):
-        order.append(name)
-        taken.set()
-        go.wait(10)
-
-
-def test_first_come_first_served():
-    """A small need that came later does not overtake a large one that waits."""
-    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
-    order, go = [], threading.Event()
-    threads, needs = [], [Need(1, 600), Need(1, 500), Need(1, 100)]
-    for name, need in enumerate(needs):
-        taken = threading.Event()
-        thread = threading.Thread(target=take, args=(leases, need, order, name, go, taken))
-        thread.start()
-        threads.append(thread)
-        if name == 0:
-            assert taken.wait(10)
-        else:
-            while len(leases._waiting) < name:
-                pass
-    assert order == [0]  # 600 + 500 do not fit, and 100 waits its turn
-    go.set()
-    for thread in threads:
-        thread.join(10)
-    assert order[0] == 0
-    assert set(order) == {0, 1, 2}
-
-
 def test_all_that_wait_are_served_in_the_order_in_which_they_came():
-    """Each needs more than half of the device, and no two need the same."""
+    """Also one that would be admitted beside those that have a lease."""
     leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     order, go, threads = [], threading.Event(), []
+
+    def take(name):
+        with leases.lease(600, 2 if name == 5 else 1):
+            order.append(name)
+            go.wait(10)
+
     for name in range(6):
-        arguments = leases, Need(1, 600 + 10 * (name * 5 % 6)), order, name, go, threading.Event()
-        threads.append(threading.Thread(target=take, args=arguments))
+        threads.append(threading.Thread(target=take, args=(name,)))
         threads[-1].start()
-        if name == 0:
-            assert arguments[-1].wait(10)
-        while len(leases._waiting) < name:
+        while len(order) + len(leases._waiting) <= name:
             time.sleep(0.001)
+    assert order == [0]
     go.set()
     for thread in threads:
         thread.join(10)
     assert order == list(range(6))
 
 
-def test_equal_needs_share_the_slots():
+def test_a_few_tasks_have_leases_of_one_device():
     leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     both = threading.Barrier(ADMITTED, timeout=10)
 
     def hold():
-        with leases.lease(Need(1, 900)):
+        with leases.lease(900):
             both.wait()
 
     threads = [threading.Thread(target=hold) for _ in range(ADMITTED)]
@@ -337,26 +289,14 @@ def test_equal_needs_share_the_slots():
 
 def test_leases_that_cannot_be_given_are_refused():
     leases = Leases([Engine(SimulatedGPU(1000), 1000)])
-    with pytest.raises(DeviceMemoryError, match="1001 bytes"), leases.lease(Need(1, 1001)):
+    with pytest.raises(DeviceMemoryError, match="1001 bytes"), leases.lease(1001):
         pass
-    with leases.lease(Need(1, 1000)), pytest.raises(DeviceError, match="second"):
-        leases.lease(Need(1, 1)).__enter__()
-    with leases.lease(Need(1, 1000)):  # the one before was given back
-        waited = []
-
-        def wait():
-            try:
-                with leases.lease(Need(1, 10), timeout=0.01):
-                    pass
-            except TimeoutError:
-                waited.append(True)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        thread.join(10)
-        assert waited == [True]
-    with leases.lease(Need(1, 1000)):
-        pass
+    with leases.lease(1000), pytest.raises(DeviceError, match="second"):
+        leases.lease(1).__enter__()
+    for _ in range(2):  # the one before was given back
+        with leases.lease(1000), ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(leases.lease(10, 1, timeout=0.01).__enter__)
+            assert isinstance(asked.exception(10), TimeoutError)
 
 
 class Interrupted(SimulatedGPU):
@@ -394,7 +334,7 @@ def test_plans_made_while_a_block_was_gathered_stay_within_the_budget():
 
     def gather():
         for n in (40, 48):
-            engine.prepared(job_of(values(n, 16), "fft", axis=0)[0])
+            engine.tiles(job_of(values(n, 16), "fft", axis=0)[0])
         return fill_of(x, job)()
 
     got = engine.run(job, Source(gather)).reshape(shape)
@@ -410,8 +350,8 @@ def test_a_part_of_a_block_stays_within_its_tasks_share():
     engine.run(job, Source(fill_of(x, job)))
     assert device.total - device.memory().free > NBYTES // 2
     out = np.empty_like(x)
-    prepared = engine.prepared(job, NBYTES // 2)
+    tiles, _ = engine.tiles(job, engine.within(NBYTES // 2))
     for low in (0, 16):
-        engine.run_part(prepared, Part(0, low, low + 16, 2), x.copy(), out)
+        engine.run_part(tiles, Part(0, low, low + 16, 2), x.copy(), out, nbytes=NBYTES // 2)
         assert device.total - device.memory().free <= NBYTES // 2
     assert distance(out, scipys(x, "ifft", axis=1)) < 1e-15

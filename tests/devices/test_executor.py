@@ -8,9 +8,7 @@ import pytest
 from devices import blocks
 from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
-from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.executor import BlockRun, Carve
-from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.gpu.engine import BlockRun, Carve, Engine, Source
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft.gpu.ffts import WIDE, Batch, fft_calls, tiles
+from dask_bigfft.gpu.ffts import Batch, Side, fft_calls, tiles
 
 RNG = np.random.default_rng(5)
 
@@ -42,8 +42,8 @@ def executed(kind, source, target_shape, dims, dtype="c16", tiled=False):
         come = b.n if kind != "c2r" else (*b.n[:-1], b.n[-1] // 2 + 1)
         goes = b.n if kind != "r2c" else (*b.n[:-1], b.n[-1] // 2 + 1)
         for i in range(call.times):
-            at = places(come, b.source_embed, b.source_stride, b.source_distance, b.count)
-            to = places(goes, b.target_embed, b.target_stride, b.target_distance, b.count)
+            at = places(come, *b.source, b.count)
+            to = places(goes, *b.target, b.count)
             x, axes = come_from[at + i * call.source_step], tuple(range(1, 1 + len(b.n)))
             if kind == "r2c":
                 y = scipy.fft.rfft(x, axis=1)
@@ -61,9 +61,8 @@ def executed(kind, source, target_shape, dims, dtype="c16", tiled=False):
 def in_tiles(call, come_from, go_to):
     """The tiles of a call: copied to a small array, transformed there, copied back."""
     n, count = call.batch.n[0], call.batch.count
-    assert call.batch == Batch(
-        "c2c", (n,), (n,), count, 1, (n,), count, 1, count, call.batch.double
-    )
+    side = Side((n,), count, 1)
+    assert call.batch == Batch("c2c", (n,), side, side, count, call.batch.double)
     found = list(tiles(call))
     assert len(found) == call.times
     for start, dims in found:
@@ -177,14 +176,3 @@ def test_columns_of_large_arrays_are_done_in_tiles(monkeypatch, shape, dims, til
     got = executed("c2c", x, shape, dims, dtype, tiled=True)
     assert not np.isnan(got).any()
     np.testing.assert_allclose(got, scipy.fft.fftn(x, axes=dims), atol=1e-10 if double else 1e-3)
-
-
-def test_what_needs_64_bits_is_known():
-    def batch(n, count):
-        return Batch("c2c", (n,), (n,), 1, n, (n,), 1, n, count, False)
-
-    assert batch(16, WIDE // 16).wide
-    assert batch(WIDE, 1).wide
-    assert not batch(16, WIDE // 16 - 2).wide
-    strided = Batch("c2c", (4,), (4,), WIDE // 4, 1, (4,), WIDE // 4, 1, WIDE // 4, False)
-    assert strided.wide

@@ -4,7 +4,6 @@ What a host block has not got of half a spectrum is the mirror image of what it 
 it. A length with nothing to split is a convolution inside the block.
 """
 
-import itertools
 import math
 
 import dask
@@ -15,55 +14,10 @@ from devices.blocks import distance, engine, job_of, on_the_card, run, scipys, v
 
 from dask_bigfft import fft
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.half_spectrum import completing, missing, within_bounds
-from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.gpu.engine import Source
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.simulated import SimulatedGPU
-
-RADICES = [(3, 4), (4, 3), (2, 2), (5, 1), (7,), (3, 2, 5), (2, 3, 4), (4, 4, 3), (5, 3, 3)]
-
-
-def cuts(sizes, seed):
-    """Some boxes that together are all digits."""
-    rng = np.random.default_rng(seed)
-    boxes = [()]
-    for n in sizes:
-        inner = rng.choice(np.arange(1, n), rng.integers(0, min(3, n)), replace=False)
-        ends = [0, *sorted(inner.tolist()), n]
-        boxes = [(*box, pair) for box in boxes for pair in itertools.pairwise(ends)]
-    return boxes
-
-
-def indices(box, radices):
-    return np.arange(math.prod(radices)).reshape(radices)[tuple(slice(*pair) for pair in box)]
-
-
-@pytest.mark.parametrize("images", [missing, completing])
-@pytest.mark.parametrize("radices", RADICES)
-@pytest.mark.parametrize("seed", range(4))
-def test_each_index_has_one_source(images, radices, seed):
-    """c2r: each digit that comes has the index that it should have; r2c: each that is stored."""
-    n = math.prod(radices)
-    length, half = n // 2 + 1, radices[-1] // 2 + 1
-    found = np.full(n, -1)
-    for box in cuts((*radices[:-1], half), seed):
-        for own in within_bounds(box, radices, 0, length):
-            mine = indices(own, radices)
-            assert (found[mine] == -1).all()
-            found[mine] = mine
-        for own, image, last in images(box, radices, length):
-            assert all(a >= c and b <= d for (a, b), (c, d) in zip(own, box, strict=True))
-            mine, other = indices(own, radices), np.flip(indices(image, radices), range(last + 1))
-            assert ((mine + other) % n == 0).all()
-            to, what = (mine, other) if images is missing else (other, mine)
-            assert (found[to] == -1).all()
-            found[to] = what
-    wanted = np.full(n, False)
-    wanted[indices([(0, m) for m in (*radices[:-1], half)], radices)] = images is missing
-    wanted[:length] |= images is completing
-    assert ((found >= 0) == wanted).all()
-    assert (found < length).all() or images is completing
 
 
 def example(name, shape):
@@ -115,18 +69,6 @@ def test_scheme(name, shape, part, notation, norm, single):
         assert distance(run(simulated, x, name, **keywords), expected) < 2e-6
 
 
-@pytest.mark.parametrize("name", ["rfft", "irfft", "hfft", "ihfft"])
-@pytest.mark.parametrize(("before", "after"), [((3,), ()), ((2, 3), (2,))])
-@pytest.mark.parametrize("n", [693, 512])
-def test_beside_other_dimensions(name, before, after, n):
-    x, keywords = example(name, (*before, n))
-    x, keywords["axis"] = values(*x.shape, *after, dtype=x.dtype), len(before)
-    simulated = engine(16 * n // 3, seed=n)
-    assert len(simulated.tiles(job_of(x, name, **keywords)[0])[0].plan.passes) > 1
-    got = run(simulated, x, name, **keywords)
-    assert distance(got, scipys(x, name, **keywords)) < 1e-14
-
-
 @pytest.mark.parametrize("name", ["rfftn", "irfftn", "hfftn", "ihfftn"])
 @pytest.mark.parametrize(
     ("shape", "part"), [((4, 2048), 5), ((16, 513), 9), ((3, 5, 1001), 9), ((6, 2053), 12)]
@@ -162,19 +104,6 @@ def test_what_lies_on_the_gpu_beyond_the_block_does_not_matter():
     poisoned = np.full(4099, np.nan + 0j)
     assert np.isnan(run(simulated, poisoned, "fft")).all()
     assert distance(run(simulated, x, "fft"), scipys(x, "fft")) < 1e-14
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        *((name, (2, 4096)) for name in ("rfft", "irfft", "rfft2", "irfft2")),
-        *((name, (4099,)) for name in ("fft", "rfft", "irfft", "hfft")),
-    ],
-)
-def test_one_large_block_is_done_on_the_gpu(name, shape):
-    x, keywords = example(name, shape)
-    got, _ = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14, **keywords)
-    assert distance(got, scipys(x, name, **keywords)) < 1e-14
 
 
 def test_memory_that_runs_out_between_the_jobs_of_a_round_is_recovered():

@@ -1,25 +1,23 @@
 """CUDA kernels, their own text run on the CPU: what copies multiply on the way is NumPy's."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
+from devices.kernel_text import factors, kernels_of, needs_compiler
 
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.kernels import TILE
-from dask_bigfft.gpu.operations import (
+from dask_bigfft.gpu.tile_work import (
     ChirpFactor,
     Multiply,
     Product,
     Strided,
     Term,
-    Twiddle,
     transposed,
 )
 from dask_bigfft.kernels.twiddle import chirp
 from dask_bigfft.testing.simulated import carried, multiplied, places_at
-from tests.devices.kernel_text import kernels_of, needs_compiler
 
 BIG = 1 << 62
 RNG = np.random.default_rng(11)
@@ -43,22 +41,6 @@ def values(shape, dtype):
     if np.dtype(dtype).kind == "c":
         x = x + 1j * RNG.standard_normal(shape)
     return np.ascontiguousarray(x.astype(dtype))
-
-
-def factors(shape, dtype, conjugate=True):
-    """Factors that depend on all dimensions of an array: places, digits of places, a chirp."""
-    last = len(shape) - 1
-    twiddle = Twiddle(
-        10007 * 64,
-        -1,
-        (Term(last, 6, 1, BIG, 3),),
-        tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),),
-    )
-    other = Twiddle(2**40, 1, (Term(0, 2**20, 1, BIG, 33),), (Term(last, 0, 1, BIG, 1),))
-    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    place = tuple(Term(d, 0, 1, BIG, step) for d, step in enumerate(steps))
-    chirp = ChirpFactor(max(1, math.prod(shape) - 2), 1, place)
-    return Multiply(shape, dtype, 0.5, conjugate, (twiddle, other), (chirp,))
 
 
 def close(got, expected):

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dask_bigfft.front import plan
-from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.executor import BlockRun
-from dask_bigfft.gpu.jobs import Job
+from dask_bigfft.gpu.engine import BlockRun, Engine
+from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.simulated import SimulatedGPU

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from devices.blocks import distance, engine, job_of, run, scipys, values
+from devices.blocks import distance, engine, job_of, scipys, values
 
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.gpu.engine import Source
 from dask_bigfft.planner.passes import find_tile_plan
 from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
 
@@ -86,22 +86,9 @@ def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     lines = tuple(Line(dim, n) for dim, n in enumerate(shape))
     found = find_tile_plan(TileRequest(shape, lines, 16), TileLimits(gib << 30), 1)
     assert " ".join(found.names("ZYX"[3 - len(shape) :])) == notation
-    assert found.narrowest * 16 >= run
+    assert min(n for one in found.passes for n in (one.reads[1], one.writes[1])) * 16 >= run
     assert found.buffers == 3
     assert (found.buffers + 1) * found.buffer_nbytes <= gib << 30
-
-
-@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
-@pytest.mark.parametrize("shape", [(30, 7, 13), (11, 1, 12), (5, 4, 3, 2, 6), (37,), (1, 2)])
-@pytest.mark.parametrize("single", [False, True])
-def test_every_kind_in_small_pieces(name, shape, single):
-    real = name in ("rfftn", "ihfftn")
-    x = values(*shape, dtype=("f4" if single else "f8") if real else ("c8" if single else "c16"))
-    nbytes = max(4096, x.nbytes // 2)
-    got = run(engine(nbytes, seed=3), x, name, norm="ortho")
-    expected = scipys(x.astype("f8" if real else "c16"), name, norm="ortho")
-    assert got.dtype.itemsize == scipys(x, name).dtype.itemsize
-    assert distance(got, expected) < (1e-6 if single else 1e-15 * x.size.bit_length())
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,20 @@
 
 import numpy as np
 import pytest
-import scipy.fft
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.operations import (
+from dask_bigfft.gpu.tile_work import (
     FFT,
     ChirpFactor,
     DeviceArray,
     Multiply,
-    Product,
     Strided,
     Term,
     Twiddle,
     transposed,
 )
 from dask_bigfft.kernels.twiddle import unit_roots
-from dask_bigfft.testing.simulated import SimulatedGPU
+from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
 
 RNG = np.random.default_rng(3)
 BIG = 10**9
@@ -27,95 +25,17 @@ def complex_values(*shape, dtype="c16"):
     return (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(dtype)
 
 
-def planned(device, op):
-    """The work area of an FFT whose plan has been made."""
-    device.synchronize_all()
-    return DeviceArray(1 << 19, (device.work_nbytes(op),), "|u1")
-
-
-def run(compute, x, out_shape=None, out_dtype=None, others=()):
-    """Result of one operation on an array, through the device."""
-    device = SimulatedGPU(1 << 20)
-    device.reserve(1 << 20)
-    streams = device.stream("h2d"), device.stream("compute"), device.stream("d2h")
-    loaded, done = device.event("loaded"), device.event("done")
-    source = DeviceArray(0, x.shape, x.dtype.str)
-    out = np.empty(out_shape or x.shape, out_dtype or x.dtype)
-    inside = out_shape is None and out_dtype is None
-    target = source if inside else DeviceArray(1 << 18, out.shape, out.dtype.str)
-    device.h2d(streams[0], x, source)
-    places = []
-    for i, other in enumerate(others):
-        places.append(DeviceArray((1 << 19) + i * (1 << 17), other.shape, other.dtype.str))
-        device.h2d(streams[0], other, places[-1])
-    device.record(loaded, streams[0])
-    device.wait(streams[1], loaded)
-    compute(device, streams[1], source, target, *places)
-    device.record(done, streams[1])
-    device.wait(streams[2], done)
-    device.d2h(streams[2], target, out)
-    end = device.event("end")
-    device.record(end, streams[2])
-    device.synchronize(end)
-    return out
-
-
-@pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize(("shape", "dims"), [((6, 5, 4), (1,)), ((6, 5, 4), (0, 2)), ((7,), (0,))])
-def test_fft_is_scipys_without_a_scale(shape, dims, sign):
-    x = complex_values(*shape)
-    op = FFT("c2c", shape, shape, dims, sign, x.dtype.str)
-
-    def compute(device, stream, source, target):
-        work = planned(device, op)
-        device.compute(stream, op, source, target, work)
-
-    expected = scipy.fft.fftn(x, axes=dims)
-    if sign > 0:
-        expected = scipy.fft.ifftn(x, axes=dims, norm="forward")
-    np.testing.assert_allclose(run(compute, x), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("n", [8, 9, 1])
-def test_real_ffts_go_from_one_array_to_another(n):
-    x = RNG.standard_normal((3, n, 2))
-    half = (3, n // 2 + 1, 2)
-    there = FFT("r2c", x.shape, half, (1,), -1, "<c16")
-    back = FFT("c2r", half, x.shape, (1,), 1, "<c16")
-
-    def compute(op):
-        def submit(device, stream, source, target):
-            work = planned(device, op)
-            device.compute(stream, op, source, target, work)
-
-        return submit
-
-    spectrum = run(compute(there), x, half, "c16")
-    np.testing.assert_allclose(spectrum, scipy.fft.rfft(x, axis=1), atol=1e-12)
-    np.testing.assert_allclose(run(compute(back), spectrum, x.shape, "f8"), n * x, atol=1e-12)
-
-
 def test_multiply_makes_factors_from_terms():
     x = complex_values(4, 6, 5)
     # left: place along 1 from 6 on; right: the second digit (of 3 values) of the place along 0
     twiddle = Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),))
     chirp = ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1)))
     op = Multiply(x.shape, x.dtype.str, 0.5, True, (twiddle,), (chirp,))
-    got = run(lambda device, stream, array, _: device.compute(stream, op, array, array), x)
+    got = multiplied(op, x)
     for (i, j, k), value in np.ndenumerate(got):
         power, n = (6 + j) * ((5 + i) // 2 % 3 * 4), (5 + i) * 2 + k
         factor = 0.5 * unit_roots(power, 97, -1) * (n < 13) * unit_roots(n * n, 26, 1)
         assert abs(value - np.conj(x[i, j, k]) * factor) < 1e-14
-
-
-def test_product_repeats_and_transpose_permutes():
-    x, y = complex_values(4, 3, 2), complex_values(1, 3, 1)
-    op = Product(x.shape, y.shape, x.dtype.str)
-    got = run(lambda d, stream, a, _, other: d.compute(stream, op, other, a), x, others=[y])
-    np.testing.assert_allclose(got, x * y)
-    turn = transposed(x.shape, (2, 0, 1), x.dtype.str)
-    got = run(lambda d, stream, a, b: d.compute(stream, turn, a, b), x, (2, 4, 3))
-    np.testing.assert_array_equal(got, x.transpose(2, 0, 1))
 
 
 def on_the_way(shape, dtype="<c16"):
@@ -123,20 +43,6 @@ def on_the_way(shape, dtype="<c16"):
     last = len(shape) - 1
     twiddle = Twiddle(97, -1, (Term(last, 6, 1, BIG, 1),), (Term(last - 1, 5, 2, 3, 4),))
     return Multiply(shape, dtype, 0.5, True, (twiddle,))
-
-
-def test_copies_multiply_on_the_way():
-    x = complex_values(4, 3, 2)
-    by = on_the_way(x.shape)
-    turn = transposed(x.shape, (2, 0, 1), x.dtype.str, by)
-    multiplied = run(lambda d, stream, a, _: d.compute(stream, by, a, a), x)
-    got = run(lambda d, stream, a, b: d.compute(stream, turn, a, b), x, (2, 4, 3))
-    np.testing.assert_array_equal(got, multiplied.transpose(2, 0, 1))
-    by = on_the_way((3, 2))
-    multiplied = run(lambda d, stream, a, _: d.compute(stream, by, a, a), x[::-1][:3, 2].copy())
-    op = Strided((3, 2), (-6, 1), 22, (1, 3), 0, x.dtype.str, by)
-    got = run(lambda d, stream, a, b: d.compute(stream, op, a, b), x, (2, 3))
-    np.testing.assert_array_equal(got, multiplied.T)
 
 
 def test_factors_of_another_array_are_refused():
@@ -152,10 +58,6 @@ def test_factors_of_another_array_are_refused():
 
 
 def test_strided_copies_stay_within_their_arrays():
-    x = complex_values(4, 6)
-    op = Strided((3, 2), (-6, 1), 19, (1, 4), 1, x.dtype.str)
-    got = run(lambda d, stream, a, b: d.compute(stream, op, a, b), x, (2, 4))
-    np.testing.assert_array_equal(got[:, 1:], x[[3, 2, 1], 1:3].T)
     device = SimulatedGPU(4096)
     device.reserve(4096)
     arrays = DeviceArray(0, (24,), "<c16"), DeviceArray(512, (8,), "<c16")

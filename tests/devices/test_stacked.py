@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import dask
@@ -11,12 +12,10 @@ import pytest
 from devices.blocks import distance, engine, job_of, values
 
 from dask_bigfft import fft
-from dask_bigfft.gpu import find
-from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.find import GETTING_READY, Leases, Need
-from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.operations import dense
-from dask_bigfft.gpu.ring import runs
+from dask_bigfft.gpu import dispatch
+from dask_bigfft.gpu.dispatch import GETTING_READY, Leases
+from dask_bigfft.gpu.engine import Engine, Source
+from dask_bigfft.gpu.tile_work import dense, runs
 from dask_bigfft.kernels.composite import Shards
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
@@ -49,9 +48,9 @@ class Heard(SimulatedGPU):
 @pytest.fixture
 def heard():
     device = Heard(64 << 20)
-    find.use([device])
+    dispatch.use([device])
     yield device
-    find.use(None)
+    dispatch.use(None)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -92,37 +91,20 @@ def test_what_is_not_pinned_comes_in_tiles_that_fit_half_of_the_ring(axes, seed)
     assert came[0] > 32 << 10 >= came[1]
 
 
-# --- tasks that get ready in turn ---------------------------------------------------------------
-
-
 def test_few_tasks_get_ready_at_a_time_and_a_lease_ends_their_turn():
     leases = Leases([Engine(SimulatedGPU(1000), 1000)])
-    go, inside, most = threading.Event(), [], []
-    lock = threading.Lock()
+    inside, most, all_leased = [], [], threading.Barrier(8, timeout=20)
 
-    def take():
-        with leases.getting_ready():
-            with lock:
+    def take(_):
+        for _ in range(2):  # nobody leaves twice, which would let too many in
+            with leases.getting_ready():
                 inside.append(1)
                 most.append(len(inside))
-            time.sleep(1e-3)
-            with leases.lease(Need(1, 100, tasks=8)):
-                with lock:
-                    inside.pop()
-                go.wait(20)
+                time.sleep(1e-3)
+                inside.pop()
+                with leases.lease(100, 8):
+                    all_leased.wait()
 
-    threads = [threading.Thread(target=take) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    ends = time.monotonic() + 20
-    while leases.in_use < 8:  # none of them has left its turn otherwise than by its lease
-        assert time.monotonic() < ends
-        time.sleep(1e-3)
-    go.set()
-    for thread in threads:
-        thread.join(20)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(take, range(8)))
     assert max(most) <= GETTING_READY
-    with leases.getting_ready():  # nobody has left twice, which would let too many in
-        for _ in range(GETTING_READY - 1):
-            assert leases._door.acquire(blocking=False)
-        assert not leases._door.acquire(blocking=False)

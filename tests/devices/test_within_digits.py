@@ -1,56 +1,13 @@
 """Blocks of the result that end within digits of a cut axis: written box by box by the card."""
 
-import itertools
-import math
-
 import dask.array as da
-import numpy as np
 import pytest
 import scipy.fft
-from devices.blocks import distance, engine, on_the_card, values
+from devices.blocks import distance, on_the_card, values
 
 from dask_bigfft import fft
-from dask_bigfft.gpu.dispatch import _still
-from dask_bigfft.gpu.half_spectrum import Window
-from dask_bigfft.gpu.jobs import Job, Source
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
-
-#: Digits of each dimension and what the block has of it.
-WINDOWS = [
-    (((5, 4),), ((3, 14),)),
-    (((5, 4),), ((0, 20),)),
-    (((5, 4),), ((7, 8),)),
-    (((3, 4, 5),), ((11, 47),)),
-    (((7,), (3, 4), (2,)), ((2, 5), (1, 11), (0, 2))),
-    (((3, 4), (2, 2, 3)), ((5, 7), (1, 12))),
-]
-
-
-@pytest.mark.parametrize(("digits", "bounds"), WINDOWS)
-@pytest.mark.parametrize("seed", range(3))
-def test_every_value_has_one_place_and_nothing_else_is_touched(digits, bounds, seed):
-    window = Window(digits, bounds)
-    whole = tuple(map(math.prod, digits))
-    around = np.arange(math.prod(whole)).reshape(whole)
-    block = np.full(window.shape, -1)
-    rng, cuts = np.random.default_rng(seed), []
-    for n in window.view.shape:
-        inner = rng.choice(np.arange(1, n), rng.integers(0, min(3, n)), replace=False)
-        cuts.append(list(itertools.pairwise([0, *sorted(inner.tolist()), n])))
-    seen = around.reshape(window.view.shape)
-    for box in itertools.product(*cuts):
-        for part in window.parts(tuple(slice(*pair) for pair in box)):
-            place = window.view.part(block, part)
-            assert place.base is block  # so that whoever pins memory finds whose it is
-            assert (place == -1).all()
-            place[...] = seen[part]
-    np.testing.assert_array_equal(block, around[tuple(slice(*pair) for pair in bounds)])
-    filled = window.filled(block).reshape(whole)
-    expected = np.zeros_like(around)
-    expected[tuple(slice(*pair) for pair in bounds)] = block
-    np.testing.assert_array_equal(filled, expected)
-
 
 #: Transform, shape, chunks, keywords. Results end within digits, for there are many blocks of them.
 CASES = {
@@ -103,12 +60,3 @@ def test_a_block_of_almost_two_digits_is_gathered():
     blocks = [(low, min(low + cut, len(x))) for low in range(0, len(x), cut)]
     wide = [b for b in blocks if around(*b, 8) > 72 and around(*b, 72) > 2 * (b[1] - b[0])]
     assert counts["gather"] == len(wide) > 3
-
-
-def test_what_is_gathered_all_the_same_is_written_within_its_bounds():
-    """An engine that had better not read shards, in small pieces, asks for the block around it."""
-    window, block = Window(((8, 9),), ((5, 70),)), values(65)
-    job = Job(_still((9, 8), (1, 0), 1), (0, 0), "<c16", "<c16", order=(1, 0), window=window)
-    around = np.ascontiguousarray(window.filled(block).T)
-    got = engine(1 << 11).run(job, Source(lambda: around))
-    np.testing.assert_array_equal(got, block)

@@ -58,12 +58,9 @@ def test_every_example_is_run_here():
     ("script", "package", "arguments"),
     [
         ("elevation", "matplotlib", []),
-        ("demo", "matplotlib", []),
-        ("convolution", "matplotlib", ["--n", "65536", "--picture", "p.png"]),
         ("spectra", "matplotlib", ["--n", "64", "--picture", "p.png"]),
         ("xarray_field", "xarray", []),
         ("large_field", "zarr", []),
-        ("larger_than_memory", "zarr", []),
     ],
 )
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(

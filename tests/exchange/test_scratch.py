@@ -22,7 +22,14 @@ from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange import scratch as scratch_module
-from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, Stored, open_scratch
+from dask_bigfft.exchange.scratch import (
+    Part,
+    Scratch,
+    ScratchPlace,
+    ShardFile,
+    Stored,
+    open_scratch,
+)
 from dask_bigfft.files import places
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.memory import lend
@@ -35,13 +42,17 @@ def random_shards(*sizes):
     return [RNG.normal(size=n) + 1j * RNG.normal(size=n) for n in sizes]
 
 
+def file(target, nbytes, exchange="exchange1"):
+    return ShardFile(exchange, 0, target, nbytes)
+
+
 def written(scratch, shards, target=(2, 1), order=None):
     """Shards written in any order, and where they are."""
     total, begins = sum(s.nbytes for s in shards), np.cumsum([0, *(s.nbytes for s in shards)])
     parts = {}
     for i in order or range(len(shards)):
         begin = int(begins[i])
-        crc = scratch.write("exchange1", 0, target, total, begin, shards[i])
+        crc = scratch.write(file(target, total), begin, shards[i])
         parts[i] = Part((i,), begin, shards[i].nbytes, crc)
     return [parts[i] for i in sorted(parts)]
 
@@ -50,10 +61,7 @@ def read_all(scratch, exchange, target, parts, out):
     """Read a file into an array of its size."""
     taken = []
     scratch.read(
-        exchange,
-        0,
-        target,
-        len(out),
+        file(target, len(out), exchange),
         parts,
         lambda begin, end: out[begin:end],
         lambda some, values: taken.extend(some),
@@ -106,7 +114,7 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
     total, begins = sum(s.nbytes for s in shards), [0, shards[0].nbytes]
     with ThreadPoolExecutor(2) as pool:
         done = [
-            pool.submit(scratch.write, "exchange1", 0, (2, 1), total, begin, shard)
+            pool.submit(scratch.write, file((2, 1), total), begin, shard)
             for begin, shard in zip(begins, shards, strict=True)
         ]
         sums = [each.result() for each in done]
@@ -154,7 +162,7 @@ def test_a_record_gives_the_checksums_back(scratch):
     np.testing.assert_array_equal(scratch.recorded("exchange2", (4, 5), targets), crcs)
     assert scratch.recorded("exchange2", (4, 6), targets) is None
     text = (scratch.folder / "exchange2" / "from-4.5.json").read_text()
-    assert json.loads(text)["shards"]["12.3"] == "0000000000000007"
+    assert json.loads(text)["shards"]["12.3"] == 7
     assert scratch_module.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
     assert scratch_module.recorded_blocks(scratch.folder, "exchange1") == frozenset()
     scratch.record_stored((3, 0), Stored())
@@ -172,13 +180,8 @@ def test_a_record_gives_the_checksums_back(scratch):
         "{}",
         '{"source": [0]}',
         '{"source": 0, "shards": {}}',
-        '{"source": [1], "shards": {"1": "0000000000000009"}}',
         '{"source": [0], "shards": {"1": 9}}',
-        '{"source": [0], "shards": {"1": "000000000000000g"}}',
-        '{"source": [0], "shards": []}',
-        '{"block": [0], "checksum": 7}',
-        '{"block": [0], "checksum": "7"}',
-        '{"block": [0], "nbytes": ""}',
+        '{"block": [0], "nbytes": 7, "checksum": 7, "synced": true}',
     ],
 )
 def test_what_is_no_record_is_none(scratch, text):
@@ -235,7 +238,7 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
     for i, shard in enumerate(shards):
         padded = np.full(begins[i + 1] - begins[i], 255, np.uint8)
         padded[: shard.nbytes] = shard.view(np.uint8)
-        crc = scratch.write("e", 0, (0,), int(begins[-1]), int(begins[i]), padded, shard.nbytes)
+        crc = scratch.write(file((0,), int(begins[-1]), "e"), int(begins[i]), padded, shard.nbytes)
         assert crc == checksum(shard)
         parts.append(Part((i,), int(begins[i]), shard.nbytes, crc))
     seen = []
@@ -291,7 +294,7 @@ def test_a_folder_goes_with_its_object(tmp_path):
     place = ScratchPlace(str(tmp_path / "deep" / "er"), "n")
     one, other = open_scratch(place, shared=False), open_scratch(place, shared=False)
     assert one.folder != other.folder
-    one.write("exchange1", 0, (0,), 8, 0, np.zeros(1))
+    one.write(file((0,), 8), 0, np.zeros(1))
     folder = one.folder
     assert folder.is_dir()
     del one
@@ -398,9 +401,9 @@ def small_files():
 def test_a_full_disk_names_the_file_and_what_is_missing(tmp_path, small_files):
     scratch = Scratch(tmp_path, sync=False, kept=True)
     shard = np.zeros(1000)
-    scratch.write("exchange1", 0, (0,), 8000, 0, shard)
+    scratch.write(file((0,), 8000), 0, shard)
     with pytest.raises(ScratchError, match=r"bytes are missing for a scratch file of 80000") as got:
-        scratch.write("exchange1", 0, (1,), 80000, 0, shard)
+        scratch.write(file((1,), 80000), 0, shard)
     assert got.value.errno == errno.EFBIG
     assert got.value.filename.endswith("to-1.shards")
 

@@ -92,30 +92,22 @@ def test_cropped_and_padded_and_shifted_and_only_read(type_, length):
 
 def exactly(x, sine, type_):
     """The sums of the definitions, in 40 digits."""
-    n = len(x)
+    n, one, wave = len(x), int(sine), mpmath.sin if sine else mpmath.cos
+    place, frequency, total = {
+        1: (lambda j: j + one, lambda k: k + one, n - 1 + 2 * one),
+        2: (lambda j: 2 * j + 1, lambda k: k + one, 2 * n),
+        3: (lambda j: j + one, lambda k: 2 * k + 1, 2 * n),
+        4: (lambda j: 2 * j + 1, lambda k: 2 * k + 1, 4 * n),
+    }[type_]
+    single = {(1, False): (0, n - 1), (3, False): (0,), (3, True): (n - 1,)}.get((type_, sine), ())
     with mpmath.workdps(40):
-        pi = mpmath.pi
-        found = []
-        for k in range(n):
-            if type_ == 1:
-                m = n + 1 if sine else n - 1
-                terms = [
-                    2 * v * mpmath.sin(pi * (k + 1) * (j + 1) / m)
-                    if sine
-                    else (1 if j in (0, n - 1) else 2) * v * mpmath.cos(pi * k * j / m)
-                    for j, v in enumerate(x)
-                ]
-            else:
-                a = {2: lambda j: 2 * j + 1, 3: lambda j: 2 * j, 4: lambda j: 2 * j + 1}[type_]
-                b = {2: lambda k: 2 * k, 3: lambda k: 2 * k + 1, 4: lambda k: 2 * k + 1}[type_]
-                ja, kb = (1 if sine and type_ == 3 else 0), (1 if sine and type_ == 2 else 0)
-                wave = mpmath.sin if sine else mpmath.cos
-                edge = (n - 1 if sine else 0) if type_ == 3 else -1
-                terms = [
-                    (1 if j == edge else 2) * v * wave(pi * a(j + ja) * b(k + kb) / (4 * n))
-                    for j, v in enumerate(x)
-                ]
-            found.append(mpmath.fsum(terms))
+        found = [
+            mpmath.fsum(
+                (1 if j in single else 2) * v * wave(mpmath.pi * place(j) * frequency(k) / total)
+                for j, v in enumerate(x)
+            )
+            for k in range(n)
+        ]
         return np.array([np.longdouble(mpmath.nstr(v, 25)) for v in found])
 
 

@@ -6,17 +6,17 @@ import dask
 import numpy as np
 import pytest
 import scipy.fft
+from devices.kernel_text import factors
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu import cupy_gpu, find, kernels, ring
-from dask_bigfft.gpu.cuda import available, cupy, is_pinned, pins
+from dask_bigfft.gpu import cupy_gpu, dispatch, kernels, ring
+from dask_bigfft.gpu.cuda import available, cupy, is_pinned
 from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, Route, View, copies, open_gpu, route
-from dask_bigfft.gpu.operations import (
+from dask_bigfft.gpu.tile_work import (
     FFT,
     ChirpFactor,
     DeviceArray,
     Multiply,
-    Product,
     Strided,
     Term,
     Twiddle,
@@ -51,7 +51,7 @@ def values(shape, dtype):
     return x.astype(dtype)
 
 
-def through(device, op, x, shape=None, dtype=None, other=None):
+def through(device, op, x, shape=None, dtype=None):
     """Result of one operation on an array, in place where it keeps its shape and dtype."""
     large = device.memory().total > 1 << 30
     half, last = (200 * MIB, 400 * MIB) if large else (16 * MIB, 32 * MIB)
@@ -63,15 +63,9 @@ def through(device, op, x, shape=None, dtype=None, other=None):
         target = DeviceArray(half, out.shape, out.dtype.str)
     work = device.work_nbytes(op) if isinstance(op, FFT) else 0
     device.h2d(streams[0], x, source)
-    if other is not None:
-        source = DeviceArray(half, other.shape, other.dtype.str)
-        device.h2d(streams[0], other, source)
     device.record(loaded, streams[0])
     device.wait(streams[1], loaded)
-    if op is None:
-        device.clear(streams[1], target)
-    else:
-        device.compute(streams[1], op, source, target, DeviceArray(last, (work,), "|u1"))
+    device.compute(streams[1], op, source, target, DeviceArray(last, (work,), "|u1"))
     device.record(done, streams[1])
     device.wait(streams[2], done)
     device.d2h(streams[2], target, out)
@@ -226,42 +220,6 @@ def test_multiply(device, twiddles, chirps, conjugate, dtype):
     close(through(device, op, x), simulated(op, x), dtype, 4)
 
 
-@pytest.mark.parametrize("shape", [(4, 50), (1,), (0, 3), (3, 1001)])
-def test_what_is_cleared_is_zero(device, shape):
-    assert not through(device, None, values(shape, "c8")).any()
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8"])
-@pytest.mark.parametrize("turned", [False, True])
-def test_behind_the_end_of_a_chirp_is_nothing(device, dtype, turned):
-    """Whatever lay there: 0 times NaN would not be 0."""
-    x = values((4, 50), dtype)
-    x[2, 9:], x[3, 1] = np.nan, np.inf
-    place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
-    by = Multiply(x.shape, x.dtype.str, 0.5, True, (), (ChirpFactor(109, -1, place),))
-    turn = transposed(x.shape, (1, 0), x.dtype.str, by)
-    got = through(device, turn, x, (50, 4)).T if turned else through(device, by, x)
-    assert not got.ravel()[109:].any()
-    close(got, multiplied(by, x), dtype)
-
-
-def test_product(device):
-    for dtype, other in itertools.product(("c16", "c8"), ((1, 30, 1), (4, 1, 20), (4, 30, 20))):
-        x, y = values((4, 30, 20), dtype), values(other, dtype)
-        op = Product(x.shape, y.shape, x.dtype.str)
-        close(through(device, op, x, other=y), x * y, dtype)
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
-@pytest.mark.parametrize("shape", [(3, 50, 1, 70), (33, 2, 65, 4)])
-def test_transposes(device, shape, dtype):
-    x = values(shape, dtype)
-    for axes in itertools.permutations(range(4)):
-        expected = x.transpose(axes)
-        got = through(device, transposed(shape, axes, x.dtype.str), x, expected.shape)
-        assert np.array_equal(got, expected), axes
-
-
 #: Shapes whose dimensions do not fill tiles, whose products are prime, or are 1, and orders.
 TURNED = [
     ((1, 1), (1, 0)),
@@ -281,39 +239,24 @@ TURNED = [
 ]
 
 
-def on_the_way(shape, dtype, conjugate, chirped):
-    """Factors that depend on every dimension, by its place or by a digit of it."""
-    last = len(shape) - 1
-    digits = tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),)
-    twiddles = (
-        Twiddle(10007 * 2**20, -1, (Term(last, 6, 1, BIG, 3),), digits),
-        Twiddle(2**45, 1, (Term(0, 2**20, 1, BIG, 33),), (Term(last, 0, 1, BIG, 1),)),
-    )
-    steps = [int(np.prod(shape[d + 1 :])) for d in range(len(shape))]
-    place = tuple(Term(d, 0, 1, BIG, step) for d, step in enumerate(steps))
-    length = max(1, int(np.prod(shape)) - 2)
-    chirps = (ChirpFactor(length, 1, place),) if chirped else ()
-    return Multiply(shape, np.dtype(dtype).str, 0.5, conjugate, twiddles, chirps)
-
-
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
 @pytest.mark.parametrize(("conjugate", "chirped"), [(False, False), (True, True)])
 @pytest.mark.parametrize(("shape", "axes"), TURNED)
-def test_transposes_multiply_on_the_way(device, shape, axes, conjugate, chirped, dtype):
+def test_transposes_multiply_factors(device, shape, axes, conjugate, chirped, dtype):
     x = values(shape, dtype)
-    by = on_the_way(shape, dtype, conjugate, chirped)
-    for factors in (by, Multiply(shape, x.dtype.str, -0.25, conjugate)):
-        expected = multiplied(factors, x).transpose(axes)
-        op = transposed(shape, axes, x.dtype.str, factors)
+    of_all = factors(shape, dtype, conjugate, chirped)
+    for by in (of_all, Multiply(shape, x.dtype.str, -0.25, conjugate)):
+        expected = multiplied(by, x).transpose(axes)
+        op = transposed(shape, axes, x.dtype.str, by)
         close(through(device, op, x, expected.shape), expected, dtype, 4)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
 @pytest.mark.parametrize("flips", list(itertools.product((1, -1), repeat=3)))
-def test_strided_copies_multiply_on_the_way(device, flips, dtype):
+def test_strided_copies_multiply_factors(device, flips, dtype):
     """What is turned round along some dimensions, as the mirror image of half a spectrum is."""
     shape = (6, 53, 70)
-    x, by = values(shape, dtype), on_the_way(shape, dtype, True, True)
+    x, by = values(shape, dtype), factors(shape, dtype, True, True)
     strides = tuple(flip * step for flip, step in zip(flips, (3710, 70, 1), strict=True))
     start = sum((n - 1) * -min(0, s) for n, s in zip(shape, strides, strict=True))
     op = Strided(shape, strides, start, (1, 6 * 70, 6), 0, x.dtype.str, by)
@@ -413,8 +356,6 @@ def test_arrays_of_others_are_pinned_where_they_are(device):
     low = x.ctypes.data
     del x
     assert not pinned(low, 16)
-    pins.forsake()
-    assert not is_pinned(back)
 
 
 def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch):
@@ -524,7 +465,7 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
 
 
 def test_pinned_memory_is_let_go_with_the_last_device(device):
-    find.release()  # those that other tests have opened
+    dispatch.release()  # those that other tests have opened
     other = open_gpu(available()[0])
     block = lend((1 << 20,), "c16")
     assert is_pinned(block)

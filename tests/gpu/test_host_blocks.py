@@ -13,9 +13,10 @@ from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.parts import stacking
 from dask_bigfft.front import plan as plan_of
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.cuda import available
-from dask_bigfft.gpu.jobs import Job, Source
+from dask_bigfft.gpu.engine import Source
+from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 
@@ -32,9 +33,9 @@ LIMITS = TileLimits(0, least=MIB // 4)
 @pytest.fixture(autouse=True)
 def small_pieces():
     """Devices that are opened here cut small blocks, too, and are closed at the end."""
-    find.use(None, LIMITS)
+    dispatch.use(None, LIMITS)
     yield
-    find.use(None)
+    dispatch.use(None)
 
 
 def values(*shape, real=False, single=False, seed=0):
@@ -64,6 +65,31 @@ def assert_close(got, expected, single=False):
     assert np.linalg.norm(got - expected) <= eps * np.linalg.norm(expected)
 
 
+def placed(x, pinned):
+    """The values in pinned memory, or as they are."""
+    if not pinned:
+        return x
+    dispatch.leases()  # from now on lent memory is pinned
+    found = lend(x.shape, x.dtype)
+    found[...] = x
+    return found
+
+
+def check(name, x, chunks, nbytes=2 * MIB, single=False, **keywords):
+    """Compare with SciPy what a card gives that may use some bytes; return counts of events."""
+    lazy = getattr(fft, name)(
+        da.from_array(x, chunks), device="gpu", device_memory_limit=nbytes, **keywords
+    )
+    got, counts = counted(lazy)
+    keywords.pop("rounds", None)
+    expected = getattr(scipy.fft, name)(x, **keywords)
+    assert got.dtype == expected.dtype
+    assert_close(got, expected, single)
+    assert counts["h2d"]
+    assert "fallback" not in counts
+    return counts
+
+
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
 @pytest.mark.parametrize(
@@ -78,13 +104,7 @@ def assert_close(got, expected, single=False):
 def test_every_kind_larger_than_the_limit(name, shape, chunks, single):
     real = name in ("rfftn", "ihfftn")
     x = values(*shape, real=real, single=single)
-    lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu", device_memory_limit=2 * MIB)
-    got, counts = counted(lazy)
-    expected = getattr(scipy.fft, name)(x)
-    assert got.dtype == expected.dtype
-    assert_close(got, expected, single)
-    assert counts["h2d"]
-    assert "fallback" not in counts
+    check(name, x, chunks, single=single)
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -93,16 +113,8 @@ def test_every_kind_larger_than_the_limit(name, shape, chunks, single):
     [("fft2", (1024, 768), (200, 768)), ("ifftn", (96, 60, 130), (40, 60, 130))],
 )
 def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, pinned):
-    find.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
-    x = values(*shape)
-    if pinned:
-        find.leases()
-        kept, x = x, lend(shape, x.dtype)
-        x[...] = kept
-    lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu", device_memory_limit=2 * MIB)
-    got, counts = counted(lazy)
-    assert_close(got, getattr(scipy.fft, name)(x))
-    assert "gather" not in counts
+    dispatch.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
+    assert "gather" not in check(name, placed(values(*shape), pinned), chunks)
 
 
 RAGGED = {
@@ -137,32 +149,17 @@ RAGGED = {
 @pytest.mark.parametrize("case", RAGGED)
 def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, pinned, single):
     """Padding, chunks and blocks of the result that end within digits, mirror images."""
-    find.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
+    dispatch.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
     name, shape, chunks, keywords = RAGGED[case]
     x = values(*shape, real=name.startswith(("r", "ihfft")), single=single)
-    if pinned:
-        find.leases()
-        kept, x = x, lend(shape, x.dtype)
-        x[...] = kept
-    ours, theirs = getattr(fft, name), getattr(scipy.fft, name)
-    lazy = ours(da.from_array(x, chunks), device="gpu", device_memory_limit=2 * MIB, **keywords)
-    got, counts = counted(lazy)
-    keywords = {key: value for key, value in keywords.items() if key != "rounds"}
-    assert_close(got, theirs(x, **keywords), single)
-    assert counts["h2d"]
-    assert "fallback" not in counts
+    counts = check(name, placed(x, pinned), chunks, single=single, **keywords)
     assert "gather" not in counts
 
 
 @pytest.mark.parametrize("n", [1 << 20, 3**6 * 1000, 1 << 21])
 @pytest.mark.parametrize("name", ["fft", "ifft"])
 def test_one_axis_in_several_crossings(n, name):
-    x = values(n)
-    lazy = getattr(fft, name)(da.from_array(x, -1), device="gpu", device_memory_limit=2 * MIB)
-    got, counts = counted(lazy)
-    assert_close(got, getattr(scipy.fft, name)(x))
-    assert counts["h2d"] == 1
-    assert "fallback" not in counts
+    assert check(name, values(n), -1)["h2d"] == 1
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -172,16 +169,8 @@ def test_half_spectra_larger_than_the_card(name, shape, pinned):
     """The real axis falls apart; its mirror image is made on the card."""
     real = name in ("rfftn", "ihfftn")
     x = values(*shape[:-1], shape[-1] if real else shape[-1] // 2 + 1, real=real)
-    if pinned:
-        find.leases()
-        kept, x = x, lend(x.shape, x.dtype)
-        x[...] = kept
     keywords = {} if real else {"s": shape, "axes": tuple(range(len(shape)))}
-    ours, theirs = getattr(fft, name), getattr(scipy.fft, name)
-    lazy = ours(da.from_array(x, -1), device="gpu", device_memory_limit=2 * MIB, **keywords)
-    got, counts = counted(lazy)
-    assert_close(got, theirs(x, **keywords))
-    assert "fallback" not in counts
+    check(name, placed(x, pinned), -1, **keywords)
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -195,16 +184,7 @@ def test_large_primes_larger_than_the_card(name, shape, pinned):
     if name in ("irfft", "hfft"):
         keywords, shape = {"n": shape[-1]}, (*shape[:-1], shape[-1] // 2 + 1)
     x = values(*shape, real=name in ("rfft", "ihfft", "rfft2"))
-    if pinned:
-        find.leases()
-        kept, x = x, lend(x.shape, x.dtype)
-        x[...] = kept
-    ours, theirs = getattr(fft, name), getattr(scipy.fft, name)
-    lazy = ours(da.from_array(x, -1), device="gpu", device_memory_limit=2 * MIB, **keywords)
-    got, counts = counted(lazy)
-    assert_close(got, theirs(x, **keywords))
-    assert "fallback" not in counts
-    assert counts["h2d"] > 1
+    assert check(name, placed(x, pinned), -1, **keywords)["h2d"] > 1
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -215,11 +195,7 @@ def test_large_primes_of_cut_axes_larger_than_the_card(name, digits, single):
     n = digits[0] * digits[1]
     keywords, size = ({"n": n}, n // 2 + 1) if name in ("irfft", "hfft") else ({}, n)
     x = values(size, real=name in ("rfft", "ihfft"), single=single)
-    ours, array = getattr(fft, name), da.from_array(x, size // 4 + 1)
-    lazy = ours(array, device="gpu", device_memory_limit=2 * MIB, rounds=digits, **keywords)
-    got, counts = counted(lazy)
-    assert_close(got, getattr(scipy.fft, name)(x, **keywords), single)
-    assert "fallback" not in counts
+    check(name, x, size // 4 + 1, single=single, rounds=digits, **keywords)
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -229,10 +205,7 @@ def test_the_first_digit_of_a_cut_real_axis_larger_than_the_card(name, digits, s
     """It falls apart, and what its mirror image completes has the twiddle of its own place."""
     n = digits[0] * digits[1]
     x = values(n, real=True, single=single)
-    ours, array = getattr(fft, name), da.from_array(x, n // 8)
-    got, counts = counted(ours(array, device="gpu", device_memory_limit=2 * MIB, rounds=digits))
-    assert_close(got, getattr(scipy.fft, name)(x), single)
-    assert "fallback" not in counts
+    check(name, x, n // 8, single=single, rounds=digits)
 
 
 @pytest.mark.parametrize("order", ["natural", "transposed"])
@@ -249,36 +222,21 @@ def test_an_axis_in_many_blocks(order, name):
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("chunk", [1 << 16, 1 << 18])
 def test_no_processor_touches_a_split_axis(chunk, pinned):
-    find.use(None, replace(LIMITS, run_nbytes=1))
-    x = values(1 << 20)
-    if pinned:
-        find.leases()
-        kept, x = x, lend(x.shape, x.dtype)
-        x[...] = kept
-    lazy = fft.fft(da.from_array(x, chunk), device="gpu", device_memory_limit=2 * MIB)
-    got, counts = counted(lazy)
-    assert_close(got, scipy.fft.fft(x))
-    assert "gather" not in counts
+    dispatch.use(None, replace(LIMITS, run_nbytes=1))
+    assert "gather" not in check("fft", placed(values(1 << 20), pinned), chunk)
 
 
 @pytest.mark.parametrize("name", ["fft", "rfft"])
 def test_bluestein(name):
     x = values(65_537, real=name == "rfft")
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        lazy = getattr(fft, name)(da.from_array(x, 4096), device="gpu", device_memory_limit=4 * MIB)
-    got, counts = counted(lazy)
-    assert_close(got, getattr(scipy.fft, name)(x))
-    assert counts["h2d"]
+        check(name, x, 4096, 4 * MIB)
 
 
 @pytest.mark.parametrize("shape", [(1 << 20,), (1024, 1024), (128, 96, 90)])
 @pytest.mark.parametrize("pinned", [True, False])
 def test_overwritten_in_its_own_memory(shape, pinned):
-    block = values(*shape)
-    if pinned:
-        find.leases()  # from now on lent memory is pinned
-        kept, block = block, lend(shape, block.dtype)
-        block[...] = kept
+    block = placed(values(*shape), pinned)
     expected = scipy.fft.fftn(block)
     name = f"owned-{id(block)}-{pinned}"
     chunks = da.core.normalize_chunks(-1, shape, dtype=block.dtype)
@@ -302,7 +260,7 @@ def test_blocks_that_follow_one_another_through_the_ring(axes, ring):
         inside=True,
         settings=DeviceSettings(ring_buffers=ring[0], ring_nbytes=ring[1]),
     )
-    engine = find.leases().engines[0]
+    engine = dispatch.leases().engines[0]
     with dask.config.set({"bigfft.memory.pin-arrays": False}), ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(engine.run, job, Source(lambda b=b: b)) for b in blocks]
         done = [future.result() for future in futures]
@@ -313,12 +271,12 @@ def test_blocks_that_follow_one_another_through_the_ring(axes, ring):
 
 def test_the_device_holds_no_more_than_it_may():
     x = values(2048, 1024)
-    engines = find.leases().engines
+    engines = dispatch.leases().engines
     before = engines[0].device.memory().free
     lazy = fft.fft2(da.from_array(x, (256, 1024)), device="gpu", device_memory_limit=4 * MIB)
     got, _ = counted(lazy)
     assert_close(got, scipy.fft.fft2(x))
-    assert engines[0].pipeline.arena_nbytes <= 4 * MIB
+    assert engines[0].executor.arena_nbytes <= 4 * MIB
     # plans and kernels that the libraries load take memory of their own
     assert before - engines[0].device.memory().free <= 512 * MIB
 

@@ -1,6 +1,7 @@
 """The CPU and a real GPU in the same rounds."""
 
 import time
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -10,8 +11,9 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.gpu import dispatch, find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.cuda import available
+from dask_bigfft.gpu.dispatch import Place
 from dask_bigfft.gpu.work_sharing import Interval
 
 pytestmark = [
@@ -61,11 +63,12 @@ def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
         wait_for(lambda: self.low)
         return take_portion(self)
 
-    real = dispatch.share_block  # by the forecast a slow GPU might take nothing
-    monkeypatch.setattr(dispatch, "share_block", lambda *given: real(*given[:-1], 0.5))
+    # By the forecast a slow GPU might take nothing.
+    real = Place.for_share
+    monkeypatch.setattr(Place, "for_share", lambda *given: replace(real(*given), share=0.5))
     monkeypatch.setattr(Interval, "take_tile", after_a_portion)
     monkeypatch.setattr(Interval, "take_portion", after_a_tile)
-    find.release()
+    dispatch.release()
     add_sink(sink)
     try:
         with dask.config.set({"bigfft.hybrid.min-speedup": 0}):

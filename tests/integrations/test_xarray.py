@@ -6,7 +6,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-import xrft
 from support import python
 
 import dask_bigfft.xarray as bx
@@ -246,18 +245,6 @@ def test_frequencies_in_transposed_order_know_named_digits(name, rounds):
     np.testing.assert_allclose(back.values, x, atol=1e-12)
 
 
-def test_agreement_with_xrft():
-    a = field()
-    with pytest.warns(FutureWarning, match="drop"):  # xrft calls a method that xarray has renamed
-        wanted = xrft.fft(
-            a.drop_vars(["mask", "depth"]), dim=["y", "x"], true_phase=False, true_amplitude=False
-        )
-    found = bx.fft(a.chunk(CHUNKS), ["y", "x"], shift=True)
-    np.testing.assert_allclose(found.freq_x, wanted.freq_x)
-    np.testing.assert_allclose(-found.freq_y, wanted.freq_y)  # xrft drops the sign of a spacing
-    np.testing.assert_allclose(found.values, wanted.values, atol=1e-11)
-
-
 # --- datasets -------------------------------------------------------------------------------
 
 
@@ -315,3 +302,42 @@ def test_a_spectrum_goes_through_zarr(tmp_path):
         )
         assert back[dim].dtype == a[dim].dtype
     np.testing.assert_allclose(back.values, a.values, atol=1e-12)
+
+
+# --- times in any unit ----------------------------------------------------------------------
+
+
+def series(first, step, dtype, n=12):
+    times = np.datetime64(first).astype(dtype) + np.arange(n) * np.timedelta64(step, "s")
+    return xr.DataArray(np.arange(n) % 5.0, dims="t", coords={"t": times.astype(dtype)})
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", "M8[ms]", "M8[us]"])
+@pytest.mark.parametrize("first", ["3500-01-01", "0001-01-01"])
+def test_times_that_nanoseconds_do_not_reach(first, dtype):
+    x = series(first, 86400, dtype)
+    spectrum = bx.fft(x)
+    np.testing.assert_allclose(spectrum.freq_t, np.fft.fftfreq(12, 86400.0), rtol=1e-14)
+    assert spectrum.freq_t.attrs["units"] == "Hz"
+    again = bx.ifft(spectrum)
+    assert again.t.dtype == x.t.dtype
+    np.testing.assert_array_equal(again.t, x.t)
+
+
+def test_more_samples_than_whole_seconds():
+    found = bx.irfft(bx.rfft(series("2026-01-01", 1, "M8[s]")), n=24).t.values
+    assert found.dtype == np.dtype("M8[ms]")
+    assert set(np.diff(found)) == {np.timedelta64(500, "ms")}
+    third = bx.irfft(bx.rfft(series("2026-01-01", 1, "M8[s]")), n=36).t.values
+    assert third.dtype == np.dtype("M8[ns]")
+    assert len(set(third)) == 36
+
+
+def test_files_without_a_unit_of_time_have_nanoseconds():
+    spectrum = bx.fft(series("2026-01-01", 60, "M8[s]"))
+    attrs = spectrum.freq_t.attrs
+    del attrs["direct_time_unit"]
+    attrs["direct_first"] *= 10**9
+    attrs["direct_step"] *= 1e9
+    again = bx.ifft(spectrum).t.values
+    np.testing.assert_array_equal(again, series("2026-01-01", 60, "M8[s]").t)

@@ -12,8 +12,8 @@ from support import heard
 
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import ArgumentError, DeviceError
-from dask_bigfft.gpu import find
-from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.gpu import dispatch
+from dask_bigfft.gpu.engine import Source
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -153,7 +153,7 @@ def test_a_limit_makes_a_large_card_small():
 
 
 def test_without_a_gpu_one_that_is_demanded_is_refused_by_name():
-    if find.missing() is None:
+    if dispatch.missing() is None:
         pytest.skip("there is one here")
     x = da.ones((64, 64), chunks=32)
     with pytest.raises(ArgumentError, match="`device`='gpu'"):

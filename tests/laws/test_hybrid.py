@@ -17,8 +17,9 @@ from dask_bigfft import fft, plan, report
 from dask_bigfft.cluster import register
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.gpu import dispatch, find, work_sharing
-from dask_bigfft.gpu.operations import FFT
+from dask_bigfft.gpu import dispatch, work_sharing
+from dask_bigfft.gpu.dispatch import Place
+from dask_bigfft.gpu.tile_work import FFT
 from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.planner.tile_plan import TileLimits
@@ -153,12 +154,12 @@ def test_a_device_that_breaks_is_an_error_of_the_task():
         def compute(self, *arguments):
             raise DeviceError("the GPU has fallen off the bus")
 
-    find.use([Broken(1 << 14)], SMALL, 1 << 14)
+    dispatch.use([Broken(1 << 14)], SMALL, 1 << 14)
     try:
         with pytest.raises(DeviceError, match="fallen off"):
             fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid").compute()
     finally:
-        find.use(None)
+        dispatch.use(None)
     assert waited_for(lambda: not feeders())
 
 
@@ -179,13 +180,13 @@ def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, s
     """More tasks than leases: all end, with the CPU's answer, and what comes back is done."""
     x, failing = values(384, 64, seed=seed), Failing(1 << 14, seed)
     cpu_threads_wait(monkeypatch, lambda: failing.calls >= 3)
-    find.use([failing, SimulatedGPU(1 << 14, seed)], SMALL, 1 << 14)
+    dispatch.use([failing, SimulatedGPU(1 << 14, seed)], SMALL, 1 << 14)
     try:
         lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
         got, nbytes_of = computed(lazy, scheduler="threads", num_workers=12)
-        assert not find.in_use()
+        assert not dispatch.in_use()
     finally:
-        find.use(None)
+        dispatch.use(None)
     assert_close(got, scipy.fft.fft2(x))
     assert nbytes_of["fallback"]
     assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
@@ -226,8 +227,8 @@ def speeds(tmp_path, profile, gain=1.1):
 @pytest.fixture
 def alike(monkeypatch):
     """A device is forecast to be as fast as a thread."""
-    real = dispatch.share_block
-    monkeypatch.setattr(dispatch, "share_block", lambda *given: real(*given[:-1], 0.5))
+    real = Place.for_share
+    monkeypatch.setattr(Place, "for_share", lambda *given: replace(real(*given), share=0.5))
 
 
 def test_a_device_does_what_the_cpu_does_not_come_to(monkeypatch, alike):
@@ -390,7 +391,7 @@ def test_the_share_of_blocks_that_take_several_passes(gain):
 
 
 def test_without_a_gpu_it_is_refused_by_name():
-    if find.missing() is None:
+    if dispatch.missing() is None:
         pytest.skip("there is one here")
     x = da.ones((64, 64), chunks=32)
     with pytest.raises(ArgumentError, match="`device`='hybrid'"):
@@ -400,11 +401,11 @@ def test_without_a_gpu_it_is_refused_by_name():
 
 
 def _simulated():
-    find.use([SimulatedGPU(1 << 14)], TileLimits(0, least=256, run_nbytes=64), 1 << 14)
+    dispatch.use([SimulatedGPU(1 << 14)], TileLimits(0, least=256, run_nbytes=64), 1 << 14)
 
 
 def _spans():
-    found = find.leases()
+    found = dispatch.leases()
     return 0 if found is None else len(found.engines[0].device.trace)
 
 
@@ -412,7 +413,7 @@ def _told(client):
     """Wait until all workers have told of their devices."""
     for _ in range(int(PATIENCE / 0.05)):
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        if all(find.METRIC in worker["metrics"] for worker in workers):
+        if all(dispatch.METRIC in worker["metrics"] for worker in workers):
             return
         time.sleep(0.05)
     pytest.fail("a worker has told nothing")

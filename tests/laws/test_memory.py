@@ -238,7 +238,7 @@ def test_every_scheme_holds_no_more_blocks_than_forecast(
 @pytest.mark.parametrize("piece", ["0", "128 KiB"])
 def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
     """Without a cgroup, which would count the files; in blocks as they come, or larger."""
-    monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", piece)
+    monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", piece)
     peak, found = measured(
         RUN, json.dumps(["fft", [2**24], "c16", 64]), 1 / 2, "40 MiB", tmp_path, cgroups=False
     )
@@ -343,7 +343,7 @@ def test_stored_arrays(tmp_path, monkeypatch, case):
     if job["kernel"] not in usable() or ("component" in job and not find_spec("h5py")):
         pytest.skip("not installed")
     if piece:
-        monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", str(piece))
+        monkeypatch.setenv("DASK_BIGFFT__SCRATCH__MIN_WRITE", str(piece))
     peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
     for name, wanted in says.items():
         value = bool(found[name]) if isinstance(wanted, bool) else found[name]

@@ -306,16 +306,16 @@ def test_scratch_files(tmp_path, monkeypatch, found, fault, mode):
     """What is on the disk is damaged: files have checksums whether or not anything is verified."""
     original, when = Scratch.read, Times(1, after=2)
 
-    def broken(self, exchange, number, target, total, parts, *places):
+    def broken(self, whole, parts, *places):
         if when():
-            path = self.path(exchange, target)
+            path = self.path(whole.exchange, whole.target)
             data = np.fromfile(path, np.uint8)
             cuts = {p.source: slice(p.begin, p.begin + p.nbytes) for p in parts}
             values = {a: data[cut].view(complex) for a, cut in cuts.items()}
             for a, shard in SHARD_FAULTS[fault](values).items():
                 data[cuts[a]] = shard.copy().view(np.uint8)
             path.write_bytes(data.tobytes())
-        original(self, exchange, number, target, total, parts, *places)
+        original(self, whole, parts, *places)
 
     monkeypatch.setattr(Scratch, "read", broken)
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.directory": str(tmp_path)}

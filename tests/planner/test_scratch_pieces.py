@@ -16,12 +16,12 @@ from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import arguments
-from dask_bigfft.runs.asked import Asked, planned_input
+from dask_bigfft.runs import Request, planned_input
 from dask_bigfft.storage import sources
 from dask_bigfft.testing.strategies import random_array
 
 MIB, GIB = 1 << 20, 1 << 30
-AS_THEY_COME = {"bigfft.scratch.piece-size": 0}
+AS_THEY_COME = {"bigfft.scratch.min-write": 0}
 
 #: Kind, shape, chunks, memory limit: 4 to 64 times as many bytes of complex64 as memory.
 LARGER = {
@@ -69,7 +69,7 @@ def test_a_stored_plane_at_64_times_the_memory(chunks: tuple[int, ...], tmp_path
     zarr.create_array(
         tmp_path / "in.zarr", shape=(2**17, 2**17), chunks=chunks, dtype="c8", compressors=None
     )
-    asked = Asked(
+    asked = Request(
         tmp_path / "in.zarr",
         tmp_path / "out.zarr",
         "fft2",
@@ -96,7 +96,7 @@ def stored_slabs(folder: Path, limit: int, planes: int, threads: int, compressed
         chunks=(planes, 2**11, 2**11),
         **options,
     )
-    asked = Asked(
+    asked = Request(
         folder / "in.zarr",
         folder / "out.zarr",
         missing_chunks="fill",
@@ -130,7 +130,7 @@ def test_a_stored_line_at_64_times_the_memory(
     zarr.create_array(
         tmp_path / "in.zarr", shape=(gib * 2**33,), chunks=(chunk,), dtype="c8", **options
     )
-    asked = Asked(
+    asked = Request(
         tmp_path / "in.zarr",
         tmp_path / "out.zarr",
         missing_chunks="fill",
@@ -177,7 +177,7 @@ def test_what_is_written_is_counted(tmp_path: object, monkeypatch: pytest.Monkey
         {
             "bigfft.exchange.carrier": "disk",
             "bigfft.scratch.directory": str(tmp_path),
-            "bigfft.scratch.piece-size": "16 kiB",
+            "bigfft.scratch.min-write": "16 kiB",
             "bigfft.planner.min-chunk": 0,
         }
     ):

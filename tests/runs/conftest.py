@@ -1,12 +1,23 @@
 """Fixtures of runs that are killed and resumed."""
 
 import collections
+import signal
 from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
-from runs.resuming import ASKED, BLOCK, RNG, N, done_so_far, files, stored
+from runs.resuming import (
+    ASKED,
+    BLOCK,
+    N,
+    close,
+    complex_values,
+    done_so_far,
+    files,
+    stored,
+    values_of,
+)
 
 import dask_bigfft
 from dask_bigfft import events
@@ -28,29 +39,45 @@ def processes():
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def kill(processes):
+    """Do a run in a process that is killed at an event, or where a function is called."""
+
+    def kill(at, destination="out.zarr", source="in.zarr", threads=1, **options):
+        dying = dying_runs.run_and_die if isinstance(at, int) else dying_runs.run_and_die_in
+        asked = {**ASKED, "scratch": "scratch", **options}
+        assert processes(dying, at, threads, source, destination, **asked) == -signal.SIGKILL
+
+    return kill
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty working folder, in which axes of a few elements fall apart as long ones do."""
     monkeypatch.chdir(tmp_path)
-    values = RNG.normal(size=N) + 1j * RNG.normal(size=N)
-    stored("in.zarr", values, (BLOCK,))
-    with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
+    with dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1}):
         yield tmp_path
 
 
 @pytest.fixture
+def here(folder):
+    """A working folder with a source, whose runs are done task by task."""
+    stored("in.zarr", complex_values(N), (BLOCK,))
+    with dask.config.set(scheduler="sync"):
+        yield folder
+
+
+@pytest.fixture
 def undisturbed(here):
-    zarr = pytest.importorskip("zarr")
     dask_bigfft.run("in.zarr", "whole.zarr", **ASKED, scratch="whole")
     assert not Path("whole").exists()
-    values = zarr.open_array("in.zarr")[...]
-    found = zarr.open_array("whole.zarr")[...]
-    assert np.linalg.norm(found - np.fft.fft(values)) < 1e-13 * np.linalg.norm(found)
+    assert close("whole.zarr", np.fft.fft(values_of("in.zarr")))
     return files("whole.zarr")
 
 
 @pytest.fixture
-def begun(here, processes):
+def begun(here, kill):
     """A run that has been killed in the middle."""
-    processes(dying_runs.run_and_die, 150, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    kill(150)
     assert sum(done_so_far()) > 0
 
 

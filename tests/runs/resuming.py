@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
+from dask_bigfft.errors import ArgumentError
 from dask_bigfft.exchange.scratch import recorded_blocks
 
 RNG = np.random.default_rng(11)
@@ -16,11 +17,20 @@ NBYTES = BLOCK * 16
 ASKED = {"kind": "fft", "block_size": NBYTES}
 
 
+def complex_values(*shape):
+    return RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
+
+
+def values_of(name):
+    return pytest.importorskip("zarr").open_array(name, mode="r")[...]
+
+
+def contents(folder):
+    return {str(p): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+
+
 def stored(name, values, chunks, **options):
-    array = pytest.importorskip("zarr").create_array(
-        name, shape=values.shape, chunks=chunks, dtype=values.dtype, **options
-    )
-    array[...] = values
+    pytest.importorskip("zarr").create_array(name, data=values, chunks=chunks, **options)
     return values
 
 
@@ -44,3 +54,25 @@ def done_so_far():
     scratch = Path("scratch")
     numbers = [len(recorded_blocks(scratch, f"exchange{i}")) for i in (1, 2, 3)]
     return [*numbers, len(recorded_blocks(scratch, None))]
+
+
+def command(more, destination="out.zarr", size=f"{NBYTES}B"):
+    """The command line of a run in a scratch folder."""
+    words = f"run in.zarr {destination} --kind fft --scratch scratch --quiet --block-size {size}"
+    return [*words.split(), *more.split()]
+
+
+def close(found, wanted, most=1e-13):
+    """Whether a result, or an array of a name, is right."""
+    if isinstance(found, str | Path):
+        found = values_of(found)
+    return np.linalg.norm(found - wanted) < most * np.linalg.norm(wanted)
+
+
+def refused_unless_filled(source, text, values, **asked):
+    """Whatever is missing is refused by name, and is zero where it is meant so."""
+    with pytest.raises(ArgumentError, match=text):
+        dask_bigfft.run(source, "out.zarr", **asked)
+    assert not Path("out.zarr").exists()
+    dask_bigfft.run(source, "out.zarr", **asked, missing_chunks="fill")
+    assert close("out.zarr", np.fft.fftn(values))

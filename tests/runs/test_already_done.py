@@ -3,17 +3,16 @@
 import json
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runs.resuming import ASKED, BLOCK, NBYTES, again, files, stored
+from runs.resuming import ASKED, BLOCK, again, close, command, files, stored
+from runs.resuming import values_of as values
 
 import dask_bigfft
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.testing import dying_runs
 
 zarr = pytest.importorskip("zarr")
 
@@ -34,21 +33,12 @@ def everything(folder):
     }
 
 
-def values(name):
-    return zarr.open_array(name, mode="r")[...]
-
-
-def close(found, wanted):
-    return np.linalg.norm(found - wanted) < 1e-13 * np.linalg.norm(wanted)
-
-
 @pytest.mark.parametrize("place", ENDS)
 @pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
-def test_killed_after_the_end(here, processes, undisturbed, counted, capsys, destination, place):
+def test_killed_after_the_end(here, kill, undisturbed, counted, capsys, destination, place):
     """In its source's place it would be transformed once more."""
     asked = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
-    code = processes(dying_runs.run_and_die_in, place, 1, "in.zarr", destination, **asked)
-    assert code == -signal.SIGKILL
+    kill(place, destination, **asked)
     assert not Path("scratch/run.json").exists()
     assert Path("scratch").exists() == (place == ENDS[0])
     before = everything(".")
@@ -58,34 +48,12 @@ def test_killed_after_the_end(here, processes, undisturbed, counted, capsys, des
     assert done.already
     assert done.plan.spec.name == "fft"
     assert "already done" in repr(done)
-    line = [
-        "run",
-        "in.zarr",
-        destination,
-        "--kind",
-        "fft",
-        "--block-size",
-        f"{NBYTES} B",
-        "--scratch",
-        "scratch",
-        "--resume",
-        "--quiet",
-    ]
-    assert main(line) == 0
+    assert main(command("--resume", destination)) == 0
     assert "already done" in capsys.readouterr().out
     assert not any(counted[name] for name in WORK)
     assert everything(".") == before
     assert not Path("scratch").exists()
     assert files(destination) == undisturbed
-
-
-def test_a_run_that_is_not_killed_says_so_too(here, counted):
-    """Where only the scratch folder was left, too, nothing is said to have been computed."""
-    assert not again().already
-    assert counted["round"] > 0
-    counted.clear()
-    assert again().already
-    assert not any(counted[name] for name in WORK)
 
 
 def test_what_is_not_this_run_is_refused_and_says_why(here):
@@ -133,21 +101,7 @@ def test_without_checksums_nothing_is_already_done_with_them(here, capsys):
     again()
     with pytest.raises(ArgumentError, match="`destination`="):
         again(checksum=True)
-    line = [
-        "run",
-        "in.zarr",
-        "out.zarr",
-        "--kind",
-        "fft",
-        "--block-size",
-        f"{NBYTES} B",
-        "--scratch",
-        "scratch",
-        "--resume",
-        "--checksum",
-        "--quiet",
-    ]
-    assert main(line) == 2
+    assert main(command("--resume --checksum")) == 2
     assert "was made without --checksum" in capsys.readouterr().err
     assert not again(checksum=True, overwrite=True).already
     assert again(checksum=True).already
@@ -175,12 +129,12 @@ def test_a_changed_result_is_not_already_done(here, change):
 @pytest.mark.parametrize("change", ["value", "gone", "attribute"])
 @pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
 def test_killed_before_cleaning_up_a_changed_result_is_not_already_done(
-    here, processes, destination, change
+    here, kill, destination, change
 ):
     """Also where there is a scratch folder left, which goes only when all is well."""
     place = "dask_bigfft.runs.run_json.clear"
     asked = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
-    processes(dying_runs.run_and_die_in, place, 1, "in.zarr", destination, **asked)
+    kill(place, destination, **asked)
     if change == "gone":
         (Path(destination) / "c/3").unlink()
     elif change == "value":
@@ -244,17 +198,6 @@ def test_in_its_place_other_runs_begin(here):
     assert close(values("in.zarr"), np.fft.fft(x))
 
 
-def test_in_its_place_a_changed_one_is_refused(here):
-    """It may be a new source whose attributes were kept, or a damaged result."""
-    in_place()
-    zarr.open_array("in.zarr", mode="r+")[3] = 0
-    before = everything("in.zarr")
-    with pytest.raises(ArgumentError, match=r"`resume`=True .*in\.zarr as this run has left it"):
-        in_place()
-    assert everything("in.zarr") == before
-    assert not in_place(resume=False).already
-
-
 def test_a_result_that_becomes_a_source_is_none_that_was_replaced(here):
     """The same transform of what it has made is another run."""
     x = values("in.zarr")
@@ -265,13 +208,12 @@ def test_a_result_that_becomes_a_source_is_none_that_was_replaced(here):
 
 
 @pytest.mark.parametrize("place", ["dask_bigfft.runs.run_json.clear", *ENDS])
-def test_in_the_place_of_an_array_of_a_group(here, processes, place):
+def test_in_the_place_of_an_array_of_a_group(here, kill, place):
     x = values("in.zarr")
     zarr.open_group("group.zarr", mode="w")
     stored("group.zarr/a", x, (BLOCK,))
     asked = {**IN_PLACE, "component": "a"}
-    code = processes(dying_runs.run_and_die_in, place, 1, "group.zarr", "group.zarr/a", **asked)
-    assert code == -signal.SIGKILL
+    kill(place, "group.zarr/a", source="group.zarr", **asked)
     assert dask_bigfft.run("group.zarr", "group.zarr/a", **asked, resume=True).already
     assert close(values("group.zarr/a"), np.fft.fft(x))
     assert not Path("scratch").exists()

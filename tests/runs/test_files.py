@@ -2,11 +2,8 @@
 
 import collections
 import errno
-import itertools
-import math
 import os
 import pickle
-import re
 import shutil
 import threading
 from pathlib import Path
@@ -16,11 +13,12 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from runs.resuming import RNG, complex_values, refused_unless_filled, stored
 
 import dask_bigfft
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.exchange.scratch import Scratch
+from dask_bigfft.exchange.scratch import Scratch, ShardFile
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.runs.resumable import Sink
 from dask_bigfft.storage import formats, sources, targets
@@ -29,14 +27,8 @@ from dask_bigfft.testing.oracles import relative_l2
 zarr = pytest.importorskip("zarr")
 h5py = pytest.importorskip("h5py")
 
-RNG = np.random.default_rng(7)
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1}):
-        yield tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture
@@ -51,18 +43,6 @@ def counted():
     events.add_sink(listening)
     yield found
     events.remove_sink(listening)
-
-
-def complex_values(*shape):
-    return RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
-
-
-def stored(name, values, chunks, **options):
-    array = zarr.create_array(
-        name, shape=values.shape, chunks=chunks, dtype=values.dtype, **options
-    )
-    array[...] = values
-    return values
 
 
 def result(name="out.zarr"):
@@ -145,6 +125,9 @@ FORMATS = {
     "zarr 3": zarr_file,
     "zarr 3, plain": lambda v, u: zarr_file(v, u, compressors=None),
     "zarr 3, sharded": lambda v, u: zarr_file(v, tuple(n // 2 for n in u), shards=u),
+    "zarr 3, big endian": lambda v, u: zarr_file(
+        v, u, compressors=None, serializer=zarr.codecs.BytesCodec(endian="big")
+    ),
     "zarr 3, compressed": lambda v, u: zarr_file(v, u, compressors=[zarr.codecs.ZstdCodec()]),
     "npy": npy_file,
     "hdf5": hdf5_file,
@@ -233,7 +216,7 @@ def test_slabs_read_by_their_round_are_written_in_large_pieces(counted, monkeypa
         {
             "bigfft.exchange.carrier": "disk",
             "num_workers": 2,
-            "bigfft.scratch.piece-size": "12 kiB",
+            "bigfft.scratch.min-write": "12 kiB",
             "bigfft.scratch.row-size": "64 kiB",
         }
     ):
@@ -299,16 +282,6 @@ def test_formats(name):
     assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
 
 
-@pytest.mark.parametrize("name", [f for f in FORMATS if f not in ("npy", "hdf5, contiguous")])
-@pytest.mark.parametrize("nbytes", [400, 3000, 10**5])
-def test_blocks_hold_whole_chunks(name, nbytes):
-    values, unit = complex_values(30, 28), (4, 6)
-    FORMATS[name](values, unit)
-    blocks = sources.open_source(Path("in"), nbytes=nbytes).chunks
-    for cut, chunk in zip(blocks, unit, strict=True):
-        assert not any(end % chunk for end in itertools.accumulate(cut[:-1]))
-
-
 def zipped(name, values, component=None, missing=()):
     with zarr.storage.ZipStore(name, mode="w") as store:
         holder = zarr if component is None else zarr.create_group(store)
@@ -317,38 +290,6 @@ def zipped(name, values, component=None, missing=()):
         for low in range(0, len(values), 4):
             if low not in missing:
                 array[low : low + 4] = values[low : low + 4]
-
-
-@pytest.mark.parametrize("chunks", [(7, 5, 4), (8, 4, 3), (3, 9, 8), (9, 9, 8)])
-@pytest.mark.parametrize("few", [0, 1 << 30])
-def test_chunks_at_the_ends_of_axes_are_what_zarr_writes(monkeypatch, chunks, few):
-    """Without a copy, in as many runs as it takes; or by zarr where they would be many."""
-    monkeypatch.setattr(formats, "FEW_BYTES", few)
-    values = complex_values(9, 9, 8)
-    arrays = [
-        zarr.create_array(name, shape=values.shape, chunks=chunks, dtype="c16", compressors=None)
-        for name in ("ours", "zarrs")
-    ]
-    plain = formats.plain_chunks(arrays[0], Path("ours"))
-    starts = itertools.product(*(range(0, n, c) for n, c in zip(values.shape, chunks, strict=True)))
-    for low in starts:
-        region = tuple(
-            slice(i, min(i + c, n)) for i, c, n in zip(low, chunks, values.shape, strict=True)
-        )
-        block = np.ascontiguousarray(values[region])
-        runs = (
-            math.prod(block.shape[:2])
-            if block.shape[2] < chunks[2]
-            else (block.shape[0] if block.shape[1] < chunks[1] else 1)
-        )
-        assert plain.write(region, block) == (runs == 1 or few == 0)
-        arrays[1][region] = block
-        if runs == 1 or few == 0:
-            name = arrays[0].metadata.encode_chunk_key(
-                tuple(i // c for i, c in zip(low, chunks, strict=True))
-            )
-            assert Path("ours", name).read_bytes() == Path("zarrs", name).read_bytes()
-    assert not plain.write((slice(0, 1),) * 3, values[:1, :1, :1].copy())
 
 
 @pytest.mark.parametrize("component", ["", "/", None])
@@ -471,16 +412,6 @@ def test_every_chunk_of_the_result_is_written_once(writes, chunks, inner):
     assert relative_l2(found[...], np.fft.fftn(values)) < 1e-14
 
 
-def test_inner_chunks_have_to_divide_the_blocks():
-    stored("in.zarr", complex_values(30, 28), (5, 7))
-    with pytest.raises(ArgumentError, match="`inner_chunks`="):
-        dask_bigfft.run("in.zarr", "out.zarr", chunks=(10, 14), inner_chunks=(4, 7))
-    with pytest.raises(ArgumentError, match="`inner_chunks`"):
-        dask_bigfft.run("in.zarr", "out.zarr", chunks=(10, 14), inner_chunks=(4, 7), scratch="s")
-    assert not Path("s/run.json").exists()
-    assert not list(Path().glob("out*"))
-
-
 def test_half_precision_stays_half():
     values = RNG.normal(size=(16, 9)).astype("f2")
     stored("in.zarr", values, (4, 9))
@@ -508,22 +439,6 @@ def test_plain_chunks_are_read_and_written_as_zarr_does(shape):
     assert not plain.write(first, values[first].astype("c16"))
     values[first] *= 2
     np.testing.assert_array_equal(array[...], values)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compressors": [zarr.codecs.ZstdCodec()]},
-        {"shards": (8, 8)},
-        {"dtype": ">f8"},
-        {"zarr_format": 2},
-        {"serializer": zarr.codecs.BytesCodec(endian="big")},
-    ],
-)
-def test_other_chunks_are_left_to_zarr(options):
-    options = {"dtype": "f8", "compressors": None} | options
-    array = zarr.create_array("in", shape=(16, 16), chunks=(4, 4), **options)
-    assert formats.plain_chunks(array, Path("in")) is None
 
 
 def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):
@@ -557,6 +472,31 @@ def test_a_plain_chunk_that_ends_early_is_named():
 
 # --- what goes wrong ------------------------------------------------------------------------
 
+#: The argument that is named, and what differs from a run that is allowed.
+REFUSED = [
+    (r"`source`='nope\.npy'", {"source": "nope.npy"}),
+    ("`source`='Array'", {"source": da.ones((4, 4))}),
+    ("`destination`='NoneType'", {"destination": None}),
+    (r"`destination`='no/out\.zarr'", {"destination": "no/out.zarr"}),
+    *(("`destination`=", {"destination": name}) for name in ("out.npy", "out.H5", "out.zip")),
+    ("`block_size`='q'", {"block_size": "q"}),
+    ("`missing_chunks`='zero'", {"missing_chunks": "zero"}),
+    ("`inner_chunks`=", {"chunks": (4, 4), "inner_chunks": (3, 4)}),
+    ("`inner_chunks`=", {"chunks": (4, 4), "inner_chunks": (3, 4), "scratch": "s"}),
+    *(("`s`=", {"kind": "fft2", "s": s}) for s in ((8,), (4, 4, 4), 3)),
+    *(("`inner_chunks`=", {"inner_chunks": cut}) for cut in ("abc", (2.0,), 4)),
+    *((f"`{name}`=", {name: 3}) for name in ("scratch", "component")),
+    *((f"`{name}`=", {name: "x"}) for name in ("overwrite", "resume", "checksum")),
+]
+
+
+@pytest.mark.parametrize(("text", "changes"), REFUSED)
+def test_what_is_not_allowed_is_refused_by_name(text, changes):
+    stored("in.zarr", complex_values(8, 8), (4, 4))
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=text):
+        dask_bigfft.run(**{"source": "in.zarr", "destination": "out.zarr", **changes})
+    assert os.listdir() == ["in.zarr"]
+
 
 @pytest.mark.parametrize("scratch", [None, "s"])
 @pytest.mark.parametrize("name", ["zarr 2", "zarr 3", "zarr 3, sharded"])
@@ -567,13 +507,8 @@ def test_a_missing_chunk_is_refused_unless_it_is_meant_so(name, scratch):
     lost.unlink()
     values[8:12, 6:12] = 0
     count = "4 of 150" if "sharded" in name else "1 of 40"
-    with pytest.raises(ArgumentError, match=f"{count} are missing.*{lost.relative_to('in')};"):
-        dask_bigfft.run("in", "out.zarr", scratch=scratch)
-    assert os.listdir() == ["in"]
-    dask_bigfft.run("in", "out.zarr", scratch=scratch, missing_chunks="fill")
-    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
-    with pytest.raises(ArgumentError, match="`missing_chunks`='zero'"):
-        dask_bigfft.run("in", "out2.zarr", missing_chunks="zero")
+    text = f"{count} are missing.*{lost.relative_to('in')};"
+    refused_unless_filled("in", text, values, scratch=scratch)
 
 
 def test_a_chunk_that_cannot_be_read_leaves_no_result():
@@ -588,38 +523,6 @@ def test_a_chunk_that_cannot_be_read_leaves_no_result():
     Path("in/c/2/1").write_bytes(before)
     with pytest.raises(ArgumentError, match=r"c/2/1 has changed"):  # it has: who knows how
         dask_bigfft.run("in", "out.zarr", block_size=600, scratch="s", resume=True)
-
-
-def test_errors_name_the_arguments_of_python():
-    stored("in.zarr", complex_values(8, 8), (4, 8))
-    with pytest.raises(ArgumentError, match=r"`source`='nope\.npy'"):
-        dask_bigfft.run("nope.npy", "out.zarr")
-    with pytest.raises(ArgumentError, match=r"`destination`='no/out\.zarr'"):
-        dask_bigfft.run("in.zarr", "no/out.zarr")
-    done = dask_bigfft.run("in.zarr", "out.zarr")
-    text = r"<Done out\.zarr: fftn in \S+ \S+, \S+ \S+ read, \S+ \S+ written, \{Y, X\}>"
-    assert re.fullmatch(text, repr(done))
-    with pytest.raises(ArgumentError, match=r"`destination`='out\.zarr'"):
-        dask_bigfft.run("in.zarr", "out.zarr")
-
-
-def test_transforms_of_two_axes_need_two_lengths():
-    """As in NumPy: others were taken for lengths of as many axes."""
-    stored("in.zarr", complex_values(4, 6, 8), (4, 6, 8))
-    for s in ((8,), (4, 4, 4)):
-        with pytest.raises(ArgumentError, match="`s`="):
-            dask_bigfft.run("in.zarr", "out.zarr", "fft2", s=s)
-    done = dask_bigfft.run("in.zarr", "out.zarr", "fft2", s=(4, 4))
-    assert done.plan.spec.out_shape == (4, 4, 4)
-
-
-def test_a_source_may_be_replaced_by_its_transform():
-    """Where that is asked for, and only once the new array is complete."""
-    values = complex_values(8, 8)
-    stored("in.zarr", values, (4, 8))
-    dask_bigfft.run("in.zarr", "in.zarr", overwrite=True)
-    np.testing.assert_allclose(zarr.open_array("in.zarr", mode="r")[...], np.fft.fftn(values))
-    assert os.listdir() == ["in.zarr"]
 
 
 @pytest.mark.parametrize("text", ['{"node_type": "array"}', '{"node_type": "array", "shape": 3}'])
@@ -650,28 +553,6 @@ def test_what_was_there_comes_back_where_the_new_one_cannot_take_its_place(monke
     assert sorted(path.name for path in Path().iterdir()) == ["a.zarr", "out.zarr"]
 
 
-def test_what_is_no_path_is_refused_by_name():
-    x = da.ones((4, 4))
-    with pytest.raises(ArgumentTypeError, match="`source`='Array'"):
-        dask_bigfft.run(x, "out.zarr")
-    with pytest.raises(ArgumentTypeError, match="`destination`='NoneType'"):
-        dask_bigfft.run("in.zarr", None)
-
-
-@pytest.mark.parametrize("name", ["out.npy", "out.H5", "out.zip"])
-def test_results_are_not_called_what_they_are_not(name):
-    stored("in.zarr", complex_values(8, 8), (4, 4))
-    with pytest.raises(ArgumentError, match="`destination`="):
-        dask_bigfft.run("in.zarr", name)
-    assert os.listdir() == ["in.zarr"]
-
-
-def test_a_wrong_size_of_blocks_is_refused_by_name():
-    stored("in.zarr", complex_values(8, 8), (4, 4))
-    with pytest.raises(ArgumentError, match="`block_size`='q'"):
-        dask_bigfft.run("in.zarr", "out.zarr", block_size="q")
-
-
 def test_blocks_that_would_be_too_many_are_refused(monkeypatch):
     """One byte, as for 16 M blocks of an array of 64 MiB, took all memory."""
     monkeypatch.setattr(sources, "MOST", 100)
@@ -680,17 +561,6 @@ def test_blocks_that_would_be_too_many_are_refused(monkeypatch):
         dask_bigfft.run("in", "out.zarr", block_size=1)
     npy_file(complex_values(100), None)
     dask_bigfft.run("in", "out.zarr", block_size=1)
-
-
-def test_what_is_there_is_not_replaced_unasked():
-    values = stored("in.zarr", complex_values(8, 8), (4, 4))
-    old = stored("out.zarr", complex_values(3), (3,))
-    with pytest.raises(ArgumentError, match="a path where nothing is yet"):
-        dask_bigfft.run("in.zarr", "out.zarr", scratch="s")
-    np.testing.assert_array_equal(zarr.open_array("out.zarr", mode="r")[...], old)
-    dask_bigfft.run("in.zarr", "out.zarr", scratch="s", resume=True, overwrite=True)
-    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
-    assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
 
 
 def test_on_a_cluster_of_processes():
@@ -710,15 +580,15 @@ def test_on_a_cluster_of_processes():
     assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
 
 
-def test_a_file_goes_when_workers_that_share_no_memory_have_stored_all_its_parts(here):
-    scratch = Scratch(here / "scratch", sync=False, kept=True)
+def test_a_file_goes_when_workers_that_share_no_memory_have_stored_all_its_parts(folder):
+    scratch = Scratch(folder / "scratch", sync=False, kept=True)
     values = complex_values(8)
-    scratch.write("exchange1", 0, (0,), values.nbytes, 0, values)
+    scratch.write(ShardFile("exchange1", 0, (0,), values.nbytes), 0, values)
     array = zarr.create_array("parts.zarr", shape=(8,), chunks=(4,), dtype=values.dtype)
     parts = {(0,): (0,), (1,): (0,)}
+    target = targets.Target(Path("parts.zarr"), Path("parts.zarr"), array)
     one, other = (
-        pickle.loads(pickle.dumps(Sink(array, (4,), scratch, "exchange1", parts=parts)))
-        for _ in range(2)
+        pickle.loads(pickle.dumps(Sink(target, scratch, "exchange1", parts))) for _ in range(2)
     )
     one[slice(0, 4),] = values[:4]
     assert scratch.path("exchange1", (0,)).exists()

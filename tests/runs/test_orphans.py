@@ -9,26 +9,17 @@ from typing import Any
 
 import dask
 import numpy as np
-import numpy.typing as npt
 import pytest
 from distributed import Client
+from runs.resuming import close, complex_values, stored
 
 import dask_bigfft
-from dask_bigfft.runs import Asked, execute
 from dask_bigfft.storage import targets
 from dask_bigfft.testing.clusters import Processes, run_on, started
 from dask_bigfft.testing.traps import LONGEST, Board
 
-zarr = pytest.importorskip("zarr")
-
-
-def stored(path: Path) -> npt.NDArray[np.complex128]:
-    """Numbers, in an array of eight chunks."""
-    rng = np.random.default_rng(2)
-    values = rng.normal(size=(32, 24)) + 1j * rng.normal(size=(32, 24))
-    array = zarr.create_array(path, shape=values.shape, chunks=(4, 24), dtype=values.dtype)
-    array[...] = values
-    return values
+#: Of an array in eight chunks.
+NUMBERS = complex_values(32, 24), (4, 24)
 
 
 def hold(folder: str) -> None:
@@ -64,17 +55,12 @@ def killed(cluster: Processes, board: Board, said: Path, *args: Any, **asked: An
     return run
 
 
-def close(path: Path, wanted: npt.NDArray[np.complex128]) -> bool:
-    found = zarr.open_array(path, mode="r")[...]
-    return bool(np.linalg.norm(found - wanted) < 1e-14 * np.linalg.norm(wanted))
-
-
 def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has written a chunk of a result that is begun anew: nobody may take it for stored."""
     source, out, scratch = tmp_path / "in.zarr", tmp_path / "out.zarr", tmp_path / "scratch"
-    values, board = stored(source), Board(tmp_path / "board")
+    values, board = stored(source, *NUMBERS), Board(tmp_path / "board")
     asked: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
     with Processes(tmp_path / "cluster", 1) as cluster:
         killed(cluster, board, tmp_path / "said", source, out, **asked)
@@ -104,7 +90,7 @@ def test_a_run_goes_on_while_a_worker_is_busy_with_the_one_that_was_killed(tmp_p
     It once waited for what they depended on then, and the second life never ended.
     """
     source, out, scratch = tmp_path / "in.zarr", tmp_path / "out.zarr", tmp_path / "scratch"
-    values, board, said = stored(source), Board(tmp_path / "board"), tmp_path / "said"
+    values, board, said = stored(source, *NUMBERS), Board(tmp_path / "board"), tmp_path / "said"
     asked: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
     asked["settings"] = {"bigfft.planner.whole-axis-floor": 1}
     with Processes(tmp_path / "cluster", 1, threads=2) as cluster:
@@ -116,24 +102,3 @@ def test_a_run_goes_on_while_a_worker_is_busy_with_the_one_that_was_killed(tmp_p
         assert ended == 0, said.read_text() if said.exists() else "never done"
     assert close(out, np.fft.fftn(values))
     assert not scratch.exists()
-
-
-def test_lives_of_a_run_have_no_task_in_common(tmp_path: Path) -> None:
-    """But reading the source, which depends on nothing; else a name stands for one task always."""
-    stored(tmp_path / "in.zarr")
-    asked = Asked(tmp_path / "in.zarr", tmp_path / "out.zarr", block_size=4 * 24 * 16)
-    names: list[set[str]] = []
-
-    def store(result: Any, sink: Any) -> None:
-        names.append(set(map(str, result.__dask_graph__())))
-        raise KeyboardInterrupt
-
-    settings = {"bigfft.planner.whole-axis-floor": 1, "bigfft.exchange.carrier": "disk"}
-    with dask.config.set(settings):
-        for scratch in (tmp_path / "scratch", tmp_path / "scratch", None, None):
-            with pytest.raises(KeyboardInterrupt):
-                execute(asked, store, scratch=scratch, resume=scratch is not None)
-    first, second, plain, same = names
-    assert {name for name in first & second if "array-" not in name} == set()
-    assert len(first) == len(second) == len(plain)
-    assert plain == same

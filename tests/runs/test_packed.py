@@ -8,6 +8,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from runs.resuming import values_of
 
 import dask_bigfft
 from dask_bigfft import cli
@@ -22,11 +23,7 @@ SHAPE, CHUNKS = (48, 40), (12, 40)
 RAW = np.random.default_rng(3).integers(2, 120, SHAPE)
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1}):
-        yield tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 #: Attributes of a variable, and the dtype in which it is stored.
@@ -117,10 +114,6 @@ FORMATS = {
 }
 
 
-def result(path="out.zarr"):
-    return zarr.open_array(path, mode="r")[...]
-
-
 def assert_close(found, wanted):
     exact = np.fft.fftn(wanted)
     single = found.dtype == np.complex64
@@ -136,8 +129,8 @@ def test_values_and_dtype_are_those_of_xarray(format, name):
     assert source.dtype == wanted.dtype or source.dtype.newbyteorder("=") == wanted.dtype
     np.testing.assert_array_equal(source, wanted)
     dask_bigfft.run(path, "out.zarr", component=component)
-    assert result().dtype == np.fft.fftn(wanted).dtype
-    assert_close(result(), wanted)
+    assert values_of("out.zarr").dtype == np.fft.fftn(wanted).dtype
+    assert_close(values_of("out.zarr"), wanted)
 
 
 FILLED = [name for name in PACKED if fill_of(PACKED[name][0]) is not None]
@@ -160,7 +153,7 @@ def test_missing_values_are_refused_or_filled(name, format, scratch):
     assert not Path("out.zarr").exists()
     other = scratch and "another"
     dask_bigfft.run(path, "out.zarr", scratch=other, missing=7, **asked)
-    assert_close(result(), np.where(np.isnan(wanted), 7, wanted))
+    assert_close(values_of("out.zarr"), np.where(np.isnan(wanted), 7, wanted))
 
 
 def test_the_first_missing_value_is_named():
@@ -176,7 +169,7 @@ def test_missing_values_may_stay_nan_and_others_are_whole():
     values[20, 30] = -999
     hdf5_file(values, {"_FillValue": np.int16(-999)})
     dask_bigfft.run("in.nc", "out.zarr", "fft", component="v", missing=np.nan)
-    found = result()
+    found = values_of("out.zarr")
     assert np.isnan(found[20]).all()
     assert np.isfinite(np.delete(found, 20, axis=0)).all()
 
@@ -186,7 +179,7 @@ def test_nan_is_a_value_where_nothing_says_that_values_are_missing():
     values[20, 30] = np.nan
     hdf5_file(values, {})
     dask_bigfft.run("in.nc", "out.zarr", "fft", component="v")
-    assert np.isnan(result()[20]).all()
+    assert np.isnan(values_of("out.zarr")[20]).all()
 
 
 def test_a_chunk_without_a_file_that_reads_as_missing_values():
@@ -200,7 +193,7 @@ def test_a_chunk_without_a_file_that_reads_as_missing_values():
     with pytest.raises(ArgumentError, match="`missing`='refuse'"):
         dask_bigfft.run("in.zarr", "out.zarr", component="v", missing_chunks="fill")
     dask_bigfft.run("in.zarr", "out.zarr", **asked, missing_chunks="fill")
-    assert_close(result(), wanted)
+    assert_close(values_of("out.zarr"), wanted)
 
 
 def test_a_reader_can_be_sent_to_a_worker():
@@ -224,7 +217,7 @@ def test_the_fill_value_of_a_zarr_array_of_another_writer_is_a_value(version):
     )
     found[...] = values
     dask_bigfft.run("in", "out.zarr")
-    assert_close(result(), values)
+    assert_close(values_of("out.zarr"), values)
 
 
 def test_several_fill_values():
@@ -236,7 +229,7 @@ def test_several_fill_values():
         path, component, wanted = hdf5_file(values, attributes)
     assert np.isnan(wanted).sum() == 2
     dask_bigfft.run(path, "out.zarr", component=component, missing=0)
-    assert_close(result(), np.nan_to_num(wanted))
+    assert_close(values_of("out.zarr"), np.nan_to_num(wanted))
 
 
 @pytest.mark.parametrize("format", ["HDF5, contiguous", "Zarr 3, plain"])
@@ -258,7 +251,7 @@ def test_rows_that_are_read_in_place_are_decoded(format, name):
             block_size=4 * 12 * 40,
         )
     assert done.plan.from_rows
-    assert_close(result(), np.where(np.isnan(wanted), 2, wanted))
+    assert_close(values_of("out.zarr"), np.where(np.isnan(wanted), 2, wanted))
 
 
 def test_another_number_is_another_request():
@@ -307,7 +300,7 @@ def test_on_the_command_line(capsys):
     assert "--missing" in capsys.readouterr().err
     assert "out.zarr" not in os.listdir()
     assert cli.main([*argv, "--missing", "-1.5"]) == 0
-    assert_close(result(), np.where(np.isnan(wanted), -1.5, wanted))
+    assert_close(values_of("out.zarr"), np.where(np.isnan(wanted), -1.5, wanted))
     with pytest.raises(SystemExit):
         cli.main([*argv, "--missing", "none"])
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.runs import Asked, resumable, run_json
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.runs import Request, resumable, run_json
 
 zarr = pytest.importorskip("zarr")
 
@@ -44,25 +44,16 @@ def test_places_inside_of_each_other_are_refused(group, destination, scratch, na
     assert sorted(Path().rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["source", "destination", "scratch"])
-@pytest.mark.parametrize("given", ["a\0b", "a\ud800b", f"a{300 * '-'}b"])
+@pytest.mark.parametrize("name", ["source", "destination", "scratch", "component"])
+@pytest.mark.parametrize("given", ["a\0b", "a\ud800b", f"a{300 * '-'}b", "circle"])
 def test_paths_that_no_file_can_have_are_refused_by_name(group, name, given):
-    """The system's calls say "embedded null byte", and not of what."""
-    places = {"source": group, "destination": "out.zarr", "scratch": "s"} | {name: given}
-    with pytest.raises(ArgumentError, match=rf"`{name}`='a.*b'"):
-        dask_bigfft.run(**places, kind="fft", component="a")
-    assert os.listdir() == ["g.zarr"]
-
-
-@pytest.mark.parametrize("name", ["source", "destination", "scratch"])
-def test_links_that_go_round_in_a_circle_are_refused_by_name(group, name):
-    """Before Python 3.13 that is an error of its own, which says of no argument."""
-    os.symlink("two", "one")
-    os.symlink("one", "two")
-    places = {"source": group, "destination": "out.zarr", "scratch": "s"} | {name: "one"}
-    with pytest.raises((ArgumentError, OSError), match=rf"`{name}`='one' "):
-        dask_bigfft.run(**places, kind="fft", component="a")
-    assert sorted(os.listdir()) == ["g.zarr", "one", "two"]
+    """The system's calls say "embedded null byte", and not of what; a link may lead to itself."""
+    os.symlink("circle", "circle")
+    os.symlink("circle", group / "circle")
+    places = {"source": group, "destination": "out.zarr", "scratch": "s", "component": "a"}
+    with pytest.raises((ArgumentError, OSError), match=rf"`{name}`="):
+        dask_bigfft.run(**places | {name: given}, kind="fft")
+    assert sorted(os.listdir()) == ["circle", "g.zarr"]
 
 
 @pytest.mark.parametrize(
@@ -86,13 +77,6 @@ def test_the_folder_that_a_component_is_a_link_to_is_the_source(group, destinati
     assert dask_bigfft.run(group, "real/a", "fft", **in_place).already
 
 
-@pytest.mark.parametrize("component", ["a\0b", f"a{300 * '-'}b", "circle"])
-def test_components_that_no_folder_can_be_are_refused_by_name(group, component):
-    os.symlink("circle", group / "circle")
-    with pytest.raises((ArgumentError, OSError), match="`component`="):
-        dask_bigfft.run(group, "out.zarr", "fft", component=component)
-
-
 def test_beside_the_source_in_its_group_there_is_room(group):
     dask_bigfft.run(group, "g.zarr/b", "fft", component="/a/", scratch="g.zarr/s")
     np.testing.assert_allclose(zarr.open_array("g.zarr/b", mode="r")[...], np.fft.fft(np.arange(8)))
@@ -111,10 +95,10 @@ def test_only_what_a_run_has_made_is_deleted_at_its_end(tmp_path):
 
 @pytest.mark.parametrize("component", ["a", "/a", "a/"])
 def test_files_of_a_component_are_pinned_however_it_is_written(group, component):
-    found = resumable.source_identity(group, component, False)
+    found = resumable.source_identity(Request(group, Path("b"), component=component), False)
     assert set(found["files"]) == {"c/0", "c/1", "zarr.json"}
     (group / "a/c/1").unlink()
-    now = resumable.source_identity(group, component, False)
+    now = resumable.source_identity(Request(group, Path("b"), component=component), False)
     with pytest.raises(ArgumentError, match=r"g\.zarr/a/c/1 is gone"):
         resumable.refuse_changed_source(found, now)
 
@@ -128,36 +112,15 @@ def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):
         assert os.listdir() == ["x.npy"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("inner_chunks", "abc"),
-        ("inner_chunks", (2.0,)),
-        ("inner_chunks", 4),
-        ("scratch", 3),
-        ("component", 3),
-        ("overwrite", "yes"),
-        ("resume", "x"),
-        ("checksum", 1),
-    ],
-)
-def test_wrong_types_are_refused_by_name(group, name, value):
-    with pytest.raises(ArgumentTypeError, match=f"`{name}`="):
-        dask_bigfft.run(group, "out.zarr", "fft", **{"component": "a", name: value})
-    with pytest.raises(ArgumentTypeError, match="`s`=3"):
-        dask_bigfft.run(group, "out.zarr", "fftn", component="a", s=3)
-    assert os.listdir() == ["g.zarr"]
-
-
 def test_integers_of_numpy_are_pinned_as_integers():
     """So that a run may be gone on with by either."""
 
     def asked(integer):
-        where = {"n": integer(7), "axis": integer(0)}
-        return Asked(
+        return Request(
             Path("a"),
             Path("b"),
-            where=where,
+            n=integer(7),
+            axis=integer(0),
             inner_chunks=(integer(2), integer(3)),
             options={"chunks": [integer(4)]},
         )

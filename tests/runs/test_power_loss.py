@@ -53,8 +53,7 @@ def prepared(request, tmp_path, monkeypatch):
     folder = tmp_path / "disk"
     folder.mkdir()
     monkeypatch.chdir(tmp_path)
-    array = zarr.create_array(folder / "in.zarr", shape=values.shape, chunks=chunks, dtype="c16")
-    array[...] = values
+    zarr.create_array(folder / "in.zarr", data=values, chunks=chunks)
     zarr.create_array(folder / "old.zarr", shape=(8,), chunks=(4,), dtype="f8")[...] = 1
 
     def resume():

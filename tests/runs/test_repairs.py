@@ -10,28 +10,41 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from runs.resuming import ASKED, BLOCK, NBYTES, RNG, again, done_so_far, files, stored
+from runs.resuming import (
+    ASKED,
+    BLOCK,
+    NBYTES,
+    RNG,
+    again,
+    close,
+    command,
+    done_so_far,
+    files,
+    stored,
+)
 
 import dask_bigfft
 from dask_bigfft.cli import main
-from dask_bigfft.errors import DamagedShardError, ScratchError
+from dask_bigfft.errors import DamagedShardError
 from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.scratch import block_name, recorded_blocks
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs import Asked, execute, resumable, run_json
-from dask_bigfft.runs.job import store_now
-from dask_bigfft.testing import dying_runs
+from dask_bigfft.runs import Request, execute, resumable, run_json
+from dask_bigfft.runs.resumable import store_now
 
 zarr = pytest.importorskip("zarr")
+
+#: Called when all blocks are stored.
+FINISH = "dask_bigfft.storage.targets:Target.finish"
 
 #: Events of a run of a prime length after which files of its filter are there.
 FILTER_WRITTEN = 1000
 
 
 @pytest.mark.parametrize("damage", ["a bit of each", "a bit", "cut", "gone"])
-def test_damaged_scratch_files_are_made_once_more(here, processes, undisturbed, damage):
+def test_damaged_scratch_files_are_made_once_more(here, kill, undisturbed, damage):
     """From the source on, where what they were made of is gone; the result is the same."""
-    processes(dying_runs.run_and_die, 450, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    kill(450)
     assert done_so_far()[0] == 16
     assert 0 < done_so_far()[1] < 16
     damaged = 0
@@ -58,29 +71,13 @@ def test_damaged_scratch_files_are_made_once_more(here, processes, undisturbed, 
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "sync", "processes"])
-def test_the_command_line_repairs_files_too(here, processes, undisturbed, scheduler):
+def test_the_command_line_repairs_files_too(here, kill, undisturbed, scheduler):
     """What runs its tasks is still there for those that make them once more."""
-    processes(dying_runs.run_and_die, 450, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    kill(450)
     path = sorted(Path("scratch").glob("exchange1/to-*.shards"))[0]
     path.write_bytes(path.read_bytes()[:100])
-    asked = [
-        "run",
-        "in.zarr",
-        "out.zarr",
-        "--kind",
-        "fft",
-        "--block-size",
-        str(NBYTES),
-        "--scratch",
-        "scratch",
-        "--resume",
-        "--scheduler",
-        scheduler,
-        "--workers",
-        "2",
-    ]
     with pytest.warns(RuntimeWarning, match="bytes early"):
-        assert main([*asked, "--quiet"]) == 0
+        assert main(command(f"--resume --workers 2 --scheduler {scheduler}")) == 0
     assert files("out.zarr") == undisturbed
 
 
@@ -97,10 +94,10 @@ def half_written(number):
 
 @pytest.mark.parametrize(("after", "number"), [(450, 1), (800, 2), (1050, 3)])
 def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
-    here, processes, undisturbed, after, number
+    here, kill, undisturbed, after, number
 ):
     """A block that writes its shards once more writes them all, also those for finished blocks."""
-    processes(dying_runs.run_and_die, after, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    kill(after)
     done, paths = half_written(number)
     plan = Plan.from_json(json.loads(Path("scratch/run.json").read_text())["plan"])
     error = DamagedShardError(5, "damaged", "here")
@@ -118,31 +115,12 @@ def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
     assert files("out.zarr") == undisturbed
 
 
-@pytest.mark.parametrize(("after", "number"), [(450, 1), (800, 2), (1050, 3)])
-def test_files_of_finished_blocks_go_before_anything_is_done(
-    here, processes, undisturbed, after, number
-):
-    """A run that is killed after a record, and before the file that is not needed any more went."""
-    processes(dying_runs.run_and_die, after, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
-    _, paths = half_written(number)
-    left = []
-
-    def store(result, sink):
-        left.extend(path for path in paths if path.exists())
-        store_now(result, sink)
-
-    asked = Asked(Path("in.zarr"), Path("out.zarr"), "fft", block_size=NBYTES)
-    execute(asked, store, scratch=Path("scratch"), resume=True)
-    assert not left
-    assert files("out.zarr") == undisturbed
-
-
 @pytest.mark.parametrize(("files_", "times"), [(9, 1), (2, 3), (1, 4)])
 def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
     here, undisturbed, monkeypatch, files_, times
 ):
     """Many files may be damaged, each independently of the others."""
-    monkeypatch.setattr(resumable, "forget_damaged", lambda *_: None)
+    monkeypatch.setattr(run_json, "forget_damaged", lambda *_: None)
     errors = [DamagedShardError(5, "damaged", str(i)) for i in range(files_)] * times
 
     def store(result, sink):
@@ -150,7 +128,7 @@ def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
             raise errors.pop()
         store_now(result, sink)
 
-    asked = Asked(Path("in.zarr"), Path("out.zarr"), "fft", block_size=NBYTES)
+    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", block_size=NBYTES)
     if times <= resumable.MOST_REPAIRS:
         with pytest.warns(RuntimeWarning, match="damaged"):
             execute(asked, store, scratch=Path("scratch"))
@@ -160,15 +138,13 @@ def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
             execute(asked, store, scratch=Path("scratch"))
 
 
-def test_a_damaged_filter_is_made_once_more(here, processes):
+def test_a_damaged_filter_is_made_once_more(here, kill):
     """A prime length: the spectrum of its chirp goes through scratch files of its own."""
     shutil.rmtree("in.zarr")
     values = stored("in.zarr", RNG.normal(size=1009) + 0j, (64,))
     asked = {"kind": "fft", "block_size": 64 * 16}
     dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    processes(
-        dying_runs.run_and_die, FILTER_WRITTEN, 1, "in.zarr", "out.zarr", **asked, scratch="scratch"
-    )
+    kill(FILTER_WRITTEN, **asked)
     damaged = sorted(Path("scratch").glob("filter*exchange*/to-*.shards"))
     assert damaged
     for path in damaged:
@@ -178,8 +154,7 @@ def test_a_damaged_filter_is_made_once_more(here, processes):
     with pytest.warns(RuntimeWarning, match="not what was written"):
         dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
     assert files("out.zarr") == files("whole.zarr")
-    found = zarr.open_array("out.zarr")[...]
-    assert np.linalg.norm(found - np.fft.fft(values)) < 1e-12 * np.linalg.norm(found)
+    assert close("out.zarr", np.fft.fft(values), 1e-12)
     assert not Path("scratch").exists()
 
 
@@ -193,16 +168,6 @@ def test_without_a_scratch_folder_all_is_done_once_more(here, undisturbed, monke
         dask_bigfft.run("in.zarr", "out.zarr", **ASKED)
     assert files("out.zarr") == undisturbed
     assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
-
-
-def test_what_is_damaged_again_and_again_is_an_error(begun, monkeypatch):
-    numbers = itertools.count()
-    monkeypatch.setattr("dask_bigfft.exchange.scratch.checksum", lambda values: next(numbers))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        with pytest.raises(ScratchError, match="not what was written"):
-            again()
-    assert not Path("out.zarr").exists()
 
 
 # --- files of the result that are recorded and lost ------------------------------------------
@@ -224,24 +189,14 @@ def lose(paths):
 
 @pytest.mark.parametrize("inner", [None, (BLOCK // 4,)])
 @pytest.mark.parametrize("until", ["some are stored", "all are stored"])
-def test_what_is_lost_of_the_result_is_made_once_more(here, processes, counted, inner, until):
+def test_what_is_lost_of_the_result_is_made_once_more(here, kill, counted, inner, until):
     """More of it than damaged scratch files are made once more; what is whole is left alone."""
     asked = {**ASKED, "inner_chunks": inner}
     dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
     if until == "some are stored":
-        processes(
-            dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **asked, scratch="scratch"
-        )
+        kill(1080, **asked)
     else:
-        processes(
-            dying_runs.run_and_die_in,
-            "dask_bigfft.storage.targets:Target.finish",
-            1,
-            "in.zarr",
-            "out.zarr",
-            **asked,
-            scratch="scratch",
-        )
+        kill(FINISH, **asked)
     recorded = recorded_blocks(Path("scratch"), None)
     done = len(recorded)
     assert 6 < done < 16 if until == "some are stored" else done == 16
@@ -260,20 +215,11 @@ def test_what_is_lost_of_the_result_is_made_once_more(here, processes, counted, 
 
 @pytest.mark.parametrize("inner", [None, (BLOCK // 4,)])
 @pytest.mark.parametrize("sync", [False, True])
-def test_zeros_in_files_of_the_right_size_are_noticed(here, processes, counted, inner, sync):
+def test_zeros_in_files_of_the_right_size_are_noticed(here, kill, counted, inner, sync):
     """As a loss of power leaves them; with `sync` there are none, and nothing is read again."""
     asked = {**ASKED, "inner_chunks": inner}
     dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    processes(
-        dying_runs.run_and_die_in,
-        "dask_bigfft.storage.targets:Target.finish",
-        1,
-        "in.zarr",
-        "out.zarr",
-        **asked,
-        scratch="scratch",
-        settings={"bigfft.scratch.sync": sync},
-    )
+    kill(FINISH, **asked, settings={"bigfft.scratch.sync": sync})
     lost = stored_files()[:3]
     before = lost[0].read_bytes()
     for path in lost:
@@ -290,20 +236,15 @@ def test_zeros_in_files_of_the_right_size_are_noticed(here, processes, counted, 
     assert files("out.zarr") == files("whole.zarr")
 
 
-def test_parts_of_blocks_that_are_lost_are_made_once_more(here, processes, counted):
+def test_parts_of_blocks_that_are_lost_are_made_once_more(here, kill, counted):
     """Whose block of the last round had gone when all of its parts were stored."""
     asked = {**ASKED, "rounds": [-1, 16]}
     with dask.config.set({"bigfft.scratch.row-size": "256 B"}):
         whole = dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole").plan
         assert run_json.result_files(whole)[1]
-        processes(
-            dying_runs.run_and_die_in,
-            "dask_bigfft.storage.targets:Target.finish",
-            1,
-            "in.zarr",
-            "out.zarr",
+        kill(
+            FINISH,
             **asked,
-            scratch="scratch",
             settings={"bigfft.scratch.row-size": "256 B"},
         )
         stored = stored_files()
@@ -315,24 +256,12 @@ def test_parts_of_blocks_that_are_lost_are_made_once_more(here, processes, count
     assert files("out.zarr") == files("whole.zarr")
 
 
-def test_killed_while_what_is_lost_is_taken_back(here, processes, undisturbed):
+def test_killed_while_what_is_lost_is_taken_back(here, kill, undisturbed):
     """All of it is found once more: records of what is lost go last."""
-    finish = "dask_bigfft.storage.targets:Target.finish"
-    processes(
-        dying_runs.run_and_die_in, finish, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch"
-    )
+    kill(FINISH)
     lose(stored_files()[:5])
     for place in ("forget", "forget_stored"):
-        processes(
-            dying_runs.run_and_die_in,
-            f"dask_bigfft.exchange.scratch:Scratch.{place}",
-            1,
-            "in.zarr",
-            "out.zarr",
-            **ASKED,
-            scratch="scratch",
-            resume=True,
-        )
+        kill(f"dask_bigfft.exchange.scratch:Scratch.{place}", resume=True)
     assert done_so_far()[3] == 16
     with pytest.warns(RuntimeWarning) as said:
         again()

@@ -11,6 +11,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from runs.resuming import close
 
 import dask_bigfft
 from dask_bigfft import events
@@ -36,10 +37,7 @@ def hdf5_file(path: Path) -> None:
 
 
 def sharded_array(path: Path) -> None:
-    array = zarr.create_array(
-        path, shape=VALUES.shape, chunks=(1, 32), shards=(2, 64), dtype=VALUES.dtype
-    )
-    array[...] = VALUES
+    zarr.create_array(path, data=VALUES, chunks=(1, 32), shards=(2, 64))
 
 
 #: What makes a source, and the file of it that is touched.
@@ -56,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_killed_and_gone_on_with(name: str, tmp_path: Path) -> None:
+def test_killed_and_gone_on_with(name: str, kill: Callable[..., None], tmp_path: Path) -> None:
     """To the bit; not where the source's time or, asked for, its content is another one."""
     make, file = FORMATS[name]
     source, scratch = tmp_path / "in", tmp_path / "scratch"
@@ -64,36 +62,24 @@ def test_killed_and_gone_on_with(name: str, tmp_path: Path) -> None:
     asked = {**ASKED, "inner_chunks": (2, 8) if "sharded" in name else None}
     with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
         dask_bigfft.run(source, tmp_path / "whole.zarr", **asked)
-        process = started(
-            dying_runs.run_and_die,
-            60,
-            1,
-            source,
-            tmp_path / "out.zarr",
-            **asked,
-            scratch=scratch,
-            checksum=True,
+        kill(
+            60, tmp_path / "out.zarr", source, scratch=scratch, checksum=True, kind="fftn", **asked
         )
-        process.join(200)
-        assert process.exitcode == -signal.SIGKILL
         kept = shutil.copytree(scratch, tmp_path / "kept")
-        times = (source / file).stat()
-        os.utime(source / file, ns=(0, 0))
-        with pytest.raises(ArgumentError, match="has changed"):
-            dask_bigfft.run(source, tmp_path / "out.zarr", **asked, scratch=scratch, resume=True)
-        data = (source / file).read_bytes()
-        (source / file).write_bytes(data[:-20] + bytes([data[-20] ^ 1]) + data[-19:])
-        os.utime(source / file, ns=(times.st_atime_ns, times.st_mtime_ns))
-        with pytest.raises(ArgumentError, match="has changed"):
-            dask_bigfft.run(source, tmp_path / "out.zarr", **asked, scratch=scratch, resume=True)
+        times, data = (source / file).stat(), (source / file).read_bytes()
+        flipped = data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
+        again = {**asked, "scratch": scratch, "resume": True}
+        for changed, nanoseconds in ((data, 0), (flipped, times.st_mtime_ns)):
+            (source / file).write_bytes(changed)
+            os.utime(source / file, ns=(times.st_atime_ns, nanoseconds))
+            with pytest.raises(ArgumentError, match="has changed"):
+                dask_bigfft.run(source, tmp_path / "out.zarr", **again)
         (source / file).write_bytes(data)
         os.utime(source / file, ns=(times.st_atime_ns, times.st_mtime_ns))
         assert contents(scratch) == contents(kept)
         shutil.rmtree(kept)
-        dask_bigfft.run(source, tmp_path / "out.zarr", **asked, scratch=scratch, resume=True)
-    found = zarr.open_array(tmp_path / "out.zarr", mode="r")[...]
-    wanted = np.fft.fftn(VALUES)
-    assert np.linalg.norm(found - wanted) < 1e-14 * np.linalg.norm(wanted)
+        dask_bigfft.run(source, tmp_path / "out.zarr", **again)
+    assert close(tmp_path / "out.zarr", np.fft.fftn(VALUES), 1e-14)
     assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.zarr", "whole.zarr"]
 
@@ -104,13 +90,13 @@ def test_killed_and_gone_on_with(name: str, tmp_path: Path) -> None:
 def one_axis(path: Path) -> None:
     """Write an axis of 16 compressed chunks."""
     values = np.random.default_rng(22).normal(size=2**12) + 0j
-    zarr.create_array(path, shape=values.shape, chunks=(2**8,), dtype=values.dtype)[...] = values
+    zarr.create_array(path, data=values, chunks=(2**8,))
 
 
 def real_array(path: Path) -> None:
     """Write a real array in compressed chunks."""
     values = np.random.default_rng(23).normal(size=(32, 48))
-    zarr.create_array(path, shape=values.shape, chunks=(4, 48), dtype=values.dtype)[...] = values
+    zarr.create_array(path, data=values, chunks=(4, 48))
 
 
 #: What makes a source, and the arguments of a run.

@@ -7,24 +7,20 @@ import re
 from pathlib import Path
 
 import dask.array as da
-import numpy as np
 import pytest
-from runs.resuming import ASKED, again, done_so_far, files
+from runs.resuming import again, done_so_far, files
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, BigFFTError
 from dask_bigfft.exchange.scratch import signed
-from dask_bigfft.files import room_missing
-from dask_bigfft.storage import targets
-from dask_bigfft.testing import dying_runs
 
 zarr = pytest.importorskip("zarr")
 
 
 @pytest.fixture
-def killed(here, processes, undisturbed):
+def killed(here, kill, undisturbed):
     """A run that was killed when a part of its result was stored; what it would have made."""
-    processes(dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    kill(1080)
     assert 0 < done_so_far()[-1] < 16
     return undisturbed
 
@@ -56,19 +52,9 @@ def test_shards_of_another_run_are_not_used(killed, processes):
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("asked", [{}, {"checksum": True}, {"verify": "energy"}])
-def test_a_flipped_bit_of_the_stored_result_is_found(here, processes, undisturbed, asked, sync):
+def test_a_flipped_bit_of_the_stored_result_is_found(here, kill, undisturbed, asked, sync):
     """With `sync`, where files are not read again by default, only if that is asked for."""
-    processes(
-        dying_runs.run_and_die,
-        1080,
-        1,
-        "in.zarr",
-        "out.zarr",
-        **ASKED,
-        scratch="scratch",
-        settings={"bigfft.scratch.sync": sync},
-        **asked,
-    )
+    kill(1080, settings={"bigfft.scratch.sync": sync}, **asked)
     (partial,) = Path().glob("out.zarr.partial-*")
     path = sorted(partial.glob("c/*"))[0]
     data = bytearray(path.read_bytes())
@@ -81,20 +67,6 @@ def test_a_flipped_bit_of_the_stored_result_is_found(here, processes, undisturbe
     with pytest.warns(RuntimeWarning, match="not what they were"):
         again(**asked)
     assert files("out.zarr")[0] == undisturbed[0]
-
-
-@pytest.mark.parametrize("change", ["shards", "empty", "half", "another"])
-def test_a_record_that_says_less_is_made_anew(killed, change):
-    changes = {
-        "shards": lambda found: {k: v for k, v in found.items() if k != "shards"},
-        "empty": lambda found: {},
-        "half": lambda found: found | {"shards": dict(list(found.get("shards", {}).items())[:3])},
-        "another": lambda found: [1],
-    }
-    for path in Path("scratch").glob("exchange*/from-*.json"):
-        altered(path, changes[change])
-    again()
-    assert files("out.zarr") == killed
 
 
 @pytest.mark.parametrize("change", ["empty", "half", "no array"])
@@ -148,34 +120,3 @@ def test_a_pipe_is_no_source(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(ArgumentError, match=r"`source`.*regular file"):
         dask_bigfft.run(tmp_path / name, tmp_path / "out.zarr")
-
-
-def test_a_disk_without_inodes_says_so(tmp_path, monkeypatch):
-    real = os.statvfs(tmp_path)
-
-    class Disk:
-        f_files, f_favail, f_bavail, f_frsize = 100, 0, real.f_bavail, real.f_frsize
-
-    monkeypatch.setattr(os, "statvfs", lambda path: Disk)
-    text = room_missing(tmp_path / "file", OSError(28, "No space left on device"), 5)
-    assert "inode" in text
-    Disk.f_favail = 1
-    assert room_missing(tmp_path / "file", OSError(28, ""), 5) == "5 bytes are missing"
-
-
-def test_who_comes_second_says_where_its_result_is(here, monkeypatch):
-    np.save("in.npy", np.arange(64.0))
-    finish = targets.Target.finish
-
-    def late(self, *arguments):
-        zarr.create_array("out.zarr", shape=(1,), dtype="f8")
-        finish(self, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(targets.Target, "finish", late)
-        with pytest.raises(ArgumentError, match=r"`destination`.*partial-.*scratch"):
-            dask_bigfft.run("in.npy", "out.zarr", "fft", scratch="scratch")
-    done = dask_bigfft.run(
-        "in.npy", "out.zarr", "fft", scratch="scratch", resume=True, overwrite=True
-    )
-    np.testing.assert_allclose(zarr.open_array(done.path)[...], np.fft.fft(np.arange(64.0)))

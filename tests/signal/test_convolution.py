@@ -24,11 +24,7 @@ MODES = ("full", "same", "valid")
 FEWER = settings(max_examples=max(15, settings.default.max_examples // 2))
 
 
-@pytest.fixture(autouse=True)
-def small(sync):
-    """Axes of a few elements fall apart as long ones do."""
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        yield
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def plans_of(y):
@@ -200,6 +196,9 @@ a, b = np.random.default_rng(0).standard_normal((2, 400))
 x, y = da.from_array(a, chunks=50), da.from_array(b, chunks=50)
 near = lambda found, right: np.allclose(found.compute(), right, rtol=0, atol=1e-11)
 assert near(signal.fftconvolve(x, y), scipy.signal.fftconvolve(a, b))
+rows, row = da.from_array(a.reshape(8, 50), chunks=(4, 10)), b[None, :9]
+wide = scipy.signal.fftconvolve(a.reshape(8, 50), row, axes=1)
+assert near(signal.fftconvolve(rows, row, axes=1), wide)
 assert near(signal.oaconvolve(x, b[:9]), scipy.signal.oaconvolve(a, b[:9]))
 assert near(signal.correlate(x, y, "same"), scipy.signal.correlate(a, b, "same"))
 assert near(signal.welch(x, nperseg=32)[1], scipy.signal.welch(a, nperseg=32)[1])

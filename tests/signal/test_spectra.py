@@ -1,6 +1,5 @@
 """Spectra and derivatives against SciPy, NumPy and closed forms, and what they exchange."""
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -17,11 +16,7 @@ from dask_bigfft.testing.strategies import chunkings, chunks_of, random_array, s
 FEWER = settings(max_examples=max(12, settings.default.max_examples // 3))
 
 
-@pytest.fixture(autouse=True)
-def small(sync):
-    """Axes of a few elements fall apart as long ones do."""
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        yield
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def exchanges(y):

@@ -51,7 +51,7 @@ def test_answers_do_not_depend_on_settings(streams, seed):
         settings = DeviceSettings(k, passes, streams, ring_buffers=2, ring_nbytes=1 << 12)
         with simulated_devices(1 << 18, seed=seed, limits=limits) as (device,):
             found = transformed_array(x, replace(plan, settings=settings), "shared").compute()
-            assert (device.ring.buffers, device.ring.nbytes) == (2, 1 << 12)
+            assert device.ring[:2] == (2, 1 << 12)
         assert np.allclose(found, np.fft.fftn(values))
 
 

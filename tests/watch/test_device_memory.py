@@ -9,7 +9,7 @@ import pytest
 from laws.test_hybrid import cpu_threads_wait
 
 from dask_bigfft import fft, report
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
@@ -28,9 +28,9 @@ def devices():
     """Several, which have unlike amounts of memory taken before the first block comes."""
     limits = TileLimits(0, least=256, run_nbytes=64)
     found = [Slow(1 << 17, seed, libraries=1000 * seed) for seed in range(3)]
-    find.use(found, limits, 1 << 15)
+    dispatch.use(found, limits, 1 << 15)
     yield found
-    find.use(None)
+    dispatch.use(None)
 
 
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])

@@ -105,7 +105,7 @@ import contextlib, gc, sys, threading, time
 from pathlib import Path
 import dask, dask.array as da, numpy as np
 from dask_bigfft import fft, progress
-from dask_bigfft.gpu import find
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.memory import default_arena
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -126,7 +126,7 @@ def files():
     return sum(path.is_file() for path in scratch.rglob("*"))
 
 def left():
-    return len(running), files(), find.in_use(), default_arena().counters().lent_bytes
+    return len(running), files(), dispatch.in_use(), default_arena().counters().lent_bytes
 
 settings = {"bigfft.scratch.directory": str(scratch), "num_workers": 2}
 settings |= {"bigfft.exchange.carrier": "disk"} if where == "disk" else {}

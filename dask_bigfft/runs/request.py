@@ -1,6 +1,6 @@
 """What a run from file to file is to do, how it is planned, and what is said of it at the end.
 
-Imports `planning`, `front`, `storage`, `graph` and what lies below.
+Imports `planning`, `front`, `storage` and what lies below.
 """
 
 import contextlib
@@ -9,8 +9,7 @@ import math
 import stat
 import sys
 import time
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -20,97 +19,39 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, front
-from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, refuse
-from dask_bigfft.exchange.scratch import ScratchPlace
-from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.errors import ArgumentTypeError, PlanError, refuse
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Extras, parse_limit
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.sources import URL, array_folder
-
-
-def refuse_places(
-    source: Path, component: str | None, destination: Path, scratch: Path | None
-) -> None:
-    """Refuse places that there cannot be, and those that lie inside of each other.
-
-    Raises
-    ------
-    ArgumentError
-        Naming the one that has to be elsewhere.
-    """
-    read = _whole("source", source)
-    if component is not None and read.is_dir():  # which may be a link, too
-        read = _whole("component", array_folder(read, component))
-    written = _whole("destination", destination)
-    if read.is_dir() and read in written.parents:
-        refuse("destination", str(destination), f"a path outside of the source, {source}")
-    if scratch is None:
-        return
-    if URL.match(str(scratch)):
-        refuse("scratch", str(scratch), "a local path")
-    folder = _whole("scratch", scratch)
-    for name, place in {"source": read, "destination": written}.items():
-        if place in (folder, *folder.parents) and not place.is_file():
-            refuse("scratch", str(scratch), f"a folder outside of the {name}, {place}")
-    if folder in written.parents:
-        refuse(
-            "destination",
-            str(destination),
-            f"a path outside of the scratch folder, {scratch}, which is deleted at the end",
-        )
-
-
-def _whole(argument: str, path: Path) -> Path:
-    """The whole path that an argument means, of which the system can tell what is there."""
-    try:
-        found = path.resolve()
-        found.exists()
-        return found
-    except (ValueError, RuntimeError) as error:  # null bytes, or links that go round in a circle
-        reason: Exception = error
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        reason = OSError(error.strerror)
-    refuse(argument, str(path), f"a path that a file can have ({reason})")
+from dask_bigfft.transforms.spec import parse_name
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a run is to do.
+class Request:
+    """What a run is to do; see `run` for what is given.
 
     Parameters
     ----------
     source, destination : Path
         Array to read, and Zarr array to make.
-    kind : str
-        Name of the transform.
-    component : str or None
-        Array within a group.
-    where : mapping
-        ``n`` and ``axis``, or ``s`` and ``axes``, as the transform takes them.
-    norm : str or None
-        As the transform takes it.
+    kind, component, n, s, axis, axes, norm
+        As `run` takes them.
     options : mapping
         The keywords of transforms, such as ``order`` and ``chunks``.
-    block_size : int, str or None
-        Size of the blocks that are read.
-    inner_chunks : tuple of int or None
-        Chunks of the result inside of its shards; None for no shards.
-    missing_chunks : {"refuse", "fill"}
-        What becomes of a Zarr array some of whose chunks have no file.
-    missing : "refuse" or float
-        Value that replaces the missing values of a variable.
+    block_size, inner_chunks, missing_chunks, missing
+        As `run` takes them.
     """
 
     source: Path
     destination: Path
     kind: str = "fftn"
     component: str | None = None
-    where: Mapping[str, Any] = field(default_factory=dict)
+    n: int | None = None
+    s: tuple[int, ...] | None = None
+    axis: int | None = None
+    axes: tuple[int, ...] | None = None
     norm: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     block_size: int | str | None = None
@@ -122,11 +63,24 @@ class Asked:
         missing = self.missing_chunks
         if not isinstance(missing, str) or missing not in ("refuse", "fill"):
             refuse("missing_chunks", missing, "'refuse' or 'fill'")
+        parse_name(self.kind)
+        if self.s is not None and not isinstance(self.s, Sequence):
+            refuse("s", self.s, "a sequence of integers", kind=ArgumentTypeError)
         kind = stat.S_IFREG
         with contextlib.suppress(OSError, ValueError):  # what cannot be there is refused later
             kind = self.source.stat().st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             refuse("source", str(self.source), "a regular file or a folder; this is neither")
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Axes and lengths; of several axes the last two, or one for each length, or all."""
+        axes = self.axes
+        if axes is None and self.kind.endswith("2"):
+            axes = -2, -1
+        elif axes is None and self.kind.endswith("n") and self.s is not None:
+            axes = tuple(range(-len(self.s), 0))
+        return {"n": self.n, "axis": self.axis, "s": self.s, "axes": axes}
 
     @property
     def block_nbytes(self) -> int | None:
@@ -164,6 +118,36 @@ class Asked:
             given[name] = parse_limit(name, given[name])
         found |= {name: value for name, value in given.items() if value is not None}
         return {name: _plain(value) for name, value in found.items()}
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result takes the place of the array that it is made of."""
+        folder = array_folder(self.source.resolve(), self.component)
+        return folder.resolve() == self.destination.resolve()
+
+    def open(self, plan: Plan | None = None) -> da.Array:
+        """Return the array, lazily, in blocks of whole stored chunks, or those of a plan."""
+        keep = self.options.get("chunks") == "preserve" and self.block_size is None
+        return sources.open_source(
+            self.source,
+            self.component,
+            nbytes=self.block_nbytes,
+            keep=keep,
+            chunks=None if plan is None else plan.chunks_in,
+            few=plan is not None and plan.anew,
+            missing=self.filled,
+        )
+
+    def reader(self) -> sources.Reader:
+        """Return the array, of which single rows can be read."""
+        return sources.open_reader(self.source, self.component, self.filled)
+
+    def done(self, plan: Plan, started: float, already: bool = False) -> "Done":
+        """Return what has been done since `started`."""
+        seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
+        read = math.prod(spec.shape) * dtype.itemsize
+        written = math.prod(spec.out_shape) * spec.out_dtype.itemsize
+        return Done(self.destination, plan, str(dtype), read, written, seconds, already)
 
 
 def _setting(name: str) -> Any:
@@ -219,69 +203,47 @@ class Done:
         )
 
 
-def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
-    """Return the array that is asked for, lazily, in blocks of whole stored chunks, or a plan's."""
-    nbytes = asked.block_nbytes
-    keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
-    chunks, few = (None, False) if plan is None else (plan.chunks_in, plan.anew)
-    return sources.open_source(
-        asked.source,
-        asked.component,
-        nbytes=nbytes,
-        keep=keep,
-        chunks=chunks,
-        few=few,
-        missing=asked.filled,
-    )
+# --- plans ----------------------------------------------------------------------------------
 
 
-def open_rows(asked: Asked) -> sources.Reader:
-    """Return the array that is asked for, of which single rows can be read."""
-    return sources.open_reader(asked.source, asked.component, asked.filled)
-
-
-def planned_input(asked: Asked) -> tuple[da.Array, Plan]:
+def planned_input(request: Request) -> tuple[da.Array, Plan]:
     """Return the array that is asked for and the plan, in the blocks that it wants.
 
     They are halved where nobody has said how large they are, and no plan fits.
     """
-    plan = _planned_as_it_fits(asked)
-    return open_input(asked, plan), plan
-
-
-def _planned_as_it_fits(asked: Asked) -> Plan:
-    x = open_input(asked)
+    x = request.open()
     try:
-        return planned(asked, x)
+        plan = _planned(request, x)
     except PlanError:
-        size = sources.block_bytes(int(x.nbytes)) // 2
-        if asked.block_size is not None or asked.options.get("chunks") == "preserve":
+        if request.block_size is not None or request.options.get("chunks") == "preserve":
             raise
-        while size >= sources.SMALLEST:
+        size, found = sources.block_bytes(int(x.nbytes)) // 2, None
+        while size >= sources.SMALLEST and found is None:
+            halved = replace(request, block_size=size).open()
             with contextlib.suppress(PlanError):
-                halved = replace(asked, block_size=size)
-                return planned(asked, open_input(halved))
+                found = _planned(request, halved)
             size //= 2
-        raise
+        if found is None:
+            raise
+        plan = found
+    return request.open(plan), plan
 
 
-def planned(asked: Asked, x: da.Array) -> Plan:
+def _planned(request: Request, x: da.Array) -> Plan:
     """Return the plan, with chunks that a Zarr array can hold."""
-    options = dict(asked.options)
     # Chunks in shards, and half precision, are made by zarr and by a cast.
-    as_is = asked.inner_chunks is None and x.dtype.char != "e"
+    as_is = request.inner_chunks is None and x.dtype.char != "e"
     plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
-    anew = asked.block_size is None and plain
-    stored = replace(open_rows(asked).described, result_as_is=as_is, anew=anew)
+    anew = request.block_size is None and plain
+    stored = replace(request.reader().described, result_as_is=as_is, anew=anew)
 
-    def plan() -> Plan:
-        norm, extras = cast("front.Norm", asked.norm), cast("Extras", options)
-        return front.plan_of_stored(x, stored, asked.kind, asked.where, norm, extras)
+    def plan(**more: Any) -> Plan:
+        norm, extras = cast("front.Norm", request.norm), cast("Extras", {**request.options, **more})
+        return front.plan_of_stored(x, stored, request.kind, request.where, norm, extras)
 
     found = plan()
     if targets.uniform(found.chunks) is None:
-        options["chunks"] = tuple(max(cut, default=1) or 1 for cut in found.chunks)
-        found = plan()
+        found = plan(chunks=tuple(max(cut, default=1) or 1 for cut in found.chunks))
     return found
 
 
@@ -306,37 +268,53 @@ def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
     }
 
 
-def result_dtype(plan: Plan, x: da.Array) -> Any:
-    """Return the dtype in which a result is stored: half precision stays half."""
+def layout_of_result(plan: Plan, x: da.Array) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+    """Return a result's shape, its blocks' and its dtype as stored: half precision stays half."""
     half = x.dtype.char == "e" and plan.spec.kind == "c2r"
-    return x.dtype.newbyteorder("=") if half else plan.spec.out_dtype
+    dtype = x.dtype.newbyteorder("=") if half else plan.spec.out_dtype
+    return plan.spec.out_shape, targets.uniform(plan.chunks) or (), np.dtype(dtype)
 
 
-def nbytes_of_result(plan: Plan, x: da.Array) -> int:
-    """Return the bytes of a result as it is stored."""
-    return int(math.prod(plan.spec.out_shape) * np.dtype(result_dtype(plan, x)).itemsize)
+# --- places ---------------------------------------------------------------------------------
 
 
-def refuse_missing(asked: Asked) -> None:
-    """Refuse a source that is not all there, unless that is meant so."""
-    if asked.missing_chunks == "refuse":
-        sources.refuse_missing_chunks(asked.source, asked.component)
+def refuse_places(request: Request, scratch: Path | None) -> None:
+    """Refuse places that there cannot be, and those that lie inside of each other.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the one that has to be elsewhere.
+    """
+    read, destination = _whole("source", request.source), str(request.destination)
+    if request.component is not None and read.is_dir():  # which may be a link, too
+        read = _whole("component", array_folder(read, request.component))
+    written = _whole("destination", request.destination)
+    if read.is_dir() and read in written.parents:
+        refuse("destination", destination, f"a path outside of the source, {request.source}")
+    if scratch is None:
+        return
+    if URL.match(str(scratch)):
+        refuse("scratch", str(scratch), "a local path")
+    folder = _whole("scratch", scratch)
+    for name, place in {"source": read, "destination": written}.items():
+        if place in (folder, *folder.parents) and not place.is_file():
+            refuse("scratch", str(scratch), f"a folder outside of the {name}, {place}")
+    if folder in written.parents:
+        need = f"a path outside of the scratch folder, {scratch}, which is deleted at the end"
+        refuse("destination", destination, need)
 
 
-def lazy_result(x: da.Array, plan: Plan, place: ScratchPlace | None) -> da.Array:
-    """Return the result, lazily."""
-    configure_arena()
-    return transformed_array(x, plan, config.get("bigfft.exchange.carrier"), place=place)
-
-
-def done_by(asked: Asked, plan: Plan, started: float, already: bool = False) -> Done:
-    """Return what is done; `started` is the time at which a run began."""
-    seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
-    read = math.prod(spec.shape) * dtype.itemsize
-    written = math.prod(spec.out_shape) * spec.out_dtype.itemsize
-    return Done(asked.destination, plan, str(dtype), read, written, seconds, already)
-
-
-def warn(error: DamagedShardError) -> None:
-    """Say that scratch files were damaged, and are made once more."""
-    warnings.warn(f"{error.strerror}: {error.filename}", RuntimeWarning, stacklevel=4)
+def _whole(argument: str, path: Path) -> Path:
+    """The whole path that an argument means, of which the system can tell what is there."""
+    try:
+        found = path.resolve()
+        found.exists()
+        return found
+    except (ValueError, RuntimeError) as error:  # null bytes, or links that go round in a circle
+        reason: Exception = error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        reason = OSError(error.strerror)
+    refuse(argument, str(path), f"a path that a file can have ({reason})")

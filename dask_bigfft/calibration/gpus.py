@@ -16,7 +16,7 @@ import numpy as np
 from dask_bigfft.gpu.cupy_gpu import CupyGPU
 from dask_bigfft.gpu.engine import Device
 from dask_bigfft.gpu.on_gpu import Gpus
-from dask_bigfft.gpu.tile_work import FFT, DeviceArray, Multiply
+from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.planner.profile import DeviceProfile, Peer
 from dask_bigfft.planner.tile_plan import aligned

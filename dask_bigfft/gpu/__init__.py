@@ -5,7 +5,7 @@
     where          dispatch (device or CPU; the devices of this process, and leases)
                    work_sharing (blocks that CPU and devices share)
                    on_gpu (blocks that are on a GPU already, and copies between GPUs)
-    what is done   tile_work (operations, and those of each tile of a tile plan)
+    what is done   operations (FFTs, factors, copies) -> tile_work (those of each tile of a plan)
     doing it       engine (what a device is; the loop over tiles; a round on a block: memory,
                    FFT plans, what to do without memory)
     CuPy           cuda (is there one? what is pinned?)

@@ -40,6 +40,7 @@ from dask_bigfft.gpu.cuda import (
 )
 from dask_bigfft.gpu.engine import DeviceMemory
 from dask_bigfft.gpu.ffts import FFTPlans
+from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Product, dense, runs
 from dask_bigfft.gpu.ring import (
     BUFFER_NBYTES,
     BUFFERS,
@@ -48,15 +49,6 @@ from dask_bigfft.gpu.ring import (
     Part,
     Ring,
     unfinished,
-)
-from dask_bigfft.gpu.tile_work import (
-    FFT,
-    Compute,
-    DeviceArray,
-    Multiply,
-    Product,
-    dense,
-    runs,
 )
 from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.memory.pages import Buffer

@@ -34,7 +34,7 @@ from dask_bigfft.gpu import cuda
 from dask_bigfft.gpu.cupy_gpu import open_gpu
 from dask_bigfft.gpu.engine import Device, Engine, Source, converted
 from dask_bigfft.gpu.on_gpu import forget_plans
-from dask_bigfft.gpu.tile_work import Array, Job, Window
+from dask_bigfft.gpu.tile_work import Array, HostView, Job
 from dask_bigfft.kernels.composite import Composite, Stacked, Windowed
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import ADMITTED, admitted
@@ -510,11 +510,11 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
     return None if done is None else done.reshape(incoming.shape)
 
 
-def _window(shards: Windowed) -> Window:
+def _window(shards: Windowed) -> HostView:
     """What a block has of the one around it, in digits."""
     sizes = iter(shards.around.sizes)
     digits = (tuple(itertools.islice(sizes, count)) for count in shards.around.groups)
-    return Window(tuple(digits), shards.bounds)
+    return HostView(tuple(digits), shards.bounds)
 
 
 def inside_device(job: Job, shards: Composite, place: Place) -> bool:

@@ -42,22 +42,8 @@ from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.tile_work import (
-    FFT,
-    Array,
-    BlockTiles,
-    Computation,
-    Compute,
-    DeviceArray,
-    HostView,
-    Job,
-    Move,
-    Multiply,
-    Strided,
-    TileWork,
-    dense,
-    runs,
-)
+from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Strided, dense, runs
+from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, HostView, Job, Move, TileWork
 from dask_bigfft.kernels.composite import Composite, Shards, Stacked
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import intervals

@@ -26,7 +26,7 @@ import numpy as np
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.tile_work import ALIGNMENT, FFT
+from dask_bigfft.gpu.operations import ALIGNMENT, FFT
 
 #: Dimensions that one plan transforms at most.
 MAX_RANK = 3

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.tile_work import Multiply, Product, Strided, Term, dense
+from dask_bigfft.gpu.operations import Multiply, Product, Strided, Term, dense
 
 #: Name of every kernel in its source.
 KERNEL = "bigfft"

@@ -22,7 +22,8 @@ from dask_bigfft.events import emit
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, number_of
 from dask_bigfft.gpu.cupy_gpu import compute
 from dask_bigfft.gpu.ffts import FFTPlans
-from dask_bigfft.gpu.tile_work import FFT, DeviceArray, Job, TileWork
+from dask_bigfft.gpu.operations import FFT, DeviceArray
+from dask_bigfft.gpu.tile_work import Job, TileWork
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.tile_plan import TileLimits
 

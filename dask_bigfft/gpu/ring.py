@@ -32,7 +32,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from dask_bigfft.gpu.tile_work import runs
+from dask_bigfft.gpu.operations import runs
 from dask_bigfft.kernels.compiled import compiled
 
 Array = npt.NDArray[Any]

@@ -27,11 +27,9 @@ import scipy.fft
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.engine import DeviceMemory
-from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
-from dask_bigfft.gpu.tile_work import (
+from dask_bigfft.gpu.operations import (
     ALIGNMENT,
     FFT,
-    Array,
     ChirpFactor,
     Compute,
     DeviceArray,
@@ -43,6 +41,8 @@ from dask_bigfft.gpu.tile_work import (
     dense,
     runs,
 )
+from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
+from dask_bigfft.gpu.tile_work import Array
 from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.planner.profile import DeviceProfile

@@ -15,7 +15,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from dask_bigfft.gpu.tile_work import ChirpFactor, Multiply, Term, Twiddle
+from dask_bigfft.gpu.operations import ChirpFactor, Multiply, Term, Twiddle
 
 BIG = 1 << 62
 

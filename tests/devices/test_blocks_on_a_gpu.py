@@ -21,7 +21,7 @@ from devices.blocks import fft_at, memory
 from dask_bigfft import fft, plan, report
 from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu import cuda, on_gpu
-from dask_bigfft.gpu.tile_work import FFT, Multiply, Product
+from dask_bigfft.gpu.operations import FFT, Multiply, Product
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena

@@ -15,7 +15,7 @@ from dask_bigfft.gpu.cupy_gpu import (
     copies,
     submit_2d,
 )
-from dask_bigfft.gpu.tile_work import dense
+from dask_bigfft.gpu.operations import dense
 
 HOST, DEVICE = 1, 2
 

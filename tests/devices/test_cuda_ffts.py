@@ -9,7 +9,7 @@ from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import ffts, kernels
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.kernels import TILE
-from dask_bigfft.gpu.tile_work import FFT, transposed
+from dask_bigfft.gpu.operations import FFT, transposed
 
 
 class GPU:

@@ -15,7 +15,7 @@ from devices.kernel_text import kernels_of, needs_compiler
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import cuda, cupy_gpu, dispatch, kernels
-from dask_bigfft.gpu.tile_work import DeviceArray
+from dask_bigfft.gpu.operations import DeviceArray
 
 pytestmark = needs_compiler
 

@@ -8,14 +8,7 @@ from devices.kernel_text import factors, kernels_of, needs_compiler
 
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.kernels import TILE
-from dask_bigfft.gpu.tile_work import (
-    ChirpFactor,
-    Multiply,
-    Product,
-    Strided,
-    Term,
-    transposed,
-)
+from dask_bigfft.gpu.operations import ChirpFactor, Multiply, Product, Strided, Term, transposed
 from dask_bigfft.kernels.twiddle import chirp
 from dask_bigfft.testing.simulated import carried, multiplied, places_at
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.tile_work import (
+from dask_bigfft.gpu.operations import (
     FFT,
     ChirpFactor,
     DeviceArray,

@@ -15,7 +15,7 @@ from dask_bigfft import fft
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.dispatch import GETTING_READY, Leases
 from dask_bigfft.gpu.engine import Engine, Source
-from dask_bigfft.gpu.tile_work import dense, runs
+from dask_bigfft.gpu.operations import dense, runs
 from dask_bigfft.kernels.composite import Shards
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU

@@ -12,7 +12,7 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu import cupy_gpu, dispatch, kernels, ring
 from dask_bigfft.gpu.cuda import available, cupy, is_pinned
 from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, Route, View, copies, open_gpu, route
-from dask_bigfft.gpu.tile_work import (
+from dask_bigfft.gpu.operations import (
     FFT,
     ChirpFactor,
     DeviceArray,

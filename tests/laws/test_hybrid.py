@@ -19,7 +19,7 @@ from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import dispatch, work_sharing
 from dask_bigfft.gpu.dispatch import Place
-from dask_bigfft.gpu.tile_work import FFT
+from dask_bigfft.gpu.operations import FFT
 from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.planner.tile_plan import TileLimits
@@ -64,7 +64,7 @@ def waited_for(ready):
 
 def feeders():
     """Threads that give pieces to devices now."""
-    return [thread for thread in threading.enumerate() if thread.name == "bigfft-feeder"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("bigfft-feeder")]
 
 
 def cpu_threads_wait(monkeypatch, ready):

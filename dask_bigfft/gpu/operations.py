@@ -1,0 +1,247 @@
+"""Operations on arrays in a device's arena, described without arrays or addresses.
+
+So what is made for one (an FFT plan, a compiled kernel) can be cached under its description.
+Offsets are from the beginning of a tile's buffer until the engine puts the tile into the arena.
+
+Imports `decomposition` and `planner`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_bigfft.decomposition.steps import Kind
+from dask_bigfft.planner.tile_plan import ALIGNMENT as ALIGNMENT
+
+Block = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """A C-ordered array in the device's arena, dense unless it says otherwise.
+
+    Parameters
+    ----------
+    offset : int
+        Bytes from the beginning of the arena, a multiple of `ALIGNMENT`.
+    shape : tuple of int
+        Lengths of the dimensions.
+    dtype : str
+        As ``numpy.dtype.str`` has it, such as ``"<c16"``.
+    strides : tuple of int, optional
+        Of a part of a larger array, in bytes; only copies to and from the host take such.
+    """
+
+    offset: int
+    shape: Block
+    dtype: str
+    strides: Block | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def span(self) -> int:
+        """Bytes from its first element to behind its last one."""
+        if self.strides is None or not self.size:
+            return self.nbytes
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return last + np.dtype(self.dtype).itemsize
+
+
+def dense(shape: Block, itemsize: int) -> Block:
+    """Strides of a dense C-ordered array in bytes.
+
+    >>> dense((8, 6, 4), 8)
+    (192, 32, 8)
+    """
+    return tuple(itemsize * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[int, list[Block]]:
+    """Width in bytes of the rows that are contiguous on both sides, and how rows repeat.
+
+    Rows repeat as (count, stride, stride on the other side), outermost first, in as few dimensions
+    as can be. A view whose last dimension is not contiguous has rows of one element.
+
+    >>> runs((8, 2, 4), (192, 32, 8), 8, (64, 32, 8))
+    (64, [(8, 192, 64)])
+    >>> runs((8, 6, 1), (192, 32, 8), 8, (48, 8, 8))
+    (8, [(48, 32, 8)])
+    """
+    merged: list[Block] = []
+    for count, stride, place in zip(shape, strides, places, strict=True):
+        if count == 1:
+            continue
+        if merged and merged[-1][1:] == (count * stride, count * place):
+            merged[-1] = (merged[-1][0] * count, stride, place)
+        else:
+            merged.append((count, stride, place))
+    if merged and merged[-1][1:] == (itemsize, itemsize):
+        return merged[-1][0] * itemsize, merged[:-1]
+    return itemsize, merged
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one dimension of an array adds to an index.
+
+    The place ``i`` along dimension ``dim`` adds
+    ``((start + i) // divisor % modulus) * stride``, all in exact integers.
+
+    Parameters
+    ----------
+    dim : int
+        Dimension of the array.
+    start : int
+        Place of the array's first element in what it was cut from.
+    divisor, modulus : int
+        Which digit of the place is meant; ``divisor`` 1 and a ``modulus`` beyond every place mean
+        the place itself.
+    stride : int
+        What one step of the digit adds.
+    """
+
+    dim: int
+    start: int
+    divisor: int
+    modulus: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Twiddle:
+    """The factor exp(sign * 2j*pi * left * right / modulus).
+
+    ``left`` and ``right`` are sums of terms; their product stays below ``modulus`` <= 2**53, and
+    below four times that where a chirp makes zeros of what lies behind its end.
+    """
+
+    modulus: int
+    sign: int
+    left: tuple[Term, ...]
+    right: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChirpFactor:
+    """The factor exp(sign * 1j*pi * n**2 / length); where n >= `end`, 0 whatever is there.
+
+    ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
+    ``half`` is for half a spectrum: twice as much, but where n is 0 or half the length.
+    """
+
+    length: int
+    sign: int
+    place: tuple[Term, ...]
+    half: bool = False
+
+    @property
+    def end(self) -> int:
+        """How many values there are."""
+        return self.length // 2 + 1 if self.half else self.length
+
+
+@dataclass(frozen=True, slots=True)
+class FFT:
+    """FFTs along some dimensions of a dense array, not normalised.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        ``c2c`` works in place or from one array to another; ``r2c`` and ``c2r`` from one array
+        to another along a single dimension, and ``c2r`` may overwrite its source.
+    source, target : tuple of int
+        Shapes before and after.
+    dims : tuple of int
+        The dimensions, rising.
+    sign : {-1, 1}
+        Sign in the exponent: always -1 for ``r2c`` and +1 for ``c2r``.
+    dtype : str
+        Of the complex side.
+    """
+
+    kind: Kind
+    source: Block
+    target: Block
+    dims: Block
+    sign: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """Factors that a complex array is multiplied with in place, in one pass.
+
+    Each element becomes ``(its conjugate, if conjugate) * scale * every twiddle * every chirp``.
+    The factors are computed in double precision whatever the array's.
+    """
+
+    shape: Block
+    dtype: str
+    scale: float = 1.0
+    conjugate: bool = False
+    twiddles: tuple[Twiddle, ...] = ()
+    chirps: tuple[ChirpFactor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Multiply an array in place by another one, whose dimensions of length 1 are repeated."""
+
+    shape: Block
+    other: Block
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Copy elements of one array to places of another one, at any distances on both sides.
+
+    Element (i, j, ...) of a box comes from ``start + i*strides[0] + j*strides[1] + ...`` of the one
+    array and goes to the like place of the other, both counted in elements. No two go to one place.
+
+    Parameters
+    ----------
+    counts : tuple of int
+        Lengths of the box.
+    source, target : tuple of int
+        Strides in either array; below 0 a dimension is reversed.
+    source_start, target_start : int
+        Place of the first element.
+    dtype : str
+        Of both arrays.
+    by : Multiply, optional
+        Factors, of an array of shape `counts`, that elements are multiplied by on the way.
+    """
+
+    counts: Block
+    source: Block
+    source_start: int
+    target: Block
+    target_start: int
+    dtype: str
+    by: Multiply | None = None
+
+
+Compute = FFT | Multiply | Product | Strided
+
+
+def transposed(shape: Block, axes: Block, dtype: str, by: Multiply | None = None) -> Strided:
+    """Return a copy with the dimensions in another order: ``target = source.transpose(axes)``.
+
+    >>> transposed((2, 3), (1, 0), "<c16").target
+    (1, 2)
+    """
+    target, steps = [0] * len(shape), dense(tuple(shape[axis] for axis in axes), 1)
+    for axis, step in zip(axes, steps, strict=True):
+        target[axis] = step
+    return Strided(shape, dense(shape, 1), 0, tuple(target), 0, dtype, by)

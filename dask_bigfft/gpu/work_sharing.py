@@ -25,16 +25,16 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dask_bigfft.decomposition.layout import ROW_BYTES, tile_bytes_of
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, task_threads, working_for
-from dask_bigfft.gpu.dispatch import Place, leases
+from dask_bigfft.gpu.dispatch import Place, leases, takes
 from dask_bigfft.gpu.engine import Engine, Part, readable
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
 from dask_bigfft.kernels.composite import Composite
@@ -43,7 +43,6 @@ from dask_bigfft.kernels.loop import CPUExecutor
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import admitted
-from dask_bigfft.planner.tile_plan import COMPUTED
 from dask_bigfft.planner.work_sharing import gathering_threads
 
 #: Part of its forecast share of the remaining rows that a device takes at once.
@@ -53,6 +52,7 @@ PORTION = 0.5
 LEAST_PORTION = 4
 
 
+@dataclass
 class Interval:
     """The rows of a block that are left: CPU tiles leave from the front, portions from the back.
 
@@ -70,12 +70,15 @@ class Interval:
         Forecast rows that the device does while the CPU does one; 0: there is no device.
     """
 
-    def __init__(
-        self, dim: int, rows: int, tile: int, width: int, least: int, speed: float
-    ) -> None:
-        self.dim, self.rows, self.tile, self.speed = dim, rows, tile, speed
-        self.width, self.least = width, least
-        self.low, self.high = 0, rows
+    dim: int
+    rows: int
+    tile: int
+    width: int
+    least: int
+    speed: float
+
+    def __post_init__(self) -> None:
+        self.low, self.high = 0, self.rows
         #: Rows on the device now, and rows that it has done.
         self.in_flight = self.device_rows = 0
         self._lock = threading.Lock()
@@ -106,15 +109,11 @@ class Interval:
         with self._lock:
             self.device_rows, self.in_flight = self.device_rows + self.in_flight, 0
 
-    def give_back(self) -> None:
-        """Leave the portion on the device, and all other rows, to the CPU."""
+    def leave(self, to_cpu: bool) -> None:
+        """Leave the portion on the device, and all other rows, to the CPU or to nobody."""
         with self._lock:
-            self.high, self.in_flight, self.speed = self.high + self.in_flight, 0, 0.0
-
-    def stop(self) -> None:
-        """Drop the rows that are left."""
-        with self._lock:
-            self.high, self.in_flight, self.speed = self.low, 0, 0.0
+            self.high = self.high + self.in_flight if to_cpu else self.low
+            self.in_flight, self.speed = 0, 0.0
 
     def _portion(self) -> Part | None:
         """Return the device's next portion, unless the CPU does all that is left in that time.
@@ -132,100 +131,7 @@ class Interval:
         return Part(self.dim, self.high - rows, self.high, width)
 
 
-class _SharedBlock:
-    """A round on a block, done by the thread of its task and by a device.
-
-    `lease` asks for the engine of a device that is free now.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        incoming: BlockView,
-        filters: Mapping[int, Array],
-        nbytes: int | None,
-        interval: Interval,
-        lease: Callable[[], AbstractContextManager[Engine]],
-    ) -> None:
-        self.job, self.incoming, self.filters, self.nbytes = job, incoming, filters, nbytes
-        self.interval, self.lease = interval, lease
-        self.out = lend(job.round.target.shape(job.block), np.dtype(job.target))
-        self.feeder: threading.Thread | None = None
-        self.error: BaseException | None = None
-
-    def run(self, library: FFTLibrary) -> Array:
-        """Return the block after the round."""
-        job, interval, place = self.job, self.interval, (self.incoming, self.out)
-        cut = interval.dim, interval.tile
-        with contextlib.ExitStack() as held:
-            try:
-                executor = CPUExecutor(job.round, job.block, *place, library, self.filters, cut=cut)
-                executor.run(self._tiles(held))
-            finally:
-                interval.stop()
-                if self.feeder is not None:
-                    self.feeder.join()
-        if self.error is not None:
-            raise self.error
-        nbytes = self.out.nbytes * interval.device_rows // interval.rows
-        if nbytes:
-            emit("round_device", nbytes=nbytes)
-        if nbytes < self.out.nbytes:
-            emit("round_cpu", nbytes=self.out.nbytes - nbytes)
-        return self.out
-
-    def _tiles(self, held: contextlib.ExitStack) -> Iterator[slice]:
-        """Yield CPU tiles; before each one, ask for a lease while the task has none.
-
-        When none is left, wait for the device, which may give rows back.
-        """
-        while True:
-            if self.feeder is None and self.interval.offers():
-                self._ask(held)
-            tile = self.interval.take_tile()
-            if tile is None and self.feeder is not None:
-                self.feeder.join()
-                tile = self.interval.take_tile()
-            if tile is None:
-                return
-            yield tile
-
-    def _ask(self, held: contextlib.ExitStack) -> None:
-        """Start the feeder if a device is free now."""
-        try:
-            engine = held.enter_context(self.lease())
-        except TimeoutError:
-            return
-        except DeviceMemoryError:
-            self.interval.give_back()
-            return
-        self.feeder = threading.Thread(
-            target=self._feed, args=(engine, working_for()), name="bigfft-feeder", daemon=True
-        )
-        self.feeder.start()
-
-    def _feed(self, engine: Engine, work: tuple[str, int] | None) -> None:
-        """Give portions to a device until there are none; errors are for the task's thread."""
-        interval = self.interval
-        with contextlib.nullcontext() if work is None else during(*work):
-            try:
-                tiles, _ = engine.tiles(self.job, engine.within(self.nbytes))
-                if not tiles.plan.divides:
-                    interval.give_back()
-                    return
-                read = _part_reader(self.incoming, tiles, engine, interval.dim, self.out)
-                extent = tiles.plan.passes[0].tile[interval.dim]
-                while (found := interval.take_portion()) is not None:
-                    part = replace(found, width=min(found.width, extent))
-                    source = read(slice(part.low, part.high))
-                    engine.run_part(tiles, part, source, self.out, self.filters, self.nbytes)
-                    interval.land()
-            except DeviceMemoryError:
-                emit("fallback", nbytes=self.out.nbytes * interval.in_flight // interval.rows)
-                interval.give_back()
-            except BaseException as error:
-                self.error = error
-                interval.stop()
+Lease = Callable[[], AbstractContextManager[Engine]]
 
 
 def shared_with_device(
@@ -253,22 +159,94 @@ def shared_with_device(
     DeviceError
         If a device fails.
     """
-    found = leases()
-    if found is None or not math.prod(incoming.shape):
+    job = replace(job, settings=place.settings)
+    found = _divided(job, incoming, library, place)
+    if found is None:
         return None
-    if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
+    interval, lease = found
+    out = lend(job.round.target.shape(job.block), np.dtype(job.target))
+
+    def feed(engine: Engine, work: tuple[str, int] | None) -> None:
+        """Give portions to a device until there are none."""
+        with contextlib.nullcontext() if work is None else during(*work):
+            try:
+                tiles, _ = engine.tiles(job, engine.within(place.nbytes))
+                if not tiles.plan.divides:
+                    raise DeviceMemoryError("the block falls apart on this device")
+                read = _part_reader(incoming, tiles, engine, interval.dim, out)
+                extent = tiles.plan.passes[0].tile[interval.dim]
+                while (part := interval.take_portion()) is not None:
+                    part, source = replace(part, width=min(part.width, extent)), read(part)
+                    engine.run_part(tiles, part, source, out, filters, place.nbytes)
+                    interval.land()
+            except DeviceMemoryError:
+                emit("fallback", nbytes=out.nbytes * interval.in_flight // interval.rows)
+                interval.leave(to_cpu=True)
+            except BaseException:
+                interval.leave(to_cpu=False)
+                raise
+
+    def feeder() -> Future[None] | None:
+        """Start to feed a device if one is free now."""
+        try:
+            return pool.submit(feed, held.enter_context(lease()), working_for())
+        except DeviceMemoryError:
+            interval.leave(to_cpu=True)
+        except TimeoutError:
+            pass
         return None
-    job, nbytes, share = replace(job, settings=place.settings), place.nbytes, place.share
-    round_, before, limits = job.round, incoming.shape, found.engines[0].limits
+
+    def cpu_tiles() -> Iterator[slice]:
+        """Yield CPU tiles; before each one, ask for a device while the task has none.
+
+        When none is left, wait for the device, which may give rows back.
+        """
+        feeding: Future[None] | None = None
+        while True:
+            if feeding is None and interval.offers():
+                feeding = feeder()
+            tile = interval.take_tile()
+            if tile is None and feeding is not None:
+                feeding.result()
+                tile = interval.take_tile()
+            if tile is None:
+                return
+            yield tile
+
+    cut = interval.dim, interval.tile
+    executor = CPUExecutor(job.round, job.block, incoming, out, library, filters, cut=cut)
+    with contextlib.ExitStack() as held, ThreadPoolExecutor(1, "bigfft-feeder") as pool:
+        try:
+            executor.run(cpu_tiles())
+        finally:
+            interval.leave(to_cpu=False)
+    done = out.nbytes * interval.device_rows // interval.rows
+    for event, nbytes in (("round_device", done), ("round_cpu", out.nbytes - done)):
+        if nbytes:
+            emit(event, nbytes=nbytes)
+    return out
+
+
+def _divided(
+    job: Job, incoming: BlockView, library: FFTLibrary, place: Place
+) -> tuple[Interval, Lease] | None:
+    """Return the rows of a block for CPU and devices, and what asks for a device's engine.
+
+    None where they cannot share the block.
+    """
+    found, before, round_ = leases(), incoming.shape, job.round
+    if found is None:
+        return None
+    engine, limits = found.engines[0], found.engines[0].limits
     after = math.prod(round_.target.shape(job.block)) * np.dtype(job.target).itemsize
     most = max(after, math.prod(before) * incoming.dtype.itemsize)
     fixed = {round_.dim(step) for step in round_.steps}
     dim = next((dim for dim, n in enumerate(before) if dim not in fixed and n > 1), None)
-    if most < 2 * limits.least or dim is None or not incoming.divides(dim):
+    computed = takes("gpu", most, job.source, job.target) and most >= 2 * limits.least
+    if not computed or dim is None or not incoming.divides(dim):
         return None
     try:
-        engine = found.engines[0]
-        tiles, _ = engine.tiles(job, engine.within(nbytes))
+        tiles, _ = engine.tiles(job, engine.within(place.nbytes))
     except DeviceMemoryError:
         return None
     if not tiles.plan.divides:
@@ -284,15 +262,14 @@ def shared_with_device(
     # Of the round, to rows of one task beside one lease.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, admits * len(found.engines))
-    speed = share / max(1 - share, 1e-9) * tasks / leased
+    speed = place.share / max(1 - place.share, 1e-9) * tasks / leased
     interval = Interval(dim, rows, tile, width, least, speed)
-    lease = functools.partial(found.lease, need, admits, 0.0)
-    return _SharedBlock(job, incoming, filters, nbytes, interval, lease).run(library)
+    return interval, functools.partial(found.lease, need, admits, 0.0)
 
 
 def _part_reader(
     incoming: BlockView, tiles: BlockTiles, engine: Engine, dim: int, out: Array
-) -> Callable[[slice], Array | Composite]:
+) -> Callable[[Part], Array | Composite]:
     """Return what makes a part of a block ready for a device, which reads it from its result.
 
     That is the block itself or shards of other blocks, if the device can read these, else memory
@@ -309,11 +286,11 @@ def _part_reader(
     read = out if same else lend(incoming.shape, dtype)
     fill, threads = incoming.filling(dim, read), gathering_threads(task_threads())
 
-    def gathered(part: slice) -> Array:
-        width = -(-(part.stop - part.start) // threads)
-        lows = range(part.start, part.stop, width)
+    def gathered(part: Part) -> Array:
+        width = -(-(part.high - part.low) // threads)
+        lows = range(part.low, part.high, width)
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda low: fill(slice(low, min(low + width, part.stop))), lows))
+            list(pool.map(lambda low: fill(slice(low, min(low + width, part.high))), lows))
         return read
 
     return gathered

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.gpu.cupy_gpu import CupyGPU
-from dask_bigfft.gpu.engine import Device
+from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import Gpus
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
 from dask_bigfft.memory import default_arena, lend

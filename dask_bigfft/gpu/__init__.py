@@ -6,8 +6,8 @@
                    work_sharing (blocks that CPU and devices share)
                    on_gpu (blocks that are on a GPU already, and copies between GPUs)
     what is done   operations (FFTs, factors, copies) -> tile_work (those of each tile of a plan)
-    doing it       engine (what a device is; the loop over tiles; a round on a block: memory,
-                   FFT plans, what to do without memory)
+    doing it       engine (a round on a block: memory, FFT plans, what to do without memory)
+                   executor (what a device is; the loop over tiles)
     CuPy           cuda (is there one? what is pinned?)
                    cupy_gpu (a device; host copies) -> ring (blocks that are not pinned)
                    kernels (copies that multiply), ffts (calls and plans of cuFFT)

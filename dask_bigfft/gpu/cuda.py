@@ -156,20 +156,6 @@ def _under_dask_cuda() -> bool:
 # --- pinned memory --------------------------------------------------------------------------
 
 
-def make_pinner(limit: int, adopted: int = 0) -> Pinner:
-    """Return what pins up to `limit` bytes for all devices of this process.
-
-    Beside them, up to `adopted` bytes of arrays of others.
-    """
-    runtime = cupy().cuda.runtime
-
-    def register(address: int, nbytes: int) -> None:
-        runtime.hostRegister(address, nbytes, _PORTABLE)
-
-    errors = (runtime.CUDARuntimeError,)
-    return Pinner(register, runtime.hostUnregister, limit, adopted=adopted, errors=errors)
-
-
 class _Pins:
     """The pinning of the arena's blocks, from the first device of this process to the last."""
 
@@ -184,7 +170,14 @@ class _Pins:
             if self._pinner is None:
                 limit = config.get("bigfft.memory.pinned-limit")
                 limit = default_arena().limit if limit is None else int(limit)
-                self._pinner = make_pinner(limit, limit)
+                runtime = cupy().cuda.runtime
+
+                def register(address: int, nbytes: int) -> None:
+                    runtime.hostRegister(address, nbytes, _PORTABLE)
+
+                ends = register, runtime.hostUnregister
+                errors = (runtime.CUDARuntimeError,)
+                self._pinner = Pinner(*ends, limit, adopted=limit, errors=errors)
                 pin_blocks(self._pinner)
 
     def end(self) -> None:

@@ -5,7 +5,7 @@ call for up to three dimensions (Chen and Li, Proc. ICPADS, 2013, call that asyn
 copies). Narrow rows are copied by a kernel that reads or writes pinned memory itself; memory that
 is not pinned goes through the ring.
 
-Imports `kernels`, `memory`, `errors` and this room.
+Imports `kernels`, `errors` and this room.
 """
 
 import contextlib
@@ -17,8 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -32,13 +31,12 @@ from dask_bigfft.gpu.cuda import (
     current,
     errors_of_cuda,
     free_pinned,
-    make_pinner,
     pins,
     reachable,
     reason,
     software,
 )
-from dask_bigfft.gpu.engine import DeviceMemory
+from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Product, dense, runs
 from dask_bigfft.gpu.ring import (
@@ -51,7 +49,6 @@ from dask_bigfft.gpu.ring import (
     unfinished,
 )
 from dask_bigfft.kernels.composite import Composite, Shards
-from dask_bigfft.memory.pages import Buffer
 
 #: Bytes of device memory that kernels and plans take beside the arena: cuFFT's and our kernels 20
 #: MiB, plans of most lengths 2 MiB each or nothing (H200, CUDA 13). What plans take beyond that is
@@ -87,12 +84,8 @@ _INVALID_VALUE = 1
 # --- how views of host memory travel ---------------------------------------------------------
 
 
-class Route(Enum):
-    """How a view of host memory travels."""
-
-    ENGINE = "copy engine"
-    KERNEL = "kernel"
-    RING = "ring"
+#: How a view of host memory travels: by the copy engines, by a kernel, or through the ring.
+Route = Literal["engine", "kernel", "ring"]
 
 
 class View(NamedTuple):
@@ -102,11 +95,6 @@ class View(NamedTuple):
     strides: Ints
     itemsize: int
     places: Ints
-
-    @property
-    def runs(self) -> tuple[int, list[Ints]]:
-        """Width of its rows in bytes, and how rows repeat."""
-        return runs(*self)
 
 
 class Copy(NamedTuple):
@@ -139,21 +127,20 @@ def copies(view: View) -> tuple[Copy, ...]:
     """
     if 0 in view.shape:
         return ()
-    (width, outer), inner = view.runs, 0
+    width, outer = runs(*view)
+    row: Ints = (1, 0, 0)
+    plane = row
     if outer and max(outer[-1][1:]) <= MAX_PITCH_NBYTES:
-        rows, planes = outer[-1], outer[-2] if len(outer) > 1 else (1, 1, 1)
-        whole = len(outer) > 1 and not planes[1] % rows[1] and not planes[2] % rows[2]
-        inner = 2 if whole else 1
-    looped = outer[: len(outer) - inner]
-    row = outer[-1] if inner else (1, 0, 0)
-    plane = outer[-2] if inner == 2 else (1, 0, 0)
+        row = outer.pop()
+        if outer and not outer[-1][1] % row[1] and not outer[-1][2] % row[2]:
+            plane = outer.pop()
+    form = row[0], plane[0], row[1], plane[1], row[2], plane[2]
     found = []
-    for at in itertools.product(*(range(count) for count, _, _ in looped)):
+    for at in itertools.product(*(range(count) for count, _, _ in outer)):
         host, device = (
-            sum(i * run[side] for i, run in zip(at, looped, strict=True)) for side in (1, 2)
+            sum(i * run[side] for i, run in zip(at, outer, strict=True)) for side in (1, 2)
         )
-        heights = row[0], plane[0], row[1], plane[1], row[2], plane[2]
-        found.append(Copy(host, device, width, *heights))
+        found.append(Copy(host, device, width, *form))
     return tuple(found)
 
 
@@ -163,18 +150,18 @@ def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Cop
 
     >>> wide, narrow = (View((64, n), (131072, 16), 16, (16 * n, 16)) for n in (4096, 64))
     >>> route(wide, TO_DEVICE, True)[0], route(narrow, TO_DEVICE, True)[0]
-    (<Route.ENGINE: 'copy engine'>, <Route.KERNEL: 'kernel'>)
+    ('engine', 'kernel')
     >>> route(narrow, TO_HOST, True)[0], route(wide, TO_DEVICE, False)[0]
-    (<Route.ENGINE: 'copy engine'>, <Route.RING: 'ring'>)
+    ('engine', 'ring')
     """
     if not is_pinned:
-        return Route.RING, ()
-    calls, (width, outer) = copies(view), view.runs
+        return "ring", ()
+    calls, (width, outer) = copies(view), runs(*view)
     many, narrow = len(calls) > MANY_CALLS, width < ENGINE_ROW_NBYTES
     slow_to_write = direction == TO_HOST and width < KERNEL_WRITE_NBYTES
     if not outer or (not many and (not narrow or slow_to_write)):
-        return Route.ENGINE, calls
-    return Route.KERNEL, calls
+        return "engine", calls
+    return "kernel", calls
 
 
 def table_2d(calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int) -> Any:
@@ -244,23 +231,25 @@ def _views(host: Array | Shards) -> list[Array]:
     return [view for _, view in host.views()] if isinstance(host, Shards) else [host]
 
 
+#: Scatters of the ring that are not done.
+Futures = tuple[Future[None], ...]
+
+
 class Stream:
     """A stream of CuPy, and the scatters of the ring that others wait for before it goes on."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.raw = cupy().cuda.Stream(non_blocking=True)
-        self.unfinished: tuple[Future[None], ...] = ()
-        self.awaited: tuple[Future[None], ...] = ()
+        self.unfinished: Futures = ()
+        self.awaited: Futures = ()
 
 
 class Event:
     """A mark in a stream, with what the host had still to do when it was made."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.raw = cupy().cuda.Event(block=True, disable_timing=True)
-        self.pending: tuple[Future[None], ...] = ()
+        self.pending: Futures = ()
 
 
 # --- the device -------------------------------------------------------------------------------
@@ -297,9 +286,6 @@ class CupyGPU:
         self._streams: list[Stream] = []
         self._plans = FFTPlans(tiled=True)
         self._ring: Ring | None = None
-        self._ring_memory: list[Buffer] = []
-        self._ring_size = BUFFERS, BUFFER_NBYTES
-        self._ring_part: int | None = None
         #: How often anything has gone through the ring since the device was opened.
         self.staged = 0
         #: Of composites: whether all that they are made of is pinned.
@@ -378,13 +364,13 @@ class CupyGPU:
     def stream(self, name: str) -> Stream:
         """Make a stream; streams wait for each other only by events."""
         with self._device, errors_of_cuda():
-            self._streams.append(Stream(name))
+            self._streams.append(Stream())
             return self._streams[-1]
 
     def event(self, name: str) -> Event:
         """Make an event, which stands for its latest mark in a stream."""
         with self._device, errors_of_cuda():
-            return Event(name)
+            return Event()
 
     def record(self, event: Event, stream: Stream, stored: bool = True) -> None:
         """Put a mark into a stream."""
@@ -426,21 +412,10 @@ class CupyGPU:
 
     # --- copies between host memory and the device --------------------------------------------
 
-    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
-        """Set the ring: buffers each way, bytes of each, and how many are used at a time."""
-        wanted = buffers or BUFFERS, nbytes or BUFFER_NBYTES
-        if wanted != self._ring_size:
-            self._close_ring()
-            self._ring_size = wanted
-        self._ring_part = part
-        if self._ring is not None:
-            self._ring.use(part)
-
     def ring_nbytes(self, host: Array | Composite) -> int:
         """Bytes of the ring, one way, if host memory travels through it; else 0."""
-        count, nbytes = self._ring_size
         with current(self._device), errors_of_cuda():
-            return 0 if self._reaches(host) else count * min(nbytes, self._ring_part or nbytes)
+            return 0 if self._reaches(host) else BUFFERS * BUFFER_NBYTES
 
     def ahead(self, stream: Stream, source: Array | Shards) -> None:
         """Begin to gather what `h2d` will copy later, in the order of these calls."""
@@ -474,13 +449,11 @@ class CupyGPU:
             hosts, devices = np.array([host.ctypes.data]), np.array([address])
         with self._in(stream):
             way, calls = route(form, direction, self._reaches(host))
-            if way is Route.KERNEL and not self._by_kernel(form, hosts, devices, direction):
-                way = Route.ENGINE
-            if way is Route.ENGINE and not self._by_engine(
-                stream, calls, hosts, devices, direction
-            ):
-                way = Route.RING
-            if way is Route.RING:
+            if way == "kernel" and not self._by_kernel(form, hosts, devices, direction):
+                way = "engine"
+            if way == "engine" and not self._by_engine(stream, calls, hosts, devices, direction):
+                way = "ring"
+            if way == "ring":
                 self.staged += 1
                 self._by_ring(stream, host, devices.tolist(), places, direction)
 
@@ -519,13 +492,9 @@ class CupyGPU:
 
     def _by_kernel(self, form: View, hosts: Any, devices: Any, direction: int) -> bool:
         """Copy by a kernel that reaches into pinned memory; return whether it can."""
-        width, outer = form.runs
-        numbers = [
-            width,
-            *hosts.tolist(),
-            *devices.tolist(),
-            *(n for run in outer for n in run[1:]),
-        ]
+        width, outer = runs(*form)
+        numbers = [width, *hosts.tolist(), *devices.tolist()]
+        numbers += [n for run in outer for n in run[1:]]
         unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
         if not unit:
             return False
@@ -583,22 +552,11 @@ class CupyGPU:
         return known
 
     def _opened_ring(self) -> Ring:
-        """The ring, made when it is first needed: its buffers are pinned, or the driver's own."""
-        if self._ring is not None:
-            return self._ring
-        count, nbytes = self._ring_size
-        self._ring_memory = [Buffer(nbytes) for _ in range(2 * count)]
-        pinner = make_pinner(len(self._ring_memory) * nbytes)
-        for buffer in self._ring_memory:
-            pinner.pin(buffer)
-        memory = [buffer.memory for buffer in self._ring_memory]
-        if pinner.counters().ranges < len(memory):
-            self._ring_memory, number = [], len(memory)
-            del memory
-            alloc = cupy().cuda.alloc_pinned_memory
-            memory = [np.frombuffer(alloc(nbytes), np.uint8, nbytes) for _ in range(number)]
-        self._ring = Ring(memory, max(2, len(os.sched_getaffinity(0))))
-        self._ring.use(self._ring_part)
+        """The ring, made when it is first needed."""
+        if self._ring is None:
+            alloc, size = cupy().cuda.alloc_pinned_memory, BUFFER_NBYTES
+            memory = [np.frombuffer(alloc(size), np.uint8, size) for _ in range(2 * BUFFERS)]
+            self._ring = Ring(memory, max(2, len(os.sched_getaffinity(0))))
         return self._ring
 
     def _close_ring(self) -> None:
@@ -610,7 +568,6 @@ class CupyGPU:
             ring.close()
         finally:  # also where the GPU fails: nobody is to wait for the threads of this one
             del ring
-            self._ring_memory = []
             free_pinned()  # which would be cached for others otherwise
 
     # --- computing ------------------------------------------------------------------------------

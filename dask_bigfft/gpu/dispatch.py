@@ -32,7 +32,8 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import cuda
 from dask_bigfft.gpu.cupy_gpu import open_gpu
-from dask_bigfft.gpu.engine import Device, Engine, Source, converted
+from dask_bigfft.gpu.engine import Engine, Source, converted
+from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.tile_work import Array, HostView, Job
 from dask_bigfft.kernels.composite import Composite, Stacked, Windowed

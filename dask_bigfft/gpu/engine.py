@@ -20,18 +20,16 @@ Imports `decomposition`, `planner`, `kernels`, `memory`, `events`, `errors` and 
 
 import contextlib
 import functools
-import itertools
 import math
 import os
 import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -42,484 +40,21 @@ from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Strided, dense, runs
-from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, HostView, Job, Move, TileWork
-from dask_bigfft.kernels.composite import Composite, Shards, Stacked
+from dask_bigfft.gpu.executor import BlockRun, Carve, Device, GPUExecutor
+from dask_bigfft.gpu.operations import FFT, dense, runs
+from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
+from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.tile_plan import (
-    AS_IS,
     MOST_PRIME,
-    DeviceSettings,
     TileLimits,
+    TilePlan,
     aligned,
     apart,
     in_turn,
 )
-
-# --- what a device is -------------------------------------------------------------------------
-
-
-class DeviceMemory(NamedTuple):
-    """Bytes of a device's memory: in all, and free for us now."""
-
-    total: int
-    free: int
-
-
-class Device(Protocol):
-    """A device: streams and events, an arena that is reserved once, copies and computing.
-
-    `cupy_gpu.CupyGPU` is one, `testing.simulated.SimulatedGPU` another. Operations are put into
-    streams and return at once. Those of one stream run in order; those of different streams in any
-    order that the events permit. Several threads call, one at a time, but for `ring_nbytes` and
-    `synchronize`, which any thread may call at any time.
-    """
-
-    #: Name of the hardware.
-    name: str
-
-    @property
-    def software(self) -> dict[str, str]:
-        """What decides about the last bit of its results, by name."""
-
-    @property
-    def libraries(self) -> int:
-        """Bytes that libraries take beside the arena: kernels, plans of most FFTs."""
-
-    @property
-    def tables(self) -> int:
-        """Bytes that the plans made so far take beyond that, for lengths with large primes."""
-
-    @property
-    def staged(self) -> int:
-        """How often anything has gone through the ring since the device was opened."""
-
-    def memory(self) -> DeviceMemory:
-        """Memory in all and free now. What `reserve` holds is not free."""
-
-    def reserve(self, nbytes: int) -> None:
-        """Reserve the arena, whose contents are undefined; the one before has been released."""
-
-    def release(self) -> None:
-        """Give the arena back once all that is in the streams is done."""
-
-    def drop_caches(self) -> None:
-        """Give back all memory that is cached (plans, pools); streams are idle."""
-
-    def close(self) -> None:
-        """Give everything back. The device is not used any more."""
-
-    def stream(self, name: str) -> Any:
-        """Make a stream; streams wait for each other only by events."""
-
-    def event(self, name: str) -> Any:
-        """Make an event, which stands for its latest mark in a stream."""
-
-    def record(self, event: Any, stream: Any, stored: bool = True) -> None:
-        """Put a mark into a stream.
-
-        Who waits for it finds what was copied to the host there; unless `stored` is false: then
-        only the device is done with what it was copied from.
-        """
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """Let what follows in a stream wait for the event's latest mark, if it has one."""
-
-    def synchronize(self, event: Any) -> None:
-        """Wait on the host for the event's latest mark, without the GIL."""
-
-    def synchronize_all(self) -> None:
-        """Wait on the host until all streams are idle."""
-
-    def h2d(self, stream: Any, source: Array | Shards, target: DeviceArray) -> None:
-        """Copy a host array of the same shape and dtype to the device, or shards of one.
-
-        The host array may have any strides above 0 that fall from the first dimension to the last,
-        and stays untouched until an event after it is reached. The target may be a part of a larger
-        array; its offset is only aligned to its elements then. May wait for a buffer of the ring.
-        """
-
-    def d2h(self, stream: Any, source: DeviceArray, target: Array | Shards) -> None:
-        """Copy to a host array; as `h2d`."""
-
-    def clear(self, stream: Any, array: DeviceArray) -> None:
-        """Put zeros into a dense array."""
-
-    def work_nbytes(self, op: FFT) -> int:
-        """Make the plan of an FFT, while streams are idle; return the bytes of its work area."""
-
-    def compute(
-        self,
-        stream: Any,
-        op: Compute,
-        source: DeviceArray,
-        target: DeviceArray,
-        work: DeviceArray | None = None,
-    ) -> None:
-        """Do an operation; the work area of an FFT holds nothing before and after."""
-
-    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
-        """Set the ring: buffers each way, bytes of each, and how many are used at a time."""
-
-    def ring_nbytes(self, host: Array | Composite) -> int:
-        """Bytes of the ring, one way, if host memory travels through it; else 0."""
-
-    def ahead(self, stream: Any, source: Array | Shards) -> None:
-        """Begin to gather what `h2d` will copy later, in the order of these calls.
-
-        The very same object is passed then. Its values are there when what the stream waits for now
-        is reached, and nothing writes to it before it is copied.
-        """
-
-    def clock(self) -> float:
-        """Seconds since some moment, as the host sees them."""
-
-
-# --- tiles -----------------------------------------------------------------------------------
-
-#: What is copied, and where; None: nothing is, and zeros are put there before what follows.
-Copied = tuple[Array | Shards | None, DeviceArray]
-
-
-@dataclass(frozen=True)
-class Carve:
-    """How the arena is divided: buffers of one size, then a work area for FFTs; its streams."""
-
-    buffers: int
-    buffer_nbytes: int
-    work_nbytes: int
-    streams: Literal["role", "piece"] = "role"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arena."""
-        return self.buffers * self.buffer_nbytes + self.work_nbytes
-
-
-class Tile:
-    """A tile of a block: what is copied for it, and what is computed.
-
-    Parameters
-    ----------
-    work : TileWork
-        What is done with it.
-    source, target : ndarray or Composite
-        The block before and after.
-    """
-
-    def __init__(
-        self, work: TileWork, source: Array | Composite, target: Array | Composite
-    ) -> None:
-        self.work, self._target = work, target
-        self.announced = False
-        #: What comes, and what is computed before all else.
-        self.comes: list[Copied] = []
-        self.before: list[Computation] = []
-        used = 0
-        for array, views in _copies(source, work.view, work.comes):
-            padded = isinstance(source, Composite) and not source.full
-            if padded and sum(view.nbytes for view in views) < array.nbytes:
-                self.comes.append((None, array))
-            for view in views:
-                if not isinstance(view, Shards) or view.flipped is None:
-                    self.comes.append((view, array))
-                    continue
-                assert work.scratch is not None
-                for backwards, copy in _turned(view, array.dtype, used):
-                    start = work.scratch.offset + used * backwards.itemsize
-                    self.comes.append((backwards, DeviceArray(start, backwards.shape, array.dtype)))
-                    self.before.append(Computation(copy, work.scratch, array))
-                    used += backwards.size
-
-    def goes(self) -> list[tuple[Array | Shards, DeviceArray]]:
-        """Return what is copied back, and where it belongs."""
-        found = _copies(self._target, self.work.stored_view, self.work.goes)
-        return [(view, array) for array, views in found for view in views]
-
-
-def _copies(
-    block: Array | Composite, view: HostView, moves: Iterable[Move]
-) -> Iterator[tuple[DeviceArray, Sequence[Array | Shards]]]:
-    """Parts of a tile on the device, each with the views of host memory that make it up."""
-    for move in moves:
-        if isinstance(block, Composite):
-            cuts = block.part(move.part)  # of the edges that its dimensions are made of
-            assert cuts is not None
-            shape = tuple(cut.stop - cut.start for cut in cuts)
-            yield replace(move.array, shape=shape), list(block.shards(cuts))
-        else:
-            yield move.array, [view.part(block, move.part)]
-
-
-def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
-    """Views of what lies backwards, one after the other, and copies from there to their places.
-
-    It belongs there conjugated.
-    """
-    strides = dense(tuple(cut.stop - cut.start for cut in shards.part), 1)
-    for place, view in shards.views():
-        ends, steps = list(place), list(strides)
-        for e in shards.flipped or ():
-            ends[e] += view.shape[e] - 1
-            steps[e] = -steps[e]
-        start = sum(i * step for i, step in zip(ends, strides, strict=True))
-        by = Multiply(view.shape, dtype, conjugate=True)
-        came = dense(view.shape, 1)
-        yield view, Strided(view.shape, came, used, tuple(steps), start, dtype, by)
-        used += view.size
-
-
-class BlockRun:
-    """A block that is taken through a round, now or soon.
-
-    Parameters
-    ----------
-    tiles : BlockTiles
-        What to do.
-    arrays : sequence of ndarray
-        The block (which may be a composite) before the first pass, and after each; where a pass
-        writes what it read, the same array twice. They have to stay until all is done.
-    filters : mapping of int to ndarray
-        Spectrum of the convolution's filter, for the axes that need one.
-    works : sequence of TileWork, optional
-        The tiles of a block that is done in part, in one pass; by default all.
-    """
-
-    def __init__(
-        self,
-        tiles: BlockTiles,
-        arrays: Sequence[Array | Composite],
-        filters: Mapping[int, Array],
-        works: Sequence[TileWork] | None = None,
-    ) -> None:
-        self._tiles, self.arrays, self.filters = tiles, arrays, filters
-        self.settings = tiles.job.settings
-        #: Bytes that come to the device, and that go.
-        self.nbytes = sum(a.nbytes for a in arrays[:-1]), sum(a.nbytes for a in arrays[1:])
-        self.passes = len(tiles.plan.passes)
-        if works is not None:
-            self.passes = 1
-            self.nbytes = sum(w.source.nbytes for w in works), sum(w.result.nbytes for w in works)
-        self._works = iter(tiles.works(0) if works is None else works)
-
-    def _tile(self, work: TileWork, number: int) -> Tile:
-        return Tile(work, self.arrays[number], self.arrays[number + 1])
-
-    @cached_property
-    def first(self) -> Tile:
-        """The first tile."""
-        return self._tile(next(self._works), 0)
-
-    @property
-    def opened(self) -> bool:
-        """Whether the first tile has been looked at."""
-        return "first" in self.__dict__
-
-    def tiles(self, number: int) -> Iterator[Tile]:
-        """Yield the tiles of a pass; those of the first one, once."""
-        if number == 0:
-            yield self.first
-        for work in self._tiles.works(number) if number else self._works:
-            yield self._tile(work, number)
-
-
-class _Buffer:
-    """A part of the arena that holds one tile at a time, and its streams and events."""
-
-    def __init__(self, device: Device, offset: int, streams: tuple[Any, Any, Any]) -> None:
-        self.offset = offset
-        self.h2d, self.compute, self.d2h = streams
-        self.loaded, self.done, self.free = map(device.event, ("loaded", "done", "free"))
-
-    def array(self, array: DeviceArray) -> DeviceArray:
-        """Return an array of a tile, in this buffer."""
-        return replace(array, offset=array.offset + self.offset)
-
-
-# --- the executor -----------------------------------------------------------------------------
-
-
-class GPUExecutor:
-    """Streams, arena and buffers of a device; used by one thread at a time.
-
-    Tiles are loaded, transformed and stored at the same time, in k buffers.
-
-    Its loop is the one of `kernels.loop`; calls only put work into streams. A buffer's tile is
-    loaded, transformed and stored in that order, and the buffer is free again when its tile is
-    stored::
-
-        h2d      load 1 | load 2 | load 3 | load 4 (buffer of 1) ...
-        compute           fft 1  | fft 2  | fft 3
-        d2h                        store 1| store 2 | ...
-
-    Or k streams, one for each buffer, in which all that happens to a tile stands in a row. FFTs
-    share a work area, so that they follow one another all the same.
-
-    With three buffers one tile comes, one is worked on and one goes. The number of buffers, not
-    that of the tiles, says what a device holds beside a block in host memory, as in Lee and Kim's
-    ring (Electronics 12, 2023).
-
-    The executor outlives tasks: the first tiles of one block are loaded while the last ones of the
-    block before are stored. Only a pass waits for the one before it on the same block, whose result
-    it reads.
-
-    Parameters
-    ----------
-    device : Device
-        What does the work.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.h2d, self.compute, self.d2h = map(device.stream, ("h2d", "compute", "d2h"))
-        self.carve = Carve(0, 0, 0)
-        self.arena_nbytes = 0
-        self._buffers: list[_Buffer] = []
-        self._by_tile: list[Any] = []
-        self._computed = device.event("computed")
-        self._work = DeviceArray(0, (0,), "|u1")
-        self._next = 0
-
-    def run(self, block: BlockRun, following: Callable[[], BlockRun | None] = lambda: None) -> Any:
-        """Put all tiles of a block into the streams; return the event that it is done.
-
-        `following` returns the block that will be run next, if that is known by then: the device
-        begins to gather its first tile before the last one of this block goes.
-        """
-        stored = self.device.event("stored")
-        for number in range(block.passes):
-            if number:
-                self.fence(stored)
-            for tile in self.take(block, number, following):
-                buffer = self.acquire()
-                self.load(buffer, tile, block.filters)
-                self.transform(buffer, tile)
-                self.store(buffer, tile)
-            self.finish(stored)
-        return stored
-
-    def take(
-        self, block: BlockRun, number: int, following: Callable[[], BlockRun | None]
-    ) -> Iterator[Tile]:
-        """Yield the tiles of a pass, each after the device was told of the one after it."""
-        last = number == block.passes - 1
-        for tile, coming in itertools.pairwise(itertools.chain(block.tiles(number), (None,))):
-            self._announce(tile)
-            if coming is None and last and (after := following()) is not None:
-                coming = after.first
-            if coming is not None:
-                self._announce(coming)
-            assert tile is not None
-            yield tile
-
-    def _announce(self, tile: Tile | None) -> None:
-        """Let the device begin to stage a tile, if it has not been told of it."""
-        if tile is None or tile.announced:
-            return
-        for view, _ in tile.comes:
-            if view is not None:
-                self.device.ahead(self._buffers[0].h2d, view)
-        tile.announced = True
-
-    def acquire(self) -> _Buffer:
-        """Return the next buffer, to which nothing comes before its last tile has gone."""
-        buffer = self._buffers[self._next % len(self._buffers)]
-        self._next += 1
-        self.device.wait(buffer.h2d, buffer.free)
-        return buffer
-
-    def load(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Array]) -> None:
-        """Copy a tile to the device, and the parts of filters that it needs."""
-        device, comes = self.device, list(tile.comes)
-        for found in tile.work.filters:
-            spectrum = filters[found.axis].reshape(found.shape)[found.part]
-            comes.append((spectrum.reshape(found.array.shape), found.array))
-        for view, array in comes:
-            if view is None:
-                device.clear(buffer.h2d, buffer.array(array))
-            else:
-                device.h2d(buffer.h2d, view, buffer.array(array))
-        device.record(buffer.loaded, buffer.h2d)
-
-    def transform(self, buffer: _Buffer, tile: Tile) -> None:
-        """Compute what is done with a tile, when all of it is there."""
-        device, by_tile = self.device, self.carve.streams == "piece"
-        device.wait(buffer.compute, buffer.loaded)
-        if by_tile:
-            device.wait(buffer.compute, self._computed)
-        for found in (*tile.before, *tile.work.computations):
-            ends = buffer.array(found.source), buffer.array(found.target)
-            device.compute(buffer.compute, found.op, *ends, self._work)
-        if by_tile:
-            device.record(self._computed, buffer.compute)
-        device.record(buffer.done, buffer.compute)
-
-    def store(self, buffer: _Buffer, tile: Tile) -> None:
-        """Copy a tile back, and mark that its buffer is free."""
-        self.device.wait(buffer.d2h, buffer.done)
-        for view, array in tile.goes():
-            self.device.d2h(buffer.d2h, buffer.array(array), view)
-        self.device.record(buffer.free, buffer.d2h, stored=buffer.d2h is buffer.h2d)
-
-    def fence(self, event: Any) -> None:
-        """Let no tile come from now on before an event is reached."""
-        for buffer in self._buffers[: 1 if self.carve.streams == "role" else None]:
-            self.device.wait(buffer.h2d, event)
-
-    def finish(self, event: Any) -> None:
-        """Record what is reached when all that was submitted is stored."""
-        if self.carve.streams == "piece":
-            for buffer in self._buffers:
-                self.device.wait(self.d2h, buffer.free)
-        self.device.record(event, self.d2h)
-
-    def prepare(self, carve: Carve, limit: int) -> None:
-        """Divide the arena, if it is divided otherwise.
-
-        It is reserved again where it is too small, or larger than `limit` bytes.
-
-        Raises
-        ------
-        DeviceMemoryError
-            If the device refuses another arena; there is none then.
-        """
-        fits = carve.nbytes <= self.arena_nbytes <= limit
-        if fits and carve == self.carve:
-            return
-        cleared = self.device.event("cleared")
-        if not fits:
-            self.release()
-            self.device.reserve(carve.nbytes)
-            self.arena_nbytes = carve.nbytes
-        else:  # tiles of another size may still be where buffers begin now
-            self.finish(cleared)
-        self.carve = carve
-        if carve.streams == "piece":
-            while len(self._by_tile) < carve.buffers:
-                self._by_tile.append(self.device.stream("piece"))
-        self._buffers = [
-            _Buffer(
-                self.device,
-                i * carve.buffer_nbytes,
-                (self._by_tile[i],) * 3
-                if carve.streams == "piece"
-                else (self.h2d, self.compute, self.d2h),
-            )
-            for i in range(carve.buffers)
-        ]
-        self.fence(cleared)
-        offset = carve.buffers * carve.buffer_nbytes
-        self._work = DeviceArray(offset, (carve.work_nbytes,), "|u1")
-
-    def release(self) -> None:
-        """Give the arena back when everything is done."""
-        if self.arena_nbytes:
-            self.device.synchronize_all()
-            self.device.release()
-        self.arena_nbytes, self.carve, self._buffers = 0, Carve(0, 0, 0), []
-
 
 #: Shards of other blocks are read in place if the rows of a tile are this part of
 #: `run_nbytes` in the mean (1 KiB: a kernel reads them at the speed of the bus): below it, threads
@@ -549,6 +84,7 @@ class Part:
     width: int
 
 
+@dataclass
 class Source:
     """A block that is had when it is needed, and again when it was overwritten.
 
@@ -568,20 +104,17 @@ class Source:
         How the block had better lie in memory of its own in the end.
     """
 
-    def __init__(
-        self,
-        gather: Callable[[], Array] | None,
-        *,
-        again: bool = True,
-        borrowed: bool = False,
-        composite: Composite | None = None,
-        inside: bool = False,
-        stacked: Stacked | None = None,
-    ) -> None:
-        self.gather, self.again, self.borrowed = gather, again or borrowed, borrowed
-        self.composite, self.inside, self.stacked = composite, inside, stacked
-        self.values: Array | None = None
-        self.gathered = False
+    gather: Callable[[], Array] | None
+    again: bool = True
+    borrowed: bool = False
+    composite: Composite | None = None
+    inside: bool = False
+    stacked: Stacked | None = None
+    values: Array | None = field(default=None, init=False)
+    gathered: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.again |= self.borrowed
 
     def shards(self, tiles: BlockTiles, limits: TileLimits) -> Composite | None:
         """The block as shards that the device reads, and where it is asked writes, in place."""
@@ -600,15 +133,15 @@ class Source:
         arrays: list[Array | Composite] = [self.get() if shards is None else shards]
         self.gathered = self.gathered or self.inside
         only_read = self.borrowed if shards is None else not self.inside
+        last = len(tiles.plan.passes) - 1
         for number, one in enumerate(tiles.plan.passes):
-            dtype, last = tiles.written(number), number == len(tiles.plan.passes) - 1
-            shape, before = tiles.shape(number), arrays[-1]
+            dtype, shape, before = tiles.written(number), tiles.shape(number), arrays[-1]
             same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
             if same and not tiles.moves(number) and not (only_read and number == 0):
                 arrays.append(before)
                 continue
             as_read = one.swap is None and not one.reorders and one.after == shape
-            if self.stacked is not None and as_read and last:
+            if self.stacked is not None and as_read and number == last:
                 arrays.append(self.stacked.lent(shape, np.dtype(dtype)))
             else:
                 arrays.append(lend(shape, np.dtype(dtype)))
@@ -629,16 +162,6 @@ class Source:
                 raise DeviceMemoryError("no tiles fit whose shards are read in place")
             self.values, self.gathered = self.gather(), True
         return self.values
-
-    def converted(self, dtype: str) -> "Source":
-        """The same block in another dtype, made of it when it is needed."""
-
-        def gather() -> Array:
-            values = self.get()
-            self.let_go()
-            return converted(values, np.dtype(dtype), os.cpu_count() or 1)
-
-        return Source(gather, again=self.again)
 
     def let_go(self) -> None:
         """From here on the block may be overwritten."""
@@ -832,10 +355,9 @@ class Engine:
         self._works: dict[FFT, int] = {}
         #: Bytes that FFT plans take beyond what is set aside, as of the last one that was made.
         self._tables = 0
-        self._staged = AS_IS.ring
         self._warned: set[int] = set()
-        #: Blocks that are ready to be run, in the order in which they are; the first one is run.
-        self._ready_blocks: deque[BlockRun] = deque()
+        #: Blocks that are ready, in order; the first one is run.
+        self._ready: deque[BlockRun] = deque()
         self._turns = threading.Condition()
         #: Spectra of filters: blocks that run at the same time share them, and nobody caches one.
         self._spectra: WeakValueDictionary[object, Array] = WeakValueDictionary()
@@ -879,7 +401,10 @@ class Engine:
         if before:
             source.stacked = None  # these blocks are not the round's
         if links[0].source != job.source:
-            source = source.converted(links[0].source)
+            gather, dtype = source.gather, np.dtype(links[0].source)
+            assert gather is not None
+            threads, again = os.cpu_count() or 1, source.again
+            source = Source(lambda: converted(gather(), dtype, threads), again=again)
         for link in before:
             made = functools.partial(self.run, link, source, filters, nbytes=nbytes)
             source = Source(made, again=source.again)
@@ -922,9 +447,8 @@ class Engine:
         self, job: Job, source: Source, filters: Mapping[int, Array], limits: TileLimits
     ) -> Array:
         """One try: gather without the lock, submit with it, wait without it."""
-        tiles, carve, arrays = self._placed(job, limits, source)
-        block = BlockRun(tiles, arrays, filters)
-        self._submit(block, carve, tiles.ffts, limits.nbytes, source.let_go)
+        tiles, arrays = self._placed(job, limits, source)
+        self._submit(BlockRun(tiles, arrays, filters), limits.nbytes, source.let_go)
         return source.done(arrays[-1], tiles.shape(len(arrays) - 2))
 
     def run_part(
@@ -960,78 +484,66 @@ class Engine:
             given back.
         """
         works = list(tiles.within(part.dim, part.low, part.high, part.width))
-        ffts = {found.op for w in works for found in w.computations if isinstance(found.op, FFT)}
         block = BlockRun(tiles, (source, target), filters or {}, works)
         try:
-            self._submit(block, _carved(tiles, 0), tiles.ffts | ffts, self.within(nbytes).nbytes)
+            self._submit(block, self.within(nbytes).nbytes)
         except DeviceMemoryError:
             self.recover()
             raise
 
     def _submit(
-        self,
-        block: BlockRun,
-        carve: Carve,
-        ffts: Set[FFT],
-        nbytes: int,
-        begin: Callable[[], None] = lambda: None,
+        self, block: BlockRun, nbytes: int, begin: Callable[[], None] = lambda: None
     ) -> None:
         """Run a block when all that were ready before have been submitted; wait until it is done.
 
         `begin` is called before anything is overwritten.
         """
-        with self._in_turn(block), self._lock:
-            if self._closed:
-                raise DeviceError("the engine of this device was closed")
-            self._use(1)
-            try:
-                self._stage(block.settings)
-                self._arrange(carve, ffts, nbytes)
+        self._use(1)
+        try:
+            with self._turn(block):
+                carve = self._carve(block.plan, block.ffts)
+                if self._tables and carve.nbytes + self._tables > nbytes:
+                    self.recover()  # since the tiles were cut other rounds' plans have come
+                    carve = self._carve(block.plan, block.ffts)
+                self.executor.prepare(carve, max(carve.nbytes, nbytes - self._tables))
                 held = self.executor.arena_nbytes + self.device.libraries + self._tables
                 begin()
                 end = self.executor.run(block, self._following)
-            except BaseException:
-                self.executor.release()  # nothing may go on writing into memory we let go
-                self._use(-1)
-                raise
-        self._reached(end)
-        emit("device_memory", device=self.number, nbytes=held)
-        emit("h2d", nbytes=block.nbytes[0])
-        emit("d2h", nbytes=block.nbytes[1])
-
-    def _reached(self, end: Any) -> None:
-        """Wait for an event; nothing goes on when the waiting is interrupted."""
-        try:
             self.device.synchronize(end)
         except (KeyboardInterrupt, SystemExit):
-            self.recover()
+            self.recover()  # nothing goes on when the waiting is interrupted
             raise
         finally:
             self._use(-1)
+        emit("device_memory", device=self.number, nbytes=held)
+        for way, moved in zip(("h2d", "d2h"), block.nbytes, strict=True):
+            emit(way, nbytes=moved)
 
     @contextlib.contextmanager
-    def _in_turn(self, block: BlockRun) -> Iterator[None]:
-        """Wait until all blocks that were ready before have been submitted."""
+    def _turn(self, block: BlockRun) -> Iterator[None]:
+        """Have the device when all blocks that were ready before have been submitted."""
         with self._turns:
-            self._ready_blocks.append(block)
+            self._ready.append(block)
         try:
             with self._turns:
-                self._turns.wait_for(lambda: self._ready_blocks[0] is block)
-            yield
+                self._turns.wait_for(lambda: self._ready[0] is block)
+            with self._lock:
+                if self._closed:
+                    raise DeviceError("the engine of this device was closed")
+                yield
         except BaseException:
-            if block.opened:  # nobody asks for what may have been staged
-                with self._lock:
-                    self.executor.release()
+            with self._lock:
+                self.executor.release()  # nothing may go on writing into memory we let go
             raise
         finally:
             with self._turns:
-                self._ready_blocks.remove(block)
+                self._ready.remove(block)
                 self._turns.notify_all()
 
     def _following(self) -> BlockRun | None:
         """The block that is submitted next, if one is ready."""
         with self._turns:
-            return self._ready_blocks[1] if len(self._ready_blocks) > 1 else None
+            return self._ready[1] if len(self._ready) > 1 else None
 
     def _use(self, users: int) -> None:
         """Count users of the device, and the time with one or more."""
@@ -1100,26 +612,22 @@ class Engine:
 
     def _placed(
         self, job: Job, limits: TileLimits, source: Source
-    ) -> tuple[BlockTiles, Carve, list[Array | Composite]]:
-        """Tiles of a block, how the arena is cut, and the block before and after each pass.
+    ) -> tuple[BlockTiles, list[Array | Composite]]:
+        """Tiles of a block, and the block before and after each pass.
 
         Tiles that go through the device's ring are cut to fit its buffers.
         """
-        tiles, carve = self.tiles(job, limits)
+        tiles, _ = self.tiles(job, limits)
         arrays = source.arrays(tiles, limits)
-        if self._staged != job.settings.ring:
-            with self._lock:
-                self._stage(job.settings)
-        ring = max(map(self.device.ring_nbytes, arrays))
-        if ring:
+        if ring := max(map(self.device.ring_nbytes, arrays)):
             within = limits.staged(ring, job.settings)
             with contextlib.suppress(DeviceMemoryError):
-                other, needed = self.tiles(job, within)
+                other, _ = self.tiles(job, within)
                 if other.plan != tiles.plan:
                     arrays.clear()  # before others are allocated in their place
-                    return other, needed, source.arrays(other, within)
+                    return other, source.arrays(other, within)
         # Others may be tiles that could not be written where they were.
-        return tiles, carve, arrays or source.arrays(tiles, limits)
+        return tiles, arrays or source.arrays(tiles, limits)
 
     def tiles(self, job: Job, limits: TileLimits | None = None) -> tuple[BlockTiles, Carve]:
         """Return tiles and a work area that fit together; makes the plans of all FFTs."""
@@ -1128,11 +636,11 @@ class Engine:
             tiles, carve = self._cut(job, limits, work)
             if self._tables and carve.nbytes + self._tables > limits.nbytes:
                 with self._lock:
-                    self._drop()  # plans of other rounds
+                    self.recover()  # plans of other rounds
                     tiles, carve = self._cut(job, limits, work)
                     left = limits.nbytes - self._tables
                     if 0 < left < carve.nbytes:
-                        self._drop()
+                        self.recover()
                         tiles, carve = self._cut(job, replace(limits, nbytes=left), work)
             if carve.nbytes + self._tables <= limits.nbytes:
                 return tiles, carve
@@ -1144,68 +652,43 @@ class Engine:
     def _cut(self, job: Job, limits: TileLimits, work: int) -> tuple[BlockTiles, Carve]:
         """Tiles that go with a work area of some size, and the arena that they need."""
         tiles = job.tiles(limits, work)
-        return tiles, _carved(tiles, self._area(tiles.ffts))
+        return tiles, self._carve(tiles.plan, tiles.ffts)
 
-    def _stage(self, settings: DeviceSettings) -> None:
-        """Tell the device what ring is wanted, if that is another one than before."""
-        if settings.ring != self._staged:
-            self.device.stage(*settings.ring)
-            self._staged = settings.ring
-
-    def _arrange(self, carve: Carve, ffts: Set[FFT], nbytes: int) -> None:
-        """Make plans and an arena that take no more than some bytes together.
-
-        They did when the tiles were cut; but since then other rounds' plans may have come.
-        """
-        work = aligned(self._area(ffts))
-        if self._tables and carve.nbytes + self._tables > nbytes:
-            self._drop()
-            self._area(ffts)
-        carve = replace(carve, work_nbytes=max(carve.work_nbytes, work))
-        self.executor.prepare(carve, max(carve.nbytes, nbytes - self._tables))
+    def _carve(self, plan: TilePlan, ffts: Set[FFT]) -> Carve:
+        """The arena for tiles and their FFTs, whose plans are there from now on."""
+        return Carve(plan.buffers, plan.buffer_nbytes, aligned(self._area(ffts)))
 
     def _area(self, ffts: Set[FFT]) -> int:
-        """Bytes of the work area that FFTs need, whose plans are there from now on.
+        """Bytes of the work area that FFTs need; makes plans that are missing.
 
         A plan may only be made while nothing runs; what it takes is not known before.
         """
-        known = [self._works.get(op) for op in ffts]
-        if None in known:
-            with self._lock:
-                missing = ffts - self._works.keys()
-                if missing and len(self._works) + len(missing) > MAX_FFTS:
-                    self._drop()
-                for op in ffts - self._works.keys():
-                    self.executor.release()
-                    self.device.synchronize_all()
-                    needed = self.device.work_nbytes(op)
-                    self._tables = self.device.tables
-                    self._works[op] = needed
-                known = [self._works[op] for op in ffts]
-        return max((n for n in known if n is not None), default=0)
-
-    def _drop(self) -> None:
-        self.executor.release()
-        self.device.synchronize_all()
-        self.device.drop_caches()
-        self._works.clear()
-        self._tables = 0
+        with contextlib.suppress(KeyError):  # without the lock, which who submits a block holds
+            return max((self._works[op] for op in ffts), default=0)
+        with self._lock:
+            if len(ffts | self._works.keys()) > MAX_FFTS:
+                self.recover()
+            self.executor.release()
+            self.device.synchronize_all()
+            for op in ffts - self._works.keys():
+                needed = self.device.work_nbytes(op)
+                self._tables = self.device.tables
+                self._works[op] = needed
+            return max(self._works[op] for op in ffts)
 
     def recover(self) -> None:
         """Give back all caches."""
         with self._lock:
-            self._drop()
+            self.executor.release()
+            self.device.synchronize_all()
+            self.device.drop_caches()
+            self._works.clear()
+            self._tables = 0
 
     def close(self) -> None:
         """Give everything back; the engine is not used any more."""
-        self.recover()
         with self._lock:
+            self.recover()
             if not self._closed:
                 self._closed = True
                 self.device.close()
-
-
-def _carved(tiles: BlockTiles, work_nbytes: int) -> Carve:
-    """How the arena is cut for tiles, given the work area that their FFTs need."""
-    plan, streams = tiles.plan, tiles.job.settings.streams or "role"
-    return Carve(plan.buffers, plan.buffer_nbytes, aligned(work_nbytes), streams)

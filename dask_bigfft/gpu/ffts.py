@@ -9,7 +9,7 @@ side, transformed there, and put back, by kernels that ask the cache to keep not
 array itself evict what the copy engines keep in the cache, and then each row that crosses the bus
 takes them 0.1 us longer (H200).
 
-Imports `errors` and this room.
+Imports `planner`, `errors` and this room.
 """
 
 import ctypes
@@ -26,7 +26,8 @@ import numpy as np
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.operations import ALIGNMENT, FFT
+from dask_bigfft.gpu.operations import FFT
+from dask_bigfft.planner.tile_plan import aligned
 
 #: Dimensions that one plan transforms at most.
 MAX_RANK = 3
@@ -49,6 +50,9 @@ TILE_ROW_NBYTES = 128
 WIDE = 2**31
 
 
+Ints = tuple[int, ...]
+
+
 class Side(NamedTuple):
     """How one side of a batch lies in memory, in elements of that side.
 
@@ -56,7 +60,7 @@ class Side(NamedTuple):
     transform to transform.
     """
 
-    embed: tuple[int, ...]
+    embed: Ints
     stride: int
     distance: int
 
@@ -80,7 +84,7 @@ class Batch:
     """
 
     kind: str
-    n: tuple[int, ...]
+    n: Ints
     source: Side
     target: Side
     count: int
@@ -152,9 +156,9 @@ def tiles(call: Call) -> Iterator[Tile]:
 
 def fft_calls(
     kind: str,
-    source: tuple[int, ...],
-    target: tuple[int, ...],
-    dims: tuple[int, ...],
+    source: Ints,
+    target: Ints,
+    dims: Ints,
     double: bool,
     tiled: bool = False,
 ) -> tuple[Call, ...]:
@@ -187,25 +191,24 @@ def fft_calls(
     if math.prod(source) == 0:
         return ()
     if kind != "c2c":
-        return (_along(kind, source, target, dims[0], double),)
+        return (_along(kind, source, target, dims * 2, double),)
     found: list[Call] = []
     last = len(dims)
     while last > 0:
         first = last - 1
-        while (
-            first > 0
-            and dims[first - 1] == dims[first] - 1
-            and last - first < MAX_RANK
-            and _rank_pays(source, dims[first - 1], dims[last - 1])
-        ):
+        behind = math.prod(source[dims[first] + 1 :])
+        while first > 0 and dims[first - 1] == dims[first] - 1 and last - first < MAX_RANK:
+            if behind > 1 and math.prod(source[: dims[first - 1]]) > 1:
+                break  # one plan takes neighbours with nothing before them, or nothing behind
             first -= 1
         columns = _tiled(source, dims[first], double) if tiled and last - first == 1 else None
-        found.append(columns or _bounded(_together(source, dims[first], dims[last - 1], double)))
+        ends = dims[first], dims[last - 1]
+        found.append(columns or _bounded(_along("c2c", source, source, ends, double)))
         last = first
     return tuple(found)
 
 
-def _tiled(shape: tuple[int, ...], dim: int, double: bool) -> Call | None:
+def _tiled(shape: Ints, dim: int, double: bool) -> Call | None:
     """c2c along one dimension in tiles of columns; None where that is not worth it."""
     n, itemsize = shape[dim], 16 if double else 8
     rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
@@ -244,49 +247,30 @@ def _bounded(call: Call) -> Call:
     )
 
 
-def _rank_pays(shape: tuple[int, ...], first: int, last: int) -> bool:
-    """Whether neighbouring dimensions make one plan: nothing before them, or nothing after."""
-    return math.prod(shape[last + 1 :]) == 1 or math.prod(shape[:first]) == 1
-
-
-def _together(shape: tuple[int, ...], first: int, last: int, double: bool) -> Call:
-    """c2c over neighbouring dimensions."""
-    if first == last:
-        return _along("c2c", shape, shape, first, double)
-    n, inner = shape[first : last + 1], math.prod(shape[last + 1 :])
-    rows, size = math.prod(shape[:first]), math.prod(n)
-    distance, count = (size, rows) if inner == 1 else (1, inner)
-    side = Side(n, inner, distance)
-    return Call(Batch("c2c", n, side, side, count, double))
-
-
-def _along(
-    kind: str, source: tuple[int, ...], target: tuple[int, ...], dim: int, double: bool
-) -> Call:
-    """Any kind along one dimension."""
-    a, b = source[dim], target[dim]
-    n = max(a, b) if kind != "c2c" else a
-    rows, inner = math.prod(source[:dim]), math.prod(source[dim + 1 :])
+def _along(kind: str, source: Ints, target: Ints, ends: Ints, double: bool) -> Call:
+    """Any kind along the dimensions between two, which are several only at an end of the array."""
+    first, last = ends
+    before, after = source[first : last + 1], target[first : last + 1]
+    n, a, b = tuple(map(max, before, after)), math.prod(before), math.prod(after)
+    rows, inner = math.prod(source[:first]), math.prod(source[last + 1 :])
     if inner == 1:
-        return Call(Batch(kind, (n,), Side((a,), 1, a), Side((b,), 1, b), rows, double))
-    if kind != "c2c" and rows > 1 and n * inner % 2:
-        return _staged(kind, n, rows, inner, double)
+        return Call(Batch(kind, n, Side(before, 1, a), Side(after, 1, b), rows, double))
+    if kind != "c2c" and rows > 1 and n[0] * inner % 2:
+        return _staged(kind, n[0], rows, inner, double)
     if rows <= inner or kind != "c2c":  # neighbouring transforms lie side by side
-        sides = Side((a,), inner, 1), Side((b,), inner, 1)
-        batch = Batch(kind, (n,), *sides, inner, double)
-        return Call(batch, rows, a * inner, b * inner)
-    sides = Side((a,), inner, a * inner), Side((b,), inner, b * inner)
-    batch = Batch(kind, (n,), *sides, rows, double)
-    return Call(batch, inner, 1, 1)
+        sides = Side(before, inner, 1), Side(after, inner, 1)
+        return Call(Batch(kind, n, *sides, inner, double), rows, a * inner, b * inner)
+    sides = Side(before, inner, a * inner), Side(after, inner, b * inner)
+    return Call(Batch(kind, n, *sides, rows, double), inner, 1, 1)
 
 
 def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
     """A real transform in the middle of an array whose rows begin at odd places."""
     padded, half = n + n % 2, n // 2 + 1
-    real, spectrum = Side((padded,), 1, padded), Side((half,), inner, 1)
+    sides = Side((padded,), 1, padded), Side((half,), inner, 1)
     steps = inner * padded, half * inner
-    sides = (real, spectrum) if kind == "r2c" else (spectrum, real)
-    steps = steps if kind == "r2c" else steps[::-1]
+    if kind == "c2r":
+        sides, steps = sides[::-1], steps[::-1]
     batch = Batch(kind, (n,), *sides, inner, double)
     return Call(batch, rows, *steps, (rows, inner, padded))
 
@@ -360,7 +344,7 @@ class FFTPlans:
                 self._plans.move_to_end(call.batch)
             else:
                 self._plans[call.batch] = _planned(call.batch)
-            found = max(found, _aligned(self._plans[call.batch].need) + _staging_nbytes(call))
+            found = max(found, aligned(self._plans[call.batch].need) + _staging_nbytes(call))
         return found
 
     def _calls(self, op: FFT) -> tuple[Call, ...]:
@@ -377,21 +361,23 @@ class FFTPlans:
             self._fft(op, source, target, work)
             return
         key, stream = (op, source, target, work), cupy().cuda.get_current_stream()
-        if key not in self._graphs:
-            self._fft(op, source, target, work)
+        recorded = self._graphs.get(key)
+        if recorded is not None:
+            self._graphs.move_to_end(key)
+        elif key not in self._graphs:
+            self._fft(*key)
             self._graphs[key] = None
             if len(self._graphs) > MAX_GRAPHS:
                 self._graphs.popitem(last=False)
             return
-        if self._graphs[key] is None:
+        else:
             stream.begin_capture()
             try:
-                self._fft(op, source, target, work)
+                self._fft(*key)
             finally:
                 recorded = stream.end_capture()
             self._graphs[key] = recorded
-        self._graphs.move_to_end(key)
-        self._graphs[key].launch(stream)
+        recorded.launch(stream)
 
     def _fft(self, op: FFT, source: int, target: int, work: int) -> None:
         """Transform in the current stream, call by call."""
@@ -401,38 +387,32 @@ class FFTPlans:
         real = complex_ // 2
         size_in, size_out = (real if op.kind == kind else complex_ for kind in ("r2c", "c2r"))
         for call in self._calls(op):
-            plan = self._plan(call.batch, work)
-            beside = work + _aligned(plan.need)
+            plan, ends = self._plan(call.batch, work), (source, target)
+            beside = work + aligned(plan.need)
             if call.columns is not None:
-                for start, dims in tiles(call):
-                    ends = source + start * complex_, target + start * complex_
-                    _side_by_side(dims, complex_, *ends, beside, plan.raw, direction)
-            elif call.staged is not None:
+                for start, tile in tiles(call):
+                    dims: list[kernels.Dim] = [(*dim, ()) for dim in tile]
+                    come, go = (end + start * complex_ for end in ends)
+                    kernels.copy(dims, complex_, come, beside, passing="s")
+                    plan.raw.fft(_At(beside), _At(beside), direction)
+                    kernels.copy(kernels.back(dims), complex_, beside, go, passing="st")
+                source = target
+                continue
+            if call.staged is not None:
                 rows, inner, padded = call.staged
-                n = (op.source if op.kind == "r2c" else op.target)[op.dims[0]]
-                there: list[kernels.Dim] = [
-                    (rows, n * inner, inner * padded, ()),
-                    (inner, 1, padded, ()),
-                    (n, inner, 1, ()),
-                ]
-                from_, to = (beside, target) if op.kind == "r2c" else (source, beside)
+                (n,) = call.batch.n
+                dims = [(rows, n * inner, inner * padded, ()), (inner, 1, padded, ())]
+                dims.append((n, inner, 1, ()))
+                ends = (beside, target) if op.kind == "r2c" else (source, beside)
                 if op.kind == "r2c":
-                    kernels.copy(there, real, source, beside)
-                self._times(call, plan, direction, (from_, size_in), (to, size_out))
-                if op.kind == "c2r":
-                    kernels.copy(kernels.back(there), real, beside, target)
-            else:
-                self._times(call, plan, direction, (source, size_in), (target, size_out))
+                    kernels.copy(dims, real, source, beside)
+            for i in range(call.times):
+                come = ends[0] + i * call.source_step * size_in
+                go = ends[1] + i * call.target_step * size_out
+                plan.raw.fft(_At(come), _At(go), direction)
+            if call.staged is not None and op.kind == "c2r":
+                kernels.copy(kernels.back(dims), real, beside, target)
             source, size_in = target, size_out
-
-    @staticmethod
-    def _times(
-        call: Call, plan: _Plan, direction: int, source: tuple[int, int], target: tuple[int, int]
-    ) -> None:
-        """Execute a plan as often as a call says; sides are an address and an itemsize."""
-        for i in range(call.times):
-            come = _At(source[0] + i * call.source_step * source[1])
-            plan.raw.fft(come, _At(target[0] + i * call.target_step * target[1]), direction)
 
     def _plan(self, batch: Batch, work: int) -> _Plan:
         """Return the plan of a batch, which `prepare` has made, with this work area."""
@@ -459,32 +439,12 @@ class FFTPlans:
         self._plans.clear()
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
 def _staging_nbytes(call: Call) -> int:
     """Bytes of the dense array through which the real side of a call goes, or of a tile."""
     real = 8 if call.batch.double else 4
     if call.columns is not None:
-        return _aligned(2 * real * call.batch.n[0] * call.batch.count)
-    return 0 if call.staged is None else _aligned(math.prod(call.staged) * real)
-
-
-def _side_by_side(
-    tile: tuple[tuple[int, int, int], ...],
-    itemsize: int,
-    source: int,
-    target: int,
-    beside: int,
-    plan: Any,
-    direction: int,
-) -> None:
-    """Transform columns where they stay in the cache."""
-    dims: list[kernels.Dim] = [(*dim, ()) for dim in tile]
-    kernels.copy(dims, itemsize, source, beside, passing="s")
-    plan.fft(_At(beside), _At(beside), direction)
-    kernels.copy(kernels.back(dims), itemsize, beside, target, passing="st")
+        return aligned(2 * real * call.batch.n[0] * call.batch.count)
+    return 0 if call.staged is None else aligned(math.prod(call.staged) * real)
 
 
 def _planned(batch: Batch) -> _Plan:

@@ -17,13 +17,12 @@ rows are stored around the caches (63 GB/s against 40 with NumPy, 16 threads of 
 Imports numba, `kernels` and this room.
 """
 
-import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +82,7 @@ def slabs(view: Array, nbytes: int) -> Iterator[Part]:
             yield (slice(None),) * len(shape)
         return
     cut, width = whole - 1, max(1, nbytes // inner)
-    for place in itertools.product(*(range(n) for n in shape[:cut])):
+    for place in np.ndindex(*shape[:cut]):
         before = tuple(slice(i, i + 1) for i in place)
         for low in range(0, shape[cut], width):
             high = min(shape[cut], low + width)
@@ -113,17 +112,6 @@ def _stream(typingctx, target, source, lines):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64, types.uint64), code
-
-
-@_inlined
-def _fence(typingctx):  # type: ignore[no-untyped-def]
-    """Let nobody see what follows before what was streamed."""
-
-    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), code
 
 
 @_inlined
@@ -166,7 +154,6 @@ def copy_rows(target, source, width, counts, to, from_, low, high, streamed):  #
         at += count
         row += np.uint64(1)
         skip = np.uint64(0)
-    _fence()
 
 
 # --- threads that take shares of copies -----------------------------------------------------
@@ -241,20 +228,10 @@ def _serve(at, table):  # type: ignore[no-untyped-def]
         if high == nbytes:
             table[0, _FIRST] = first + _ONE
         _unlock(at[_MUTEX])
-        n = copy[_NDIM]
-        rows = copy[_ROWS : _ROWS + 3 * n]
-        copy_rows(
-            copy[_TARGET],
-            copy[_SOURCE],
-            copy[_WIDTH],
-            rows[:n],
-            rows[n : 2 * n],
-            rows[2 * n :],
-            low,
-            high,
-            copy[_STREAMED] > _NONE,
-        )
-        _lock(at[_MUTEX])
+        n, rows = copy[_NDIM], copy[_ROWS:]
+        ends, forms = (copy[_TARGET], copy[_SOURCE]), (rows[:n], rows[n : 2 * n], rows[2 * n :])
+        copy_rows(*ends, copy[_WIDTH], *forms, low, high, copy[_STREAMED] > _NONE)
+        _lock(at[_MUTEX])  # which also orders what was streamed before what follows
         copy[_LEFT] -= high - low
         if copy[_LEFT] == _NONE:
             _wake(at[_DONE])
@@ -358,15 +335,8 @@ class Copying:
 # --- the ring -------------------------------------------------------------------------------
 
 
-class Mark(Protocol):
-    """What tells that the GPU is done with a buffer."""
-
-    @property
-    def done(self) -> bool:
-        """Whether it is."""
-
-    def synchronize(self) -> None:
-        """Wait for it."""
+#: What tells that the GPU is done with a buffer, as an event of CuPy's: `done`, `synchronize()`.
+Mark = Any
 
 
 @dataclass
@@ -385,9 +355,8 @@ class _Buffer:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody uses it."""
-        scattered = self.scattered is None or self.scattered.done()
-        return scattered and (self.mark is None or self.mark.done)
+        """Whether the GPU has taken what it holds."""
+        return self.mark is None or bool(self.mark.done)
 
     def free(self) -> None:
         """Wait until nobody uses it; what a scatter raised is for those who want its values."""
@@ -401,11 +370,10 @@ class _Buffer:
 class _Loading:
     """Views on their way into buffers: threads fill as many of these as they are given."""
 
-    def __init__(self, views: Sequence[Array], of: object, nbytes: int) -> None:
-        self.views, self.of = views, of
-        self.parts = deque(
-            (i, part) for i, view in enumerate(views) for part in slabs(view, nbytes)
-        )
+    def __init__(self, views: Iterable[Array], of: object, nbytes: int) -> None:
+        self.views, self.of = list(views), of
+        pairs = enumerate(self.views)
+        self.parts = deque((i, part) for i, view in pairs for part in slabs(view, nbytes))
         self.filling: deque[_Buffer] = deque()
 
 
@@ -428,23 +396,17 @@ class Ring:
         #: Buffers to the GPU that hold nothing it has not been told of.
         self.free = deque(_Buffer(memory) for memory in buffers[:half])
         self._out = deque(_Buffer(memory) for memory in buffers[half:])
-        self._size = buffers[0].nbytes
-        #: Bytes of a buffer that are used at a time.
-        self.part = self._size
+        self.nbytes = buffers[0].nbytes
         self.pool = CopyPool(threads)
         self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
         self._ahead: deque[_Loading] = deque()
-
-    def use(self, part: int | None) -> None:
-        """Use so many bytes of a buffer at a time from now on; None: all of them."""
-        self.part = min(part or self._size, self._size)
 
     def ahead(self, views: Iterable[Array], of: object) -> None:
         """Begin to gather what `load` will be asked for later, in the order of these calls.
 
         As far as there are buffers that nobody uses; one is left for what comes before.
         """
-        self._ahead.append(_Loading(list(views), of, self.part))
+        self._ahead.append(_Loading(views, of, self.nbytes))
         self._go_ahead()
 
     def _go_ahead(self) -> None:
@@ -462,7 +424,7 @@ class Ring:
         while loading.parts:
             number, part = loading.parts[0]
             values = loading.views[number][part]
-            if buffer.staged and used + values.nbytes > self.part:
+            if buffer.staged and used + values.nbytes > self.nbytes:
                 return
             staged = buffer.holding(values, used)
             used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
@@ -494,7 +456,7 @@ class Ring:
         of : object, optional
             What they are views of, where `ahead` has been told of it: the same object.
         """
-        loading = self._begun(of) or _Loading(list(views), of, self.part)
+        loading = self._begun(of) or _Loading(views, of, self.nbytes)
         try:
             while loading.filling or loading.parts:
                 while loading.parts and len(loading.filling) < GATHERED and self.free:
@@ -543,7 +505,7 @@ class Ring:
         the view, and returns a mark that tells when that is done.
         """
         found = []
-        for part in slabs(target, self.part):
+        for part in slabs(target, self.nbytes):
             values, buffer = target[part], self._out[0]
             self._out.rotate(-1)
             self._go_ahead()

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -129,7 +128,6 @@ class Run:
             found = self.place
             if isinstance(self.plan, Plan):
                 found = found.for_share(self.plan.shares[number : number + 1])
-            found = replace(found, settings=found.settings.of_round(number))
             self._places[number] = found
         return found
 

@@ -508,7 +508,7 @@ def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
         if not found.share:
             continue
         name, axes = f"round {number + 1}", len(plan.source.axes)
-        plans = tile_plans(round_, dtype, nbytes, plan.settings.of_round(number))
+        plans = tile_plans(round_, dtype, nbytes, plan.settings)
         for tiles, part in zip(plans, apart(round_) if len(plans) > 1 else (round_,), strict=False):
             names = tiles.names([axis_letter(step.axis, axes) for step in part.steps])
             for short, one in zip(names, tiles.passes, strict=True):

@@ -11,8 +11,8 @@ Li 2011)::
 A digit stays in its place, transformed; the last pass writes the digits of a split dimension in
 their natural order, which needs memory apart from the block (or a pass that swaps two digits).
 
-The cost model, `explain()` and the executor use the same plan, which `passes` finds. Bytes of
-buffers, tiles, and streams can be set by hand (`DeviceSettings`).
+The cost model, `explain()` and the executor use the same plan, which `passes` finds. Numbers of
+buffers and tiles can be set by hand (`DeviceSettings`).
 
 Pure: imports `decomposition` and `errors`.
 """
@@ -20,7 +20,6 @@ Pure: imports `decomposition` and `errors`.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -96,45 +95,16 @@ class DeviceSettings:
         Tiles that are on the GPU at a time (k of Lee and Kim, Electronics 12, 2023).
     passes : int or None
         Tiles that a block is cut into in each pass over the bus, about.
-    streams : {"role", "piece"} or None
-        Whether streams are for what is done (tiles come, are worked on, go), or for tiles, each of
-        which then has one of its own.
-    ring_buffers : int or None
-        Buffers each way of the ring through which memory travels that is not pinned.
-    ring_nbytes : int or None
-        Bytes of each of them.
-    ring_parts : tuple of int
-        Bytes of a buffer that are used at a time, by round, since rows of some widths (C runs of W
-        elements) are best copied in smaller parts; where a round has no number, all of it.
     """
 
     buffers: int | None = None
     passes: int | None = None
-    streams: Literal["role", "piece"] | None = None
-    ring_buffers: int | None = None
-    ring_nbytes: int | None = None
-    ring_parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("buffers", "passes", "ring_buffers", "ring_nbytes"):
+        for name in ("buffers", "passes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"DeviceSettings.{name} is {value!r}")
-        if any(nbytes < 1 for nbytes in self.ring_parts):
-            raise ValueError(f"DeviceSettings.ring_parts is {self.ring_parts!r}")
-
-    def of_round(self, number: int) -> "DeviceSettings":
-        """Return the settings of a round, from 0.
-
-        >>> DeviceSettings(buffers=4, ring_parts=(1024, 2048)).of_round(1).ring_parts
-        (2048,)
-        """
-        return replace(self, ring_parts=self.ring_parts[number : number + 1])
-
-    @property
-    def ring(self) -> tuple[int | None, int | None, int | None]:
-        """Buffers of the ring, bytes of each, and how many of these are used in the first round."""
-        return self.ring_buffers, self.ring_nbytes, next(iter(self.ring_parts), None)
 
 
 #: Nothing is set.

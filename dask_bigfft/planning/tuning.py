@@ -54,13 +54,10 @@ REPEAT, SLOWER = 3, 1.5
 Timer = Callable[[Plan], float]
 
 #: Settings of devices' pipelines that are tried one after the other: pieces that are on a device at
-#: a time, pieces that a crossing is cut into, streams, buffers each way of the ring, bytes of each.
+#: a time, and pieces that a crossing is cut into.
 VALUES: dict[str, tuple[Any, ...]] = {
     "buffers": (2, 3, 4, 8),
     "passes": (4, 8, 16, 32),
-    "streams": ("role", "piece"),
-    "ring_buffers": (2, 4, 8),
-    "ring_nbytes": (8 << 20, 32 << 20, 64 << 20),
 }
 
 

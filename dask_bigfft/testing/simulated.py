@@ -26,7 +26,7 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.engine import DeviceMemory
+from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.operations import (
     ALIGNMENT,
     FFT,
@@ -272,8 +272,8 @@ class SimulatedGPU:
         self._random = random.Random(seed)
         self._favour: dict[str, float] = {}
         self.total, self.refuses, self.pageable = memory, refuses, pageable
-        #: Buffers of the ring, one way, bytes of each, and how many are used at a time.
-        self.ring = BUFFERS, BUFFER_NBYTES, BUFFER_NBYTES
+        #: Bytes of the ring, one way.
+        self.ring = BUFFERS * BUFFER_NBYTES
         #: How often anything went through the ring.
         self.staged = 0
         self.libraries, self._table = libraries, table
@@ -425,14 +425,9 @@ class SimulatedGPU:
 
     # --- copies -----------------------------------------------------------------------------
 
-    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
-        """Set the size of the ring."""
-        nbytes = nbytes or BUFFER_NBYTES
-        self.ring = buffers or BUFFERS, nbytes, min(nbytes, part or nbytes)
-
     def ring_nbytes(self, host: Array | Composite) -> int:
         """Bytes of the ring, one way, if nothing is pinned."""
-        return self.ring[0] * self.ring[2] if self.pageable else 0
+        return self.ring if self.pageable else 0
 
     def ahead(self, stream: SimulatedStream, source: Array | Shards) -> None:
         """Do nothing: values are read when they are copied."""

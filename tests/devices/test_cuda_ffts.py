@@ -1,34 +1,87 @@
-"""Operations for a CUDA device: what kernels are told, followed by hand, is NumPy's answer."""
+"""FFTs by cuFFT: its batches, done by SciPy at their strides in memory, are SciPy's transforms."""
 
 import contextlib
+import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import scipy.fft
+from devices.blocks import memory
 
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import ffts, kernels
-from dask_bigfft.gpu.ffts import FFTPlans
-from dask_bigfft.gpu.kernels import TILE
-from dask_bigfft.gpu.operations import FFT, transposed
+from dask_bigfft.gpu.ffts import FFTPlans, fft_calls
+from dask_bigfft.gpu.operations import FFT
+
+RNG = np.random.default_rng(5)
+GUARD = 64
+
+
+def elements(address, n, embed, stride, distance, count, dtype):
+    """Every element of every transform of a batch, as a view of its memory."""
+    steps = [math.prod(embed[axis + 1 :]) * stride for axis in range(len(n))]
+    shape, steps = (count, *n), (distance, *steps)
+    size = 1 + sum((length - 1) * step for length, step in zip(shape, steps, strict=True))
+    flat = memory(address, (size,), dtype)
+    return np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in steps])
+
+
+def copied(dims, itemsize, source, target, **_):
+    """Do what a kernel copies."""
+    shape = [n for n, *_ in dims]
+    views = []
+    for side, address in ((1, source), (2, target)):
+        steps = [dim[side] for dim in dims]
+        size = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+        flat = memory(address, (size,), f"V{itemsize}")
+        views.append(np.lib.stride_tricks.as_strided(flat, shape, [s * itemsize for s in steps]))
+    views[1][...] = views[0]
+
+
+class Plan:
+    """A plan of cuFFT's that is done by SciPy."""
+
+    handle = 0
+
+    def __init__(self, n, source, target, kind, count):
+        self.n, self.sides, self.kind, self.count = n, (source, target), kind, count
+
+    def fft(self, come, go, direction):
+        half = (*self.n[:-1], self.n[-1] // 2 + 1)
+        ends = []
+        for side, array, kind in zip(self.sides, (come, go), self.kind.split("2"), strict=True):
+            real = kind in "DR"
+            assert array.data.ptr % (16 if kind in "DZ" else 8) == 0  # cuFFT refuses others
+            n = self.n if real or self.kind in ("Z2Z", "C2C") else half
+            dtype = {"Z": "c16", "C": "c8", "D": "f8", "R": "f4"}[kind]
+            ends.append(elements(array.data.ptr, n, *side, self.count, dtype))
+        x, y = ends
+        if self.kind in ("D2Z", "R2C"):
+            y[...] = scipy.fft.rfft(x, axis=1)
+        elif self.kind in ("Z2D", "C2R"):
+            y[...] = scipy.fft.irfft(x, self.n[0], axis=1, norm="forward")
+        else:
+            y[...] = scipy.fft.fftn(x, axes=range(1, x.ndim))
 
 
 class GPU:
-    """As much of CuPy as making a plan takes; writes down what is done with it."""
+    """As much of CuPy as FFTs take; writes down which plans are made."""
 
     def __init__(self, taken=0):
-        self.did, self.free = [], 1 << 30
-        plans = {name: self.making(name, taken) for name in ("PlanNd", "XtPlanNd")}
+        self.made, self.free, self.taken, self.allocate = [], 1 << 30, taken, None
         kinds = {f"CUFFT_{name}": name for name in ("C2C", "R2C", "C2R", "Z2Z", "D2Z", "Z2D")}
-        null = SimpleNamespace(synchronize=lambda: self.did.append("synchronized"))
-        memory = SimpleNamespace(
-            UnownedMemory=lambda address, size, owner: size, MemoryPointer=lambda size, at: size
-        )
+        stream = SimpleNamespace(synchronize=lambda: self.made.append("synchronized"))
+        pointers = {"UnownedMemory": lambda at, n, owner: n, "MemoryPointer": lambda n, at: n}
         self.cuda = SimpleNamespace(
-            cufft=SimpleNamespace(**plans, **kinds),
-            memory=memory,
-            Stream=SimpleNamespace(null=null),
+            cufft=SimpleNamespace(
+                PlanNd=self.plan, XtPlanNd=self.wide, CUFFT_FORWARD=-1, CUFFT_INVERSE=1, **kinds
+            ),
+            memory=SimpleNamespace(**pointers),
+            Stream=SimpleNamespace(null=stream),
             runtime=SimpleNamespace(memGetInfo=lambda: (self.free, 1 << 30)),
             using_allocator=self.using,
+            get_current_stream=lambda: None,
         )
 
     @contextlib.contextmanager
@@ -37,66 +90,173 @@ class GPU:
         yield
         self.allocate = None
 
-    def making(self, name, taken):
-        def made(*arguments, **keywords):
-            self.did.append(name)
+    def plan(self, n, e0, s0, d0, e1, s1, d1, kind, count, *rest):
+        self.made.append("PlanNd")
+        if self.taken:
             assert self.allocate(1000) == 1000
-            self.free -= taken
-            return SimpleNamespace(handle=len(self.did))
+        self.free -= self.taken
+        return Plan(n, (e0, s0, d0), (e1, s1, d1), kind, count)
 
-        return made
+    def wide(self, *arguments, **keywords):
+        self.made.append("XtPlanNd")
+        return Plan(*[None] * 5)
 
 
-def test_plans_are_made_once_and_ready_when_they_are_there(monkeypatch):
+@pytest.fixture
+def gpu(monkeypatch):
+    found = GPU()
+    monkeypatch.setattr(ffts, "cupy", lambda: found)
+    monkeypatch.setattr(kernels, "copy", copied)
+    return found
+
+
+def aligned(nbytes):
+    """Bytes that begin where a GPU's memory would, all of them set."""
+    values = np.full(nbytes + 256, 0xFF, np.uint8)
+    first = -values.ctypes.data % 256
+    return values[first : first + nbytes]
+
+
+def executed(kind, x, shape, dims, double=True, tiled=False):
+    """The transform of an array, of which nothing beside the result and the work area changes."""
+    plans, complex_ = FFTPlans(tiled), np.dtype("c16" if double else "c8")
+    op = FFT(kind, x.shape, shape, dims, 1 if kind == "c2r" else -1, complex_.str)
+    work = aligned(plans.prepare(op) + GUARD)
+    goes = complex_ if kind != "c2r" else np.empty(0, complex_).real.dtype
+    source, target = (
+        aligned(n * size) for n, size in ((x.size, x.itemsize), (math.prod(shape), goes.itemsize))
+    )
+    source.view(x.dtype)[:] = x.ravel()
+    plans.fft(op, source.ctypes.data, target.ctypes.data, work.ctypes.data)
+    assert (work[-GUARD:] == 0xFF).all()
+    return target.view(goes).reshape(shape)
+
+
+def values(shape, dtype="c16"):
+    return (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ((6,), (0,)),
+        ((4, 6), (0,)),
+        ((4, 6), (1,)),
+        ((4, 6), (0, 1)),
+        ((3, 4, 6), (1,)),
+        ((6, 4, 3), (1,)),
+        ((2, 3, 4, 5), (1, 2)),
+        ((2, 3, 4, 5), (0, 2)),
+        ((2, 3, 4, 5), (0, 1)),
+        ((2, 3, 4, 5), (2, 3)),
+        ((2, 3, 2, 2, 3), (0, 1, 2, 3, 4)),
+        ((2, 3, 2, 2, 3), (0, 1, 3, 4)),
+        ((1, 7, 1), (1,)),
+        ((5, 1, 5), (0, 1, 2)),
+    ],
+)
+def test_complex_batches(gpu, shape, dims):
+    x = values(shape)
+    np.testing.assert_allclose(
+        executed("c2c", x, shape, dims), scipy.fft.fftn(x, axes=dims), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((8,), 0),
+        ((3, 8, 2), 1),
+        ((2, 9, 5), 1),
+        ((7, 9, 3), 1),
+        ((9, 9, 2), 1),
+        ((7, 5, 3), 1),
+        ((5, 3), 0),
+    ],
+)
+def test_real_batches(gpu, shape, dim, double):
+    """Each begins at a place that cuFFT takes, or is staged."""
+    x = RNG.standard_normal(shape).astype("f8" if double else "f4")
+    half, close = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :]), 1e-12 if double else 1e-4
+    spectrum = executed("r2c", x, half, (dim,), double)
+    np.testing.assert_allclose(spectrum, scipy.fft.rfft(x, axis=dim), atol=close)
+    back = executed("c2r", spectrum, shape, (dim,), double)
+    np.testing.assert_allclose(back, shape[dim] * x, atol=10 * close)
+
+
+def test_the_work_area_of_large_batches_is_bounded(gpu, monkeypatch):
+    monkeypatch.setattr(ffts, "MOST_NBYTES", 1 << 12)
+    for shape, dims in (
+        ((96, 64), (1,)),
+        ((64, 96), (0,)),
+        ((7, 3, 40, 20), (2, 3)),
+        ((4, 6, 90), (0, 1)),
+        ((1024,), (0,)),
+        ((13, 96), (1,)),
+    ):
+        calls = fft_calls("c2c", shape, shape, dims, True)
+        for call in calls:
+            assert call.batch.count == 1 or 16 * math.prod(call.batch.n) * call.batch.count <= 4096
+        assert sum(call.times for call in calls) > 1 or shape == (1024,)
+        x = values(shape)
+        expected = scipy.fft.fftn(x, axes=dims)
+        np.testing.assert_allclose(executed("c2c", x, shape, dims), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize(
+    ("shape", "dims", "tiled"),
+    [
+        ((64, 100), (0,), 1),
+        ((3, 32, 60), (1,), 1),
+        ((40, 16, 8), (1,), 1),
+        ((41, 16, 3), (1,), 1),
+        ((16, 7, 40), (0, 1), 0),
+        ((4, 16, 7, 24), (1, 3), 1),
+        ((512, 64), (0,), 0),
+        ((100, 64), (1,), 0),
+        ((5, 16, 9, 16), (1,), 1),
+    ],
+)
+def test_columns_of_large_arrays_are_done_in_tiles(gpu, monkeypatch, shape, dims, tiled, dtype):
+    double, itemsize = dtype == "c16", np.dtype(dtype).itemsize
+    monkeypatch.setattr(ffts, "TILE_NBYTES", 256 * itemsize)
+    monkeypatch.setattr(ffts, "TILED_NBYTES", 1024 * itemsize)
+    monkeypatch.setattr(ffts, "TILE_ROW_NBYTES", 2 * itemsize)
+    assert all(call.columns is None for call in fft_calls("c2c", shape, shape, dims, double))
+    calls = fft_calls("c2c", shape, shape, dims, double, tiled=True)
+    found = [call for call in calls if call.columns is not None]
+    assert len(found) == tiled
+    for call in found:
+        assert call.batch.n[0] * call.batch.count <= 256
+        assert call.times == len(list(ffts.tiles(call))) > 1
+    x = values(shape, dtype)
+    got = executed("c2c", x, shape, dims, double, tiled=True)
+    np.testing.assert_allclose(got, scipy.fft.fftn(x, axes=dims), atol=1e-10 if double else 1e-3)
+
+
+def test_plans_are_made_once_and_before_they_are_needed(gpu, monkeypatch):
     """Their tables come in the null stream; their work area is lent at the call."""
-    gpu, own = GPU(taken=96), FFTPlans()
-    monkeypatch.setattr(ffts, "cupy", lambda: gpu)
+    own, gpu.taken = FFTPlans(), 96
     monkeypatch.setattr(ffts, "MAX_PLANS", 3)
     ops = [FFT("c2c", (n, 8), (n, 8), (1,), -1, "<c16") for n in range(2, 6)]
     assert [own.prepare(op) for op in (*ops[:3], ops[0])] == [1024] * 4
-    assert gpu.did == ["PlanNd", "synchronized"] * 3
+    assert gpu.made == ["PlanNd", "synchronized"] * 3
     assert own.taken == 3 * 96
     own.prepare(ops[3])  # beside the others: what is under way may need them all
-    assert gpu.did == ["PlanNd", "synchronized"] * 4
     assert own.taken == 4 * 96
     own.trim()  # without the one that was needed longest ago
     assert own.taken == 3 * 96
     own.prepare(ops[0])
-    assert gpu.did == ["PlanNd", "synchronized"] * 4
-    own.prepare(ops[1])
-    assert gpu.did == ["PlanNd", "synchronized"] * 5
+    assert gpu.made == ["PlanNd", "synchronized"] * 4
     own.drop()
     assert own.taken == 0
-
-
-def test_no_plan_is_made_by_the_fft_that_needs_it(monkeypatch):
-    """It would wait for the streams, and take memory that nobody counted."""
-    gpu, own = GPU(), FFTPlans()
-    gpu.cuda.cufft.CUFFT_FORWARD = -1
-    monkeypatch.setattr(ffts, "cupy", lambda: gpu)
-    op = FFT("c2c", (8, 8), (8, 8), (1,), -1, "<c16")
-    own.prepare(op)
-    own.drop()
     with pytest.raises(DeviceError, match="no plan was made"):
-        own.fft(op, 0, 0, 0)
-    assert gpu.did == ["PlanNd", "synchronized"]
+        own.fft(ops[0], 0, 0, 0)
 
 
-def test_sizes_of_64_bits_have_plans_of_their_own(monkeypatch):
-    gpu = GPU()
-    monkeypatch.setattr(ffts, "cupy", lambda: gpu)
-    op = FFT("c2c", (1 << 28, 16), (1 << 28, 16), (1,), -1, "<c8")
-    monkeypatch.setattr("dask_bigfft.gpu.ffts.MOST_NBYTES", 1 << 62)
-    FFTPlans().prepare(op)
-    assert gpu.did == ["XtPlanNd", "synchronized"]
-
-
-def test_grids_are_within_what_cuda_allows(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        kernels, "kernel", lambda source: lambda grid, block, args: seen.append(grid)
-    )
-    shape = (1 << 20, TILE * 3, 1 << 10)
-    kernels.strided(transposed(shape, (0, 2, 1), "<c16"), 0, 0)
-    kernels.strided(transposed((1 << 25, 8), (1, 0), "<c16"), 0, 0)
-    assert all(x < 2**31 and y < 2**16 for x, y in seen)
+def test_sizes_of_64_bits_have_plans_of_their_own(gpu, monkeypatch):
+    monkeypatch.setattr(ffts, "MOST_NBYTES", 1 << 62)
+    FFTPlans().prepare(FFT("c2c", (1 << 28, 16), (1 << 28, 16), (1,), -1, "<c8"))
+    assert gpu.made == ["XtPlanNd", "synchronized"]

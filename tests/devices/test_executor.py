@@ -8,7 +8,8 @@ import pytest
 from devices import blocks
 from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
-from dask_bigfft.gpu.engine import BlockRun, Carve, Engine, Source
+from dask_bigfft.gpu.engine import Engine, Source
+from dask_bigfft.gpu.executor import BlockRun, Carve
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
@@ -22,15 +23,6 @@ WAITS = [
     ("d2h", "done"),
     ("h2d", "stored"),
     ("h2d", "cleared"),
-    ("host", "stored"),
-]
-
-#: Those that matter where each slot has a stream of its own; FFTs share a work area.
-WAITS_BY_PIECE = [
-    ("piece", "computed"),
-    ("d2h", "free"),
-    ("piece", "stored"),
-    ("piece", "cleared"),
     ("host", "stored"),
 ]
 
@@ -62,16 +54,15 @@ def buffers(request):
     return request.param
 
 
-def transform_two(device, buffers, streams=None):
+def transform_two(device, buffers):
     """Two blocks one after the other.
 
     Returns whether both answers are right when the host has them.
     """
     engine = Engine(device, 1 << 14, SMALL)
-    first = Carve(1, 1 << 14, 0, streams or "role")  # all of it, so that it is divided anew
-    engine.executor.prepare(first, 1 << 14)
+    engine.executor.prepare(Carve(1, 1 << 14, 0), 1 << 14)  # so that it is divided anew
     inputs = [values(*shape) for shape in SHAPES[buffers]]
-    settings = DeviceSettings(streams=streams, buffers=buffers)
+    settings = DeviceSettings(buffers=buffers)
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
     plans = [engine.tiles(job) for job in jobs]  # this waits for the device
     tasks = []
@@ -105,20 +96,6 @@ def test_any_order_that_events_permit_is_right(seed, buffers):
 @pytest.mark.parametrize("deaf", WAITS)
 def test_without_any_one_wait_some_order_is_wrong(deaf, buffers):
     assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers) for seed in SEEDS)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_streams_of_pieces_are_right_in_any_order(seed, buffers):
-    device = Deaf(1 << 14, seed)
-    assert transform_two(device, buffers, "piece")
-    # In one stream these are all the same.
-    own = {("piece", name) for name in ("free", "loaded", "done")}
-    assert device.waited == {*WAITS_BY_PIECE, *own}
-
-
-@pytest.mark.parametrize("deaf", WAITS_BY_PIECE)
-def test_without_any_one_wait_of_pieces_some_order_is_wrong(deaf, buffers):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers, "piece") for seed in SEEDS)
 
 
 def test_copies_both_ways_and_computing_overlap():

@@ -156,3 +156,12 @@ def test_wide_indices_are_found_as_narrow_ones_are(own, monkeypatch):
     out = np.full((5, 7, 2, 3), np.nan, dtype)
     own.strided(transposed(shape, (2, 3, 0, 1), dtype, by), x.ctypes.data, out.ctypes.data)
     close(out, multiplied(by, x).transpose(2, 3, 0, 1))
+
+
+def test_grids_are_within_what_cuda_allows(monkeypatch):
+    seen = []
+    monkeypatch.setattr(kernels, "kernel", lambda source: lambda grid, *_: seen.append(grid))
+    for shape, axes in (((1 << 20, TILE * 3, 1 << 10), (0, 2, 1)), ((1 << 25, 8), (1, 0))):
+        kernels.strided(transposed(shape, axes, "<c16"), 0, 0)
+    assert len(seen) == 2
+    assert all(x < 2**31 and y < 2**16 for x, y in seen)

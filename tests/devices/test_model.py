@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dask_bigfft.front import plan
-from dask_bigfft.gpu.engine import BlockRun, Engine
+from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.executor import BlockRun
 from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
@@ -37,7 +38,8 @@ def clocked(shape, nbytes, blocks=1):
             *(untouched(pieces.shape(n), pieces.written(n)) for n in written),
         ]
 
-    pieces, carve, views = engine._placed(job, engine.limits, SimpleNamespace(arrays=arrays))
+    pieces, views = engine._placed(job, engine.limits, SimpleNamespace(arrays=arrays))
+    _, carve = engine.tiles(job)
     waiting = [BlockRun(pieces, views, {}) for _ in range(blocks)]
     ends = []
     while waiting:

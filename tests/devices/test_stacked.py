@@ -3,7 +3,6 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -17,7 +16,7 @@ from dask_bigfft.gpu.dispatch import GETTING_READY, Leases
 from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.gpu.operations import dense, runs
 from dask_bigfft.kernels.composite import Shards
-from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 
@@ -79,11 +78,11 @@ def test_blocks_that_another_array_takes_as_well_are_not_stacked(heard):
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_not_pinned_comes_in_tiles_that_fit_half_of_the_ring(axes, seed):
     x, came = values(256, 256, seed=seed), []
-    ring = DeviceSettings(ring_buffers=4, ring_nbytes=16 << 10)
     for pageable in (False, True):
         device = Heard(1 << 18, seed, pageable=pageable)
+        device.ring = 64 << 10
         limits = TileLimits(0, least=4 << 10, call_nbytes=1 << 10)
-        job = replace(job_of(x, "fftn", axes=axes)[0], settings=ring)
+        job, _ = job_of(x, "fftn", axes=axes)
         used = engine(1 << 18, device=device, limits=limits)
         found = used.run(job, Source(lambda: x.copy())).reshape(x.shape)
         assert distance(found, np.fft.fftn(x, axes=axes)) < 1e-14

@@ -13,12 +13,12 @@ from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.parts import stacking
 from dask_bigfft.front import plan as plan_of
-from dask_bigfft.gpu import dispatch
+from dask_bigfft.gpu import cupy_gpu, dispatch
 from dask_bigfft.gpu.cuda import available
 from dask_bigfft.gpu.engine import Source
 from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.memory import lend
-from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
+from dask_bigfft.planner.tile_plan import TileLimits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -247,19 +247,14 @@ def test_overwritten_in_its_own_memory(shape, pinned):
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("ring", [(4, MIB), (2, MIB // 4), (8, 4 * MIB)])
-def test_blocks_that_follow_one_another_through_the_ring(axes, ring):
+def test_blocks_that_follow_one_another_through_the_ring(axes, ring, monkeypatch):
     """Threads gather the next block while one goes back, which is larger than the ring or not."""
     blocks = [values(512, 512, seed=n) for n in range(12)]
     expected = [scipy.fft.fftn(block, axes=axes) for block in blocks]
     found = plan_of(da.zeros((512, 512), chunks=-1, dtype="c16"), "fftn", axes=axes)
-    job = Job(
-        found.rounds[0],
-        (0, 0),
-        "<c16",
-        "<c16",
-        inside=True,
-        settings=DeviceSettings(ring_buffers=ring[0], ring_nbytes=ring[1]),
-    )
+    job = Job(found.rounds[0], (0, 0), "<c16", "<c16", inside=True)
+    monkeypatch.setattr(cupy_gpu, "BUFFERS", ring[0])
+    monkeypatch.setattr(cupy_gpu, "BUFFER_NBYTES", ring[1])
     engine = dispatch.leases().engines[0]
     with dask.config.set({"bigfft.memory.pin-arrays": False}), ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(engine.run, job, Source(lambda b=b: b)) for b in blocks]

@@ -35,9 +35,8 @@ def asked():
     return spec, request, Machine(threads=1, profile=Profile(devices=(CARD,)), cards=1)
 
 
-@pytest.mark.parametrize("streams", ["role", "piece"])
 @pytest.mark.parametrize("seed", range(4))
-def test_answers_do_not_depend_on_settings(streams, seed):
+def test_answers_do_not_depend_on_settings(seed):
     rng = np.random.default_rng(seed)
     values = rng.standard_normal((16, 32, 60)) + 1j * rng.standard_normal((16, 32, 60))
     x = da.from_array(values, chunks=(4, 32, 60))
@@ -48,10 +47,9 @@ def test_answers_do_not_depend_on_settings(streams, seed):
         Machine(),
     )
     for k, passes in itertools.product((1, 8), (1, 5)):
-        settings = DeviceSettings(k, passes, streams, ring_buffers=2, ring_nbytes=1 << 12)
-        with simulated_devices(1 << 18, seed=seed, limits=limits) as (device,):
+        settings = DeviceSettings(k, passes)
+        with simulated_devices(1 << 18, seed=seed, limits=limits):
             found = transformed_array(x, replace(plan, settings=settings), "shared").compute()
-            assert device.ring[:2] == (2, 1 << 12)
         assert np.allclose(found, np.fft.fftn(values))
 
 
@@ -63,19 +61,16 @@ def few(monkeypatch):
     values = {
         "buffers": (2, 3),
         "passes": (2, 16),
-        "streams": ("role", "piece"),
-        "ring_buffers": (1, 4),
-        "ring_nbytes": (1 << 14, 1 << 16),
     }
     monkeypatch.setattr(tuning, "VALUES", values)
 
 
 def test_settings_are_kept_with_the_plan(few):
     spec, request, on = asked()
-    wanted = DeviceSettings(buffers=2, passes=16, streams="piece")
+    wanted = DeviceSettings(buffers=2, passes=16)
 
     def timer(plan):
-        names = ("buffers", "passes", "streams")
+        names = ("buffers", "passes")
         return 2.0 - sum(getattr(plan.settings, n) == getattr(wanted, n) for n in names) / 4
 
     with simulated_devices(NBYTES):

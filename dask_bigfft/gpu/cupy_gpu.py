@@ -268,13 +268,15 @@ def compute(plans: FFTPlans, op: Compute, source: int, target: int, work: int) -
 
 
 class CupyGPU:
-    """A GPU by CuPy; `engine.Device` describes its methods.
+    """A GPU by CuPy; `executor.Device` describes its methods.
 
     Parameters
     ----------
     ordinal : int
         Which of the devices that CUDA sees.
     """
+
+    libraries = LIBRARIES_NBYTES
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -301,11 +303,6 @@ class CupyGPU:
     def software(self) -> dict[str, str]:
         """Versions of libraries, and which GPU it is."""
         return software([self.ordinal])
-
-    @property
-    def libraries(self) -> int:
-        """Bytes that libraries take beside the arena: kernels, plans of most FFTs."""
-        return LIBRARIES_NBYTES
 
     @property
     def tables(self) -> int:
@@ -524,18 +521,12 @@ class CupyGPU:
             found.record(stream.raw)
             return found
 
+        ring = self._opened_ring()
         if direction == TO_DEVICE:
-            self._opened_ring().load(views, staged, mark, host)
-            return
-        for number, view in enumerate(views):
-
-            def stored(values: Array, part: Part, number: int = number) -> Any:
-                staged(number, values, part)
-                return mark()
-
-            stream.unfinished = unfinished(
-                (*stream.unfinished, *self._opened_ring().store(view, stored))
-            )
+            ring.load(views, staged, mark, host)
+        else:
+            for stored in ring.store(views, staged, mark):
+                stream.unfinished = unfinished((*stream.unfinished, stored))
 
     def _reaches(self, host: Array | Shards | Composite) -> bool:
         """Return whether all of some host memory is pinned; of a composite, as long as it lives."""

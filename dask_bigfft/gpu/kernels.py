@@ -15,7 +15,6 @@ Functions take addresses and launch in the current stream. Imports `planner` and
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -100,12 +99,42 @@ def kernel(source: str) -> Any:
     return cupy().RawKernel(source, KERNEL, options=OPTIONS)
 
 
-@dataclass
-class _Call:
-    """Parameters of a kernel, each with its number, in order."""
+# --- factors --------------------------------------------------------------------------------
 
-    parameters: list[str] = field(default_factory=list)
-    numbers: list[Any] = field(default_factory=list)
+
+class _Kernel:
+    """A kernel that copies elements, and the factors that these are multiplied by on the way.
+
+    Parameters
+    ----------
+    dims : sequence of Dim
+        What the kernel goes through as one index each; axes of length 1 are in none.
+    itemsize : int
+        Bytes of an element.
+    ends : (int, int)
+        Addresses of the first element on both sides.
+    by : Multiply or Product or None
+        The factors; None carries bits as they are.
+    other : int
+        Address of the other array of a `Product`.
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[Dim],
+        itemsize: int,
+        ends: tuple[int, int],
+        by: Multiply | Product | None,
+        other: int = 0,
+    ) -> None:
+        self.by, self.unit, self.functions, self.statements = by, _UNITS[itemsize], "", ""
+        #: Parameters of the kernel, each with its number, in order.
+        self.parameters, self.numbers = list[str](), list[Any]()
+        if by is not None:
+            self.unit = "double2" if itemsize == 16 else "float2"
+            self._multiplies(by, [axes for *_, axes in dims], other)
+        self.add(f"const {self.unit}*", "from", ends[0])
+        self.add(f"{self.unit}*", "to", ends[1])
 
     def add(self, kind: str, name: str, number: float) -> str:
         """Take up a parameter and return its name."""
@@ -125,58 +154,14 @@ class _Call:
         )
         return source, target
 
-    def launch(self, body: str, grid: tuple[int, ...], functions: str = "") -> None:
+    def launch(self, body: str, grid: tuple[int, ...]) -> None:
         """Compile the kernel where it is new, and put it into the current stream."""
-        parameters = ", ".join(self.parameters)
-        source = (
-            f'{COMMON}{functions}\nextern "C" __global__ void {KERNEL}({parameters}) {{{body}}}'
-        )
+        head = f'extern "C" __global__ void {KERNEL}({", ".join(self.parameters)})'
+        source = f"{COMMON}{self.functions}\n{head} {{{body}}}"
         kernel(source)(grid, (THREADS,), tuple(self.numbers))
 
-
-def _unravel(ndim: int) -> str:
-    """Statements that take the flat place `i` apart into `i0`, `i1`, ..."""
-    lines = ["    u64 rest = i;"]
-    for dim in reversed(range(1, ndim)):
-        lines.append(f"    const u64 quotient{dim} = rest / n{dim};")
-        lines.append(f"    const u64 i{dim} = rest - quotient{dim} * n{dim};")
-        lines.append(f"    rest = quotient{dim};")
-    return "\n".join([*lines, "    const u64 i0 = rest;"] if ndim else lines)
-
-
-# --- factors --------------------------------------------------------------------------------
-
-
-class _Factors:
-    """The source of the factors that elements are multiplied by on the way.
-
-    Parameters
-    ----------
-    by : Multiply or Product or None
-        The factors; None carries bits as they are.
-    itemsize : int
-        Bytes of an element.
-    call : _Call
-        Takes up their parameters.
-    groups : sequence of tuple of int
-        Axes that the kernel goes through as one index each; axes of length 1 are in none.
-    other : int
-        Address of the other array of a `Product`.
-    """
-
-    def __init__(
-        self,
-        by: Multiply | Product | None,
-        itemsize: int,
-        call: _Call,
-        groups: Sequence[tuple[int, ...]],
-        other: int = 0,
-    ) -> None:
-        self.unit, self.functions, self.statements = _UNITS[itemsize], "", ""
-        self.by, self._call = by, call
-        if by is None:
-            return
-        self.unit = "double2" if itemsize == 16 else "float2"
+    def _multiplies(self, by: Multiply | Product, groups: Sequence[Any], other: int) -> None:
+        """Make the source of the call."""
         if isinstance(by, Product):
             conjugate, factored, statements = False, True, self._product(by, other)
         else:
@@ -210,15 +195,15 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
                 behind = dims[dims.index(dim) + 1 :]
                 if behind:
                     size = math.prod(by.shape[d] for d in behind)
-                    index += f" / {self._call.add(kind, f'd{dim}_behind', size)}"
+                    index += f" / {self.add(kind, f'd{dim}_behind', size)}"
                 if dims[0] != dim:
-                    index += f" % {self._call.add(kind, f'd{dim}_length', by.shape[dim])}"
+                    index += f" % {self.add(kind, f'd{dim}_length', by.shape[dim])}"
             lines.append(f"    const u64 k{dim} = {index};\n")
         return "".join(lines)
 
     def _sum(self, name: str, terms: tuple[Term, ...], shape: tuple[int, ...]) -> str:
         """Expression of a sum of terms."""
-        parts, add = [], self._call.add
+        parts, add = [], self.add
         for t, term in enumerate(terms):
             start = add("u64", f"{name}_{t}_start", term.start)
             stride = add("u64", f"{name}_{t}_stride", term.stride)
@@ -231,18 +216,18 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
 
     def _factors(self, by: Multiply) -> str:
         """Statements that make `w` of a scale, twiddles and chirps."""
-        lines = [f"    w.x = {self._call.add('double', 'scale', by.scale)}; w.y = 0;"]
+        lines = [f"    w.x = {self.add('double', 'scale', by.scale)}; w.y = 0;"]
         for f, twiddle in enumerate(by.twiddles):
-            modulus = self._call.add("u64", f"t{f}_modulus", twiddle.modulus)
-            sign = self._call.add("double", f"t{f}_sign", twiddle.sign)
+            modulus = self.add("u64", f"t{f}_modulus", twiddle.modulus)
+            sign = self.add("double", f"t{f}_sign", twiddle.sign)
             left, right = (
                 self._sum(f"t{f}_{name}", getattr(twiddle, name), by.shape)
                 for name in ("left", "right")
             )
             lines.append(f"    w = times(w, turn(({left}) * ({right}), {modulus}, {sign}));")
         for f, chirp in enumerate(by.chirps):
-            length = self._call.add("u64", f"c{f}_length", chirp.length)
-            sign = self._call.add("double", f"c{f}_sign", chirp.sign)
+            length = self.add("u64", f"c{f}_length", chirp.length)
+            sign = self.add("double", f"c{f}_sign", chirp.sign)
             lines.append(f"    {{ const u64 n = {self._sum(f'c{f}', chirp.place, by.shape)};")
             lines.append(f"      const u64 m = 2 * {length};")
             end = f"n < {length}"
@@ -255,10 +240,10 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
 
     def _product(self, by: Product, other: int) -> str:
         """Statements that read `w` from another array."""
-        name, place = self._call.add(f"const {self.unit}*", "other", other), "0"
+        name, place = self.add(f"const {self.unit}*", "other", other), "0"
         for dim, n in enumerate(by.other):
             if n != 1:
-                place = f"({place}) * {self._call.add('u64', f'o{dim}', n)} + (k{dim})"
+                place = f"({place}) * {self.add('u64', f'o{dim}', n)} + (k{dim})"
         return f"    {{ const {self.unit} o = {name}[{place}]; w.x = o.x; w.y = o.y; }}"
 
     def weight(self, name: str) -> str:
@@ -275,6 +260,16 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
     def value(self, weight: str) -> str:
         """Element `u` as it is stored, given its factor."""
         return "value[u]" if self.by is None else f"weighted(value[u], {weight})"
+
+
+def _unravel(ndim: int) -> str:
+    """Statements that take the flat place `i` apart into `i0`, `i1`, ..."""
+    lines = ["    u64 rest = i;"]
+    for dim in reversed(range(1, ndim)):
+        lines.append(f"    const u64 quotient{dim} = rest / n{dim};")
+        lines.append(f"    const u64 i{dim} = rest - quotient{dim} * n{dim};")
+        lines.append(f"    rest = quotient{dim};")
+    return "\n".join([*lines, "    const u64 i0 = rest;"] if ndim else lines)
 
 
 # --- copies ---------------------------------------------------------------------------------
@@ -332,23 +327,21 @@ def copy(
     passing : str
         Sides that the cache does not keep, of "s" and "t".
     by, other
-        What elements are multiplied by on the way; see `_Factors`.
+        What elements are multiplied by on the way; see `_Kernel`.
     """
-    call, count = _Call(), math.prod(n for n, *_ in dims)
-    factors = _Factors(by, itemsize, call, [axes for *_, axes in dims], other)
-    call.add(f"const {factors.unit}*", "from", source)
-    call.add(f"{factors.unit}*", "to", target)
+    call = _Kernel(dims, itemsize, (source, target), by, other)
+    count = math.prod(n for n, *_ in dims)
     call.add("u64", "count", count)
     from_, to = call.dims(dims)
     load = f"__ldcs(from + {from_})" if "s" in passing else f"from[{from_}]"
-    value = factors.value("by[u]")
+    value = call.value("by[u]")
     store = f"__stcs(to + place[u], {value})" if "t" in passing else f"to[place[u]] = {value}"
     call.launch(
         f"""
 const u64 step = (u64)gridDim.x * blockDim.x;
 for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
      first += {AT_A_TIME} * step) {{
-    {factors.unit} value[{AT_A_TIME}];{f" Weight by[{AT_A_TIME}];" if by else ""}
+    {call.unit} value[{AT_A_TIME}];{f" Weight by[{AT_A_TIME}];" if by else ""}
     long long place[{AT_A_TIME}];
     #pragma unroll
     for (int u = 0; u < {AT_A_TIME}; u++) {{
@@ -357,7 +350,7 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
 {_unravel(len(dims))}
             value[u] = {load};
             place[u] = {to};
-            {factors.weight("by[u]")}
+            {call.weight("by[u]")}
         }}
     }}
     #pragma unroll
@@ -366,7 +359,6 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
 }}
 """,
         (max(1, min(blocks, -(-count // (AT_A_TIME * THREADS)))),),
-        factors.functions,
     )
 
 
@@ -382,12 +374,9 @@ def _turn(
 
     Block x of the grid runs over tiles, block y over the other dimensions.
     """
-    call, lines = _Call(), THREADS // TILE
     others = [dim for dim in dims if dim is not row and dim is not column]
-    groups = [axes for *_, axes in (*others, row, column)]
-    factors, (n, m), batch = _Factors(by, itemsize, call, groups), (row[0], column[0]), len(others)
-    call.add(f"const {factors.unit}*", "from", ends[0])
-    call.add(f"{factors.unit}*", "to", ends[1])
+    call = _Kernel((*others, row, column), itemsize, ends, by)
+    n, m, batch, lines = row[0], column[0], len(others), THREADS // TILE
     call.add("u64", "n", n)
     call.add("u64", "m", m)
     call.add("long long", "source_row", row[1])
@@ -396,18 +385,18 @@ def _turn(
     tiles, count = -(-n // TILE) * -(-m // TILE), math.prod(dim[0] for dim in others)
     call.launch(
         f"""
-__shared__ {factors.unit} tile[{TILE}][{TILE} + 1];
+__shared__ {call.unit} tile[{TILE}][{TILE} + 1];
 const u64 across = (m + {TILE - 1}) / {TILE}, tiles = across * ((n + {TILE - 1}) / {TILE});
 const u64 others = {" * ".join(f"n{d}" for d in range(batch)) or "1"};
 const u32 lane = threadIdx.x % {TILE}, line = threadIdx.x / {TILE};
 for (u64 i = blockIdx.y; i < others; i += gridDim.y) {{
 {_unravel(batch)}
-    const {factors.unit}* s = from + ({from_});
-    {factors.unit}* t = to + ({to});
+    const {call.unit}* s = from + ({from_});
+    {call.unit}* t = to + ({to});
     for (u64 at = blockIdx.x; at < tiles; at += gridDim.x) {{
         const u64 row = at / across * {TILE}, column = at % across * {TILE};
         const u64 i{batch + 1} = column + lane;
-        {factors.unit} value[{AT_A_TIME}];
+        {call.unit} value[{AT_A_TIME}];
         #pragma unroll
         for (int u = 0; u < {AT_A_TIME}; u++) {{
             const u64 r = row + line + u * {lines};
@@ -419,8 +408,8 @@ for (u64 i = blockIdx.y; i < others; i += gridDim.y) {{
             const u64 i{batch} = row + line + u * {lines};
             if (i{batch} < n && i{batch + 1} < m) {{
                 {"Weight by;" if by else ""}
-                {factors.weight("by")}
-                tile[line + u * {lines}][lane] = {factors.value("by")};
+                {call.weight("by")}
+                tile[line + u * {lines}][lane] = {call.value("by")};
             }}
         }}
         __syncthreads();
@@ -433,7 +422,6 @@ for (u64 i = blockIdx.y; i < others; i += gridDim.y) {{
 }}
 """,
         (min(tiles, GRID), max(1, min(count, GRID // min(tiles, GRID)))),
-        factors.functions,
     )
 
 

@@ -498,22 +498,25 @@ class Ring:
         while self._ahead:
             self._forget(self._ahead.popleft())
 
-    def store(self, target: Array, copy: Callable[[Array, Part], Mark]) -> "list[Future[None]]":
-        """Bring a view from the GPU; its values are there when all futures are done.
+    def store(
+        self,
+        targets: Iterable[Array],
+        copy: Callable[[int, Array, Part], object],
+        mark: Callable[[], Mark],
+    ) -> "Iterator[Future[None]]":
+        """Bring views from the GPU part by part; yield a future that tells when each is there.
 
-        ``copy(values, part)`` lets the GPU write contiguous pinned values, which are that part of
-        the view, and returns a mark that tells when that is done.
+        `copy` and `mark` are as those of `load`, but the GPU writes the pinned values.
         """
-        found = []
-        for part in slabs(target, self.nbytes):
-            values, buffer = target[part], self._out[0]
-            self._out.rotate(-1)
-            self._go_ahead()
-            buffer.free()
-            mark = copy(buffer.holding(values), part)
-            buffer.scattered = self._waiters.submit(self._scatter, mark, values, buffer)
-            found.append(buffer.scattered)
-        return found
+        for number, target in enumerate(targets):
+            for part in slabs(target, self.nbytes):
+                values, buffer = target[part], self._out[0]
+                self._out.rotate(-1)
+                self._go_ahead()
+                buffer.free()
+                copy(number, buffer.holding(values), part)
+                buffer.scattered = self._waiters.submit(self._scatter, mark(), values, buffer)
+                yield buffer.scattered
 
     def _scatter(self, mark: Mark, values: Array, buffer: _Buffer) -> None:
         mark.synchronize()

@@ -15,9 +15,13 @@ from devices.kernel_text import kernels_of, needs_compiler
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import cuda, cupy_gpu, dispatch, kernels
+from dask_bigfft.gpu.cupy_gpu import MAX_PITCH_NBYTES, View, copies
 from dask_bigfft.gpu.operations import DeviceArray
+from dask_bigfft.kernels.composite import Stacked
 
 pytestmark = needs_compiler
+
+HOST, DEVICE = 1, 2
 
 
 class Everything(contextlib.AbstractContextManager):
@@ -54,6 +58,24 @@ def copy_3d(address, stream):
     width, height, depth = words[16:19]
     for plane in range(depth):
         copy_2d(target + plane * tp * ty, tp, source + plane * sp * sy, sp, width, height, 0, 0)
+
+
+def driver(status_of=lambda number: 0):
+    """The driver's copy, done at once as its structure says; some calls may be refused."""
+    seen = []
+
+    def copy(address, stream):
+        seen.append(address)
+        if status := status_of(len(seen)):
+            return status
+        words = [int(w) for w in (ctypes.c_uint64 * 16).from_address(address)]
+        kinds = {HOST: 1, DEVICE: 2}
+        assert {words[2], words[9]} == {HOST, DEVICE}
+        source, target = words[2 + kinds[words[2]]], words[9 + kinds[words[9]]]
+        copy_2d(target, words[13], source, words[6], words[14], words[15], 0, 0)
+        return 0
+
+    return copy
 
 
 class Plans:
@@ -116,7 +138,7 @@ def gpu(monkeypatch, folder, request):
     monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
     monkeypatch.setattr(kernels, "kernel", kernels_of(folder))
     monkeypatch.setattr(cupy_gpu, "FFTPlans", Plans)
-    monkeypatch.setattr(cupy_gpu, "_driver", lambda: None)
+    monkeypatch.setattr(cupy_gpu, "_driver", driver)
     monkeypatch.setattr(cupy_gpu, "BUFFER_NBYTES", 1 << 16)
     with dask.config.set({"bigfft.memory.pin-arrays": False}):
         found = cupy_gpu.CupyGPU(0)
@@ -126,22 +148,70 @@ def gpu(monkeypatch, folder, request):
     cuda.cupy.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "cut", [np.s_[:], np.s_[:, 3:9], np.s_[7:9, 2:8, 256:512], np.s_[:, 1:2, 3:4]]
-)
-def test_views_travel_there_and_back(gpu, cut):
-    x = np.random.default_rng(0).standard_normal((16, 12, 700))
-    gpu.reserve(1 << 21)
-    out, array = np.zeros_like(x), DeviceArray(0, x[cut].shape, "<f8")
+def copied(gpu, *copies):
+    """Do copies one after the other."""
     stream, end = gpu.stream("h2d"), gpu.event("end")
-    gpu.ahead(stream, view := x[cut])
-    gpu.h2d(stream, view, array)
-    gpu.d2h(stream, array, out[cut])
+    for source, target in copies:
+        if isinstance(source, DeviceArray):
+            gpu.d2h(stream, source, target)
+        else:
+            gpu.ahead(stream, source)
+            gpu.h2d(stream, source, target)
     gpu.record(end, stream)
     gpu.synchronize(end)
-    assert np.array_equal(out[cut], x[cut])
-    assert out.sum() == pytest.approx(x[cut].sum())
+
+
+def part_of(rng, shape):
+    """A larger array of random values, and where it has one of some shape."""
+    whole = [n + rng.integers(3) for n in shape]
+    lows = [rng.integers(n - m + 1) for n, m in zip(whole, shape, strict=True)]
+    part = tuple(slice(low, low + m) for low, m in zip(lows, shape, strict=True))
+    return rng.integers(1, 1 << 20, whole), part
+
+
+def test_views_travel_between_parts_of_larger_arrays(gpu):
+    gpu.reserve(1 << 21)
+    rng, shapes = np.random.default_rng(0), [(16, 12, 600), (2, 4, 300, 3), (3, 0)]
+    shapes += [tuple(rng.choice((1, 2, 3, 5), rng.integers(1, 6))) for _ in range(20)]
+    for shape in shapes:
+        dtype = rng.choice(("f4", "c8", "c16"))
+        (x, from_), (there, place), (out, to) = (part_of(rng, shape) for _ in range(3))
+        x, there, out = (values.astype(dtype) for values in (x, there, out))
+        expected, larger = (there.copy(), out.copy()), DeviceArray(0, there.shape, there.dtype.str)
+        offset = there[place].ctypes.data - there.ctypes.data if there[place].size else 0
+        seen = DeviceArray(offset, there[place].shape, there.dtype.str, there.strides)
+        copied(gpu, (there, larger), (x[from_], seen), (seen, out[to]), (larger, there))
+        for values, part, got in zip(expected, (place, to), (there, out), strict=True):
+            values[part] = x[from_]
+            assert np.array_equal(got, values)
     assert bool(gpu.staged) is not gpu.pinned
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+@pytest.mark.parametrize("cut", [np.s_[3:19, 3:40], np.s_[1:15, :], np.s_[0:20, 7:8]])
+def test_shards_of_one_form_travel_there_and_back(gpu, monkeypatch, cut, status):
+    """By the driver in one call, and by others where it refuses one of them."""
+    engine = "engine" if gpu.pinned else "ring"
+    monkeypatch.setattr(cupy_gpu, "_driver", lambda: driver(lambda n: status * (n == 2)))
+    monkeypatch.setattr(cupy_gpu, "route", lambda form, *_: (engine, copies(form)))
+    gpu.reserve(1 << 21)
+    x = np.random.default_rng(1).standard_normal((5, 4, 64))
+    out = np.zeros_like(x)
+    whole = tuple(slice(*c.indices(n)[:2]) for c, n in zip(cut, (20, 64), strict=True))
+    array = DeviceArray(0, tuple(c.stop - c.start for c in whole), "<f8")
+    there, back = (Stacked(0, 4).composite(block).shards(whole) for block in (x, out))
+    copied(gpu, *((shards, array) for shards in there), *((array, shards) for shards in back))
+    expected = np.zeros((20, 64))
+    expected[cut] = x.reshape(20, 64)[cut]
+    assert np.array_equal(out.reshape(20, 64), expected)
+
+
+def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
+    strides, row = (MAX_PITCH_NBYTES + 1, 8), (16, 1)
+    found = copies(View((3, 2), strides, 8, (16, 8)))
+    assert [(copy.host, copy.width, copy.height) for copy in found] == [
+        (i * strides[0], *row) for i in range(3)
+    ]
 
 
 @pytest.mark.parametrize("name", ["fftn", "rfft2", "irfftn"])

@@ -32,8 +32,15 @@ def events():
     remove_sink(listening)
 
 
-def fill_of(x, job):
-    return lambda: np.array(x, job.source).reshape(job.round.source.shape(job.block))
+def source_of(x, job, **keywords):
+    return Source(
+        lambda: np.array(x, job.source).reshape(job.round.source.shape(job.block)), **keywords
+    )
+
+
+def check(engine, x, name="fft2", **keywords):
+    """A transform by an engine is SciPy's."""
+    assert distance(run(engine, x, name, **keywords), scipys(x, name, **keywords)) < 1e-14
 
 
 def refusing(operation, *which):
@@ -43,8 +50,7 @@ def refusing(operation, *which):
     def refuses(name, nbytes):
         if name == operation:
             asked.append(nbytes)
-            return not which or len(asked) in which
-        return False
+        return name == operation and len(asked) in which
 
     device = SimulatedGPU(NBYTES, refuses=refuses)
     device.asked = asked
@@ -56,10 +62,7 @@ def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
     device = SimulatedGPU(NBYTES, libraries=libraries, table=table)
     engine = Engine(device, NBYTES, SMALL)
     for shape, name in (((32, 128), "fft2"), ((128, 60), "fft2"), ((4096,), "fft")):
-        x = values(*shape)
-        job, _ = job_of(x, name)
-        got = engine.run(job, Source(fill_of(x, job))).reshape(shape)
-        assert distance(got, scipys(x, name)) < 1e-15
+        check(engine, values(*shape), name)
         assert libraries < device.peak <= NBYTES
     assert bool(device.dropped) == (table > 0)  # the plans of other rounds make room
 
@@ -77,27 +80,11 @@ def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
 @pytest.mark.parametrize("operation", ["reserve", "plan"])
 def test_memory_refused_once_is_asked_for_again(operation, events):
     device = refusing(operation, 1)
-    x = values(32, 128)
-    job, _ = job_of(x, "fft2")
-    got = Engine(device, NBYTES, SMALL).run(job, Source(fill_of(x, job)))
-    assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
+    check(Engine(device, NBYTES, SMALL), values(32, 128))
     assert device.dropped == 1  # first of all, what was kept for later
     assert len([name for name, _ in events if name == "fallback"]) == 1
     if operation == "reserve":
         assert device.asked[0] == device.asked[1]
-
-
-def test_memory_refused_twice_halves_the_piece():
-    device = refusing("reserve", 1, 2, 3)
-    x = values(32, 128)
-    job, _ = job_of(x, "fft2")
-    got = Engine(device, NBYTES, SMALL).run(job, Source(fill_of(x, job)))
-    assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
-    first, second, third, fourth = device.asked
-    assert first == second
-    assert third <= NBYTES // 2
-    assert fourth <= NBYTES // 4
-    assert device.peak == fourth
 
 
 class Failing(SimulatedGPU):
@@ -116,14 +103,13 @@ class Failing(SimulatedGPU):
 def test_a_block_overwritten_when_it_failed_is_gathered_again():
     x = values(32, 128)
     job, _ = job_of(x, "ifft2")
-    filled = []
+    filled, once = [], source_of(x, job).gather
 
     def fill():
-        filled.append(fill_of(x, job)())
+        filled.append(once())
         return filled[-1]
 
-    device = Failing(NBYTES)
-    got = Engine(device, NBYTES, SMALL).run(job, Source(fill))
+    got = Engine(Failing(NBYTES), NBYTES, SMALL).run(job, Source(fill))
     assert len(filled) == 2
     assert distance(filled[0].reshape(x.shape), x) > 1e-3  # it was overwritten
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
@@ -133,13 +119,12 @@ def test_a_block_overwritten_when_it_failed_is_gathered_again():
 def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
     device, x = Failing(NBYTES, seed), values(32, 128)
     device.error = DeviceError
-    engine, (job, _) = Engine(device, NBYTES, SMALL), job_of(x, "ifft2")
+    engine = Engine(device, NBYTES, SMALL)
     with pytest.raises(DeviceError, match="not be loaded"):
-        engine.run(job, Source(fill_of(x, job)))
+        run(engine, x, "ifft2")
     assert not any(stream.waiting for stream in device._streams)
     assert engine._users == 0
-    got = engine.run(job, Source(fill_of(x, job)))
-    assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
+    check(engine, x, "ifft2")
     device.left = 3
     tiles, _ = engine.tiles(job_of(x, "ifft", axis=1)[0])
     with pytest.raises(DeviceError, match="not be loaded"):
@@ -152,7 +137,7 @@ def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():
     x = values(32, 128)
     job, _ = job_of(x, "ifft2")
     with pytest.raises(DeviceError, match="gathered again"):
-        Engine(Failing(NBYTES), NBYTES, SMALL).run(job, Source(fill_of(x, job), again=False))
+        Engine(Failing(NBYTES), NBYTES, SMALL).run(job, source_of(x, job, again=False))
 
 
 def test_plans_given_back_while_a_block_was_gathered_are_made_again():
@@ -166,7 +151,7 @@ def test_plans_given_back_while_a_block_was_gathered_are_made_again():
     def gather():
         engine.recover()
         made.clear()
-        return fill_of(x, job)()
+        return source_of(x, job).gather()
 
     got = engine.run(job, Source(gather))
     assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
@@ -180,39 +165,33 @@ def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     engine = Engine(device, NBYTES, SMALL)
     lengths = (96, 100, 108, 120, 125, 128)
     for n in lengths + lengths:  # each is back when others have taken its place
-        x = values(n, 8)
-        assert distance(run(engine, x, "fft", axis=0), scipys(x, "fft", axis=0)) < 1e-14
+        check(engine, values(n, 8), "fft", axis=0)
         kept.append(device.planned)
     assert max(kept) <= 3
     assert kept[-1] > 0
     assert device.dropped >= 2
     monkeypatch.setattr("dask_bigfft.gpu.engine.MAX_FFTS", 1)
-    x = values(12, 10, 9, 8)  # whose pieces alone take more
-    assert distance(run(engine, x, "fftn"), scipys(x, "fftn")) < 1e-14
+    check(engine, values(12, 10, 9, 8), "fftn")  # whose pieces alone take more
     assert device.planned > 1
 
 
 def test_closing_gives_everything_back():
     device = SimulatedGPU(NBYTES)
     engine = Engine(device, NBYTES, SMALL)
-    x = values(32, 128)
-    job, _ = job_of(x, "fft2")
-    engine.run(job, Source(fill_of(x, job)))
+    check(engine, values(32, 128))
     assert device.memory().free < device.total
     engine.close()
     engine.close()
     assert (device.memory().free, device.closed) == (device.total, 1)
     with pytest.raises(DeviceError, match="closed"):
-        engine.run(job, Source(fill_of(x, job)))
+        check(engine, values(32, 128))
 
 
 def test_a_smaller_limit_for_one_task_holds():
-    device = SimulatedGPU(NBYTES)
-    engine = Engine(device, NBYTES, SMALL)
-    x = values(64, 64)
-    job, _ = job_of(x, "fft2")
-    engine.run(job, Source(fill_of(x, job)))
-    engine.run(job, Source(fill_of(x, job)), nbytes=NBYTES // 4)
+    device, x = SimulatedGPU(NBYTES), values(64, 64)
+    engine, (job, _) = Engine(device, NBYTES, SMALL), job_of(x, "fft2")
+    for nbytes in (None, NBYTES // 4):
+        engine.run(job, source_of(x, job), nbytes=nbytes)
     assert device.total - device.memory().free <= NBYTES // 4
 
 
@@ -232,7 +211,7 @@ def test_many_threads_share_devices(devices):
             with lock:
                 held[0] += 1
                 most[0] = max(most[0], held[0])
-            got = engine.run(job, Source(fill_of(x, job))).reshape(x.shape)
+            got = run(engine, x, "fftn")
             with lock:
                 held[0] -= 1
         if distance(got, scipys(x, "fftn")) > 1e-14:
@@ -271,22 +250,6 @@ def test_all_that_wait_are_served_in_the_order_in_which_they_came():
     assert order == list(range(6))
 
 
-def test_a_few_tasks_have_leases_of_one_device():
-    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
-    both = threading.Barrier(ADMITTED, timeout=10)
-
-    def hold():
-        with leases.lease(900):
-            both.wait()
-
-    threads = [threading.Thread(target=hold) for _ in range(ADMITTED)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert not both.broken
-
-
 def test_leases_that_cannot_be_given_are_refused():
     leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     with pytest.raises(DeviceMemoryError, match="1001 bytes"), leases.lease(1001):
@@ -312,16 +275,13 @@ class Interrupted(SimulatedGPU):
 
 
 def test_ctrl_c_leaves_nothing_that_goes_on_writing_and_gives_memory_back():
-    device = Interrupted(NBYTES)
+    device, x = Interrupted(NBYTES), values(16, 64)
     engine = Engine(device, NBYTES, SMALL)
-    x = values(16, 64)
-    job, shape = job_of(x, "fft2")
     with pytest.raises(KeyboardInterrupt):
-        engine.run(job, Source(fill_of(x, job)))
+        run(engine, x, "fft2")
     assert not any(stream.waiting for stream in device._streams)
     assert device.memory().free == NBYTES
-    again = engine.run(job, Source(fill_of(x, job))).reshape(shape)
-    assert distance(again, scipys(x, "fft2")) < 1e-14
+    check(engine, x)
     engine.close()
     assert device.memory().free == NBYTES
 
@@ -335,7 +295,7 @@ def test_plans_made_while_a_block_was_gathered_stay_within_the_budget():
     def gather():
         for n in (40, 48):
             engine.tiles(job_of(values(n, 16), "fft", axis=0)[0])
-        return fill_of(x, job)()
+        return source_of(x, job).gather()
 
     got = engine.run(job, Source(gather)).reshape(shape)
     assert distance(got, scipys(x, "fft2")) < 1e-15
@@ -347,7 +307,7 @@ def test_a_part_of_a_block_stays_within_its_tasks_share():
     device = SimulatedGPU(1 << 20, table=500)
     engine, x = Engine(device, NBYTES, SMALL), values(32, 128)
     job, _ = job_of(x, "ifft", axis=1)
-    engine.run(job, Source(fill_of(x, job)))
+    engine.run(job, source_of(x, job))
     assert device.total - device.memory().free > NBYTES // 2
     out = np.empty_like(x)
     tiles, _ = engine.tiles(job, engine.within(NBYTES // 2))

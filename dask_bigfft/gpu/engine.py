@@ -308,8 +308,9 @@ def filter_of(job: Job) -> Array:
     return found
 
 
-#: Times that a block is tried: as planned, with all caches given back, and with smaller tiles.
-ATTEMPTS = 6
+#: How often the limit of the tiles is halved in each attempt at a block. After the first all caches
+#: are given back.
+HALVINGS = (0, 0, 1, 2, 3, 4)
 
 #: Part of a device's free memory that is used where no limit is given.
 MEMORY_SHARE = 0.8
@@ -411,22 +412,23 @@ class Engine:
         job, found = last, dict(filters or {})
         if job.convolves:
             found = {job.round.steps[0].axis: self._spectrum(job, nbytes)}
-        for attempt in range(ATTEMPTS):
+        for attempt, halvings in enumerate(HALVINGS):
+            within = replace(limits, nbytes=limits.nbytes >> halvings)
             try:
-                return self._attempt(job, source, found, limits)
+                tiles, arrays = self._placed(job, within, source)
+                self._submit(BlockRun(tiles, arrays, found), within.nbytes, source.let_go)
+                return source.done(arrays[-1], tiles.shape(len(arrays) - 2))
             except DeviceMemoryError as error:
                 if source.lost:
                     raise DeviceError(
                         "a device ran out of memory while it overwrote a block that cannot be "
                         "gathered again: compute the transform again"
                     ) from error
-                if attempt == ATTEMPTS - 1:
+                if attempt == len(HALVINGS) - 1:
                     raise
-                emit("fallback", nbytes=limits.nbytes)
+                emit("fallback", nbytes=within.nbytes)
             if attempt == 0:
                 self.recover()
-            else:
-                limits = replace(limits, nbytes=limits.nbytes // 2)
         raise AssertionError("the last attempt returns or raises")
 
     def _spectrum(self, job: Job, nbytes: int | None) -> Array:
@@ -442,14 +444,6 @@ class Engine:
                 source = Source(lambda: filter_of(job))
                 self._spectra[key] = found = self.run(filter_job(job), source, nbytes=nbytes)
         return found
-
-    def _attempt(
-        self, job: Job, source: Source, filters: Mapping[int, Array], limits: TileLimits
-    ) -> Array:
-        """One try: gather without the lock, submit with it, wait without it."""
-        tiles, arrays = self._placed(job, limits, source)
-        self._submit(BlockRun(tiles, arrays, filters), limits.nbytes, source.let_go)
-        return source.done(arrays[-1], tiles.shape(len(arrays) - 2))
 
     def run_part(
         self,

@@ -135,6 +135,9 @@ class Device(Protocol):
 
 # --- tiles -----------------------------------------------------------------------------------
 
+#: A block in host memory.
+HostBlock = Array | Composite
+
 #: A copy to the device, and where it goes; None: zeros are put there before what follows.
 Copied = tuple[Array | Shards | None, DeviceArray]
 
@@ -164,9 +167,7 @@ class Tile:
         The block before and after.
     """
 
-    def __init__(
-        self, work: TileWork, source: Array | Composite, target: Array | Composite
-    ) -> None:
+    def __init__(self, work: TileWork, source: HostBlock, target: HostBlock) -> None:
         self.work, self._target, self.announced = work, target, False
         #: Copies to the device, and computations that come before those of `work`.
         self.comes: list[Copied] = []
@@ -194,7 +195,7 @@ class Tile:
 
 
 def _copies(
-    block: Array | Composite, view: HostView, moves: Iterable[Move]
+    block: HostBlock, view: HostView, moves: Iterable[Move]
 ) -> Iterator[tuple[DeviceArray, Sequence[Array | Shards]]]:
     """Parts of a tile on the device, each with the views of host memory that make it up."""
     for move in moves:
@@ -224,34 +225,35 @@ def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Stri
         used += view.size
 
 
+@dataclass(eq=False)
 class BlockRun:
     """A block that is taken through a round, now or soon.
 
     Parameters
     ----------
-    tiles : BlockTiles
+    block : BlockTiles
         What to do.
     arrays : sequence of ndarray
         The block (which may be a composite) before the first pass, and after each; where a pass
         writes what it read, the same array twice. They have to stay until all is done.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
-    works : sequence of TileWork, optional
+    part : sequence of TileWork, optional
         The tiles of a block that is done in part, in one pass; by default all.
     """
 
-    def __init__(
-        self,
-        tiles: BlockTiles,
-        arrays: Sequence[Array | Composite],
-        filters: Mapping[int, Array],
-        works: Sequence[TileWork] | None = None,
-    ) -> None:
-        self.plan, self.ffts, self.arrays, self.filters = tiles.plan, tiles.ffts, arrays, filters
+    block: BlockTiles
+    arrays: Sequence[HostBlock]
+    filters: Mapping[int, Array]
+    part: Sequence[TileWork] | None = None
+
+    def __post_init__(self) -> None:
+        self.plan, self.ffts = self.block.plan, self.block.ffts
         #: Bytes that come to the device, and that go.
-        self.nbytes = sum(a.nbytes for a in arrays[:-1]), sum(a.nbytes for a in arrays[1:])
+        sizes, works = [array.nbytes for array in self.arrays], self.part
+        self.nbytes = sum(sizes[:-1]), sum(sizes[1:])
         if works is None:
-            self.works = list(map(tiles.works, range(len(tiles.plan.passes))))
+            self.works = list(map(self.block.works, range(len(self.plan.passes))))
         else:
             self.works = [iter(works)]
             self.nbytes = sum(w.source.nbytes for w in works), sum(w.result.nbytes for w in works)

@@ -154,44 +154,32 @@ def tiles(call: Call) -> Iterator[Tile]:
         yield row * n * inner, ((n, inner, count), (height, n * inner, inner), (inner, 1, 1))
 
 
-def fft_calls(
-    kind: str,
-    source: Ints,
-    target: Ints,
-    dims: Ints,
-    double: bool,
-    tiled: bool = False,
-) -> tuple[Call, ...]:
+def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
     """Return the calls that transform a dense array, in order.
 
     The first reads the source and writes the target, those that follow work in the target.
 
     Parameters
     ----------
-    kind : {"c2c", "r2c", "c2r"}
-        The transform; the real ones have a single dimension.
-    source, target : tuple of int
-        Shapes before and after.
-    dims : tuple of int
-        The dimensions, rising.
-    double : bool
-        Whether in double precision.
+    op : FFT
+        The transform.
     tiled : bool
         Whether columns of large arrays are done in tiles.
 
     Examples
     --------
     >>> [(call.batch.n, call.batch.count, call.times) for call in
-    ...  fft_calls("c2c", (4, 8, 16), (4, 8, 16), (1, 2), True)]
+    ...  fft_calls(FFT("c2c", (4, 8, 16), (4, 8, 16), (1, 2), -1, "<c16"))]
     [((8, 16), 4, 1)]
     >>> [(call.batch.n, call.batch.source.stride, call.batch.count, call.times) for call in
-    ...  fft_calls("c2c", (4, 8, 16), (4, 8, 16), (1,), True)]
+    ...  fft_calls(FFT("c2c", (4, 8, 16), (4, 8, 16), (1,), -1, "<c16"))]
     [((8,), 16, 16, 4)]
     """
+    source, dims = op.source, op.dims
     if math.prod(source) == 0:
         return ()
-    if kind != "c2c":
-        return (_along(kind, source, target, dims * 2, double),)
+    if op.kind != "c2c":
+        return (_along(op, dims[0], dims[0]),)
     found: list[Call] = []
     last = len(dims)
     while last > 0:
@@ -201,16 +189,16 @@ def fft_calls(
             if behind > 1 and math.prod(source[: dims[first - 1]]) > 1:
                 break  # one plan takes neighbours with nothing before them, or nothing behind
             first -= 1
-        columns = _tiled(source, dims[first], double) if tiled and last - first == 1 else None
-        ends = dims[first], dims[last - 1]
-        found.append(columns or _bounded(_along("c2c", source, source, ends, double)))
+        columns = _tiled(op, dims[first]) if tiled and last - first == 1 else None
+        found.append(columns or _bounded(_along(op, dims[first], dims[last - 1])))
         last = first
     return tuple(found)
 
 
-def _tiled(shape: Ints, dim: int, double: bool) -> Call | None:
+def _tiled(op: FFT, dim: int) -> Call | None:
     """c2c along one dimension in tiles of columns; None where that is not worth it."""
-    n, itemsize = shape[dim], 16 if double else 8
+    shape, itemsize = op.source, np.dtype(op.dtype).itemsize
+    n = shape[dim]
     rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
     room = TILE_NBYTES // (n * itemsize)  # columns
     whole = math.prod(shape) * itemsize < TILED_NBYTES
@@ -225,7 +213,7 @@ def _tiled(shape: Ints, dim: int, double: bool) -> Call | None:
         deep = -(-rows // -(-rows // deep))
         count, times = deep * inner, -(-rows // deep)
     side = Side((n,), count, 1)
-    batch = Batch("c2c", (n,), side, side, count, double)
+    batch = Batch("c2c", (n,), side, side, count, itemsize == 16)
     return Call(batch, times, columns=(rows, n, inner))
 
 
@@ -247,12 +235,12 @@ def _bounded(call: Call) -> Call:
     )
 
 
-def _along(kind: str, source: Ints, target: Ints, ends: Ints, double: bool) -> Call:
+def _along(op: FFT, first: int, last: int) -> Call:
     """Any kind along the dimensions between two, which are several only at an end of the array."""
-    first, last = ends
-    before, after = source[first : last + 1], target[first : last + 1]
+    kind, double = op.kind, np.dtype(op.dtype).itemsize == 16
+    before, after = op.source[first : last + 1], op.target[first : last + 1]
     n, a, b = tuple(map(max, before, after)), math.prod(before), math.prod(after)
-    rows, inner = math.prod(source[:first]), math.prod(source[last + 1 :])
+    rows, inner = math.prod(op.source[:first]), math.prod(op.source[last + 1 :])
     if inner == 1:
         return Call(Batch(kind, n, Side(before, 1, a), Side(after, 1, b), rows, double))
     if kind != "c2c" and rows > 1 and n[0] * inner % 2:
@@ -339,7 +327,7 @@ class FFTPlans:
         be made again beside them, in memory that nobody has counted.
         """
         found = 0
-        for call in self._calls(op):
+        for call in fft_calls(op, self._tiled):
             if call.batch in self._plans:
                 self._plans.move_to_end(call.batch)
             else:
@@ -347,17 +335,13 @@ class FFTPlans:
             found = max(found, aligned(self._plans[call.batch].need) + _staging_nbytes(call))
         return found
 
-    def _calls(self, op: FFT) -> tuple[Call, ...]:
-        double = np.dtype(op.dtype).itemsize == 16
-        return fft_calls(op.kind, op.source, op.target, op.dims, double, self._tiled)
-
     def fft(self, op: FFT, source: int, target: int, work: int) -> None:
         """Transform in the current stream; all three are addresses.
 
         Tiles take hundreds of short calls. They are recorded the second time, and from then on
         put into the stream by one call: kernels are loaded by the first, which no recording may do.
         """
-        if all(call.columns is None for call in self._calls(op)):
+        if all(call.columns is None for call in fft_calls(op, self._tiled)):
             self._fft(op, source, target, work)
             return
         key, stream = (op, source, target, work), cupy().cuda.get_current_stream()
@@ -386,7 +370,7 @@ class FFTPlans:
         complex_ = np.dtype(op.dtype).itemsize
         real = complex_ // 2
         size_in, size_out = (real if op.kind == kind else complex_ for kind in ("r2c", "c2r"))
-        for call in self._calls(op):
+        for call in fft_calls(op, self._tiled):
             plan, ends = self._plan(call.batch, work), (source, target)
             beside = work + aligned(plan.need)
             if call.columns is not None:

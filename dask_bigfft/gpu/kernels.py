@@ -362,20 +362,14 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
     )
 
 
-def _turn(
-    dims: list[Dim],
-    row: Dim,
-    column: Dim,
-    itemsize: int,
-    ends: tuple[int, int],
-    by: Multiply | None,
-) -> None:
+def _turn(op: Strided, dims: list[Dim], column: Dim, ends: tuple[int, int]) -> None:
     """Copy elements by way of square tiles: columns are dense in the source, rows in the target.
 
     Block x of the grid runs over tiles, block y over the other dimensions.
     """
+    row, by = dims[-1], op.by
     others = [dim for dim in dims if dim is not row and dim is not column]
-    call = _Kernel((*others, row, column), itemsize, ends, by)
+    call = _Kernel((*others, row, column), np.dtype(op.dtype).itemsize, ends, by)
     n, m, batch, lines = row[0], column[0], len(others), THREADS // TILE
     call.add("u64", "n", n)
     call.add("u64", "m", m)
@@ -434,7 +428,7 @@ def strided(op: Strided, source: int, target: int) -> None:
     dims = merged(op.counts, op.source, op.target)
     column = next((dim for dim in dims[:-1] if dim[1] == 1), None)
     if column is not None and dims[-1][2] == 1:
-        _turn(dims, dims[-1], column, itemsize, ends, op.by)
+        _turn(op, dims, column, ends)
     else:
         copy(dims, itemsize, *ends, by=op.by)
 

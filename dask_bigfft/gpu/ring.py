@@ -337,6 +337,10 @@ class Copying:
 
 #: What tells that the GPU is done with a buffer, as an event of CuPy's: `done`, `synchronize()`.
 Mark = Any
+Marks = Callable[[], Mark]
+
+#: Copies pinned values, which are a part of the view of some number, between a buffer and the GPU.
+Copy = Callable[[int, Array, Part], object]
 
 
 @dataclass
@@ -432,13 +436,7 @@ class Ring:
             buffer.staged.append((number, staged, part))
             loading.parts.popleft()
 
-    def load(
-        self,
-        views: Iterable[Array],
-        copy: Callable[[int, Array, Part], object],
-        mark: Callable[[], Mark],
-        of: object = None,
-    ) -> None:
+    def load(self, views: Iterable[Array], copy: Copy, mark: Marks, of: object = None) -> None:
         """Take views to the GPU, several in one buffer where they are small.
 
         Where it is interrupted, or `copy` raises, the buffers are there again for what comes next.
@@ -498,12 +496,7 @@ class Ring:
         while self._ahead:
             self._forget(self._ahead.popleft())
 
-    def store(
-        self,
-        targets: Iterable[Array],
-        copy: Callable[[int, Array, Part], object],
-        mark: Callable[[], Mark],
-    ) -> "Iterator[Future[None]]":
+    def store(self, targets: Iterable[Array], copy: Copy, mark: Marks) -> "Iterator[Future[None]]":
         """Bring views from the GPU part by part; yield a future that tells when each is there.
 
         `copy` and `mark` are as those of `load`, but the GPU writes the pinned values.

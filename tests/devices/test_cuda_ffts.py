@@ -195,7 +195,7 @@ def test_the_work_area_of_large_batches_is_bounded(gpu, monkeypatch):
         ((1024,), (0,)),
         ((13, 96), (1,)),
     ):
-        calls = fft_calls("c2c", shape, shape, dims, True)
+        calls = fft_calls(FFT("c2c", shape, shape, dims, -1, "<c16"))
         for call in calls:
             assert call.batch.count == 1 or 16 * math.prod(call.batch.n) * call.batch.count <= 4096
         assert sum(call.times for call in calls) > 1 or shape == (1024,)
@@ -224,9 +224,9 @@ def test_columns_of_large_arrays_are_done_in_tiles(gpu, monkeypatch, shape, dims
     monkeypatch.setattr(ffts, "TILE_NBYTES", 256 * itemsize)
     monkeypatch.setattr(ffts, "TILED_NBYTES", 1024 * itemsize)
     monkeypatch.setattr(ffts, "TILE_ROW_NBYTES", 2 * itemsize)
-    assert all(call.columns is None for call in fft_calls("c2c", shape, shape, dims, double))
-    calls = fft_calls("c2c", shape, shape, dims, double, tiled=True)
-    found = [call for call in calls if call.columns is not None]
+    op = FFT("c2c", shape, shape, dims, -1, np.dtype(dtype).str)
+    assert all(call.columns is None for call in fft_calls(op))
+    found = [call for call in fft_calls(op, tiled=True) if call.columns is not None]
     assert len(found) == tiled
     for call in found:
         assert call.batch.n[0] * call.batch.count <= 256

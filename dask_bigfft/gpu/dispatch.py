@@ -35,7 +35,7 @@ from dask_bigfft.gpu.cupy_gpu import open_gpu
 from dask_bigfft.gpu.engine import Device, Engine, Source, converted
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.tile_work import Array, HostView, Job
-from dask_bigfft.kernels.composite import Composite, Stacked, Windowed
+from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import ADMITTED, admitted
 from dask_bigfft.planner.seconds import LEAST_NBYTES
@@ -244,10 +244,14 @@ def _opened() -> tuple[Device, ...]:
     return tuple(devices)
 
 
+def _open() -> tuple[Engine, ...]:
+    """Return the engines of the devices that are open."""
+    return () if _process.leases is None else _process.leases.engines
+
+
 def staged() -> int:
     """Return how often memory that is not pinned has gone to or from this process' devices."""
-    found = _process.leases
-    return 0 if found is None else sum(engine.device.staged for engine in found.engines)
+    return sum(engine.device.staged for engine in _open())
 
 
 def known_nbytes() -> int | None:
@@ -260,32 +264,20 @@ def in_use() -> int:
     return 0 if _process.leases is None else _process.leases.in_use
 
 
-@dataclass(frozen=True)
-class DeviceUse:
-    """How a device is used at one moment.
+def uses() -> tuple[dict[str, Any], ...]:
+    """Return how this process' devices are used now; opens none, and waits for none.
 
-    Parameters
-    ----------
-    name : str
-        Of the device.
-    memory, budget : int
-        Bytes of its memory that are reserved, and that may be.
-    busy_seconds : float
-        How long it has had work since it was opened.
+    Each has a ``name``, the bytes of its ``memory`` that are reserved and the ``budget`` of those
+    that may be, and ``busy_seconds``: how long it has had work since it was opened.
     """
-
-    name: str
-    memory: int
-    budget: int
-    busy_seconds: float
-
-
-def uses() -> tuple[DeviceUse, ...]:
-    """Return how this process' devices are used now; opens none, and waits for none."""
-    found = _process.leases
     return tuple(
-        DeviceUse(e.device.name, e.executor.arena_nbytes, e.limits.nbytes, e.busy_seconds)
-        for e in (() if found is None else found.engines)
+        {
+            "name": engine.device.name,
+            "memory": engine.executor.arena_nbytes,
+            "budget": engine.limits.nbytes,
+            "busy_seconds": engine.busy_seconds,
+        }
+        for engine in _open()
     )
 
 
@@ -494,6 +486,10 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         found.ready()
         return None
     turned, back = shards.around.turned(order), tuple(map(order.index, range(len(order))))
+    sizes, window = iter(shards.around.sizes), None
+    if shards.inner:
+        digits = (tuple(itertools.islice(sizes, count)) for count in shards.around.groups)
+        window = HostView(tuple(digits), shards.bounds)
     job = Job(
         _still(turned.sizes, back, blocks),
         (0,) * len(order),
@@ -503,18 +499,10 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         shards=turned.count,
         mirrored=bool(turned.image),
         settings=place.settings,
-        window=_window(shards) if shards.inner else None,
+        window=window,
     )
-
     done = _run(found, job, Source(None, composite=turned), place, nbytes)
     return None if done is None else done.reshape(incoming.shape)
-
-
-def _window(shards: Windowed) -> HostView:
-    """What a block has of the one around it, in digits."""
-    sizes = iter(shards.around.sizes)
-    digits = (tuple(itertools.islice(sizes, count)) for count in shards.around.groups)
-    return HostView(tuple(digits), shards.bounds)
 
 
 def inside_device(job: Job, shards: Composite, place: Place) -> bool:
@@ -548,9 +536,9 @@ def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round
     """A round without steps on blocks of some shape, which it leaves in another order."""
 
     def layout(shape: tuple[int, ...]) -> Layout:
-        counts = (blocks, *(1 for _ in shape[1:]))
-        cuts = zip(shape, counts, strict=True)
-        return Layout(tuple(plain(n * count, (n,) * count) for n, count in cuts))
+        first, *others = shape
+        cuts = [(first,) * blocks, *((n,) for n in others)]
+        return Layout(tuple(plain(sum(cut), cut) for cut in cuts))
 
     return Round((), layout(sizes), layout(tuple(sizes[d] for d in order)))
 

@@ -76,18 +76,13 @@ class Leases:
         That takes the GIL: many at once would keep each other, and the device, waiting. The turn is
         over when the task has its lease, at `ready`, or at the end.
         """
-        self._door.acquire()
-        self._own.entered = True
-        try:
+        with contextlib.ExitStack() as self._own.turn:
+            self._own.turn.enter_context(self._door)
             yield
-        finally:
-            self.ready()
 
     def ready(self) -> None:
         """End this task's turn to get ready, if it has one."""
-        if getattr(self._own, "entered", False):
-            self._own.entered = False
-            self._door.release()
+        getattr(self._own, "turn", contextlib.ExitStack()).close()
 
     @contextlib.contextmanager
     def lease(
@@ -115,10 +110,9 @@ class Leases:
         """
         if getattr(self._own, "leased", False):
             raise DeviceError("a task may not take a second lease")
-        sizes = [engine.limits.nbytes for engine in self.engines]
-        able = [i for i, most in enumerate(sizes) if nbytes <= most]
+        able = [i for i, engine in enumerate(self.engines) if nbytes <= engine.limits.nbytes]
         if not able:
-            raise DeviceMemoryError(f"{nbytes} bytes of a device asked, {max(sizes)} to be had")
+            raise DeviceMemoryError(f"{nbytes} bytes asked, more than any device may use")
 
         def free() -> bool:
             return self._waiting[0] is ticket and min(self._used[i] for i in able) < tasks

@@ -149,10 +149,10 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         """
         now, devices = time.perf_counter(), []
         for place, use in enumerate(dispatch.uses()):
-            then, busy = self._told.get(place, (now, use.busy_seconds))
-            share = (use.busy_seconds - busy) / (now - then) if now > then else 0.0
-            self._told[place] = now, use.busy_seconds
-            devices.append(asdict(use) | {"busy_share": min(1.0, max(0.0, share))})
+            then, busy = self._told.get(place, (now, use["busy_seconds"]))
+            share = (use["busy_seconds"] - busy) / (now - then) if now > then else 0.0
+            self._told[place] = now, use["busy_seconds"]
+            devices.append(use | {"busy_share": min(1.0, max(0.0, share))})
         return {"devices": devices, "in_use": dispatch.in_use()}
 
     def teardown(self, worker: Any) -> None:

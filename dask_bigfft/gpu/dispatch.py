@@ -36,7 +36,7 @@ from dask_bigfft.gpu.engine import Engine, Source, converted
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.tile_work import Array, HostView, Job
-from dask_bigfft.kernels.composite import Composite, Stacked, Windowed
+from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import ADMITTED, admitted
 from dask_bigfft.planner.seconds import LEAST_NBYTES
@@ -77,18 +77,13 @@ class Leases:
         That takes the GIL: many at once would keep each other, and the device, waiting. The turn is
         over when the task has its lease, at `ready`, or at the end.
         """
-        self._door.acquire()
-        self._own.entered = True
-        try:
+        with contextlib.ExitStack() as self._own.turn:
+            self._own.turn.enter_context(self._door)
             yield
-        finally:
-            self.ready()
 
     def ready(self) -> None:
         """End this task's turn to get ready, if it has one."""
-        if getattr(self._own, "entered", False):
-            self._own.entered = False
-            self._door.release()
+        getattr(self._own, "turn", contextlib.ExitStack()).close()
 
     @contextlib.contextmanager
     def lease(
@@ -116,10 +111,9 @@ class Leases:
         """
         if getattr(self._own, "leased", False):
             raise DeviceError("a task may not take a second lease")
-        sizes = [engine.limits.nbytes for engine in self.engines]
-        able = [i for i, most in enumerate(sizes) if nbytes <= most]
+        able = [i for i, engine in enumerate(self.engines) if nbytes <= engine.limits.nbytes]
         if not able:
-            raise DeviceMemoryError(f"{nbytes} bytes of a device asked, {max(sizes)} to be had")
+            raise DeviceMemoryError(f"{nbytes} bytes asked, more than any device may use")
 
         def free() -> bool:
             return self._waiting[0] is ticket and min(self._used[i] for i in able) < tasks
@@ -245,10 +239,14 @@ def _opened() -> tuple[Device, ...]:
     return tuple(devices)
 
 
+def _open() -> tuple[Engine, ...]:
+    """Return the engines of the devices that are open."""
+    return () if _process.leases is None else _process.leases.engines
+
+
 def staged() -> int:
     """Return how often memory that is not pinned has gone to or from this process' devices."""
-    found = _process.leases
-    return 0 if found is None else sum(engine.device.staged for engine in found.engines)
+    return sum(engine.device.staged for engine in _open())
 
 
 def known_nbytes() -> int | None:
@@ -261,32 +259,20 @@ def in_use() -> int:
     return 0 if _process.leases is None else _process.leases.in_use
 
 
-@dataclass(frozen=True)
-class DeviceUse:
-    """How a device is used at one moment.
+def uses() -> tuple[dict[str, Any], ...]:
+    """Return how this process' devices are used now; opens none, and waits for none.
 
-    Parameters
-    ----------
-    name : str
-        Of the device.
-    memory, budget : int
-        Bytes of its memory that are reserved, and that may be.
-    busy_seconds : float
-        How long it has had work since it was opened.
+    Each has a ``name``, the bytes of its ``memory`` that are reserved and the ``budget`` of those
+    that may be, and ``busy_seconds``: how long it has had work since it was opened.
     """
-
-    name: str
-    memory: int
-    budget: int
-    busy_seconds: float
-
-
-def uses() -> tuple[DeviceUse, ...]:
-    """Return how this process' devices are used now; opens none, and waits for none."""
-    found = _process.leases
     return tuple(
-        DeviceUse(e.device.name, e.executor.arena_nbytes, e.limits.nbytes, e.busy_seconds)
-        for e in (() if found is None else found.engines)
+        {
+            "name": engine.device.name,
+            "memory": engine.executor.arena_nbytes,
+            "budget": engine.limits.nbytes,
+            "busy_seconds": engine.busy_seconds,
+        }
+        for engine in _open()
     )
 
 
@@ -495,6 +481,10 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         found.ready()
         return None
     turned, back = shards.around.turned(order), tuple(map(order.index, range(len(order))))
+    sizes, window = iter(shards.around.sizes), None
+    if shards.inner:
+        digits = (tuple(itertools.islice(sizes, count)) for count in shards.around.groups)
+        window = HostView(tuple(digits), shards.bounds)
     job = Job(
         _still(turned.sizes, back, blocks),
         (0,) * len(order),
@@ -504,18 +494,10 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         shards=turned.count,
         mirrored=bool(turned.image),
         settings=place.settings,
-        window=_window(shards) if shards.inner else None,
+        window=window,
     )
-
     done = _run(found, job, Source(None, composite=turned), place, nbytes)
     return None if done is None else done.reshape(incoming.shape)
-
-
-def _window(shards: Windowed) -> HostView:
-    """What a block has of the one around it, in digits."""
-    sizes = iter(shards.around.sizes)
-    digits = (tuple(itertools.islice(sizes, count)) for count in shards.around.groups)
-    return HostView(tuple(digits), shards.bounds)
 
 
 def inside_device(job: Job, shards: Composite, place: Place) -> bool:
@@ -549,9 +531,9 @@ def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round
     """A round without steps on blocks of some shape, which it leaves in another order."""
 
     def layout(shape: tuple[int, ...]) -> Layout:
-        counts = (blocks, *(1 for _ in shape[1:]))
-        cuts = zip(shape, counts, strict=True)
-        return Layout(tuple(plain(n * count, (n,) * count) for n, count in cuts))
+        first, *others = shape
+        cuts = [(first,) * blocks, *((n,) for n in others)]
+        return Layout(tuple(plain(sum(cut), cut) for cut in cuts))
 
     return Round((), layout(sizes), layout(tuple(sizes[d] for d in order)))
 

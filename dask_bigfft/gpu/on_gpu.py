@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, number_of
 from dask_bigfft.gpu.cupy_gpu import compute
@@ -115,15 +115,12 @@ def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
         with values.device:
             values = values.astype(job.source)
     tiles = replace(job, inside=False).tiles(_WHOLE)
-    if tiles.plan.tiles != len(tiles.plan.passes):
-        raise DeviceError(f"a block on a GPU is one tile, not those of {tiles.notation}")
-    with current(values.device):
-        plans = _plans_of(values.device.id)
-        with plans.lock:
-            for number in range(len(tiles.plan.passes)):
-                (work,) = tiles.works(number)
-                values = _computed(plans.ffts, values, work, filters)
-            cupy().cuda.get_current_stream().synchronize()
+    plans = _plans_of(values.device.id)
+    with current(values.device), plans.lock:
+        for number in range(len(tiles.plan.passes)):
+            (work,) = tiles.works(number)
+            values = _computed(plans.ffts, values, work, filters)
+        cupy().cuda.get_current_stream().synchronize()
     return values.reshape(shape)
 
 
@@ -135,36 +132,37 @@ def _computed(plans: FFTPlans, values: Any, work: TileWork, filters: Mapping[int
     here = int(cupy().cuda.runtime.getDevice())
     emit("device_memory", device=number_of(here), nbytes=in_pool())
     buffers = _memory(values, work, filters)
+
+    def array(found: DeviceArray) -> Any:
+        memory = buffers[found.offset].data
+        return cupy().ndarray(found.shape, np.dtype(found.dtype), memptr=memory)
+
+    if buffers[work.source.offset] is not values:
+        array(work.source)[...] = values.reshape(work.source.shape)
     for found in work.computations:
         source, target = (int(buffers[x.offset].data.ptr) for x in (found.source, found.target))
         compute(plans, found.op, source, target, int(area.data.ptr))
-    return _array(buffers, work.result)
+    return array(work.result)
 
 
 def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int, Any]:
-    """Memory for the arrays of a tile: an offset of the tile is a buffer of its own here."""
-    cp, sizes, first = cupy(), dict[int, int](), work.source.offset
-    used = [(found.source, found.target) for found in work.computations]
-    for array in (work.source, work.result, *(array for ends in used for array in ends)):
-        sizes[array.offset] = max(sizes.get(array.offset, 0), array.nbytes)
-    buffers: dict[int, Any] = {}
+    """Memory for the arrays of a tile: an offset of the tile is a buffer of its own here.
+
+    The values are one of them, unless something larger comes to their place.
+    """
+    cp, buffers, sizes = cupy(), dict[int, Any](), dict[int, int]()
     for one in work.filters:
         spectrum = cp.asarray(filters[one.axis]).reshape(one.shape)[one.part]
         buffers[one.array.offset] = cp.ascontiguousarray(spectrum)
+    ends = (array for found in work.computations for array in (found.source, found.target))
+    for array in (work.source, work.result, *ends):
+        sizes[array.offset] = max(sizes.get(array.offset, 0), array.nbytes)
     for offset, nbytes in sizes.items():
-        if offset not in buffers and (offset != first or nbytes > values.nbytes):
+        if offset == work.source.offset and nbytes <= values.nbytes:
+            buffers[offset] = values
+        elif offset not in buffers:
             buffers[offset] = cp.empty(nbytes, np.uint8)
-    if first in buffers:
-        _array(buffers, work.source)[...] = values.reshape(work.source.shape)
-    else:
-        buffers[first] = values
     return buffers
-
-
-def _array(buffers: dict[int, Any], array: DeviceArray) -> Any:
-    """An array of a tile as CuPy has it."""
-    memory = buffers[array.offset].data
-    return cupy().ndarray(array.shape, np.dtype(array.dtype), memptr=memory)
 
 
 def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:

@@ -10,9 +10,9 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import dask
@@ -76,7 +76,7 @@ def run_on(file: str, said: str, *args: Any, **kwargs: Any) -> None:
     os._exit(1 if text else 0)  # without waiting for a scheduler that may be gone
 
 
-class Processes:
+class Processes(AbstractContextManager["Processes"]):
     """A scheduler and workers, every one a process of its own.
 
     Parameters
@@ -95,9 +95,8 @@ class Processes:
         self, folder: Path, workers: int, settings: Mapping[str, Any] = SETTINGS, threads: int = 1
     ) -> None:
         self.folder, self.settings, self.threads = folder, settings, threads
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.file = str(folder / "scheduler.json")
-        self._all: list[BaseProcess] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file, self._all = str(folder / "scheduler.json"), list[BaseProcess]()
         self._start_scheduler(0)
         for _ in range(workers):
             self.add_worker()
@@ -136,13 +135,5 @@ class Processes:
         for process in self._all:
             process.join()
 
-    def __enter__(self) -> "Processes":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -6,9 +6,11 @@ at which a run dies are its events, so they are the same every time on one threa
 
 import itertools
 import os
+import pkgutil
 import resource
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -19,9 +21,17 @@ from dask_bigfft.runs import run
 from dask_bigfft.storage.targets import REPLACED
 
 
-def run_and_die(after: int, threads: int, *args: Any, **kwargs: Any) -> None:
-    """Do a run, and kill this process at its event number `after` if it comes that far."""
-    _die_at(after)
+def run_and_die(at: int | str, threads: int, *args: Any, **kwargs: Any) -> None:
+    """Do a run, and kill this process at a point of it, if it comes that far.
+
+    That is its event of some number, or when a function of a module or class is called:
+    ``"os.rename"``, ``"package.module:Class.method"``.
+    """
+    if isinstance(at, int):
+        _die_at(at)
+    else:
+        owner, _, name = at.rpartition(".")
+        setattr(pkgutil.resolve_name(owner), name, _die)
     _run(threads, *args, **kwargs)
 
 
@@ -32,31 +42,13 @@ def command_and_die(after: int, *arguments: str) -> None:
         main(arguments)
 
 
+def _die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _die_at(after: int) -> None:
     count = itertools.count(1)
-
-    def sink(name: str, numbers: Any) -> None:
-        if next(count) >= after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    events.add_sink(sink)
-
-
-def run_and_die_in(place: str, threads: int, *args: Any, **kwargs: Any) -> None:
-    """Do a run, and kill this process when a function of a module is called: ``"os.rename"``."""
-    import importlib
-
-    path, _, name = place.rpartition(".")
-    module, _, owner = path.partition(":")
-    holder: Any = importlib.import_module(module)
-    if owner:
-        holder = getattr(holder, owner)
-
-    def die(*_: Any, **__: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(holder, name, die)
-    _run(threads, *args, **kwargs)
+    events.add_sink(lambda name, numbers: _die() if next(count) >= after else None)
 
 
 #: What the system is asked for where arrays take each other's place.
@@ -68,15 +60,14 @@ def run_and_die_replacing(after: int, *args: Any, **kwargs: Any) -> None:
 
     The first one moves away what was at the destination before.
     """
-    count = itertools.count(1)
-    begun = False
+    count, begun = itertools.count(1), False
 
     def hook(name: str, values: tuple[Any, ...]) -> None:
         nonlocal begun
         if name in _CHANGES:
             begun = begun or (name == "os.rename" and REPLACED in str(values[1]))
             if begun and next(count) == after:
-                os.kill(os.getpid(), signal.SIGKILL)
+                _die()
 
     sys.addaudithook(hook)
     _run(1, *args, **kwargs)
@@ -95,8 +86,7 @@ def run_with_small_files(most: int, said: str, *args: Any, **kwargs: Any) -> Non
     except Exception as error:
         text = f"{type(error).__name__} {error}"
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    with open(said, "w", encoding="utf-8") as handle:
-        handle.write(text)
+    Path(said).write_text(text, encoding="utf-8")
 
 
 def _run(threads: int, *args: Any, **kwargs: Any) -> None:

@@ -6,6 +6,7 @@ Tests show with them which check finds what. May import every room; no room impo
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,10 @@ import numpy.typing as npt
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import transform_tile
 
-__all__ = ["DAMAGES", "Dropping", "Faulty", "Times", "flip"]
+__all__ = ["DAMAGES", "Faulty", "Times", "dropping", "flip"]
 
 Array = npt.NDArray[Any]
-Damage = Callable[[Array], None]
-
-#: Number of mantissa bits of a float by its size in bytes.
-_MANTISSA = {4: 23, 8: 52}
+Damage = Callable[[Array], object]
 
 
 def flip(values: Array, bit: str) -> None:
@@ -39,33 +37,24 @@ def flip(values: Array, bit: str) -> None:
     >>> flip(x, "sign"); flip(x[:1], "exponent"); x
     array([ 0.5, -6. ])
     """
-    found = max(range(values.size), key=lambda i: abs(values.flat[i].real))
-    place = np.unravel_index(found, values.shape)
+    place = np.unravel_index(np.argmax(np.abs(values.real)), values.shape)
     number = np.array([values[place].real])
-    width = number.itemsize
-    top = _MANTISSA[width]
+    width, top = number.itemsize, np.finfo(number.dtype).nmant
     shift = {"exponent": top, "sign": 8 * width - 1, "mantissa": top - 1, "last": 0}[bit]
     number.view(f"u{width}")[0] ^= np.array(1, f"u{width}") << np.array(shift, f"u{width}")
     values[place] += number[0] - values[place].real
 
 
 def _swap(values: Array) -> None:
-    first, last = (0,) * values.ndim, (-1,) * values.ndim
-    values[first], values[last] = values[last], values[first]
-
-
-def _conjugate(values: Array) -> None:
-    np.conjugate(values, out=values)
+    ends = (0,) * values.ndim, (-1,) * values.ndim
+    values[ends[0]], values[ends[1]] = values[ends[1]], values[ends[0]]
 
 
 #: What may happen to values, by name.
 DAMAGES: dict[str, Damage] = {
-    **{
-        f"{bit} bit": lambda values, bit=bit: flip(values, bit)  # type: ignore[misc]
-        for bit in ("exponent", "sign", "mantissa", "last")
-    },
+    **{f"{bit} bit": partial(flip, bit=bit) for bit in ("exponent", "sign", "mantissa", "last")},
     "swap": _swap,
-    "conjugate": _conjugate,
+    "conjugate": lambda values: np.conjugate(values, out=values),
 }
 
 
@@ -118,14 +107,12 @@ class Faulty:
         return damaged
 
 
-class Dropping:
-    """Transforms tiles like `transform_tile`, and leaves out twiddles, a few times."""
+def dropping(when: Callable[[], bool]) -> Callable[..., Any]:
+    """Return what transforms tiles like `transform_tile`, and leaves out twiddles at times."""
 
-    def __init__(self, when: Callable[[], bool]) -> None:
-        self._when = when
-
-    def __call__(self, tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
-        """Return a tile after a round, and its energy."""
-        if self._when():
+    def transform(tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
+        if when():
             works = [replace(work, step=replace(work.step, twiddle=None)) for work in works]
         return transform_tile(tile, calls, works, *arguments)
+
+    return transform

@@ -61,18 +61,12 @@ def exact_dft(x: npt.ArrayLike, axis: int = -1, sign: int = -1) -> Array:
     >>> exact_dft([1, 0, 0, 0]).astype(complex).tolist()
     [(1+0j), (1+0j), (1+0j), (1+0j)]
     """
-    lines = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, 0)
-    n = lines.shape[0]
-    roots = _roots(n)
-    if sign > 0:
-        roots = roots.conj()
-    places = np.arange(n, dtype=np.int64)
-    out = np.zeros(lines.shape, np.clongdouble)
-    flat = lines.reshape(n, math.prod(lines.shape[1:]))
-    result = out.reshape(flat.shape)
+    lines = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, -1)
+    n, out = lines.shape[-1], np.zeros(lines.shape, np.clongdouble)
+    roots, places = _roots(n) if sign < 0 else _roots(n).conj(), np.arange(n, dtype=np.int64)
     for k in range(n):
-        result[k] = (roots[places * k % n][:, None] * flat).sum(axis=0)
-    return np.moveaxis(out, 0, axis)
+        out[..., k] = (roots[places * k % n] * lines).sum(axis=-1)
+    return np.moveaxis(out, -1, axis)
 
 
 def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Array:
@@ -117,10 +111,6 @@ def resized(x: Array, length: int, axis: int) -> Array:
     return np.moveaxis(out, 0, axis)
 
 
-def _family(name: str) -> str:
-    return name.rstrip("2n")
-
-
 def _scale(norm: str | None, forward: bool, lengths: Sequence[int]) -> Any:
     total = np.longdouble(math.prod(lengths))
     if norm == "ortho":
@@ -154,8 +144,7 @@ def exact_transform(
     >>> np.allclose(exact_transform("rfftn", x).astype(complex), np.fft.rfftn(x))
     True
     """
-    family = _family(name)
-    values = np.asarray(x)
+    family, values = name.rstrip("2n"), np.asarray(x)
     axes = tuple(range(values.ndim)) if axes is None else tuple(a % values.ndim for a in axes)
     asked = (None,) * len(axes) if lengths is None else tuple(lengths)
     sign = -1 if family in _FORWARD else 1

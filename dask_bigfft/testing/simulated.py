@@ -42,8 +42,9 @@ from dask_bigfft.gpu.operations import (
     runs,
 )
 from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
-from dask_bigfft.gpu.tile_work import Array
+from dask_bigfft.gpu.tile_work import NO_MODULUS, Array
 from dask_bigfft.kernels.composite import Composite, Shards
+from dask_bigfft.kernels.twiddle import chirp, unit_roots
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.planner.profile import DeviceProfile
 
@@ -68,11 +69,11 @@ def work_area(op: FFT) -> int:
 
 def transformed(op: FFT, x: Array) -> Array:
     """The FFT of an array."""
-    dim = op.dims[0]
     if op.kind == "r2c":
-        return np.asarray(scipy.fft.rfft(x, axis=dim))
+        return np.asarray(scipy.fft.rfft(x, axis=op.dims[0]))
     if op.kind == "c2r":
-        return np.asarray(scipy.fft.irfft(x, op.target[dim], axis=dim, norm="forward"))
+        n = op.target[op.dims[0]]
+        return np.asarray(scipy.fft.irfft(x, n, axis=op.dims[0], norm="forward"))
     if op.sign < 0:
         return np.asarray(scipy.fft.fftn(x, axes=op.dims))
     return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))
@@ -88,52 +89,41 @@ def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
     return index
 
 
-def _turn(part: Array, modulus: int, sign: int) -> Array:
-    """exp(sign * 2j*pi * part / modulus) for integers, reduced to the nearest quarter turn."""
-    found, turns = np.empty(part.shape, complex), np.array([1, 1j, -1, -1j])
-    flat, out = part.reshape(-1), found.reshape(-1)
-    for piece in intervals(flat.size, 4096):  # which take little memory beside
-        quarters = (4 * flat[piece] + modulus // 2) // modulus
-        rest = np.asarray(4 * flat[piece] - quarters * modulus, np.float64)
-        np.exp(0.5j * np.pi * (rest / modulus), out=out[piece])
-        out[piece] *= turns[np.asarray(quarters % 4, np.int64)]
-    return found if sign > 0 else np.conj(found, out=found)
+def _piecewise(function: Callable[[Array], Array], index: Array) -> Array:
+    """Values of a function, computed with little memory beside them."""
+    found, flat = np.empty(index.shape, complex), index.reshape(-1)
+    for piece in intervals(index.size, 4096):
+        found.reshape(-1)[piece] = function(flat[piece])
+    return found
 
 
 def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     power = index_of(factor.left, shape) * index_of(factor.right, shape)
     if power.size and power.max() >= most * factor.modulus:
         raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
-    power %= factor.modulus
-    return _turn(power, factor.modulus, factor.sign)
+    return _piecewise(lambda part: unit_roots(part, factor.modulus, factor.sign), power)
 
 
 def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
-    place, modulus = index_of(factor.place, shape), 2 * factor.length
-    exact = place.astype(object) if modulus >> 31 else place % modulus
-    values = _turn(exact**2 % modulus, modulus, factor.sign)
+    place = index_of(factor.place, shape)
+    found = _piecewise(lambda part: chirp(part, factor.length, factor.sign), place)
     if factor.half:
-        values = np.where((place == 0) | (2 * place == factor.length), values, 2 * values)
-    return np.where(place < factor.end, values, 0)
-
-
-def factors_of(op: Multiply) -> Any:
-    """What every element is multiplied with, but for the scale."""
-    factors: Any = 1.0
-    for twiddle in op.twiddles:
-        factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
-    for found in op.chirps:
-        factors = factors * _chirp(found, op.shape)
-    return factors
+        found[(place != 0) & (2 * place != factor.length)] *= 2
+    return found
 
 
 def multiplied(op: Multiply, x: Array) -> Array:
     """An array (or its conjugate) times factors that are computed; 0 behind the end of a chirp."""
+    factors: Any = op.scale
+    for twiddle in op.twiddles:
+        factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
+    for found in op.chirps:
+        factors = factors * _chirp(found, op.shape)
     with np.errstate(invalid="ignore"):  # whatever lies behind the end of a chirp
-        found = np.asarray((np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op)))
-    for chirp_factor in op.chirps:
-        found = np.where(index_of(chirp_factor.place, op.shape) < chirp_factor.end, found, 0)
-    return found
+        product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
+    for found in op.chirps:
+        product = np.where(index_of(found.place, op.shape) < found.end, product, 0)
+    return product
 
 
 def carried(by: Multiply | None, x: Array) -> Array:
@@ -143,60 +133,64 @@ def carried(by: Multiply | None, x: Array) -> Array:
 
 def places_at(start: int, strides: tuple[int, ...], counts: tuple[int, ...]) -> Array:
     """Places of the elements of a box in an array: those of one side of a `Strided`."""
-    places = np.full((1,) * len(counts), start, np.int64)
-    for dim, (count, stride) in enumerate(zip(counts, strides, strict=True)):
-        steps = np.arange(count, dtype=np.int64) * stride
-        places = places + steps.reshape([-1 if d == dim else 1 for d in range(len(counts))])
-    return places
+    terms = (Term(dim, 0, 1, NO_MODULUS, stride) for dim, stride in enumerate(strides))
+    return start + index_of(tuple(terms), counts)
+
+
+def computed(op: Multiply | Product | Strided, x: Array, y: Array) -> None:
+    """Do an operation from one array to another, or in place in the other."""
+    if isinstance(op, Multiply):
+        y[...] = multiplied(op, y)
+    elif isinstance(op, Product):
+        y *= x
+    else:
+        from_ = places_at(op.source_start, op.source, op.counts)
+        to = places_at(op.target_start, op.target, op.counts)
+        y.reshape(-1)[to] = carried(op.by, x.reshape(-1)[from_])
 
 
 def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
     """Refuse arrays that are not what the description says, or that overlap."""
-    inside = isinstance(op, Multiply) or (isinstance(op, FFT) and op.kind == "c2c")
+    shapes, dtypes, fits = [source.shape, target.shape], [op.dtype, op.dtype], True
+    inside = isinstance(op, Multiply)
     if isinstance(op, FFT):
         real = np.empty(0, op.dtype).real.dtype.str
         dtypes = [real if op.kind == kind else op.dtype for kind in ("r2c", "c2r")]
-        shapes = [op.source, op.target]
+        shapes, inside = [op.source, op.target], op.kind == "c2c"
     elif isinstance(op, Strided):
-        dtypes, shapes = [op.dtype] * 2, [source.shape, target.shape]
         sides = (source, op.source_start, op.source), (target, op.target_start, op.target)
         for array, start, strides in sides:
             reach = [(n - 1) * s for n, s in zip(op.counts, strides, strict=True)]
-            low = start + sum(r for r in reach if r < 0)
-            high = start + sum(r for r in reach if r > 0)
-            if low < 0 or (high >= array.size and all(op.counts)):
-                raise DeviceError(f"{op} from {source} to {target}")
+            low, high = (start + sum(pick(0, r) for r in reach) for pick in (min, max))
+            fits &= (low >= 0 and high < array.size) or not all(op.counts)
+        fits &= op.by is None or (op.by.shape, op.by.dtype) == (op.counts, op.dtype)
     else:
-        before = op.other if isinstance(op, Product) else op.shape
-        shapes, dtypes = [before, op.shape], [op.dtype] * 2
-    by, counts = getattr(op, "by", None), getattr(op, "counts", getattr(op, "shape", ()))
-    if by is not None and (by.shape, by.dtype) != (counts, op.dtype):
-        raise DeviceError(f"{op} has factors of another array")
-    if [source.shape, target.shape] != shapes or [source.dtype, target.dtype] != dtypes:
+        shapes = [op.other if isinstance(op, Product) else op.shape, op.shape]
+    if not fits or [source.shape, target.shape, source.dtype, target.dtype] != [*shapes, *dtypes]:
         raise DeviceError(f"{op} from {source} to {target}")
     low_, high_ = sorted((source, target), key=lambda a: a.offset)
     if not (inside and source == target) and low_.offset + low_.nbytes > high_.offset:
         raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
 
 
-def each(host: Array | Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
-    """Views of host memory, and where each belongs in an array that holds them all."""
-    if not isinstance(host, Shards):
-        yield host, array
-        return
-    strides = dense(array.shape, host.dtype.itemsize)
-    for place, view in host.views():
-        offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
-        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
+def views_of(host: Array | Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
+    """Views of host memory, and where each belongs in an array that holds them all.
 
-
-def check_copy(host: Array, device: DeviceArray) -> None:
-    """Refuse a copy between arrays of unlike shapes or dtypes, or of strides that do not fall."""
-    if host.shape != device.shape or host.dtype.str != device.dtype:
-        raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {device}")
-    steps = [s for n, s in zip(host.shape, host.strides, strict=True) if n > 1]
-    if host.size and (any(s <= 0 for s in steps) or steps != sorted(steps, reverse=True)):
-        raise DeviceError(f"a host array with strides {host.strides}: they have to fall")
+    Arrays of unlike shapes or dtypes are refused, and strides that do not fall.
+    """
+    pairs = [(host, array)] if not isinstance(host, Shards) else []
+    if isinstance(host, Shards):
+        steps = dense(array.shape, host.dtype.itemsize)
+        for place, view in host.views():
+            offset = array.offset + sum(i * s for i, s in zip(place, steps, strict=True))
+            pairs.append((view, DeviceArray(offset, view.shape, array.dtype, steps)))
+    for view, part in pairs:
+        if view.shape != part.shape or view.dtype.str != part.dtype:
+            raise DeviceError(f"copy between {view.shape} {view.dtype.str} and {part}")
+        strides = [s for n, s in zip(view.shape, view.strides, strict=True) if n > 1]
+        if view.size and (any(s <= 0 for s in strides) or strides != sorted(strides)[::-1]):
+            raise DeviceError(f"a host array with strides {view.strides}: they have to fall")
+        yield view, part
 
 
 @dataclass(frozen=True)
@@ -336,10 +330,7 @@ class SimulatedGPU:
         end = array.offset + array.span
         if array.offset < 0 or array.offset % alignment or end > self._arena.nbytes:
             raise DeviceError(f"{array} does not lie in an arena of {self._arena.nbytes} bytes")
-        values = self._arena[array.offset : end].view(array.dtype)
-        if array.strides is None:
-            return values.reshape(array.shape)
-        return np.lib.stride_tricks.as_strided(values, array.shape, array.strides)
+        return np.ndarray(array.shape, array.dtype, self._arena, array.offset, array.strides)
 
     # --- streams, events and the clock ---------------------------------------------------
 
@@ -434,17 +425,15 @@ class SimulatedGPU:
 
     def h2d(self, stream: SimulatedStream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy to the device when its time comes."""
-        for view, place in each(source, target):
+        for view, place in views_of(source, target):
             self._copy(stream, "h2d", view, place)
 
     def d2h(self, stream: SimulatedStream, source: DeviceArray, target: Array | Shards) -> None:
         """Copy to the host when its time comes."""
-        for view, place in each(target, source):
+        for view, place in views_of(target, source):
             self._copy(stream, "d2h", view, place)
 
     def _copy(self, stream: SimulatedStream, way: str, host: Array, device: DeviceArray) -> None:
-        check_copy(host, device)
-
         def run() -> None:
             values = self._array(device, host.itemsize)
             if way == "h2d":
@@ -452,10 +441,8 @@ class SimulatedGPU:
             else:
                 host[...] = values
 
-        rows = (
-            host.nbytes
-            // runs(host.shape, host.strides, host.itemsize, dense(host.shape, host.itemsize))[0]
-        )
+        width, _ = runs(host.shape, host.strides, host.itemsize, dense(host.shape, host.itemsize))
+        rows = host.nbytes // width
         seconds = host.nbytes / getattr(self.profile, way) + (rows - 1) * self.profile.run
         if self.pageable:
             self.staged += 1
@@ -495,23 +482,12 @@ class SimulatedGPU:
             self._fft(stream, op, source, target, work or DeviceArray(0, (0,), "|u1"))
             return
         itemsize = np.dtype(op.dtype).itemsize
-        nbytes = 2 * target.nbytes
 
         def run() -> None:
-            x, y = self._array(source, itemsize), self._array(target, itemsize)
-            if isinstance(op, Multiply):
-                y[...] = multiplied(op, y)
-            elif isinstance(op, Product):
-                y *= x
-            else:
-                from_ = places_at(op.source_start, op.source, op.counts)
-                to = places_at(op.target_start, op.target, op.counts)
-                y.reshape(-1)[to] = carried(op.by, x.reshape(-1)[from_])
+            computed(op, self._array(source, itemsize), self._array(target, itemsize))
 
-        if isinstance(op, Strided):
-            nbytes = 2 * math.prod(op.counts) * itemsize
-        elif isinstance(op, Product):
-            nbytes += source.nbytes
+        nbytes = 2 * math.prod(op.counts if isinstance(op, Strided) else op.shape) * itemsize
+        nbytes += source.nbytes if isinstance(op, Product) else 0
         self._put(stream, "compute", nbytes / self.profile.memory, run)
 
     def _fft(

@@ -6,6 +6,7 @@ seed: it prints in one line, and what it prints is enough to run it again.
 Imports NumPy and hypothesis (the extra ``test``).
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ FAMILIES = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 
 _REAL_INPUT = ("rfft", "ihfft")
 _REAL_OUTPUT = ("irfft", "hfft")
+_DTYPES = ("c16", "c8", "f8", "f4", "i8", "i2", "u1", "?")
 
 #: Largest length of an axis, by the number of axes, so that an array stays small.
 LARGEST = {1: 400, 2: 60, 3: 16, 4: 8}
@@ -52,14 +54,11 @@ def chunks_of(draw: st.DrawFn, size: int, most: int = 12) -> Chunks:
     if size < 1:
         return (0,)
     style = draw(st.sampled_from(["whole", "even", "irregular", "irregular", "empty"]))
-    if style == "whole":
-        return (size,)
-    if style == "even":
-        width = draw(st.integers(max(1, size // most), size))
-        whole, rest = divmod(size, width)
-        return (width,) * whole + ((rest,) if rest else ())
+    if style in ("whole", "even"):
+        width = size if style == "whole" else draw(st.integers(max(1, size // most), size))
+        return tuple(min(width, size - at) for at in range(0, size, width))
     ends = sorted(draw(st.sets(st.integers(1, size), max_size=most - 2)) | {size})
-    chunks = [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    chunks = [high - low for low, high in itertools.pairwise((0, *ends))]
     if style == "empty":
         chunks.insert(draw(st.integers(0, len(chunks))), 0)
     return tuple(chunks)
@@ -75,12 +74,6 @@ def chunkings(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Chunks, ...]:
 def norms() -> st.SearchStrategy[str | None]:
     """Return all norms, None included."""
     return st.sampled_from([None, "backward", "ortho", "forward"])
-
-
-def dtypes(*, real: bool = False) -> st.SearchStrategy[str]:
-    """Return dtypes, only real ones where `real`."""
-    found = ["f8", "f4", "i8", "i2", "u1", "?"]
-    return st.sampled_from(found if real else ["c16", "c8", *found])
 
 
 def orders(count: int) -> st.SearchStrategy[tuple[str, ...]]:
@@ -187,7 +180,7 @@ def _case(
     return Case(
         family=family,
         shape=tuple(shape),
-        dtype=draw(dtypes(real=family in _REAL_INPUT)),
+        dtype=draw(st.sampled_from(_DTYPES[2 * (family in _REAL_INPUT) :])),
         chunks=draw(chunkings(tuple(shape))),
         axes=axes,
         lengths=lengths,
@@ -215,14 +208,12 @@ def cases(
     """
     family = draw(st.sampled_from(tuple(families)))
     shape = list(draw(shapes(max_axes)))
-    ndim = len(shape)
-    count = draw(st.integers(1, ndim))
-    axes = tuple(draw(st.permutations(range(ndim)))[:count])
+    axes = tuple(draw(st.permutations(range(len(shape))))[: draw(st.integers(1, len(shape)))])
     lengths = tuple(shape[a] for a in axes)
     for axis, n in zip(axes, _stored(family, lengths), strict=True):
         shape[axis] = n
         if resize and draw(st.integers(0, 3)) == 0:
-            shape[axis] = draw(sizes(LARGEST[ndim]))
+            shape[axis] = draw(sizes(LARGEST[len(shape)]))
     return _case(draw, family, shape, axes, lengths, None)
 
 

@@ -40,12 +40,11 @@ SIGNAL = signal.SIGUSR1
 
 def _cut(worker: Any) -> int:
     """Cut all connections of this worker to others and to the scheduler, but for its stream."""
-    pool, count = worker.rpc, 0
-    for comms in (*pool.available.values(), *pool.occupied.values()):
-        for comm in list(comms):
-            comm.abort()
-            count += 1
-    return count
+    pools = worker.rpc.available, worker.rpc.occupied
+    found = [comm for pool in pools for comms in pool.values() for comm in comms]
+    for comm in found:
+        comm.abort()
+    return len(found)
 
 
 def _cut_off(worker: Any) -> int:
@@ -70,11 +69,6 @@ def until(ready: Callable[[], Found], what: str, timeout: float = LONGEST) -> Fo
             raise TimeoutError(what)
         time.sleep(0.005)
     return found
-
-
-def _is_stopped(process: int) -> bool:
-    """Whether a process does nothing; one that has ended, unnoticed, never gets there."""
-    return bool(psutil.Process(process).status() == psutil.STATUS_STOPPED)
 
 
 class Board:
@@ -135,7 +129,9 @@ class Board:
             os.kill(process, signal.SIGKILL)
         elif fault == "paused":
             os.kill(process, signal.SIGSTOP)
-            until(lambda: _is_stopped(process), f"process {process} was not stopped")
+            found = psutil.Process(process)  # one that has ended, unnoticed, never stops
+            stopped = psutil.STATUS_STOPPED
+            until(lambda: found.status() == stopped, f"process {process} was not stopped")
             timer = threading.Timer(STOPPED, os.kill, (process, signal.SIGCONT))
             timer.start()
         else:
@@ -156,9 +152,8 @@ class Board:
 
     def cut(self, timeout: float = LONGEST) -> int:
         """Return how many connections a struck process has cut, once it has."""
-        done = self.folder / "done"  # which appears whole
-        until(done.exists, "no process has done what it was told to", timeout)
-        return int(done.read_text())
+        until((self.folder / "done").exists, "no process has done what it was told to", timeout)
+        return self.process("done") or 0
 
 
 class _Trap:
@@ -174,9 +169,8 @@ class _Trap:
 
         That is nobody who was the first: so those are two processes.
         """
-        if name != self.phase or self._first or self.board.process("first") is None:
-            return
-        self._come()
+        if name == self.phase and not self._first and self.board.process("first") is not None:
+            self._come()
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
         """Note who ends the first task; come to the phase *barrier*, which has no event, before it.
@@ -195,14 +189,13 @@ class _Trap:
         with self._lock:
             self.left -= 1
             mine = self.left < 0 and self.board.process("sprung") is None
-        if not mine or not self.board.claim("sprung"):
-            return
-        self.board.stay()
+        if mine and self.board.claim("sprung"):
+            self.board.stay()
 
     def struck(self) -> None:
         """Do what is written on the board."""
         deed = DEEDS[(self.board.folder / "deed").read_text()]
-        fresh = self.board.folder / "done-"
+        fresh = self.board.folder / "done-"  # the file appears whole
         fresh.write_text(str(deed(self.worker)))
         fresh.rename(self.board.folder / "done")
 

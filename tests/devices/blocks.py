@@ -6,9 +6,9 @@ from collections import Counter
 import dask.array as da
 import numpy as np
 import scipy.fft
+from support import heard
 
 from dask_bigfft import fft
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.front import plan
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.engine import Engine, Source
@@ -71,15 +71,12 @@ def scipys(x, name, **keywords):
 
 def on_the_card(name, lazy, nbytes, limits=None, seed=0, **keywords):
     """A transform of which the CPU does no round, and how often each event happened."""
-    counts, limits = Counter(), limits or TileLimits(nbytes, least=256)
-    add_sink(sink := lambda event, _: counts.update([event]))
-    try:
-        with simulated_devices(nbytes, seed=seed, limits=limits) as (device,):
-            got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
-            assert device.trace
-            assert device.peak <= nbytes
-    finally:
-        remove_sink(sink)
+    limits = limits or TileLimits(nbytes, least=256)
+    with simulated_devices(nbytes, seed=seed, limits=limits) as (device,), heard() as events:
+        got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
+        assert device.trace
+        assert device.peak <= nbytes
+    counts = Counter(name for name, _ in events)
     assert "fallback" not in counts
     return got, counts
 

@@ -21,11 +21,11 @@ from devices.blocks import fft_at, memory
 from dask_bigfft import fft, plan, report
 from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu import cuda, on_gpu
-from dask_bigfft.gpu.operations import FFT, Multiply, Product
+from dask_bigfft.gpu.operations import FFT, Strided
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena
-from dask_bigfft.testing.simulated import carried, factors_of, places_at
+from dask_bigfft.testing.simulated import computed
 
 
 class Memory:
@@ -80,7 +80,7 @@ class CardArray:
     def __init__(self, shape, dtype=float, memptr=None, strides=None):
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         if memptr is None:
-            kept = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
+            kept = np.full(math.prod(shape) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
             memptr = Memory(kept, kept.ctypes.data, Card.current())
         self.data, self._values = memptr, memptr.at(shape, dtype, strides)
 
@@ -103,15 +103,12 @@ class CardArray:
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.data.ptr, False)}
 
     device = property(lambda self: Card(self.data.device))
-    shape = property(lambda self: self._values.shape)
-    dtype = property(lambda self: self._values.dtype)
-    strides = property(lambda self: self._values.strides)
-    size = property(lambda self: self._values.size)
-    ndim = property(lambda self: self._values.ndim)
-    nbytes = property(lambda self: self._values.nbytes)
-    itemsize = property(lambda self: self._values.itemsize)
-    flags = property(lambda self: self._values.flags)
     real = property(lambda self: self._view(self._values.real, self))
+
+    def __getattr__(self, name):
+        if name not in ["shape", "dtype", "strides", "size", "ndim", "nbytes", "itemsize", "flags"]:
+            raise AttributeError(name)
+        return getattr(self._values, name)
 
     def get(self, out):
         out[...] = self._values.reshape(-1)
@@ -139,35 +136,14 @@ class CardArray:
         self._values[index] = values._values
 
 
-class Plans:
-    """Plans of FFTs, which need nothing."""
-
-    def prepare(self, op):
-        return 0
-
-    def trim(self):
-        pass
-
-    def drop(self):
-        pass
-
-
 def compute(plans, op, source, target, work):
     """What a GPU does, at addresses."""
     if isinstance(op, FFT):
         fft_at(op, source, target)
-    elif isinstance(op, Multiply):
-        x = memory(target, op.shape, op.dtype)
-        x[...] = (np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op))
-    elif isinstance(op, Product):
-        x = memory(target, op.shape, op.dtype)
-        x *= memory(source, op.other, op.dtype)
-    else:
-        n = math.prod(op.counts)  # a block that is whole there
-        x, y = (memory(at, (n,), op.dtype) for at in (source, target))
-        y[places_at(0, op.target, op.counts)] = carried(
-            op.by, x[places_at(0, op.source, op.counts)]
-        )
+    else:  # of a block that is whole there
+        shape = op.counts if isinstance(op, Strided) else op.shape
+        ends = (source, getattr(op, "other", shape)), (target, shape)
+        computed(op, *(memory(*end, op.dtype) for end in ends))
 
 
 def refused(*_, **__):
@@ -177,15 +153,22 @@ def refused(*_, **__):
 @pytest.fixture
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
+    opened, waited = set(), set()
+    monkeypatch.setattr(on_gpu, "_opened", set())
+    pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
     stream = SimpleNamespace(
         synchronize=lambda: None,
         record=Card.current,
         ptr=0,
         wait_event=lambda event: waited.add((Card.current(), event)),
     )
-    errors = {name: type(name, (Exception,), {}) for name in ("memory", "runtime", "cufft")}
-    opened, waited = set(), set()
-    monkeypatch.setattr(on_gpu, "_opened", set())
+    runtime = SimpleNamespace(
+        CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
+        getDevice=Card.current,
+        deviceCanAccessPeer=lambda one, other: True,
+        deviceEnablePeerAccess=lambda other: opened.add((Card.current(), other)),
+        memcpyPeerAsync=lambda to, _, at, __, size, ___: ctypes.memmove(to, at, size),
+    )
     module = SimpleNamespace(
         opened=opened,
         waited=waited,
@@ -197,33 +180,24 @@ def card(monkeypatch):
         asnumpy=refused,
         conj=lambda x, out: np.conj(x._values, out=out._values),
         roll=lambda x, shift, axis: CardArray.of(np.roll(x._values, shift, axis)),
-        get_default_memory_pool=lambda: SimpleNamespace(
-            free_all_blocks=lambda: None, used_bytes=lambda: 12345
-        ),
+        get_default_memory_pool=lambda: pool,
         cuda=SimpleNamespace(
             Device=Card,
             get_current_stream=lambda: stream,
             alloc_pinned_memory=bytearray,
             UnownedMemory=lambda ptr, size, owner, device: Memory(owner, ptr, device),
             MemoryPointer=lambda memory, offset: memory + offset,
-            memory=SimpleNamespace(OutOfMemoryError=errors["memory"]),
-            runtime=SimpleNamespace(
-                CUDARuntimeError=errors["runtime"],
-                getDevice=Card.current,
-                deviceCanAccessPeer=lambda one, other: True,
-                deviceEnablePeerAccess=lambda other: opened.add((Card.current(), other)),
-                memcpyPeerAsync=lambda to, _, source, __, nbytes, ___: ctypes.memmove(
-                    to, source, nbytes
-                ),
-            ),
-            cufft=SimpleNamespace(CuFFTError=errors["cufft"]),
+            memory=SimpleNamespace(OutOfMemoryError=type("OutOfMemoryError", (Exception,), {})),
+            runtime=runtime,
+            cufft=SimpleNamespace(CuFFTError=type("CuFFTError", (Exception,), {})),
         ),
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
     monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
     monkeypatch.setattr(on_gpu, "compute", compute)
-    plans = on_gpu._Plans(Plans())
+    nothing = SimpleNamespace(prepare=lambda op: 0, trim=lambda: None, drop=lambda: None)
+    plans = on_gpu._Plans(nothing)
     monkeypatch.setattr(on_gpu, "_plans_of", lambda ordinal: plans)
     yield module
     cuda.cupy.cache_clear()
@@ -245,15 +219,15 @@ CASES = [
 
 def assembled(done):
     """The values of a persisted array, and the devices of its blocks."""
-    got, devices = np.full(done.shape, np.nan, done.dtype), set()
-    parts = dask.compute(*done.to_delayed().ravel(), scheduler="sync")
-    grid = np.array([*np.ndindex(done.numblocks)])
-    for at, part in zip(grid, parts, strict=True):
+    devices = set()
+
+    def read(part):
         assert isinstance(part, CardArray)
         devices.add(part.device.id)
-        ends = [np.cumsum((0, *cut))[i : i + 2] for cut, i in zip(done.chunks, at, strict=True)]
-        got[tuple(slice(*end) for end in ends)] = part._values
-    return got, devices
+        return part._values
+
+    host = done.map_blocks(read, dtype=done.dtype, meta=np.empty((0,) * done.ndim, done.dtype))
+    return host.compute(scheduler="sync"), devices
 
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])

@@ -31,12 +31,13 @@ SCHEMES = [
 
 def given(x, digits, notation):
     """The round of a transform of a block, in the decomposition of a scheme."""
-    passes = []
-    for letter, split in zip("ZYX"[3 - x.ndim :], digits, strict=True):
-        names = [letter + str(i + 1) for i in range(len(split))] if len(split) > 1 else [letter]
-        found = [one.split(", ") for one in notation[1:-1].split("} {")]
-        passes.append(tuple(next(i for i, one in enumerate(found) if n in one) for n in names))
-    return replace(job_of(x, "fftn")[0], scheme=(digits, tuple(passes)))
+    groups = enumerate(notation[1:-1].split("} {"))
+    number = {name: i for i, group in groups for name in group.split(", ")}
+    passes = tuple(
+        tuple(number[letter + (str(i + 1) if len(split) > 1 else "")] for i in range(len(split)))
+        for letter, split in zip("ZYX"[3 - x.ndim :], digits, strict=True)
+    )
+    return replace(job_of(x, "fftn")[0], scheme=(digits, passes))
 
 
 def counted_runs(view, part):

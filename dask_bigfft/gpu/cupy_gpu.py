@@ -347,8 +347,14 @@ class CupyGPU:
         """Give everything back. The device is not used any more."""
         self.release()
         self.drop_caches()
-        self._close_ring()
         self._streams.clear()
+        ring, self._ring = self._ring, None
+        try:
+            if ring is not None:
+                ring.close()
+        finally:  # also where the GPU fails: nobody is to wait for the threads of this one
+            del ring
+            free_pinned()  # which would be cached for others otherwise
         if not self._closed:
             self._closed = True
             pins.end()
@@ -549,17 +555,6 @@ class CupyGPU:
             memory = [np.frombuffer(alloc(size), np.uint8, size) for _ in range(2 * BUFFERS)]
             self._ring = Ring(memory, max(2, len(os.sched_getaffinity(0))))
         return self._ring
-
-    def _close_ring(self) -> None:
-        """Wait for what goes through the ring, and give the ring back."""
-        ring, self._ring = self._ring, None
-        if ring is None:
-            return
-        try:
-            ring.close()
-        finally:  # also where the GPU fails: nobody is to wait for the threads of this one
-            del ring
-            free_pinned()  # which would be cached for others otherwise
 
     # --- computing ------------------------------------------------------------------------------
 

@@ -138,9 +138,6 @@ class Device(Protocol):
 #: A block in host memory.
 HostBlock = Array | Composite
 
-#: A copy to the device, and where it goes; None: zeros are put there before what follows.
-Copied = tuple[Array | Shards | None, DeviceArray]
-
 
 @dataclass(frozen=True)
 class Carve:
@@ -169,8 +166,8 @@ class Tile:
 
     def __init__(self, work: TileWork, source: HostBlock, target: HostBlock) -> None:
         self.work, self._target, self.announced = work, target, False
-        #: Copies to the device, and computations that come before those of `work`.
-        self.comes: list[Copied] = []
+        #: Copies to the device, where None stands for zeros, and computations before all others.
+        self.comes: list[tuple[Array | Shards | None, DeviceArray]] = []
         self.before: list[Computation] = []
         used, padded = 0, isinstance(source, Composite) and not source.full
         for array, views in _copies(source, work.view, work.comes):

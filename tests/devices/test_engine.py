@@ -43,20 +43,6 @@ def check(engine, x, name="fft2", **keywords):
     assert distance(run(engine, x, name, **keywords), scipys(x, name, **keywords)) < 1e-14
 
 
-def refusing(operation, *which):
-    """A device that refuses some of the times that memory is asked for."""
-    asked = []
-
-    def refuses(name, nbytes):
-        if name == operation:
-            asked.append(nbytes)
-        return name == operation and len(asked) in which
-
-    device = SimulatedGPU(NBYTES, refuses=refuses)
-    device.asked = asked
-    return device
-
-
 @pytest.mark.parametrize(("libraries", "table"), [(0, 3000), (3000, 500)])
 def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
     device = SimulatedGPU(NBYTES, libraries=libraries, table=table)
@@ -79,12 +65,18 @@ def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
 
 @pytest.mark.parametrize("operation", ["reserve", "plan"])
 def test_memory_refused_once_is_asked_for_again(operation, events):
-    device = refusing(operation, 1)
+    asked = []
+
+    def refuses(name, nbytes):
+        asked.extend([nbytes] * (name == operation))
+        return name == operation and len(asked) == 1
+
+    device = SimulatedGPU(NBYTES, refuses=refuses)
     check(Engine(device, NBYTES, SMALL), values(32, 128))
     assert device.dropped == 1  # first of all, what was kept for later
     assert len([name for name, _ in events if name == "fallback"]) == 1
     if operation == "reserve":
-        assert device.asked[0] == device.asked[1]
+        assert asked[0] == asked[1]
 
 
 class Failing(SimulatedGPU):

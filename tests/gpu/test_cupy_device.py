@@ -183,24 +183,16 @@ TWIDDLES = [
     ),
     Twiddle(10**15 + 37, -1, (Term(1, 10**6, 1, BIG, 7),), (Term(2, 10**7 - 5, 1, BIG, 11),)),
 ]
+PLACE = Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)
 CHIRPS = [
     ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1))),
     ChirpFactor(2**33 + 1, -1, (Term(0, 2**33 - 40, 1, BIG, 1), Term(1, 0, 1, BIG, 5))),
     ChirpFactor(2**45 + 9, 1, (Term(0, 0, 1, BIG, 2**40 + 3), Term(2, 17, 1, BIG, 2**20 + 7))),
-    ChirpFactor(
-        1301, 1, (Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)), half=True
-    ),
-    ChirpFactor(
-        1300,
-        -1,
-        (Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)),
-        half=True,
-    ),
+    ChirpFactor(1301, 1, PLACE, half=True),
+    ChirpFactor(1300, -1, PLACE, half=True),
 ]
 #: Behind the end of a chirp products of indices go on.
-BEYOND = Twiddle(
-    97 * 41, -1, (Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)), (Term(0, 9, 1, BIG, 3),)
-)
+BEYOND = Twiddle(97 * 41, -1, PLACE[1:], (Term(0, 9, 1, BIG, 3),))
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])

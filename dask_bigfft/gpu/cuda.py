@@ -141,7 +141,7 @@ def reason() -> str | None:
 
 
 def _under_dask_cuda() -> bool:
-    """Whether this process is a worker that dask-cuda has started."""
+    """Return True in a worker that dask-cuda has started."""
     distributed = sys.modules.get("distributed")
     if distributed is None or "dask_cuda" not in sys.modules:
         return False
@@ -209,7 +209,7 @@ pins = _Pins()
 
 
 def is_pinned(view: npt.NDArray[Any]) -> bool:
-    """Whether a view lies in pinned memory: the arena's in one range, or somebody else's."""
+    """Return True for a view of pinned memory: one range of the arena, or somebody else's."""
     low = int(view.__array_interface__["data"][0])
     last = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
     if pinned(low, last + view.itemsize):
@@ -219,5 +219,5 @@ def is_pinned(view: npt.NDArray[Any]) -> bool:
 
 
 def reachable(view: npt.NDArray[Any]) -> bool:
-    """Whether a GPU reaches a view by itself: it is pinned, if only from now on."""
+    """Return True if a GPU reaches a view by itself: it is pinned, if only from now on."""
     return is_pinned(view) or (pins.adopt(view) and is_pinned(view))

@@ -73,7 +73,7 @@ FILTER_VALUES = 1 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """What of a block is taken through a round: from where to where along a dimension.
+    """A part of a block that is taken through a round: an interval of a dimension.
 
     ``width`` is that of a tile.
     """
@@ -169,7 +169,7 @@ class Source:
 
     @property
     def lost(self) -> bool:
-        """Whether the block was overwritten and cannot be had again."""
+        """Return True if the block was overwritten and cannot be had again."""
         return self.gathered and self.values is None and not self.again
 
 
@@ -236,7 +236,7 @@ def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
 
 
 def is_hard(job: Job) -> bool:
-    """Whether some length of a job has a prime factor for which FFT libraries have no kernel."""
+    """Return True if a length has a prime factor for which FFT libraries have no kernel."""
     return any(max(factorize(step.length), default=1) > MOST_PRIME for step in job.round.steps)
 
 
@@ -548,14 +548,14 @@ class Engine:
 
     @property
     def busy_seconds(self) -> float:
-        """How long the device has had work, up to now."""
+        """Seconds in which the device has had work, up to now."""
         self._use(0)
         return self._busy
 
     # --- tiles that fit ---------------------------------------------------------------------
 
     def _room(self, nbytes: int) -> int:
-        """What is left for the arena of the bytes that may be used; a tiny budget stays one."""
+        """Return the bytes left for the arena; a tiny budget stays one."""
         return nbytes - min(self.device.libraries, nbytes // 4)
 
     def within(self, nbytes: int | None) -> TileLimits:
@@ -594,7 +594,7 @@ class Engine:
         return tuple(found)
 
     def _fits(self, job: Job, limits: TileLimits) -> bool:
-        """Whether there are tiles of a job that fit the device."""
+        """Return True if a job has tiles that fit the device."""
         try:
             if is_hard(job):
                 self.tiles(job, limits)

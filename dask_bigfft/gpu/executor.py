@@ -41,7 +41,7 @@ class Device(Protocol):
 
     @property
     def software(self) -> dict[str, str]:
-        """What decides about the last bit of its results, by name."""
+        """Versions that decide about the last bit of its results, by name."""
 
     @property
     def libraries(self) -> int:
@@ -53,7 +53,7 @@ class Device(Protocol):
 
     @property
     def staged(self) -> int:
-        """How often anything has gone through the ring since the device was opened."""
+        """Number of copies through the ring since the device was opened."""
 
     def memory(self) -> DeviceMemory:
         """Memory in all and free now. What `reserve` holds is not free."""
@@ -141,7 +141,7 @@ HostBlock = Array | Composite
 
 @dataclass(frozen=True)
 class Carve:
-    """How the arena is divided: buffers of one size, then a work area for FFTs."""
+    """Division of the arena: buffers of one size, then a work area for FFTs."""
 
     buffers: int
     buffer_nbytes: int

@@ -54,7 +54,7 @@ Ints = tuple[int, ...]
 
 
 class Side(NamedTuple):
-    """How one side of a batch lies in memory, in elements of that side.
+    """Layout of one side of a batch in memory, in elements of that side.
 
     Lengths as the elements are stored, from element to element along the last dimension, and from
     transform to transform.
@@ -92,7 +92,7 @@ class Batch:
 
     @property
     def wide(self) -> bool:
-        """Whether some number in it, or the place of some element, needs 64 bits."""
+        """Return True if some number in it, or the place of some element, needs 64 bits."""
         last = max(
             math.prod(side.embed) * side.stride + self.count * side.distance
             for side in (self.source, self.target)

@@ -359,7 +359,7 @@ class _Buffer:
 
     @property
     def idle(self) -> bool:
-        """Whether the GPU has taken what it holds."""
+        """Return True if the GPU has taken all that it holds."""
         return self.mark is None or bool(self.mark.done)
 
     def free(self) -> None:
@@ -472,7 +472,7 @@ class Ring:
             raise
 
     def _begun(self, of: object) -> _Loading | None:
-        """What was begun of these views; what should have come before does not come any more."""
+        """Return the loading of these views if it was begun; loadings before it are given up."""
         if of is None or not any(found.of is of for found in self._ahead):
             return None
         while (found := self._ahead.popleft()).of is not of:

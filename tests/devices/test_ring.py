@@ -56,7 +56,6 @@ class GPU:
             copy()
 
         self.last = Mark(work)
-        return self.last
 
     def take(self, number, values, part):
         def copy():

@@ -11,9 +11,9 @@ Imports `front`, `planning`, `planner`, `decomposition` and `kernels`.
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex, Unpack, cast
+from typing import Any, Concatenate, SupportsIndex, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -25,7 +25,7 @@ from dask_bigfft.decomposition.factors import MAX_LENGTH
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain, scaled
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
-from dask_bigfft.front import applied, by_block
+from dask_bigfft.front import P, applied, by_block, documented
 from dask_bigfft.kernels.twiddle import (
     after_points,
     before_points,
@@ -52,7 +52,23 @@ Lengths = SupportsIndex | Sequence[SupportsIndex] | None
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 
-def dct(
+def _functions(
+    work: Callable[Concatenate[str, P], da.Array],
+) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
+    """Return a decorator for a name and a docstring, whose function does `work` by that name."""
+
+    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
+        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
+            return work(described.__name__, *args, **kwargs)
+
+        return documented(function, described, work)
+
+    return decorator
+
+
+@_functions
+def _over_one_axis(
+    name: str,
     x: Any,
     type: int = 2,
     n: SupportsIndex | None = None,
@@ -64,6 +80,28 @@ def dct(
     orthogonalize: bool | None = None,
     **options: Unpack[Options],
 ) -> da.Array:
+    return cosine_transform(name, x, type, n, axis, norm, workers, orthogonalize, options)
+
+
+@_functions
+def _over_several_axes(
+    name: str,
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    return cosine_transform(name, x, type, s, axes, norm, workers, orthogonalize, options)
+
+
+@_over_one_axis
+def dct() -> None:
     """Return the discrete cosine transform of one axis.
 
     Parameters
@@ -113,21 +151,10 @@ def dct(
     >>> dct([1.0, 0.0, 0.0, 0.0]).compute().round(4)
     array([2.    , 1.8478, 1.4142, 0.7654])
     """
-    return cosine_transform("dct", x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-def idct(
-    x: Any,
-    type: int = 2,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_one_axis
+def idct() -> None:
     """Return the inverse of `dct`.
 
     Parameters
@@ -150,21 +177,10 @@ def idct(
     >>> idct([4.0, 0.0, 0.0, 0.0]).compute().round(4)
     array([0.5, 0.5, 0.5, 0.5])
     """
-    return cosine_transform("idct", x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-def dst(
-    x: Any,
-    type: int = 2,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_one_axis
+def dst() -> None:
     """Return the discrete sine transform of one axis.
 
     Parameters
@@ -187,21 +203,10 @@ def dst(
     >>> dst([1.0, 0.0, 0.0, 0.0]).compute().round(4)
     array([0.7654, 1.4142, 1.8478, 2.    ])
     """
-    return cosine_transform("dst", x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-def idst(
-    x: Any,
-    type: int = 2,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_one_axis
+def idst() -> None:
     """Return the inverse of `dst`.
 
     Parameters
@@ -224,21 +229,10 @@ def idst(
     >>> idst([4.0, 0.0, 0.0, 0.0]).compute().round(4)
     array([0.3827, 0.9239, 0.9239, 0.3827])
     """
-    return cosine_transform("idst", x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-def dctn(
-    x: Any,
-    type: int = 2,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_several_axes
+def dctn() -> None:
     """Return the discrete cosine transform of several axes.
 
     Parameters
@@ -266,21 +260,10 @@ def dctn(
     array([[4.    , 2.8284],
            [2.8284, 2.    ]])
     """
-    return cosine_transform("dctn", x, type, s, axes, norm, workers, orthogonalize, options)
 
 
-def idctn(
-    x: Any,
-    type: int = 2,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_several_axes
+def idctn() -> None:
     """Return the inverse of `dctn`.
 
     Parameters
@@ -308,21 +291,10 @@ def idctn(
     array([[0.25, 0.25],
            [0.25, 0.25]])
     """
-    return cosine_transform("idctn", x, type, s, axes, norm, workers, orthogonalize, options)
 
 
-def dstn(
-    x: Any,
-    type: int = 2,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_several_axes
+def dstn() -> None:
     """Return the discrete sine transform of several axes.
 
     Parameters
@@ -350,21 +322,10 @@ def dstn(
     array([[2.    , 2.8284],
            [2.8284, 4.    ]])
     """
-    return cosine_transform("dstn", x, type, s, axes, norm, workers, orthogonalize, options)
 
 
-def idstn(
-    x: Any,
-    type: int = 2,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_several_axes
+def idstn() -> None:
     """Return the inverse of `dstn`.
 
     Parameters
@@ -392,7 +353,6 @@ def idstn(
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
-    return cosine_transform("idstn", x, type, s, axes, norm, workers, orthogonalize, options)
 
 
 _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}

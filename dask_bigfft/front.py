@@ -22,7 +22,7 @@ from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.planning.arguments import Extras, make_plan, parse_array, parse_extras
+from dask_bigfft.planning.arguments import Extras, make_plan, parse_array, parse_options
 from dask_bigfft.shifts import too_large
 from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
@@ -160,7 +160,8 @@ def transform(
     if axes is None and name.endswith("2"):  # None was asked for, which numpy.fft takes as all
         name = f"{name[:-1]}n"
     _warn(name, lengths, axes, stacklevel=5)
-    array, extras = parse_array(a, name), parse_extras(extras)
+    array = parse_array(a, name)
+    parse_options(extras, Extras)
     if _nothing_asked(name, lengths, axes, norm):
         return array
     found = make_plan(array, name, lengths, axes, norm, stored=_described(array), **extras)
@@ -319,7 +320,8 @@ def plan_of_stored(
             refuse(name, where[name], text, kind=ArgumentTypeError)
     lengths, along = (where.get(name) for name in taken)
     _warn(kind, lengths, along, stacklevel=4)
-    array, extras = parse_array(a, kind), parse_extras(extras)
+    array = parse_array(a, kind)
+    parse_options(extras, Extras)
     stored = stored or _described(array)
     found = make_plan(array, kind, lengths, along, norm, stored=stored, **extras)
     return take_over(array, found)[1]

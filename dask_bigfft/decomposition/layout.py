@@ -436,10 +436,6 @@ def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Rang
             yield ((last, last + 1), *box)
 
 
-#: The variants by name.
-VARIANTS = ("auto", "dif", "dit", "stockham", "pease")
-
-
 def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digit]:
     """The digits of an axis, outermost first, as a variant stores them.
 
@@ -448,7 +444,7 @@ def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digi
     digits : sequence of Digit
         Digits that are not being transformed.
     variant : str
-        One of `VARIANTS`.
+        Name of the data movement: auto, dif, dit, stockham or pease.
     order : {"natural", "transposed"}
         Order of the result, for ``auto``.
 

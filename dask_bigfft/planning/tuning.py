@@ -34,7 +34,7 @@ from dask_bigfft.planner.profile import decode
 from dask_bigfft.planner.search import find_plans
 from dask_bigfft.planner.tile_plan import DeviceSettings
 from dask_bigfft.planner.work_sharing import divided_among
-from dask_bigfft.planning.environment import device_software, usable_libraries, workers_place
+from dask_bigfft.planning.environment import device_software, workers_place
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Sizes of blocks that are tried, in units of those that come in.
@@ -474,21 +474,3 @@ def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
         place = f", {_DONE_BY[plan.device]}" if differ else ""
         yield f"{plan.notation} with {digits}, {plan.kernel}{place}", plan.expected
-
-
-def tuned_plan(
-    spec: TransformSpec, request: Request, machine: Machine, kernel: str | None
-) -> Plan | None:
-    """Return the plan that is the fastest when run, as `tuned` finds it, with any usable library.
-
-    Parameters
-    ----------
-    spec, request, machine
-        What is asked, as `find_plan` takes it.
-    kernel : str or None
-        The FFT library that was asked for, ``"auto"`` or None for that of the settings.
-    """
-    asked = config.get("bigfft.kernel") if kernel is None else kernel
-    kernels = usable_libraries(spec.work_dtype) if asked == "auto" else (request.kernel,)
-    found = tuned(spec, request, machine, kernels)
-    return None if found is None else found.plan

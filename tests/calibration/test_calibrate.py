@@ -22,7 +22,7 @@ from dask_bigfft.testing.devices import simulated_devices
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "_read", {})
+    environment._profile.cache_clear()
     monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: {"scipy": "1"})
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path

@@ -27,7 +27,7 @@ def client():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "_read", {})
+    environment._profile.cache_clear()
     folders = {"wisdom": str(tmp_path / "wisdom"), "scratch": str(tmp_path / "scratch")}
     with dask.config.set({f"bigfft.{name}.directory": path for name, path in folders.items()}):
         yield tmp_path

@@ -24,7 +24,7 @@ from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection, tokenize
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.factors import factorize, parse_factors
+from dask_bigfft.decomposition.factors import factorize, transposed_digits
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.errors import ArgumentTypeError, MemoryLimitError, PlanError, parse_flag, refuse
@@ -50,10 +50,9 @@ from dask_bigfft.transforms.spec import (
     FAMILIES,
     TransformSpec,
     complete_factors,
-    parse_axes,
     parse_dtype,
     parse_name,
-    parse_transform_axes,
+    parse_some,
     transform_spec,
 )
 
@@ -287,23 +286,16 @@ def _name_of(value: Any) -> str:
 # --- rounds ---------------------------------------------------------------------------------
 
 
-def parse_rounds(rounds: Any, axes: tuple[int, ...], ndim: int) -> Rounds | None:
-    """Return factors per round as (axis, factor) pairs, -1 for what is left of an axis.
+def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | None:
+    """Return factors per round as (axis, factor) pairs, whose products are the lengths.
 
     Parameters
     ----------
     rounds
         A sequence with a mapping of axis to factor for each round, or only the factor where one
-        axis is transformed.
-    axes
-        The transformed axes, not negative.
-    ndim
-        Number of axes of the array.
-
-    Examples
-    --------
-    >>> parse_rounds([{0: 64}, {0: -1, -1: 8}], (0, 1), 2)
-    (((0, 64),), ((0, -1), (1, 8)))
+        axis is transformed; -1 is what is left of an axis.
+    spec, variant
+        What is asked, and how data move.
     """
     rounds = config.get("bigfft.rounds") if rounds is None else rounds
     if rounds is None:
@@ -313,78 +305,46 @@ def parse_rounds(rounds: Any, axes: tuple[int, ...], ndim: int) -> Rounds | None
         refuse("rounds", rounds, allowed, kind=ArgumentTypeError)
     found = []
     for named in rounds:
-        if _is_int(named) and len(axes) == 1:
-            named = {axes[0]: named}
+        if _is_int(named) and len(spec.axes) == 1:
+            named = {spec.axes[0]: named}
         if not isinstance(named, Mapping) or not named or not all(map(_is_int, named.values())):
             refuse("rounds", rounds, f"{allowed}, integers", kind=ArgumentTypeError)
         if not all(n >= 1 or n == -1 for n in named.values()):
             refuse("rounds", rounds, "factors of at least 1, or -1 for what is left of an axis")
-        along = _among("rounds", named, axes, ndim)
-        found.append(tuple(zip(along, map(int, named.values()), strict=True)))
-    for axis in axes:
-        factors = factors_along(found, axis)
+        along = parse_some("rounds", named, spec.axes, len(spec.shape))
+        found.append(dict(zip(along, map(int, named.values()), strict=True)))
+    for axis, length in zip(spec.axes, spec.lengths, strict=True):
+        factors = [named[axis] for named in found if axis in named]
         if not factors or factors.count(-1) > 1:
             refuse("rounds", rounds, f"one or more factors of axis {axis}, at most one of them -1")
-    return tuple(found)
+        completed = complete_factors(axis, factors, length)
+        _check_factors(axis, completed, spec, variant)
+        for named, n in zip((one for one in found if axis in one), completed, strict=True):
+            named[axis] = n
+    where = {"r2c": ("first", found[0]), "c2r": ("last", found[-1])}
+    if spec.kind in where and spec.real_axis not in where[spec.kind][1]:
+        refuse(
+            "rounds", found, f"the real axis {spec.real_axis} in the {where[spec.kind][0]} round"
+        )
+    return tuple(tuple(named.items()) for named in found)
 
 
-def _among(argument: str, named: Any, axes: tuple[int, ...], ndim: int) -> tuple[int, ...]:
-    """Return axes that an argument names, not negative, each once and one of those transformed."""
-    found = parse_axes(argument, named, ndim)
-    if not set(found) <= set(axes):
-        refuse(argument, named, f"only axes that are transformed, {axes}")
-    return found
+def _check_factors(axis: int, factors: tuple[int, ...], spec: TransformSpec, variant: str) -> None:
+    """Refuse factors that a variant cannot have, or that differ from the digits of the spectrum."""
+    if variant == "pease" and len(set(factors)) > 1:
+        allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
+        refuse("rounds", {axis: factors}, allowed)
+    i = spec.axes.index(axis)
+    digits = spec.digits_of(axis) or transposed_digits(spec.lengths[i])
+    spectrum = factors if spec.orders_out[i] == "transposed" else factors[::-1]
+    if "transposed" in (spec.orders_in[i], spec.orders_out[i]) and spectrum != digits:
+        allowed = f"factors that give the spectrum along axis {axis} the digits {digits} in "
+        allowed += f"transposed order, or digits={spectrum} at both ends"
+        refuse("rounds", {axis: factors}, allowed)
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def factors_along(rounds: Sequence[Sequence[tuple[int, int]]], axis: int) -> tuple[int, ...]:
-    """Factors of an axis in the order of the rounds."""
-    return tuple(n for named in rounds for found, n in named if found == axis)
-
-
-def complete_rounds(rounds: Rounds, spec: TransformSpec, variant: str) -> Rounds:
-    """Return rounds with every -1 filled in; refuse those that the transform cannot have."""
-    completed = {}
-    for axis, length in zip(spec.axes, spec.lengths, strict=True):
-        factors = complete_factors(axis, factors_along(rounds, axis), length)
-        if variant == "pease" and len(set(factors)) > 1:
-            allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
-            refuse("rounds", {axis: factors}, allowed)
-        completed[axis] = iter(factors)
-    found = tuple(tuple((axis, next(completed[axis])) for axis, _ in named) for named in rounds)
-    real = spec.real_axis
-    if spec.kind == "r2c" and real not in dict(found[0]):
-        refuse("rounds", list(map(dict, found)), f"the real axis {real} in the first round")
-    if spec.kind == "c2r" and real not in dict(found[-1]):
-        refuse("rounds", list(map(dict, found)), f"the real axis {real} in the last round")
-    return found
-
-
-def parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tuple[int, ...]]:
-    """Return the digits of spectra in transposed order by axis; nothing where none are named.
-
-    Parameters
-    ----------
-    digits
-        A mapping of axis to factors, or the factors alone where one axis is transformed.
-    axes, ndim
-        The transformed axes, not negative, and the number of axes of the array.
-
-    Examples
-    --------
-    >>> parse_digits((8, 4), (1,), 2), parse_digits({-1: [8, 4]}, (0, 1), 2)
-    ({1: (8, 4)}, {1: (8, 4)})
-    """
-    if digits is None:
-        return {}
-    named = digits if isinstance(digits, Mapping) or len(axes) > 1 else {axes[0]: digits}
-    if not isinstance(named, Mapping):
-        refuse("digits", digits, "a mapping of axis to factors", kind=ArgumentTypeError)
-    along = _among("digits", named, axes, ndim)
-    return {a: parse_factors("digits", n) for a, n in zip(along, named.values(), strict=True)}
 
 
 # --- the other extras -----------------------------------------------------------------------
@@ -555,15 +515,11 @@ def make_plan(
     order: Any = asked("order")
     order = config.get("bigfft.order") if order is None else order
     variant = config.get("bigfft.variant", "variant", asked("variant"))
-    axes = parse_transform_axes(parse_name(name), a.ndim, n_or_s, axis_or_axes)
-    rounds = parse_rounds(asked("rounds"), axes, a.ndim)
-    factors = None if rounds is None else {axis: factors_along(rounds, axis) for axis in axes}
-    digits = parse_digits(asked("digits"), axes, a.ndim)
-    spec = transform_spec(
-        name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors, digits
-    )
+    digits = asked("digits")
+    spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, digits)
+    rounds = parse_rounds(asked("rounds"), spec, variant)
     if signal_digits is not None:
-        (axis,) = axes
+        (axis,) = spec.axes
         orders: tuple[Order, ...] = ("transposed",)
         spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
     kept = tuple((axis, start, count) for axis, (start, count) in sorted((windows or {}).items()))
@@ -579,7 +535,7 @@ def make_plan(
     request = Request(
         chunks=before,
         wanted=parse_chunks(asked("chunks"), before, spec),
-        rounds=None if rounds is None else complete_rounds(rounds, spec, variant),
+        rounds=rounds,
         variant=variant,
         kernel=kernel,
         verify=config.get("bigfft.verify", "verify", asked("verify")),

@@ -160,7 +160,7 @@ REFUSED = [
     (named("norm", R, fft.dct), "norm", ["orto"], []),
     (named("n", R, fft.dct), "n", [0], [2.5]),
     (named("axis", R, fft.dct), "axis", [2], []),
-    (named("s", LINE, fft.dctn), "axes", [(3, 4)], []),
+    (named("s", LINE, fft.dctn), "s", [(3, 4)], []),
     (named("axes", R, fft.dctn), "axes", [()], []),
     (named("order", R, fft.dct), "order", [], ["transposed"]),
     (named("workers", R, fft.dct), "workers", [], ["two"]),

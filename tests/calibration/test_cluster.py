@@ -113,11 +113,6 @@ def test_no_file_stays_where_a_disk_is_full():
 # --- the slowest ----------------------------------------------------------------------------
 
 
-def test_each_quantity_is_that_of_its_slowest_worker():
-    found = slowest([Profile("a", 2, copy=3e9, tile=1e-5), Profile("b", 4, copy=2e9, tile=2e-5)])
-    assert (found.name, found.threads, found.copy, found.tile) == ("a", 4, 2e9, 2e-5)
-
-
 @pytest.mark.parametrize(
     "name", sorted({f.name for f in fields(Profile) if f.type in ("float", float)})
 )

@@ -77,8 +77,3 @@ def test_digits_that_cannot_be(digits, kind):
         fft.fft(x, order="transposed", digits=digits)
     with pytest.raises(ArgumentTypeError, match=r"`digits`.*natural"):
         fft.fft(x, digits=(32, 32))
-
-
-def test_real_is_true_or_false():
-    with pytest.raises(ArgumentTypeError, match="`real`"):
-        transposed_index(2**31, real="spectrum")

@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -249,38 +249,22 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     return cast("da.Array", a)
 
 
-#: Blocks of another kind than arrays of numbers: a test, the kind, and what to take instead.
-_REFUSED: tuple[tuple[Callable[[Any], bool], str], ...] = (
-    (
-        lambda block: isinstance(block, np.matrix),
-        "an array, which has any number of axes: pass numpy.asarray(a)",
-    ),
-    (
-        lambda block: isinstance(block, np.ma.MaskedArray),
-        "an array without a mask: fill it, as numpy.ma.filled(a, 0) does",
-    ),
-    (
-        lambda block: hasattr(block, "todense"),
-        "a dense array: take what todense() makes of it, or of each block by map_blocks",
-    ),
-)
-
-
 def _refuse_containers(a: Any) -> None:
     """Refuse what is more than an array of numbers, whose other parts would be lost."""
+    block, allowed = meta_from_array(a) if isinstance(a, da.Array) else a, None
     if type(a).__module__.partition(".")[0] == "xarray":
-        refuse("a", _name_of(a), "an array: pass .data, the array inside", kind=ArgumentTypeError)
-    if is_dask_collection(a) and not isinstance(a, da.Array):
+        allowed = "an array: pass .data, the array inside"
+    elif is_dask_collection(a) and not isinstance(a, da.Array):
         allowed = "a dask.array.Array, or an array-like"
-        refuse("a", _name_of(a), allowed, kind=ArgumentTypeError)
-    block = meta_from_array(a) if isinstance(a, da.Array) else a
-    for is_refused, allowed in _REFUSED:
-        if is_refused(block):
-            refuse("a", _name_of(block), allowed, kind=ArgumentTypeError)
-
-
-def _name_of(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    elif isinstance(block, np.matrix):
+        allowed = "an array, which has any number of axes: pass numpy.asarray(a)"
+    elif isinstance(block, np.ma.MaskedArray):
+        allowed = "an array without a mask: fill it, as numpy.ma.filled(a, 0) does"
+    elif hasattr(block, "todense"):
+        allowed = "a dense array: take what todense() makes of it, or of each block by map_blocks"
+    if allowed is not None:
+        found = type(block)
+        refuse("a", f"{found.__module__}.{found.__qualname__}", allowed, kind=ArgumentTypeError)
 
 
 # --- rounds ---------------------------------------------------------------------------------
@@ -386,9 +370,9 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
 
     "auto" is the fastest one; on a cluster, of those that every worker has.
     """
-    kernel = config.get("bigfft.kernel") if kernel is None else kernel
-    if not isinstance(kernel, str):
+    if not isinstance(kernel, str | None):
         refuse("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
+    kernel = config.get("bigfft.kernel", "kernel", kernel)
     if kernel == "auto":
         return fastest_everywhere(dtype)
     library = get_library(kernel)
@@ -456,18 +440,16 @@ def normalized_chunks(
     given: Any, chunks: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Chunks:
     """Return dask's normal form of chunks; a refusal shows what was `given`."""
-    allowed = f"dask chunks of the result, whose shape is {shape}"
     try:
-        found = normalize_chunks(chunks, shape, dtype=dtype)
-    except ZeroDivisionError:
-        refuse("chunks", given, f"{allowed}, each of at least 1 entry along every axis")
+        cuts = normalize_chunks(chunks, shape, dtype=dtype)
+        found = tuple(tuple(map(int, cut)) for cut in cuts)
+        if found != cuts or any(min(cut, default=0) < 0 for cut in found):
+            raise ValueError("in whole numbers")
+        if tuple(map(sum, found)) != tuple(shape):
+            raise ValueError("of as many entries")
     except (ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
-        refuse("chunks", given, f"{allowed} ({error})")
-    if any(c != c or c != int(c) or c < 0 for cut in found for c in cut):
-        refuse("chunks", given, f"{allowed}, in whole numbers")
-    if any(sum(cut) != size for cut, size in zip(found, shape, strict=True)):
-        refuse("chunks", given, allowed)
-    return tuple(tuple(map(int, cut)) for cut in found)
+        refuse("chunks", given, f"dask chunks of the result, whose shape is {shape} ({error})")
+    return found
 
 
 def parse_options(options: Mapping[str, Any], known: type = Options) -> None:

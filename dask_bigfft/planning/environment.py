@@ -307,12 +307,10 @@ def refuse_asynchronous(client: Any) -> None:
     Transforms themselves can be computed by it.
     """
     if client is not None and client.asynchronous:
-        refuse(
-            "client",
-            client,
-            "a client made without asynchronous=True, in a thread other than "
-            "that of an event loop: another one for the same scheduler will do",
+        allowed = (
+            "a client made without asynchronous=True, in a thread other than that of an event "
         )
+        refuse("client", client, f"{allowed}loop: another one for the same scheduler will do")
 
 
 def device_software() -> dict[str, str]:
@@ -337,13 +335,11 @@ def told_everywhere(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict
     """
     client = running_client()
     answers = [] if client is None else list(client.run(ask, *arguments).values())
-    if not answers:
-        return ask(*arguments)
-    names = sorted({name for answer in answers for name in answer})
-    return {
-        name: ", ".join(sorted({answer[name] for answer in answers if name in answer}))
-        for name in names
-    }
+    found: dict[str, set[str]] = {}
+    for answer in answers or [ask(*arguments)]:
+        for name, value in answer.items():
+            found.setdefault(name, set()).add(value)
+    return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
 
 
 def possible_carrier() -> str:
@@ -401,8 +397,7 @@ def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
     dtype : numpy.dtype
         Complex; libraries that do not work in it are left out.
     """
-    client = running_client()
-    return tuple(_here(dtype)) if client is None else _common(client, dtype)[0]
+    return _common(running_client(), dtype)[0]
 
 
 def _here(dtype: np.dtype[Any]) -> dict[str, str]:
@@ -418,24 +413,20 @@ def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     The default is taken in whatever versions.
     """
     here = _here(dtype)
-    answers = workers_answers(client, usable) if len(here) > 1 else {}
+    if client is None or len(here) == 1:
+        return tuple(here), ""
+    answers, fallback = workers_answers(client, usable), ""
     missing = [address for address, answer in answers.items() if answer is None]
-    fallback = ""
-    if client.asynchronous and len(here) > 1:
+    if client.asynchronous:
         fallback = f"{EVERYWHERE} instead of 'auto': an asynchronous client cannot ask its workers"
     elif missing:
         fallback = (
             f"{EVERYWHERE} instead of 'auto': {len(missing)} of {len(answers)} workers have "
             f"not told which FFT libraries they have ({', '.join(missing[:3])})"
         )
-        warnings.warn(
-            f"kernel {fallback}; results of other plans may differ in the last bits",
-            FallbackWarning,
-            stacklevel=2,
-        )
-    told = [frozenset(answer.items()) for answer in answers.values() if answer is not None]
-    there = frozenset.intersection(*told) if told and not missing else frozenset()
-    names = tuple(
-        name for name, version in here.items() if name == EVERYWHERE or (name, version) in there
-    )
-    return names, fallback
+        text = f"kernel {fallback}; results of other plans may differ in the last bits"
+        warnings.warn(text, FallbackWarning, stacklevel=2)
+    told = [answer.items() for answer in answers.values() if answer is not None]
+    there = frozenset.intersection(*map(frozenset, told)) if told and not missing else frozenset()
+    shared = (n for n, version in here.items() if n == EVERYWHERE or (n, version) in there)
+    return tuple(shared), fallback

@@ -10,6 +10,7 @@ with the winning plan. Where CPU threads share the rounds, they change next to n
 Imports `planner`, `config`, `files` and `environment`.
 """
 
+import contextlib
 import importlib.metadata
 import math
 import statistics
@@ -135,9 +136,14 @@ def region(
 
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
-    """Plans for all who may do the rounds: none where chunks are too small for such blocks."""
-    try:
-        if not _open(spec, request, machine):
+    """Plans for all who may do the rounds: none where chunks are too small for such blocks.
+
+    CPU threads and devices share no rounds that are verified, unless that is asked for.
+    """
+    possible = machine.cards > 0 and spec.work_dtype.char in "FD"
+    unasked = request.device == "auto" and request.verify == "none"
+    with contextlib.suppress(PlanError):
+        if not possible or not (unasked or request.device == "hybrid"):
             yield from find_plans(spec, request, machine)
             return
         yield from find_plans(spec, replace(request, device="auto"), machine)
@@ -148,18 +154,6 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
             both = divided_among(replace(plan, device="hybrid"), machine.cards, least)
             if any(0 < share < 1 for share in both.shares):
                 yield both
-    except PlanError:
-        return
-
-
-def _open(spec: TransformSpec, request: Request, machine: Machine) -> bool:
-    """Return whether CPU threads and devices both may do the rounds.
-
-    What is verified is not shared, unless that is asked for.
-    """
-    possible = machine.cards > 0 and spec.work_dtype.char in "FD"
-    unasked = request.device == "auto" and request.verify == "none"
-    return possible and (unasked or request.device == "hybrid")
 
 
 def worth_trying(trials: list[Trial]) -> list[Trial]:
@@ -167,13 +161,9 @@ def worth_trying(trials: list[Trial]) -> list[Trial]:
 
     Among them the best one for each of CPU threads, devices and both.
     """
-    if not trials:
-        return []
-    most = DEARER * trials[0].plan.expected.seconds
+    most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
     near = [trial for trial in trials if trial.plan.expected.seconds <= most]
-    best: dict[str, Trial] = {}
-    for trial in near:
-        best.setdefault(trial.plan.device, trial)
+    best = {trial.plan.device: trial for trial in reversed(near)}
     return list(dict.fromkeys([*near[:MOST], *best.values()]))
 
 

@@ -69,7 +69,7 @@ def factorize(n: int) -> Mapping[int, int]:
         if _is_prime(m):
             found[m] = found.get(m, 0) + 1
         else:
-            d = _proper_divisor(m)
+            d = next(d for c in itertools.count(1) if (d := _rho(m, c)) is not None)
             composites += [d, m // d]
     return dict(sorted(found.items()))
 
@@ -243,16 +243,11 @@ def _is_prime(n: int) -> bool:
     return True
 
 
-def _proper_divisor(n: int) -> int:
-    """Return a divisor of a composite `n` other than 1 and `n` (Pollard's rho)."""
-    root = math.isqrt(n)
-    if root * root == n:
-        return root
-    return next(d for c in itertools.count(1) if (d := _rho(n, c)) is not None)
-
-
 def _rho(n: int, c: int) -> int | None:
-    """Return a proper divisor from the cycle of y -> y*y + c, or None where it shows none."""
+    """Return a divisor of a composite n other than 1 and n (Pollard's rho), or None.
+
+    Taken from the cycle of y -> y*y + c.
+    """
     slow = fast = 2
     found = 1
     while found == 1:

@@ -58,23 +58,15 @@ class Round(HashedOnce):
     @cached_property
     def rolls(self) -> tuple[tuple[int, int], ...]:
         """Dimensions of a block whose values are stored shifted, and the value of the first."""
-        pairs = ((self.dim(step), self._made(step).offset) for step in self.steps)
-        return tuple((dim, offset) for dim, offset in pairs if offset)
-
-    def _made(self, step: Step) -> Group:
-        groups = zip(
-            self.source.axes[step.axis].groups, self.target.axes[step.axis].groups, strict=True
-        )
-        return next(after for before, after in groups if before.digits == (step.source,))
+        groups = [group for axis in self.target.axes for group in axis.groups]
+        dims = map(self.dim, self.steps)
+        return tuple((dim, groups[dim].offset) for dim in dims if groups[dim].offset)
 
     def dim(self, step: Step) -> int:
         """Dimension of a block that holds the step's digit."""
-        dim = sum(len(axis.groups) for axis in self.source.axes[: step.axis])
-        for group in self.source.axes[step.axis].groups:
-            if group.digits == (step.source,):
-                return dim
-            dim += 1
-        raise ValueError(f"no group of the round holds the digit {step.source}")
+        before = sum(len(axis.groups) for axis in self.source.axes[: step.axis])
+        digits = [group.digits for group in self.source.axes[step.axis].groups]
+        return before + digits.index((step.source,))
 
 
 @dataclass(frozen=True)

@@ -21,27 +21,19 @@ import scipy.fft
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain, scaled
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.front import P, applied, by_block, documented
-from dask_bigfft.kernels.twiddle import (
-    after_points,
-    before_points,
-    divisor_of,
-    ends_of,
-    ends_scaled,
-    in_parts,
-)
-from dask_bigfft.kernels.twiddle import factor as scale_of
+from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.planning.arguments import (
     Extras,
     Options,
     inner_extras,
     make_plan,
-    normalized_chunks,
     parse_array,
+    parse_chunks,
     parse_options,
 )
 from dask_bigfft.transforms.spec import transform_spec
@@ -408,14 +400,16 @@ def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: 
     before = array_axis(plan, tuple(map(int, a.chunks[axis])), out=False)
     arranged = _rearranged(a, axis, before, point_axis(plan, chunks, out=False), "arrange")
     dtype = a.dtype if plan.name == "rfft" else np.result_type(a.dtype, np.complex64)
-    ready = _multiplied(arranged, before_points, plan, axis, chunks, dtype)
+    ready = _multiplied(arranged, twiddle.before_points, plan, axis, chunks, dtype)
     digits = plan.digits if len(plan.digits) > 1 else None
     norm = "forward" if plan.name == "irfft" else None
     found = make_plan(ready, plan.name, plan.points, axis, norm, signal_digits=digits, **inner)
     spectrum = applied(ready, found)
     cut = tuple(map(int, spectrum.chunks[axis]))
     width_out = 2 if plan.pairs_out else 1
-    made = _multiplied(spectrum, after_points, plan, axis, cut, a.dtype, width_out, divisor=divisor)
+    made = _multiplied(
+        spectrum, twiddle.after_points, plan, axis, cut, a.dtype, width_out, divisor=divisor
+    )
     wanted = even_chunks(plan.length, -(-plan.length // width))
     return _rearranged(
         made, axis, point_axis(plan, cut, out=True), array_axis(plan, wanted, out=True), "unpack"
@@ -430,15 +424,15 @@ def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Ex
     ready = _with_ends(a, plan, axis, 2, out=False)
     found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **inner)
     sums = applied(ready, found)
-    return _with_ends(sums, plan, axis, scale_of(divisor, a.dtype), out=True)
+    return _with_ends(sums, plan, axis, twiddle.factor(divisor, a.dtype), out=True)
 
 
 def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
     """The array times a factor, and other ones at both ends of an axis."""
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
     where = {"axis": axis, "bounds": bounds, "length": plan.length}
-    ends = ends_of(plan, out=out)
-    return by_block(ends_scaled, a, dtype=a.dtype, factor=factor, ends=ends, **where)
+    ends = twiddle.ends_of(plan, out=out)
+    return by_block(twiddle.ends_scaled, a, dtype=a.dtype, factor=factor, ends=ends, **where)
 
 
 def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, inner: Extras) -> Cosines:
@@ -475,7 +469,7 @@ def _multiplied(
 
 def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Extras) -> Any:
     """The transform of one axis that lies in several chunks."""
-    divisor = divisor_of(plan, norm)
+    divisor = twiddle.divisor_of(plan, norm)
     found = make_plan(a, "rfft", plan.length, axis, None, **inner)
     if len(found.programs[0].steps) > 1:
         return _split_axis(a, plan, axis, divisor, inner)
@@ -552,10 +546,13 @@ def cosine_transform(
     inner = inner_extras(options, order="natural")
     if array.dtype.kind == "c":
         real, imag = (_all_axes(part, plans, norm, inner) for part in (array.real, array.imag))
-        found = by_block(in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64))
+        found = by_block(
+            twiddle.in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64)
+        )
     else:
         found = _all_axes(array, plans, norm, inner)
-    return cast("da.Array", _cut(found, array, options))
+    wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
+    return cast("da.Array", found if wanted is None else _gathered(found, wanted))
 
 
 def _parse_type(value: Any, backwards: bool) -> Type:
@@ -585,14 +582,3 @@ def _all_axes(array: da.Array, plans: dict[int, Cosines], norm: str | None, inne
         found = found[(slice(None),) * axis + (slice(plan.length),)]  # a shorter one is cropped
         found = _one_axis(found, plan, axis, norm, inner)
     return found
-
-
-def _cut(found: Any, array: da.Array, options: Options) -> Any:
-    """The result in the chunks that were asked for."""
-    chunks = options.get("chunks")
-    chunks = config.get("bigfft.chunks") if chunks is None else chunks
-    if isinstance(chunks, str) and chunks == "auto":
-        return found
-    if isinstance(chunks, str) and chunks == "preserve":
-        return _gathered(found, tuple(map(scaled, array.chunks, found.shape)))
-    return _gathered(found, normalized_chunks(chunks, chunks, found.shape, found.dtype))

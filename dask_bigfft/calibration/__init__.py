@@ -80,15 +80,6 @@ def _devices(nbytes: int) -> dict[str, Any]:
     return {"devices": found, "peers": peers}
 
 
-def usual_nbytes(threads: int, memory: int | None = None) -> int:
-    """Return the bytes of the arrays that so many threads transform by default.
-
-    Fewer where the `memory` that they have is small.
-    """
-    found = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
-    return found if not memory else min(found, max(LEAST_NBYTES, memory // PART_OF_MEMORY))
-
-
 def calibrate(
     client: Any = None,
     path: str | os.PathLike[str] | None = None,
@@ -189,7 +180,8 @@ def _measured(
     for addresses in hosts.values():
         threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
         memory = sum(int(workers[address].get("memory_limit") or 0) for address in addresses)
-        usual = usual_nbytes(sum(threads.values()), memory)
+        usual = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * sum(threads.values())))
+        usual = min(usual, memory // PART_OF_MEMORY or usual)
         for address, own in threads.items():
             part = nbytes or max(LEAST_NBYTES, usual * own // sum(threads.values()))
             asked[address] = own, part, repeat, common

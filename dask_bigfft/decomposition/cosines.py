@@ -31,6 +31,7 @@ its imaginary part, told apart by a digit of their own.
 Pure: imports only this room.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -246,7 +247,5 @@ def point_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
 def point_chunks(plan: Cosines, parts: int) -> Chunks:
     """Chunks of the FFT's input in about as many parts, whole in the digit that comes first."""
     outer, *inner = point_digits(plan, out=False)
-    width = 1
-    for digit in inner:
-        width *= digit.size
+    width = math.prod(digit.size for digit in inner)
     return tuple(c * width for c in even_chunks(outer.size, parts))

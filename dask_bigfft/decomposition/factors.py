@@ -217,7 +217,7 @@ def smooth_length(n: int) -> int:
     if not 1 <= n <= MAX_LENGTH // 4:
         refuse("n", n, f"1..{MAX_LENGTH // 4}")
     found = next_fast_len(n, real=True)
-    while not _is_nearly_square(found):
+    while len(pair := transposed_digits(found)) == 1 or pair[1] > MAX_RATIO * pair[0]:
         found = next_fast_len(found + 1, real=True)
     return int(found)
 
@@ -256,11 +256,6 @@ def _rho(n: int, c: int) -> int | None:
         fast = (fast * fast + c) % n
         found = math.gcd(abs(slow - fast), n)
     return None if found == n else found
-
-
-def _is_nearly_square(n: int) -> bool:
-    digits = transposed_digits(n)
-    return len(digits) == 2 and digits[1] <= MAX_RATIO * digits[0]
 
 
 def transposed_index(

@@ -113,7 +113,7 @@ class Step:
     sign : {-1, 1}
         Sign in the exponent.
     divisor : Divisor
-        What the step divides by: that of the whole transform in one of its steps (`scaling`).
+        Divisor of the step: that of the whole transform in one of its steps (`rounds.divided`).
     twiddle : int or None
         Modulus M of the twiddle that follows.
     convolve : Chirp or None

@@ -37,14 +37,7 @@ from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
 from dask_bigfft.planner.work_sharing import decided
-from dask_bigfft.planning.environment import (
-    current_machine,
-    fastest_everywhere,
-    possible_carrier,
-    running_client,
-    smallest_worker,
-    usable_libraries,
-)
+from dask_bigfft.planning import environment
 from dask_bigfft.planning.tuning import SHARE, tuned
 from dask_bigfft.transforms.spec import (
     FAMILIES,
@@ -169,7 +162,7 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
         )
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
     alike = replace(machine, by_cards=())
-    if running_client() is None:
+    if environment.running_client() is None:
         return replace(alike, cards=count())
     if device == "hybrid" and len(known) > 1:
         return replace(machine, cards=max(known))
@@ -374,7 +367,7 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
         refuse("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
     kernel = config.get("bigfft.kernel", "kernel", kernel)
     if kernel == "auto":
-        return fastest_everywhere(dtype)
+        return environment.fastest_everywhere(dtype)
     library = get_library(kernel)
     if dtype not in library.dtypes:
         known = ", ".join(sorted(map(str, library.dtypes)))
@@ -402,13 +395,15 @@ def parse_device(
     if device in ("gpu", "hybrid"):
         if dtype.char not in "FD":
             refuse("device", device, f'"cpu" for {dtype}: GPUs have single and double precision')
-        reason = missing() if running_client() is None else None
+        reason = missing() if environment.running_client() is None else None
         if reason is not None:
             refuse("device", device, f'a GPU, or "cpu": {reason}')
     return device, limit
 
 
-def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | None:
+def parse_chunks(
+    chunks: Any, before: Chunks, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Chunks | None:
     """Return the chunks of the result, or None for what the last round gives.
 
     Parameters
@@ -416,11 +411,10 @@ def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | N
     chunks
         ``"auto"``, ``"preserve"``, whatever dask takes as chunks, or a mapping of axes to chunks
         (the other axes are preserved).
-    before, spec
-        Chunks of the array that comes in, and what is asked.
+    before, shape, dtype
+        Chunks of the array that comes in; of the result.
     """
     chunks = config.get("bigfft.chunks") if chunks is None else chunks
-    shape = spec.out_shape
     if isinstance(chunks, str) and chunks == "auto":
         return None
     kept = tuple(scaled(cut, size) for cut, size in zip(before, shape, strict=True))
@@ -433,7 +427,7 @@ def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | N
             refuse("chunks", chunks, allowed)
         by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
         wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(kept))
-    return normalized_chunks(chunks, wanted, shape, spec.out_dtype)
+    return normalized_chunks(chunks, wanted, shape, dtype)
 
 
 def normalized_chunks(
@@ -516,31 +510,31 @@ def make_plan(
     device, nbytes = parse_device(asked("device"), asked("device_memory_limit"), spec.work_dtype)
     request = Request(
         chunks=before,
-        wanted=parse_chunks(asked("chunks"), before, spec),
+        wanted=parse_chunks(asked("chunks"), before, spec.out_shape, spec.out_dtype),
         rounds=rounds,
         variant=variant,
         kernel=kernel,
         verify=config.get("bigfft.verify", "verify", asked("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
-        carrier=possible_carrier(),
+        carrier=environment.possible_carrier(),
         device=device,
         device_nbytes=nbytes,
         stored=stored,
         piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
     memory_limit = parse_limit("memory_limit", asked("memory_limit"))
-    machine = current_machine(memory_limit)
+    machine = environment.current_machine(memory_limit)
     measured = None
     if config.get("bigfft.planner.mode", "planner", asked("planner")) == "measure":
         free = (asked("kernel") or config.get("bigfft.kernel")) == "auto"
-        measured = usable_libraries(spec.work_dtype) if free else (kernel,)
+        measured = environment.usable_libraries(spec.work_dtype) if free else (kernel,)
     overwrite = asked("overwrite_x")
     overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
     try:
         found = chosen_plan(spec, request, machine, measured, overwrite)
     except PlanError as error:
-        least = None if memory_limit else smallest_worker()
+        least = None if memory_limit else environment.smallest_worker()
         if least is None:
             raise
         raise PlanError(f"{error}. {least}") from error

@@ -39,7 +39,6 @@ NAMES: tuple[str, ...] = tuple(name + ending for ending in ("", "2", "n") for na
 COSINES = ("dct", "idct", "dst", "idst", "dctn", "idctn", "dstn", "idstn")
 
 _WORK = {"f": "F", "d": "D", "g": "G", "F": "F", "D": "D", "G": "G", "e": "F"}
-_REAL = {"F": "f", "D": "d", "G": "g"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class TransformSpec:
     @property
     def real_dtype(self) -> np.dtype[Any]:
         """Real dtype of the same precision."""
-        return np.dtype(_REAL[self.work_dtype.char])
+        return np.empty(0, self.work_dtype).real.dtype
 
     @property
     def out_dtype(self) -> np.dtype[Any]:

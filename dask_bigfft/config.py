@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import dask.config
 import yaml
@@ -61,132 +61,94 @@ class Setting:
 
     def parse(self, name: str, value: Any) -> Any:
         """Return a value as `get` does, or refuse it as one of `name`."""
-        return _PARSERS[self.type](self, name, value)
-
-
-def _parse_enum(setting: Setting, name: str, value: Any) -> str:
-    if not isinstance(value, str) or value not in setting.enum:
-        refuse(name, value, f"one of {', '.join(setting.enum)}")
-    return value
-
-
-def _parse_boolean(setting: Setting, name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        refuse(name, value, "true or false")
-    return value
-
-
-def _parse_integer(setting: Setting, name: str, value: Any) -> int:
-    if not _is_int(value) or value < setting.minimum:
-        refuse(name, value, f"an integer of at least {setting.minimum}")
-    return int(value)
-
-
-def _parse_number(setting: Setting, name: str, value: Any) -> float:
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not number >= setting.minimum:
-        refuse(name, value, f"a number of at least {setting.minimum}")
-    return number
-
-
-def _parse_bytes(setting: Setting, name: str, value: Any) -> int | None:
-    allowed = "a number of bytes above 0, such as 1073741824 or '1 GiB'"
-    if setting.minimum == 0:
-        allowed = allowed.replace(" above 0", "") + ", or 0"
-    return (
-        None
-        if value is None and setting.default is None
-        else _nbytes(name, value, allowed, setting.minimum)
-    )
-
-
-def _nbytes(name: str, value: Any, allowed: str, minimum: int = 1) -> int:
-    found = int(value) if _is_int(value) else -1
-    if isinstance(value, str):
+        read, allowed = _TYPES[self.type]
         try:
-            found = int(parse_bytes(value))
-        except ValueError:
-            refuse(name, value, allowed)
-    if found < minimum:
-        refuse(name, value, allowed)
-    return found
+            return read(self, value)
+        except (TypeError, ValueError, OverflowError):
+            refuse(name, value, allowed.format(self=self, names=", ".join(self.enum)))
 
 
-def _parse_folder(setting: Setting, name: str, value: Any) -> str:
-    if value is None and setting.key == "bigfft.wisdom.directory":
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        value = os.path.join(cache, "dask_bigfft")
-    elif value is None:
-        value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    if not is_path(value):
-        refuse(name, value, "the path of a folder, or null for the usual one")
-    return os.path.abspath(value)
-
-
-def _parse_file(setting: Setting, name: str, value: Any) -> str | None:
-    if value is not None and not is_path(value):
-        refuse(name, value, "the path of a file, or null")
-    return None if value is None else os.path.abspath(value)
-
-
-def _parse_kernel(setting: Setting, name: str, value: Any) -> str:
-    """Return the name of an FFT library, or ``auto``; `kernels` knows which exist."""
-    if not isinstance(value, str) or not value.isidentifier():
-        refuse(name, value, "auto, scipy, mkl_fft, ducc0, pyfftw, or another kernel's name")
+def _checked(value: Any, allowed: bool) -> Any:
+    if not allowed:
+        raise ValueError
     return value
-
-
-def _parse_order(setting: Setting, name: str, value: Any) -> str | tuple[str, ...]:
-    """Return one order, or a tuple with an order for each transformed axis."""
-    orders = tuple(value) if isinstance(value, list | tuple) else (value,)
-    for order in orders:
-        if order not in ("natural", "transposed"):
-            refuse(name, value, "natural or transposed, or a list of these with one for each axis")
-    return orders if isinstance(value, list | tuple) else str(value)
-
-
-def _parse_chunks(setting: Setting, name: str, value: Any) -> Any:
-    """Return ``auto``, ``preserve`` or dask chunks, with tuples where YAML has lists."""
-    allowed = "auto, preserve, or dask chunks: lengths, a size, or a list of these"
-    if isinstance(value, list | tuple):
-        return tuple(_parse_chunks(setting, name, item) for item in value)
-    if value in ("auto", "preserve") or (_is_int(value) and (value > 0 or value == -1)):
-        return value
-    if isinstance(value, str):
-        return f"{_nbytes(name, value, allowed)} B"
-    refuse(name, value, allowed)
-
-
-def _parse_rounds(setting: Setting, name: str, value: Any) -> tuple[Any, ...] | None:
-    """Return a tuple with a factor, or a mapping of axes to factors, for each round."""
-    if value is None:
-        return None
-    allowed = "null, or a list with a factor or a mapping of axis to factor for each round"
-    if not isinstance(value, list | tuple) or not value:
-        refuse(name, value, allowed)
-    for factors in value:
-        pairs = factors.items() if isinstance(factors, Mapping) else [(0, factors)]
-        if not pairs or not all(_is_int(axis) and _is_int(n) for axis, n in pairs):
-            refuse(name, value, allowed)
-    return tuple(value)
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-_PARSERS: Mapping[str, Callable[[Setting, str, Any], Any]] = {
-    "enum": _parse_enum,
-    "boolean": _parse_boolean,
-    "integer": _parse_integer,
-    "number": _parse_number,
-    "bytes": _parse_bytes,
-    "folder": _parse_folder,
-    "file": _parse_file,
-    "kernel": _parse_kernel,
-    "order": _parse_order,
-    "chunks": _parse_chunks,
-    "rounds": _parse_rounds,
+def _number(setting: Setting, value: Any) -> float:
+    found = float(_checked(value, isinstance(value, Real) and not isinstance(value, bool)))
+    return cast("float", _checked(found, found >= setting.minimum))
+
+
+def _bytes(setting: Setting, value: Any) -> int | None:
+    if value is None and setting.default is None:
+        return None
+    if isinstance(value, str):  # dask takes "MB" as one of them
+        value = parse_bytes(_checked(value, any(char.isdigit() for char in value)))
+    return int(_checked(value, _number(setting, value) < math.inf))
+
+
+def _folder(setting: Setting, value: Any) -> str:
+    if value is None and setting.key == "bigfft.wisdom.directory":
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        value = os.path.join(cache, "dask_bigfft")
+    elif value is None:
+        value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
+    return str(os.path.abspath(_checked(value, is_path(value))))
+
+
+def _order(setting: Setting, value: Any) -> str | tuple[str, ...]:
+    """Return one order, or a tuple with an order for each transformed axis."""
+    if isinstance(value, list | tuple):
+        return tuple(str(_order(setting, order)) for order in value)
+    return str(_checked(value, value in ("natural", "transposed")))
+
+
+def _chunks(setting: Setting, value: Any) -> Any:
+    """Return ``auto``, ``preserve`` or dask chunks, with tuples where YAML has lists."""
+    if isinstance(value, list | tuple):
+        return tuple(_chunks(setting, item) for item in value)
+    if isinstance(value, str):
+        return value if value in ("auto", "preserve") else f"{_bytes(setting, value)} B"
+    return _checked(value, _is_int(value) and (value > 0 or value == -1))
+
+
+#: Reader of the values of each type of setting, and the values that it allows, in words.
+_TYPES: Mapping[str, tuple[Callable[[Setting, Any], Any], str]] = {
+    "enum": (
+        lambda setting, value: _checked(value, isinstance(value, str) and value in setting.enum),
+        "one of {names}",
+    ),
+    "boolean": (lambda _, value: _checked(value, isinstance(value, bool)), "true or false"),
+    "integer": (
+        lambda setting, value: int(_checked(value, _is_int(value) and value >= setting.minimum)),
+        "an integer of at least {self.minimum}",
+    ),
+    "number": (_number, "a number of at least {self.minimum}"),
+    "bytes": (
+        _bytes,
+        "a number of bytes from {self.minimum} on, such as 1073741824 or '1 GiB'",
+    ),
+    "folder": (_folder, "the path of a folder, or null for the usual one"),
+    "file": (
+        lambda _, value: (
+            None if value is None else os.path.abspath(_checked(value, is_path(value)))
+        ),
+        "the path of a file, or null",
+    ),
+    "kernel": (
+        lambda _, value: _checked(value, isinstance(value, str) and value.isidentifier()),
+        "auto, scipy, mkl_fft, ducc0, pyfftw, or another kernel's name",
+    ),
+    "order": (_order, "natural or transposed, or a list of these with one for each axis"),
+    "chunks": (_chunks, "auto, preserve, or dask chunks: lengths, a size, or a list of these"),
+    "rounds": (
+        lambda _, value: value and tuple(_checked(value, isinstance(value, list | tuple))),
+        "null, or a list with a factor or a mapping of axis to factor for each round",
+    ),
 }
 
 
@@ -202,10 +164,12 @@ SETTINGS: Mapping[str, Setting] = {
 dask.config.update_defaults(_read("bigfft.yaml"))
 
 
-def get(key: str) -> Any:
+def get(key: str, argument: str = "", value: Any = None) -> Any:
     """Return the checked value of the setting `key`, such as ``"bigfft.memory-limit"``.
 
-    Sizes come back in bytes, lists as tuples, and null as None.
+    With an argument of a call that is not None, return that instead, checked under its name.
+
+    Sizes are in bytes, lists are tuples, and null is None.
 
     Raises
     ------
@@ -221,6 +185,8 @@ def get(key: str) -> Any:
     setting = SETTINGS.get(key)
     if setting is None:
         refuse("key", key, f"one of {', '.join(SETTINGS)}")
+    if value is not None:
+        return setting.parse(argument, value)
     return setting.parse(key, dask.config.get(key, default=setting.default))
 
 

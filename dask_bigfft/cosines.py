@@ -11,9 +11,9 @@ Imports `front`, `planning`, `planner`, `decomposition` and `kernels`.
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, SupportsIndex, Unpack, cast
+from typing import Any, Concatenate, SupportsIndex, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -21,30 +21,22 @@ import scipy.fft
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
-from dask_bigfft.decomposition.factors import MAX_LENGTH
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain, scaled
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
-from dask_bigfft.front import applied, by_block
-from dask_bigfft.kernels.twiddle import (
-    after_points,
-    before_points,
-    divisor_of,
-    ends_of,
-    ends_scaled,
-    in_parts,
-)
-from dask_bigfft.kernels.twiddle import factor as scale_of
+from dask_bigfft.front import P, applied, by_block, documented
+from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.planning.arguments import (
+    Extras,
     Options,
     inner_extras,
     make_plan,
-    normalized_chunks,
     parse_array,
+    parse_chunks,
     parse_options,
 )
-from dask_bigfft.transforms.spec import parse_axes, parse_scale, parse_several
+from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]
 
@@ -52,7 +44,23 @@ Lengths = SupportsIndex | Sequence[SupportsIndex] | None
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 
-def dct(
+def _functions(
+    work: Callable[Concatenate[str, P], da.Array],
+) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
+    """Return a decorator for a name and a docstring, whose function does `work` by that name."""
+
+    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
+        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
+            return work(described.__name__, *args, **kwargs)
+
+        return documented(function, described, work)
+
+    return decorator
+
+
+@_functions
+def _over_one_axis(
+    name: str,
     x: Any,
     type: int = 2,
     n: SupportsIndex | None = None,
@@ -64,6 +72,28 @@ def dct(
     orthogonalize: bool | None = None,
     **options: Unpack[Options],
 ) -> da.Array:
+    return cosine_transform(name, x, type, n, axis, norm, workers, orthogonalize, options)
+
+
+@_functions
+def _over_several_axes(
+    name: str,
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
+) -> da.Array:
+    return cosine_transform(name, x, type, s, axes, norm, workers, orthogonalize, options)
+
+
+@_over_one_axis
+def dct() -> None:
     """Return the discrete cosine transform of one axis.
 
     Parameters
@@ -113,21 +143,10 @@ def dct(
     >>> dct([1.0, 0.0, 0.0, 0.0]).compute().round(4)
     array([2.    , 1.8478, 1.4142, 0.7654])
     """
-    return cosine_transform("dct", x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-def idct(
-    x: Any,
-    type: int = 2,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_one_axis
+def idct() -> None:
     """Return the inverse of `dct`.
 
     Parameters
@@ -150,21 +169,10 @@ def idct(
     >>> idct([4.0, 0.0, 0.0, 0.0]).compute().round(4)
     array([0.5, 0.5, 0.5, 0.5])
     """
-    return cosine_transform("idct", x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-def dst(
-    x: Any,
-    type: int = 2,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_one_axis
+def dst() -> None:
     """Return the discrete sine transform of one axis.
 
     Parameters
@@ -187,21 +195,10 @@ def dst(
     >>> dst([1.0, 0.0, 0.0, 0.0]).compute().round(4)
     array([0.7654, 1.4142, 1.8478, 2.    ])
     """
-    return cosine_transform("dst", x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-def idst(
-    x: Any,
-    type: int = 2,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_one_axis
+def idst() -> None:
     """Return the inverse of `dst`.
 
     Parameters
@@ -224,21 +221,10 @@ def idst(
     >>> idst([4.0, 0.0, 0.0, 0.0]).compute().round(4)
     array([0.3827, 0.9239, 0.9239, 0.3827])
     """
-    return cosine_transform("idst", x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-def dctn(
-    x: Any,
-    type: int = 2,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_several_axes
+def dctn() -> None:
     """Return the discrete cosine transform of several axes.
 
     Parameters
@@ -266,21 +252,10 @@ def dctn(
     array([[4.    , 2.8284],
            [2.8284, 2.    ]])
     """
-    return cosine_transform("dctn", x, type, s, axes, norm, workers, orthogonalize, options)
 
 
-def idctn(
-    x: Any,
-    type: int = 2,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_several_axes
+def idctn() -> None:
     """Return the inverse of `dctn`.
 
     Parameters
@@ -308,21 +283,10 @@ def idctn(
     array([[0.25, 0.25],
            [0.25, 0.25]])
     """
-    return cosine_transform("idctn", x, type, s, axes, norm, workers, orthogonalize, options)
 
 
-def dstn(
-    x: Any,
-    type: int = 2,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_several_axes
+def dstn() -> None:
     """Return the discrete sine transform of several axes.
 
     Parameters
@@ -350,21 +314,10 @@ def dstn(
     array([[2.    , 2.8284],
            [2.8284, 4.    ]])
     """
-    return cosine_transform("dstn", x, type, s, axes, norm, workers, orthogonalize, options)
 
 
-def idstn(
-    x: Any,
-    type: int = 2,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: str | None = None,
-    overwrite_x: bool = False,
-    workers: int | None = None,
-    *,
-    orthogonalize: bool | None = None,
-    **options: Unpack[Options],
-) -> da.Array:
+@_over_several_axes
+def idstn() -> None:
     """Return the inverse of `dstn`.
 
     Parameters
@@ -392,7 +345,6 @@ def idstn(
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
-    return cosine_transform("idstn", x, type, s, axes, norm, workers, orthogonalize, options)
 
 
 _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
@@ -437,53 +389,53 @@ def _width(a: da.Array, axis: int, length: int) -> int:
     return wanted if nbytes and much and wanted >= FEWER * width else width
 
 
-def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: Options) -> Any:
+def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
     """The transform of an axis that falls apart, through an FFT of points in digits."""
     width = _width(a, axis, plan.length)
-    plan = _with_digits(a, plan, axis, width, options)
+    plan = _with_digits(a, plan, axis, width, inner)
     if len(plan.digits) == 1 and not plan.halved:
-        return _by_waves(a, plan, axis, divisor, options)
+        return _by_waves(a, plan, axis, divisor, inner)
     values = math.prod(digit.size for digit in point_axis(plan, (1,), out=False).digits)
     chunks = point_chunks(plan, -(-values // width))
     before = array_axis(plan, tuple(map(int, a.chunks[axis])), out=False)
     arranged = _rearranged(a, axis, before, point_axis(plan, chunks, out=False), "arrange")
     dtype = a.dtype if plan.name == "rfft" else np.result_type(a.dtype, np.complex64)
-    ready = _multiplied(arranged, before_points, plan, axis, chunks, dtype)
+    ready = _multiplied(arranged, twiddle.before_points, plan, axis, chunks, dtype)
     digits = plan.digits if len(plan.digits) > 1 else None
-    extras = inner_extras(options, order="natural")
     norm = "forward" if plan.name == "irfft" else None
-    found = make_plan(ready, plan.name, plan.points, axis, norm, signal_digits=digits, **extras)
+    found = make_plan(ready, plan.name, plan.points, axis, norm, signal_digits=digits, **inner)
     spectrum = applied(ready, found)
     cut = tuple(map(int, spectrum.chunks[axis]))
     width_out = 2 if plan.pairs_out else 1
-    made = _multiplied(spectrum, after_points, plan, axis, cut, a.dtype, width_out, divisor=divisor)
+    made = _multiplied(
+        spectrum, twiddle.after_points, plan, axis, cut, a.dtype, width_out, divisor=divisor
+    )
     wanted = even_chunks(plan.length, -(-plan.length // width))
     return _rearranged(
         made, axis, point_axis(plan, cut, out=True), array_axis(plan, wanted, out=True), "unpack"
     )
 
 
-def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: Options) -> Any:
+def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
     """The transform of an axis by Bluestein's algorithm, as the sum of its definition.
 
     It exchanges what a real FFT of as many points does whose length can not be split either.
     """
     ready = _with_ends(a, plan, axis, 2, out=False)
-    extras = inner_extras(options, order="natural")
-    found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **extras)
+    found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **inner)
     sums = applied(ready, found)
-    return _with_ends(sums, plan, axis, scale_of(divisor, a.dtype), out=True)
+    return _with_ends(sums, plan, axis, twiddle.factor(divisor, a.dtype), out=True)
 
 
 def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
     """The array times a factor, and other ones at both ends of an axis."""
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
     where = {"axis": axis, "bounds": bounds, "length": plan.length}
-    ends = ends_of(plan, out=out)
-    return by_block(ends_scaled, a, dtype=a.dtype, factor=factor, ends=ends, **where)
+    ends = twiddle.ends_of(plan, out=out)
+    return by_block(twiddle.ends_scaled, a, dtype=a.dtype, factor=factor, ends=ends, **where)
 
 
-def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, options: Options) -> Cosines:
+def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, inner: Extras) -> Cosines:
     """The transform with the digits that its FFT falls into, if transposed order has none.
 
     They stay natural where the FFT becomes a convolution (Bluestein).
@@ -493,7 +445,7 @@ def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, options: Opt
     chunks = list(a.chunks)
     chunks[axis] = even_chunks(plan.points, -(-plan.points // width))
     points: Any = da.empty([sum(cut) for cut in chunks], dtype=a.dtype, chunks=tuple(chunks))
-    found = make_plan(points, "rfft", plan.points, axis, **inner_extras(options, order="natural"))
+    found = make_plan(points, "rfft", plan.points, axis, **inner)
     program = found.programs[0]
     return plan if program.bluestein else replace(plan, digits=plan.halving(program.factors))
 
@@ -515,33 +467,27 @@ def _multiplied(
     return by_block(work, a, dtype=dtype, chunks=chunks, **keywords)
 
 
-def _one_axis(
-    a: da.Array, plan: Cosines, axis: int, norm: str | None, backwards: bool, options: Options
-) -> Any:
+def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Extras) -> Any:
     """The transform of one axis that lies in several chunks."""
-    divisor = divisor_of(plan, norm, backwards)
-    extras = inner_extras(options, order="natural")
-    found = make_plan(a, "rfft", plan.length, axis, None, **extras)
+    divisor = twiddle.divisor_of(plan, norm)
+    found = make_plan(a, "rfft", plan.length, axis, None, **inner)
     if len(found.programs[0].steps) > 1:
-        return _split_axis(a, plan, axis, divisor, options)
+        return _split_axis(a, plan, axis, divisor, inner)
     layout = found.rounds[0].source
     chunks = tuple(
         (a.shape[axis],) if i == axis else _stored(cut.groups[0].chunks, a.shape[i])
         for i, cut in enumerate(layout.axes)
     )
-    return _whole_axes(_gathered(a, chunks), plan, {axis: plan.length}, norm, backwards)
+    return _whole_axes(_gathered(a, chunks), plan, {axis: plan.length}, norm)
 
 
 def _stored(chunks: Chunks, size: int) -> Chunks:
     return chunks if sum(chunks) == size else even_chunks(size, len(chunks))
 
 
-def _whole_axes(
-    a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None, backwards: bool
-) -> Any:
+def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
     """SciPy's transform of axes that lie whole in every block."""
     chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
-    mirrored = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
     return by_block(
         _in_block,
         a,
@@ -551,7 +497,7 @@ def _whole_axes(
         type_=plan.type,
         s=tuple(lengths.values()),
         axes=tuple(lengths),
-        norm=mirrored if backwards else norm,
+        norm=norm,
         orthogonalize=plan.orthogonalize,
     )
 
@@ -579,30 +525,34 @@ def cosine_transform(
     orthogonalize: Any,
     options: Options,
 ) -> da.Array:
-    """The lazy result of a transform called by its name."""
+    """Return the lazy result of a transform called by its name."""
     parse_options(options)
-    parse_scale(norm, forward=True)
     if workers is not None and not hasattr(workers, "__index__"):
         allowed = "None or a number: dask's scheduler decides"
         refuse("workers", workers, allowed, kind=ArgumentTypeError)
     backwards, sine = name.startswith("i"), "s" in name
     kind = _parse_type(type_, backwards)
     array = parse_array(x, "fft")
-    along, lengths = _parse_axes(array, n_or_s, axes, several=name.endswith("n"))
+    likeness = "fftn" if name.endswith("n") else "fft"
+    spec = transform_spec(likeness, array.shape, array.dtype, n_or_s, axes, norm)
     ortho = norm == "ortho" if orthogonalize is None else parse_flag("orthogonalize", orthogonalize)
     plans = {}
-    for axis, n in zip(along, lengths, strict=True):
+    for axis, n in zip(spec.axes, spec.lengths, strict=True):
         if kind == 1 and not sine and n < 2:
             refuse("x", f"axis {axis} of length {n}", "at least 2 elements for type 1")
         plans[axis] = Cosines(sine, kind, n, ortho)
+    if backwards and norm != "ortho":
+        norm = "backward" if norm == "forward" else "forward"
+    inner = inner_extras(options, order="natural")
     if array.dtype.kind == "c":
-        real, imag = (
-            _all_axes(part, plans, norm, backwards, options) for part in (array.real, array.imag)
+        real, imag = (_all_axes(part, plans, norm, inner) for part in (array.real, array.imag))
+        found = by_block(
+            twiddle.in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64)
         )
-        found = by_block(in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64))
     else:
-        found = _all_axes(array, plans, norm, backwards, options)
-    return cast("da.Array", _cut(found, array, options))
+        found = _all_axes(array, plans, norm, inner)
+    wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
+    return cast("da.Array", found if wanted is None else _gathered(found, wanted))
 
 
 def _parse_type(value: Any, backwards: bool) -> Type:
@@ -616,9 +566,7 @@ def _parse_type(value: Any, backwards: bool) -> Type:
     return _INVERSE[found] if backwards else cast("Type", found)
 
 
-def _all_axes(
-    array: da.Array, plans: dict[int, Cosines], norm: str | None, backwards: bool, options: Options
-) -> Any:
+def _all_axes(array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras) -> Any:
     """A real transform: of axes that lie whole in every block at once, then of the others."""
     char = {"e": "f", "f": "f", "g": "g"}.get(array.dtype.char, "d")
     found: Any = array.astype(np.dtype(char))
@@ -627,53 +575,10 @@ def _all_axes(
         if array.numblocks[axis] == 1:
             groups.setdefault((plan.type, plan.sine), {})[axis] = plan.length
     for lengths in groups.values():
-        found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm, backwards)
+        found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm)
     rest = [axis for axis in plans if array.numblocks[axis] > 1]
     for axis in sorted(rest, key=lambda axis: array.numblocks[axis]):
         plan = plans[axis]
         found = found[(slice(None),) * axis + (slice(plan.length),)]  # a shorter one is cropped
-        found = _one_axis(found, plan, axis, norm, backwards, options)
+        found = _one_axis(found, plan, axis, norm, inner)
     return found
-
-
-def _cut(found: Any, array: da.Array, options: Options) -> Any:
-    """The result in the chunks that were asked for."""
-    chunks = options.get("chunks")
-    chunks = config.get("bigfft.chunks") if chunks is None else chunks
-    if isinstance(chunks, str) and chunks == "auto":
-        return found
-    if isinstance(chunks, str) and chunks == "preserve":
-        return _gathered(found, tuple(map(scaled, array.chunks, found.shape)))
-    return _gathered(found, normalized_chunks(chunks, chunks, found.shape, found.dtype))
-
-
-def _parse_axes(
-    array: da.Array, n_or_s: Any, axes: Any, several: bool
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Axes, and the length of the transform along each."""
-    given = n_or_s if n_or_s is None or not several else parse_several("s", n_or_s)
-    given = (given,) if given is not None and not several else given
-    if axes is None:
-        along = tuple(range(array.ndim)) if given is None else tuple(range(-len(given), 0))
-    else:
-        along = parse_several("axes", axes) if several else (axes,)
-    found = parse_axes("axes" if several else "axis", along, array.ndim)
-    if not found:
-        refuse("axes", axes, "at least one axis")
-    argument = "s" if several else "n"
-    if given is not None and len(given) != len(found):
-        refuse(argument, given, f"as many lengths as axes ({len(found)})")
-    lengths = []
-    for axis, n in zip(found, given or (None,) * len(found), strict=True):
-        try:
-            length = array.shape[axis] if n is None else operator.index(n)
-        except TypeError:
-            refuse(argument, n, "an integer", kind=ArgumentTypeError)
-        if not 1 <= length <= MAX_LENGTH:
-            refuse(
-                argument if n is not None else "x",
-                n if n is not None else array.shape,
-                f"lengths of at least 1, and at most {MAX_LENGTH}",
-            )
-        lengths.append(length)
-    return found, tuple(lengths)

@@ -27,23 +27,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-__all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "AxisError",
-    "BigFFTError",
-    "CarrierError",
-    "ClusterError",
-    "DeviceError",
-    "DeviceMemoryError",
-    "FallbackWarning",
-    "KernelError",
-    "PlanError",
-    "ScratchError",
-    "VerificationError",
-    "parse_count",
-    "refuse",
-]
+__all__ = ["ArgumentError", "ArgumentTypeError", "AxisError", "BigFFTError", "CarrierError"]
+__all__ += ["ClusterError", "DeviceError", "DeviceMemoryError", "FallbackWarning", "KernelError"]
+__all__ += ["PlanError", "ScratchError", "VerificationError", "parse_count", "refuse"]
 
 
 class BigFFTError(Exception):

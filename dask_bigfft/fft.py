@@ -2,13 +2,14 @@
 
 Every function takes what its namesake in `numpy.fft` (or `scipy.fft`) takes and returns a lazy dask
 array. Keyword-only extras that all transforms have are described in each; their defaults are
-settings (``bigfft.order`` and so on in `dask.config`). A decorator writes the parameters that are
-shared into docstrings and signatures; static tools find them in `Extras`.
+settings (``bigfft.order`` and so on in `dask.config`). A transform is written as a name and a
+docstring; decorators give it one of three signatures and the description of shared parameters.
 
 Imports `front`, `cosines`, `frequencies` and `shifts`.
 """
 
-from typing import Any, SupportsIndex, Unpack
+from collections.abc import Callable
+from typing import Any, Concatenate, SupportsIndex, Unpack
 
 import dask.array as da
 import scipy.fft
@@ -16,7 +17,7 @@ import scipy.fft
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
-from dask_bigfft.front import Axes, Axis, N, Norm, S, documented, transform
+from dask_bigfft.front import Axes, Axis, N, Norm, P, S, documented, transform
 from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
 
@@ -26,92 +27,36 @@ __all__ += ["dct", "dctn", "dst", "dstn", "fftshift", "idct", "idctn", "idst", "
 __all__ += ["fftfreq", "frequencies_of", "next_fast_len", "rfftfreq"]
 
 
-@documented
-def fft(
-    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
+def _functions(
+    work: Callable[Concatenate[str, P], da.Array],
+) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
+    """Return a decorator for a name and a docstring, whose function does `work` by that name."""
+
+    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
+        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
+            return work(described.__name__, *args, **kwargs)
+
+        return documented(function, described, work)
+
+    return decorator
+
+
+@_functions
+def _over_one_axis(
+    name: str,
+    a: Any,
+    n: N = None,
+    axis: Axis = -1,
+    norm: Norm = None,
+    out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return the discrete Fourier transform of one axis.
-
-    Examples
-    --------
-    >>> fft([1 + 0j, 0, 0, 0]).compute()
-    array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
-    """
-    return transform("fft", a, n, axis, norm, out, kw)
+    return transform(name, a, n, axis, norm, out, extras)
 
 
-@documented
-def ifft(
-    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
-) -> da.Array:
-    """Return the inverse of `fft`.
-
-    Examples
-    --------
-    >>> ifft([4 + 0j, 0, 0, 0]).compute()
-    array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
-    """
-    return transform("ifft", a, n, axis, norm, out, kw)
-
-
-@documented
-def rfft(
-    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
-) -> da.Array:
-    """Return the frequencies 0 to n//2 of the transform of real input.
-
-    Examples
-    --------
-    >>> rfft([1, 0, 0, 0]).compute()
-    array([1.+0.j, 1.+0.j, 1.+0.j])
-    """
-    return transform("rfft", a, n, axis, norm, out, kw)
-
-
-@documented
-def irfft(
-    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
-) -> da.Array:
-    """Return the real inverse of `rfft`.
-
-    Examples
-    --------
-    >>> irfft([4, 0, 0]).compute()
-    array([1., 1., 1., 1.])
-    """
-    return transform("irfft", a, n, axis, norm, out, kw)
-
-
-@documented
-def hfft(
-    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
-) -> da.Array:
-    """Return the real transform of a signal with Hermitian symmetry, given as its first half.
-
-    Examples
-    --------
-    >>> hfft([1, 0, 0]).compute()
-    array([1., 1., 1., 1.])
-    """
-    return transform("hfft", a, n, axis, norm, out, kw)
-
-
-@documented
-def ihfft(
-    a: Any, n: N = None, axis: Axis = -1, norm: Norm = None, out: None = None, **kw: Unpack[Extras]
-) -> da.Array:
-    """Return the inverse of `hfft`: half of a signal with Hermitian symmetry.
-
-    Examples
-    --------
-    >>> ihfft([4, 0, 0, 0]).real.compute()
-    array([1., 1., 1.])
-    """
-    return transform("ihfft", a, n, axis, norm, out, kw)
-
-
-@documented
-def fft2(
+@_functions
+def _over_two_axes(
+    name: str,
     a: Any,
     s: S = None,
     axes: Axes = (-2, -1),
@@ -119,6 +64,90 @@ def fft2(
     out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
+    return transform(name, a, s, axes, norm, out, extras)
+
+
+@_functions
+def _over_several_axes(
+    name: str,
+    a: Any,
+    s: S = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: None = None,
+    **extras: Unpack[Extras],
+) -> da.Array:
+    return transform(name, a, s, axes, norm, out, extras)
+
+
+@_over_one_axis
+def fft() -> None:
+    """Return the discrete Fourier transform of one axis.
+
+    Examples
+    --------
+    >>> fft([1 + 0j, 0, 0, 0]).compute()
+    array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
+    """
+
+
+@_over_one_axis
+def ifft() -> None:
+    """Return the inverse of `fft`.
+
+    Examples
+    --------
+    >>> ifft([4 + 0j, 0, 0, 0]).compute()
+    array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
+    """
+
+
+@_over_one_axis
+def rfft() -> None:
+    """Return the frequencies 0 to n//2 of the transform of real input.
+
+    Examples
+    --------
+    >>> rfft([1, 0, 0, 0]).compute()
+    array([1.+0.j, 1.+0.j, 1.+0.j])
+    """
+
+
+@_over_one_axis
+def irfft() -> None:
+    """Return the real inverse of `rfft`.
+
+    Examples
+    --------
+    >>> irfft([4, 0, 0]).compute()
+    array([1., 1., 1., 1.])
+    """
+
+
+@_over_one_axis
+def hfft() -> None:
+    """Return the real transform of a signal with Hermitian symmetry, given as its first half.
+
+    Examples
+    --------
+    >>> hfft([1, 0, 0]).compute()
+    array([1., 1., 1., 1.])
+    """
+
+
+@_over_one_axis
+def ihfft() -> None:
+    """Return the inverse of `hfft`: half of a signal with Hermitian symmetry.
+
+    Examples
+    --------
+    >>> ihfft([4, 0, 0, 0]).real.compute()
+    array([1., 1., 1.])
+    """
+
+
+@_over_two_axes
+def fft2() -> None:
     """Return the discrete Fourier transform of two axes, by default the last.
 
     Examples
@@ -127,18 +156,10 @@ def fft2(
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
-    return transform("fft2", a, s, axes, norm, out, extras)
 
 
-@documented
-def ifft2(
-    a: Any,
-    s: S = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_two_axes
+def ifft2() -> None:
     """Return the inverse of `fft2`.
 
     Examples
@@ -147,18 +168,10 @@ def ifft2(
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
-    return transform("ifft2", a, s, axes, norm, out, extras)
 
 
-@documented
-def rfft2(
-    a: Any,
-    s: S = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_two_axes
+def rfft2() -> None:
     """Return half the transform of real input over two axes, by default the last.
 
     Examples
@@ -167,18 +180,10 @@ def rfft2(
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
-    return transform("rfft2", a, s, axes, norm, out, extras)
 
 
-@documented
-def irfft2(
-    a: Any,
-    s: S = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_two_axes
+def irfft2() -> None:
     """Return the real inverse of `rfft2`.
 
     Examples
@@ -187,18 +192,10 @@ def irfft2(
     array([[1., 1.],
            [1., 1.]])
     """
-    return transform("irfft2", a, s, axes, norm, out, extras)
 
 
-@documented
-def hfft2(
-    a: Any,
-    s: S = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_two_axes
+def hfft2() -> None:
     """Return the real transform of half a signal with Hermitian symmetry in two axes.
 
     Examples
@@ -207,18 +204,10 @@ def hfft2(
     array([[1., 1.],
            [1., 1.]])
     """
-    return transform("hfft2", a, s, axes, norm, out, extras)
 
 
-@documented
-def ihfft2(
-    a: Any,
-    s: S = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_two_axes
+def ihfft2() -> None:
     """Return the inverse of `hfft2`.
 
     Examples
@@ -227,18 +216,10 @@ def ihfft2(
     array([[1., 1.],
            [1., 1.]])
     """
-    return transform("ihfft2", a, s, axes, norm, out, extras)
 
 
-@documented
-def fftn(
-    a: Any,
-    s: S = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_several_axes
+def fftn() -> None:
     """Return the discrete Fourier transform of several axes, by default all.
 
     Examples
@@ -247,18 +228,10 @@ def fftn(
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
-    return transform("fftn", a, s, axes, norm, out, extras)
 
 
-@documented
-def ifftn(
-    a: Any,
-    s: S = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_several_axes
+def ifftn() -> None:
     """Return the inverse of `fftn`.
 
     Examples
@@ -267,18 +240,10 @@ def ifftn(
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
-    return transform("ifftn", a, s, axes, norm, out, extras)
 
 
-@documented
-def rfftn(
-    a: Any,
-    s: S = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_several_axes
+def rfftn() -> None:
     """Return half the transform of real input over several axes, by default all.
 
     Examples
@@ -287,18 +252,10 @@ def rfftn(
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
-    return transform("rfftn", a, s, axes, norm, out, extras)
 
 
-@documented
-def irfftn(
-    a: Any,
-    s: S = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_several_axes
+def irfftn() -> None:
     """Return the real inverse of `rfftn`.
 
     Examples
@@ -307,18 +264,10 @@ def irfftn(
     array([[1., 1.],
            [1., 1.]])
     """
-    return transform("irfftn", a, s, axes, norm, out, extras)
 
 
-@documented
-def hfftn(
-    a: Any,
-    s: S = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_several_axes
+def hfftn() -> None:
     """Return the real transform of half a signal with Hermitian symmetry in several axes.
 
     Examples
@@ -327,18 +276,10 @@ def hfftn(
     array([[1., 1.],
            [1., 1.]])
     """
-    return transform("hfftn", a, s, axes, norm, out, extras)
 
 
-@documented
-def ihfftn(
-    a: Any,
-    s: S = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    out: None = None,
-    **extras: Unpack[Extras],
-) -> da.Array:
+@_over_several_axes
+def ihfftn() -> None:
     """Return the inverse of `hfftn`.
 
     Examples
@@ -347,7 +288,6 @@ def ihfftn(
     array([[1., 1.],
            [1., 1.]])
     """
-    return transform("ihfftn", a, s, axes, norm, out, extras)
 
 
 def next_fast_len(target: SupportsIndex, real: bool = False) -> int:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, refuse
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planning.arguments import normalized_chunks
@@ -70,7 +70,7 @@ def fftfreq(
     """
     length, step = _parse_samples(n, d)
     named = _parse_digits(length, order, digits)
-    return _frequencies(length, step, named, named, chunks, highest=(length - 1) // 2)
+    return _frequencies(length, step, named, chunks, half=False)
 
 
 def rfftfreq(
@@ -109,8 +109,7 @@ def rfftfreq(
     """
     length, step = _parse_samples(n, d)
     named = _parse_digits(length, order, digits)
-    counts = (named[0] // 2 + 1, *named[1:])
-    return _frequencies(length, step, named, counts, chunks, highest=length // 2)
+    return _frequencies(length, step, named, chunks, half=True)
 
 
 def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0) -> da.Array:
@@ -163,16 +162,8 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     n, natural = spec.lengths[i], spec.orders_out[i] == "natural"
     digits = (n,) if natural else spec.digits_of(place) or transposed_digits(n)
     half = spec.kind == "r2c" and place == spec.real_axis
-    counts = (digits[0] // 2 + 1, *digits[1:]) if half else digits
-    return _frequencies(
-        n,
-        _parse_samples(n, d)[1],
-        digits,
-        counts,
-        spectrum.chunks[place],
-        highest=n // 2 if half else (n - 1) // 2,
-        first=plan.result.axes[place].groups[0].offset + shifted.get(place, 0),
-    )
+    first = plan.result.axes[place].groups[0].offset + shifted.get(place, 0)
+    return _frequencies(*_parse_samples(n, d), digits, spectrum.chunks[place], half, first)
 
 
 def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Mapping[int, int]]:
@@ -189,11 +180,8 @@ def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Mapping[int, int]]:
 
 
 def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
-    try:
-        length = operator.index(n)
-    except TypeError:
-        refuse("n", n, "an integer of at least 1", kind=ArgumentTypeError)
-    if not 1 <= length <= MAX_LENGTH:
+    length = parse_count("n", n)
+    if length > MAX_LENGTH:
         refuse("n", n, f"an integer of at least 1, and at most {MAX_LENGTH}")
     try:
         step = float(d)
@@ -217,31 +205,25 @@ def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
 
 
 def _frequencies(
-    n: int,
-    d: float,
-    digits: tuple[int, ...],
-    counts: tuple[int, ...],
-    chunks: Any,
-    highest: int,
-    first: int = 0,
+    n: int, d: float, digits: tuple[int, ...], chunks: Any, half: bool, first: int = 0
 ) -> da.Array:
-    """Frequencies of the places of a box of output digits, negative above `highest`.
-
-    The places are those from `first` on, and round.
-    """
-    size = math.prod(counts)
-    cut = normalized_chunks(chunks, chunks, (size,), np.dtype(float))
-    places = da.arange(size, chunks=cut, dtype=np.int64)
-    box = {"n": n, "d": d, "digits": digits, "counts": counts, "highest": highest, "first": first}
-    return cast("da.Array", places.map_blocks(_frequency_block, dtype=np.dtype(float), **box))
+    """Return the frequencies of a spectrum by place, from place `first` on, and round."""
+    counts = (digits[0] // 2 + 1, *digits[1:]) if half else digits
+    cut = normalized_chunks(chunks, chunks, (math.prod(counts),), np.dtype(float))
+    places = da.arange(math.prod(counts), chunks=cut, dtype=np.int64)
+    highest = n // 2 if half else (n - 1) // 2
+    found = places.map_blocks(
+        _frequency_block, n, d, digits, counts, highest, first, dtype=np.dtype(float)
+    )
+    return cast("da.Array", found)
 
 
 def _frequency_block(
     places: npt.NDArray[np.int64],
     n: int,
     d: float,
-    digits: tuple[int, ...],
-    counts: tuple[int, ...],
+    digits: Any,
+    counts: Any,
     highest: int,
     first: int,
 ) -> npt.NDArray[np.float64]:

@@ -9,8 +9,8 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal, SupportsIndex, TypeVar, Unpack
+from functools import partial, update_wrapper
+from typing import Any, Literal, ParamSpec, SupportsIndex, Unpack
 
 import dask.array as da
 import numpy as np
@@ -22,7 +22,7 @@ from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.planning.arguments import Extras, make_plan, parse_array, parse_extras
+from dask_bigfft.planning.arguments import Extras, make_plan, parse_array, parse_options
 from dask_bigfft.shifts import too_large
 from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
@@ -32,31 +32,35 @@ Axis = SupportsIndex
 S = Sequence[SupportsIndex | None] | None
 Axes = Sequence[SupportsIndex] | None
 Norm = Literal["backward", "ortho", "forward"] | None
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 
 
-def documented(function: F) -> F:
-    """Return the function with the shared parts of its docstring and signature written out.
+def documented(
+    function: Callable[P, da.Array], described: Callable[[], None], work: Callable[..., Any]
+) -> Callable[P, da.Array]:
+    """Return a function with a name, a docstring, and the signature of `work` from `a` on.
 
-    They are those of `transform`, whose docstring describes the arguments of all transforms.
+    The keywords in `Extras` are written out. A docstring without parameters gets those of
+    `transform`, whose docstring describes the arguments of all transforms.
     """
-    shown: Any = function
-    found = inspect.signature(function)
-    parameters = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        for name, hint in Extras.__annotations__.items()
-    ]
-    shown.__signature__ = found.replace(parameters=parameters)
-    if shown.__doc__ is None:  # as with python -OO
-        return function
-    _, heading, rest = inspect.cleandoc(transform.__doc__ or "").partition("Parameters\n")
-    described, returns, results = rest.partition("\nReturns\n")
-    entries = re.split(r"\n(?=\w)", described)
-    used = [text for text in entries if text.split(" ")[0] in shown.__signature__.parameters]
-    summary, title, examples = inspect.cleandoc(shown.__doc__).partition("Examples\n--------\n")
-    shared = "\n".join([f"{heading}----------", *used]) + returns + results
-    shown.__doc__ = f"{summary}{shared}\n\n{title}{examples}\n"
+    shown: Any = update_wrapper(function, described)
+    signature = inspect.signature(work)
+    _, *parameters = signature.parameters.values()
+    if parameters[-1].annotation == Unpack[Extras]:
+        parameters[-1:] = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            for name, hint in Extras.__annotations__.items()
+        ]
+    shown.__signature__ = signature.replace(parameters=parameters)
+    text = inspect.cleandoc(described.__doc__ or "")
+    if text and "Parameters\n" not in text:  # none with python -OO
+        _, heading, rest = inspect.cleandoc(transform.__doc__ or "").partition("Parameters\n")
+        described_there, returns, results = rest.partition("\nReturns\n")
+        entries = re.split(r"\n(?=\w)", described_there)
+        used = [entry for entry in entries if entry.split(" ")[0] in shown.__signature__.parameters]
+        summary, title, examples = text.partition("Examples\n--------\n")
+        shared = "\n".join([f"{heading}----------", *used]) + returns + results
+        shown.__doc__ = f"{summary}{shared}\n\n{title}{examples}\n"
     return function
 
 
@@ -155,8 +159,9 @@ def transform(
         refuse("out", type(out).__name__, allowed, kind=ArgumentTypeError)
     if axes is None and name.endswith("2"):  # None was asked for, which numpy.fft takes as all
         name = f"{name[:-1]}n"
-    _warn(name, lengths, axes, stacklevel=4)
-    array, extras = parse_array(a, name), parse_extras(extras)
+    _warn(name, lengths, axes, stacklevel=5)
+    array = parse_array(a, name)
+    parse_options(extras, Extras)
     if _nothing_asked(name, lengths, axes, norm):
         return array
     found = make_plan(array, name, lengths, axes, norm, stored=_described(array), **extras)
@@ -315,7 +320,8 @@ def plan_of_stored(
             refuse(name, where[name], text, kind=ArgumentTypeError)
     lengths, along = (where.get(name) for name in taken)
     _warn(kind, lengths, along, stacklevel=4)
-    array, extras = parse_array(a, kind), parse_extras(extras)
+    array = parse_array(a, kind)
+    parse_options(extras, Extras)
     stored = stored or _described(array)
     found = make_plan(array, kind, lengths, along, norm, stored=stored, **extras)
     return take_over(array, found)[1]

@@ -4,7 +4,6 @@ Imports `watch`, `cluster`, `graph` and `planning`.
 """
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
@@ -24,7 +23,7 @@ from dask_bigfft.watch.report import Report, RunReport
 __all__ = ["progress", "report"]
 
 #: Arrays that were shown last: their transforms, which a persisted array does not know any more.
-_shown: OrderedDict[str, dict[str, Plan]] = OrderedDict()
+_shown: dict[str, dict[str, Plan]] = {}
 _KEPT = 64
 
 
@@ -118,9 +117,8 @@ def _remember(array: Any) -> dict[str, Plan]:
     found = transforms_in(array)
     if found:
         _shown[name] = found
-        _shown.move_to_end(name)
-        while len(_shown) > _KEPT:
-            _shown.popitem(last=False)
+        if len(_shown) > _KEPT:
+            del _shown[next(iter(_shown))]
     return found or _shown.get(name, {})
 
 

@@ -112,7 +112,8 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
     if not offsets:
         return array
     if type(array._meta) is not np.ndarray or array.dtype.kind not in "biufc":
-        return _pieced(array, offsets)
+        back = [-first for first in offsets.values()]
+        return cast("da.Array", da.roll(array, back, list(offsets)).rechunk(array.chunks))
     cuts = zip(array.shape, array.chunks, strict=True)
     source = Layout(tuple(plain(n, tuple(map(int, chunks))) for n, chunks in cuts))
     plan = ShiftPlan(source, rolled(source, offsets), array.dtype.str)
@@ -149,13 +150,3 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
 def too_large(plan: Plan) -> bool:
     limit = plan.machine.memory_limit
     return limit is not None and plan.expected.peak_host > limit
-
-
-def _pieced(array: da.Array, offsets: Offsets) -> da.Array:
-    """The same for blocks of any kind, by slices."""
-    chunks = array.chunks
-    for axis, first in offsets.items():
-        before = (slice(None),) * axis
-        parts = [array[(*before, slice(first, None))], array[(*before, slice(None, first))]]
-        array = da.concatenate(parts, axis=axis)
-    return cast("da.Array", array.rechunk(chunks))

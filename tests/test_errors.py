@@ -15,7 +15,6 @@ from dask_bigfft import errors
         (errors.AxisError, (errors.ArgumentError, ValueError, IndexError)),
         (errors.PlanError, (errors.ArgumentError, ValueError)),
         (errors.CarrierError, (errors.BigFFTError, RuntimeError)),
-        (errors.DeviceError, (errors.BigFFTError, RuntimeError)),
         (errors.DeviceMemoryError, (errors.DeviceError, MemoryError)),
         (errors.KernelError, (errors.BigFFTError, RuntimeError)),
     ],

@@ -58,40 +58,26 @@ def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> P
     first = fastest_library(DTYPES[0], kernels)
     names = sorted(kernels, key=lambda name: name != first)
     few = min(nbytes, USUAL_NBYTES)
-    return Profile(
-        f"{os.cpu_count()} cores, {threads} threads",
-        threads,
-        touch=page_speed(threads, 4 * few),
-        **thread_prices(threads, nbytes, repeat, names),
-        **_devices(8 * few),
-    )
+    found = thread_prices(threads, nbytes, repeat, names) | _devices(8 * few)
+    touch = page_speed(threads, 4 * few)
+    return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, touch=touch, **found)
 
 
 def _devices(nbytes: int) -> dict[str, Any]:
     """Return the devices of this process for a profile; nothing where one does not work."""
     lent = leases()
     engines = () if lent is None else lent.engines
-    found = []
     for engine in engines:
         engine.recover()
-        try:
-            found.append(device_speeds(engine.device, nbytes))
-        except DeviceError as error:
-            log.warning("a device was not measured: %s", error)
-            return {}
-    speeds = peer_speeds(ordinals_of([engine.device for engine in engines]), nbytes)
+    try:
+        found = tuple(device_speeds(engine.device, nbytes) for engine in engines)
+    except DeviceError as error:
+        log.warning("a device was not measured: %s", error)
+        return {}
+    peers = peer_speeds(ordinals_of([engine.device for engine in engines]), nbytes)
     for engine in engines:
         engine.recover()  # memory that was sent is still in a pool
-    return {"devices": tuple(found), "peers": speeds}
-
-
-def usual_nbytes(threads: int, memory: int | None = None) -> int:
-    """Return the bytes of the arrays that so many threads transform by default.
-
-    Fewer where the `memory` that they have is small.
-    """
-    found = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
-    return found if not memory else min(found, max(LEAST_NBYTES, memory // PART_OF_MEMORY))
+    return {"devices": found, "peers": peers}
 
 
 def calibrate(
@@ -152,7 +138,11 @@ def calibrate(
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
     if path is not None:
         _refuse_unwritable(path)
-    workers = _this_process() if client is None else workers_of(client)
+    if client is None:
+        threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
+        workers: Any = {"": {"nthreads": threads, "memory_limit": machine_nbytes()}}
+    else:
+        workers = workers_of(client)
     if not workers:
         refuse("client", client, "a client of a cluster that has workers")
     place = "" if client is None else environment.cluster_place(workers.values())
@@ -163,24 +153,14 @@ def calibrate(
     return profile
 
 
-def _this_process() -> dict[str, dict[str, Any]]:
-    """Return this process as the only worker of a cluster."""
-    threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
-    return {"": {"nthreads": threads, "memory_limit": machine_nbytes()}}
-
-
 def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
     """Refuse a file that cannot be made or replaced, before a minute goes by."""
     if not isinstance(given, str | os.PathLike):
         refuse("path", given, "the path of a file", kind=ArgumentTypeError)
-    if not config.is_path(given):
-        refuse("path", os.fspath(given), "the path of a file, without null bytes")
-    path = Path(given)
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        refuse("path", str(path), f"a file in a folder that exists, which {folder} is not")
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        refuse("path", str(path), "a file that can be written")
+    path = Path(given).absolute()
+    possible = config.is_path(given) and path.parent.is_dir() and not path.is_dir()
+    if not possible or not os.access(path.parent, os.W_OK):
+        refuse("path", str(given), "a file that can be written, in a folder that exists")
 
 
 def _measured(
@@ -200,16 +180,16 @@ def _measured(
     for addresses in hosts.values():
         threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
         memory = sum(int(workers[address].get("memory_limit") or 0) for address in addresses)
-        every = sum(threads.values())
+        usual = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * sum(threads.values())))
+        usual = min(usual, memory // PART_OF_MEMORY or usual)
         for address, own in threads.items():
-            part = nbytes or max(LEAST_NBYTES, usual_nbytes(every, memory) * own // every)
+            part = nbytes or max(LEAST_NBYTES, usual * own // sum(threads.values()))
             asked[address] = own, part, repeat, common
     found = cluster.slowest(list(each(measure, asked).values()))
     size = nbytes or USUAL_NBYTES
-    folder, few = config.get("bigfft.scratch.directory"), min(1.0, size / USUAL_NBYTES)
-    shared: dict[str, Any] = cluster.disk_speeds(
-        each, hosts, folder, int(few * cluster.DISK_NBYTES)
-    )
+    on_disk = int(min(1.0, size / USUAL_NBYTES) * cluster.DISK_NBYTES)
+    folder = config.get("bigfft.scratch.directory")
+    shared: dict[str, Any] = cluster.disk_speeds(each, hosts, folder, on_disk)
     if client is not None:
         shared |= cluster.network_speeds(client, list(workers), size, repeat)
         where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"

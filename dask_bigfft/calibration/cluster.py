@@ -96,11 +96,10 @@ def _by_key(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
 
 def _slowest(things: Sequence[Any]) -> Any:
     """Return the first of some values alike, with the slowest of each of their numbers."""
-    worst: dict[str, Any] = {}
+    worst = {}
     for name, value in vars(things[0]).items():
         if type(value) in (int, float):
-            values = [getattr(one, name) for one in things]
-            worst[name] = max(values) if name in LARGER else min(values)
+            worst[name] = (max if name in LARGER else min)(getattr(one, name) for one in things)
     return replace(things[0], **worst)
 
 
@@ -123,11 +122,8 @@ def disk_speeds(
     nbytes : int
         Bytes that the workers of a host write together.
     """
-    sizes = {
-        address: max(min(nbytes, DISK_EACH), nbytes // len(addresses))
-        for addresses in hosts.values()
-        for address in addresses
-    }
+    least = min(nbytes, DISK_EACH)
+    sizes = {a: max(least, nbytes // len(host)) for host in hosts.values() for a in host}
     name = f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
     files = {address: (Path(folder) / f"{name}-{i}",) for i, address in enumerate(sizes)}
     try:
@@ -135,12 +131,11 @@ def disk_speeds(
         seconds = {"write": wrote, "read": each(was_read, files)}
     finally:
         each(_removed, files)
-    return {
-        what: min(
-            sum(sizes[a] for a in host) / max(found[a] for a in host) for host in hosts.values()
-        )
-        for what, found in seconds.items()
-    }
+
+    def speed(found: Mapping[str, float], host: Sequence[str]) -> float:
+        return sum(sizes[a] for a in host) / max(found[a] for a in host)
+
+    return {what: min(speed(s, host) for host in hosts.values()) for what, s in seconds.items()}
 
 
 def written(path: Path, nbytes: int) -> float:

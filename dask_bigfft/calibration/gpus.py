@@ -56,15 +56,15 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
 
 def _seconds(device: Device, work: Callable[[], object], count: int = COUNT) -> float:
     """Seconds of one of many calls, by the device's clock; the least of three rounds."""
-    found = []
+    found = math.inf
     for _ in range(3):
         device.synchronize_all()
         started = device.clock()
         for _ in range(count):
             work()
         device.synchronize_all()
-        found.append((device.clock() - started) / count)
-    return max(min(found), 1e-12)
+        found = min(found, (device.clock() - started) / count)
+    return max(found, 1e-12)
 
 
 def _bus(device: Device, nbytes: int) -> dict[str, float]:

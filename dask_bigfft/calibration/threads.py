@@ -93,8 +93,11 @@ class Run(NamedTuple):
 
     plan: Plan
     seconds: float
-    library: str
-    dtype: str
+
+    @property
+    def library(self) -> tuple[str, str]:
+        """The name of the FFT library, and of its complex numbers."""
+        return self.plan.kernel, self.plan.spec.work_dtype.name
 
 
 def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) -> Run:
@@ -108,19 +111,23 @@ def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) ->
         blocks = y.persist()
         taken.append(time.perf_counter() - started)
         del y, blocks
-    found = plan(x, problem.kind, **keywords)
-    return Run(found, statistics.median(taken[1:]), kernel, dtype)
+    return Run(plan(x, problem.kind, **keywords), statistics.median(taken[1:]))
 
 
-def _price(run: Run, name: str, threads: int) -> float:
-    """Return the seconds of a run where the price `name` is 1 and everything else is free."""
+def _price(run: Run, library: tuple[str, str] | None, name: str, threads: int) -> float:
+    """Return the seconds of a run where one price is 1, or one speed, and everything else is free.
+
+    Speeds of a library are prices of its own runs alone.
+    """
+    if library not in (None, run.library):
+        return 0.0
     fast = {"flops": MOST, "large_flops": MOST}
-    free: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0)
-    free |= {"copy": MOST, "flops": MOST}
+    free: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0) | {"copy": MOST, "flops": MOST}
     (fast if name in fast else free)[name] = 1.0
-    out = get_library(run.library).supports_out
-    libraries = (LibrarySpeeds(run.library, run.dtype, supports_out=out, **fast),)
-    return run.plan.forecast(Profile(libraries=libraries, **free), threads=threads).seconds
+    kernel, dtype = run.library
+    out = get_library(kernel).supports_out
+    free["libraries"] = (LibrarySpeeds(kernel, dtype, supports_out=out, **fast),)
+    return run.plan.forecast(Profile(**free), threads=threads).seconds
 
 
 def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> dict[str, Any]:
@@ -172,28 +179,22 @@ def fitted(
     own = [(key, name) for key in rates for name in ("flops", "large_flops")]
     columns = [*((None, name) for name in PRICES), *own]
     seconds = np.array([max(run.seconds, 1e-9) for run in runs])
-    rows = np.array(
-        [
-            [
-                _price(run, name, threads) if key in (None, (run.library, run.dtype)) else 0.0
-                for key, name in columns
-            ]
-            for run in runs
-        ]
-    )
+    rows = np.array([[_price(run, *column, threads) for column in columns] for run in runs])
     usual = np.array([*PRICES.values(), *(1 / rates[key] for key, _ in own)])
     # In units of the usual prices, each of which is one more, weak observation.
     system = np.vstack([rows * usual / seconds[:, None], PRIOR * np.eye(len(usual))])
-    wanted = np.concatenate([np.ones(len(runs)), np.full(len(usual), PRIOR)])
-    prices = dict(zip(columns, map(float, nnls(system, wanted)[0] * usual), strict=True))
-    found: dict[str, Any] = {name: prices[None, name] for name in PRICES}
-    found["copy"] = 1 / max(found["copy"], 0.1 * PRICES["copy"])
-    speeds = {key: 1 / max(prices[key], 0.1 / rates[key[0]]) for key in own}
-    found["libraries"] = tuple(
-        LibrarySpeeds(*key, speeds[key, "flops"], speeds[key, "large_flops"], out)
-        for key, out in ((key, get_library(key[0]).supports_out) for key in rates)
+    wanted = np.repeat([1.0, PRIOR], [len(runs), len(usual)])
+    ratios = nnls(system, wanted)[0]
+    prices = dict(zip(columns, map(float, ratios * usual), strict=True))
+    speeds = dict(zip(columns, map(float, 1 / (np.maximum(ratios, 0.1) * usual)), strict=True))
+    libraries = tuple(
+        LibrarySpeeds(
+            *key, speeds[key, "flops"], speeds[key, "large_flops"], get_library(key[0]).supports_out
+        )
+        for key in rates
     )
-    return found
+    found = {name: prices[None, name] for name in PRICES}
+    return {**found, "copy": speeds[None, "copy"], "libraries": libraries}
 
 
 def _checked(elements: int, threads: int, kernel: str, repeat: int) -> dict[str, float]:

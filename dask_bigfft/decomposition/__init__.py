@@ -1,4 +1,4 @@
-"""How a length falls apart: factors, orders, steps; imports NumPy and `errors` only.
+"""How a length falls apart: factors, orders, steps; imports NumPy, SciPy and `errors` only.
 
 ::
 

@@ -31,6 +31,7 @@ its imaginary part, told apart by a digit of their own.
 Pure: imports only this room.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -129,29 +130,17 @@ class Cosines:
         period = self.points if self.type == 1 else 2 * self.length
         return Waves(period, first, second, int(self.sine))
 
-    @property
-    def runs_in(self) -> tuple[Run, ...]:
-        """Places of the array that comes in of the FFT's values."""
+    def runs(self, *, out: bool) -> tuple[Run, ...]:
+        """Places of the FFT's values in the array that comes in, or that goes out."""
         n = self.length
-        if self.type == 2:
-            return _even_odd(n)
-        if self.type == 3:
-            return self._turned(_mirrored(n))
         if self.type == 1:
             return self._extension()
-        return self._turned(_quartered(n) if not self.halved else _interleaved(n))
-
-    @property
-    def runs_out(self) -> tuple[Run, ...]:
-        """Places of the array that goes out of the FFT's values."""
-        n = self.length
-        if self.type == 2:
-            return self._turned(_mirrored(n))
-        if self.type == 3:
-            return _even_odd(n)
-        if self.type == 1:
-            return self._extension()
-        return _interleaved(n) if self.halved else _centred(n)
+        if self.type == 4 and out:
+            return _interleaved(n) if self.halved else _centred(n)
+        if self.type == 4:
+            return self._turned(_interleaved(n) if self.halved else _quartered(n))
+        even = (self.type == 2) != out  # type III is type II backwards
+        return _even_odd(n) if even else self._turned(_mirrored(n))
 
     def _turned(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
         """The runs with places counted from the end, for a sine transform."""
@@ -222,8 +211,7 @@ def array_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
     digits: tuple[Digit, ...] = (Digit(0, 1, plan.points, plan.points),)
     if plan.pairs_out if out else plan.pairs_in:
         digits = (Digit(0, plan.points, 2, 2), *digits)
-    runs = plan.runs_out if out else plan.runs_in
-    return AxisLayout((Group(digits, chunks, 0, runs),))
+    return AxisLayout((Group(digits, chunks, 0, plan.runs(out=out)),))
 
 
 def point_digits(plan: Cosines, *, out: bool) -> tuple[Digit, ...]:
@@ -246,7 +234,5 @@ def point_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
 def point_chunks(plan: Cosines, parts: int) -> Chunks:
     """Chunks of the FFT's input in about as many parts, whole in the digit that comes first."""
     outer, *inner = point_digits(plan, out=False)
-    width = 1
-    for digit in inner:
-        width *= digit.size
+    width = math.prod(digit.size for digit in inner)
     return tuple(c * width for c in even_chunks(outer.size, parts))

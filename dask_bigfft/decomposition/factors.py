@@ -1,6 +1,6 @@
 """Factors of an axis length, and the digits that its transposed order is made of.
 
-Imports the standard library and `errors`. Everything here is a pure function of integers, so two
+Imports NumPy, SciPy and `errors`. Everything here is a pure function of integers, so two
 plans that never heard of each other agree on the digits of an axis.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.fft import next_fast_len
 
 from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
 
@@ -30,7 +31,8 @@ _SMALL_PRIMES = tuple(
 _WITNESSES = _SMALL_PRIMES[:12]
 
 
-def factorize(n: int) -> dict[int, int]:
+@lru_cache(maxsize=4096)
+def factorize(n: int) -> Mapping[int, int]:
     """Return the prime factors of `n` in ascending order, with their exponents.
 
     Parameters
@@ -53,9 +55,26 @@ def factorize(n: int) -> dict[int, int]:
     >>> factorize(1)
     {}
     """
-    return dict(_prime_powers(_parse_length(n)))
+    found: dict[int, int] = {}
+    rest = _parse_length(n)
+    for p in _SMALL_PRIMES:
+        if p * p > rest:
+            break
+        while rest % p == 0:
+            found[p] = found.get(p, 0) + 1
+            rest //= p
+    composites = [rest] if rest > 1 else []
+    while composites:
+        m = composites.pop()
+        if _is_prime(m):
+            found[m] = found.get(m, 0) + 1
+        else:
+            d = next(d for c in itertools.count(1) if (d := _rho(m, c)) is not None)
+            composites += [d, m // d]
+    return dict(sorted(found.items()))
 
 
+@lru_cache(maxsize=256)
 def divisors(n: int) -> tuple[int, ...]:
     """Return all divisors of `n` in ascending order, 1 and `n` included.
 
@@ -64,9 +83,13 @@ def divisors(n: int) -> tuple[int, ...]:
     >>> divisors(12)
     (1, 2, 3, 4, 6, 12)
     """
-    return _divisors(_parse_length(n))
+    result = [1]
+    for p, e in factorize(n).items():
+        result = [d * p**k for k in range(e + 1) for d in result]
+    return tuple(sorted(result))
 
 
+@lru_cache(maxsize=4096)
 def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
     """Return `parts` factors of `n`, each at least 2, ascending and as equal as possible.
 
@@ -92,7 +115,19 @@ def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
     """
     if parts < 1:
         refuse("parts", parts, "1 or more")
-    return _balanced_split(_parse_length(n), parts)
+    if parts == 1:
+        return (n,)
+    if sum(factorize(n).values()) < parts:
+        return None
+    if parts == 2:
+        return next((d, n // d) for d in reversed(divisors(n)) if d * d <= n)
+    # The first largest factor whose cofactor splits below it is the smallest there is.
+    for largest in divisors(n):
+        if largest**parts >= n:
+            rest = balanced_split(n // largest, parts - 1)
+            if rest is not None and rest[-1] <= largest:
+                return (*rest, largest)
+    return None
 
 
 def parse_factors(argument: str, factors: Any, product: int | None = None) -> tuple[int, ...]:
@@ -181,34 +216,16 @@ def smooth_length(n: int) -> int:
     """
     if not 1 <= n <= MAX_LENGTH // 4:
         refuse("n", n, f"1..{MAX_LENGTH // 4}")
-    return next(c for c in _smooth_numbers(n, (2, 3, 5)) if _is_nearly_square(c))
+    found = next_fast_len(n, real=True)
+    while len(pair := transposed_digits(found)) == 1 or pair[1] > MAX_RATIO * pair[0]:
+        found = next_fast_len(found + 1, real=True)
+    return int(found)
 
 
 def _parse_length(n: int) -> int:
     if not 1 <= n <= MAX_LENGTH:
         refuse("n", n, f"1..{MAX_LENGTH}")
     return int(n)
-
-
-@lru_cache(maxsize=4096)
-def _prime_powers(n: int) -> tuple[tuple[int, int], ...]:
-    found: dict[int, int] = {}
-    rest = n
-    for p in _SMALL_PRIMES:
-        if p * p > rest:
-            break
-        while rest % p == 0:
-            found[p] = found.get(p, 0) + 1
-            rest //= p
-    composites = [rest] if rest > 1 else []
-    while composites:
-        m = composites.pop()
-        if _is_prime(m):
-            found[m] = found.get(m, 0) + 1
-        else:
-            d = _proper_divisor(m)
-            composites += [d, m // d]
-    return tuple(sorted(found.items()))
 
 
 def _is_prime(n: int) -> bool:
@@ -226,91 +243,19 @@ def _is_prime(n: int) -> bool:
     return True
 
 
-def _proper_divisor(n: int) -> int:
-    """Return a divisor of a composite `n` other than 1 and `n` (Pollard's rho after Brent)."""
-    root = math.isqrt(n)
-    if root * root == n:
-        return root
-    return next(d for c in itertools.count(1) if (d := _rho(n, c)) is not None)
-
-
 def _rho(n: int, c: int) -> int | None:
-    """Return a proper divisor from the cycle of y -> y*y + c, or None where it shows none."""
-    batch, y, start, length = 128, 2, 2, 1
-    g = product = 1
-    while g == 1:
-        x = y
-        for _ in range(length):
-            y = (y * y + c) % n
-        done = 0
-        while done < length and g == 1:
-            start = y
-            for _ in range(min(batch, length - done)):
-                y = (y * y + c) % n
-                product = product * abs(x - y) % n
-            g = math.gcd(product, n)
-            done += batch
-        length *= 2
-    if g == n:  # both factors fell into one batch: walk it again in single steps
-        g = 1
-        while g == 1:
-            start = (start * start + c) % n
-            g = math.gcd(abs(x - start), n)
-    return None if g == n else g
+    """Return a divisor of a composite n other than 1 and n (Pollard's rho), or None.
 
-
-@lru_cache(maxsize=256)
-def _divisors(n: int) -> tuple[int, ...]:
-    result = [1]
-    for p, e in _prime_powers(n):
-        result = [d * p**k for k in range(e + 1) for d in result]
-    return tuple(sorted(result))
-
-
-@lru_cache(maxsize=4096)
-def _balanced_split(n: int, parts: int) -> tuple[int, ...] | None:
-    if parts == 1:
-        return (n,)
-    if sum(e for _, e in _prime_powers(n)) < parts:
-        return None
-    if parts == 2:
-        return next((d, n // d) for d in reversed(_divisors(n)) if d * d <= n)
-    # The first largest factor whose cofactor splits below it is the smallest there is.
-    for largest in _divisors(n):
-        if largest**parts >= n:
-            rest = _balanced_split(n // largest, parts - 1)
-            if rest is not None and rest[-1] <= largest:
-                return (*rest, largest)
-    return None
-
-
-def _smooth_numbers(n: int, primes: tuple[int, ...]) -> list[int]:
-    """Return, ascending, the numbers made of `primes` from `n` to the first p**(2k), k >= 1.
-
-    That power of the smallest prime p is a square: the search for a nearly square one ends there.
+    Taken from the cycle of y -> y*y + c.
     """
-    p, *others = primes
-    bound = p * p
-    while bound < n:
-        bound *= p * p
-    odd_parts = [1]
-    for q in others:
-        powers = itertools.takewhile(
-            lambda power: power <= bound, (q**k for k in itertools.count())
-        )
-        odd_parts = [d * power for power in powers for d in odd_parts if d * power <= bound]
-    result = []
-    for d in odd_parts:
-        while d <= bound:
-            if d >= n:
-                result.append(d)
-            d *= p
-    return sorted(result)
-
-
-def _is_nearly_square(n: int) -> bool:
-    digits = transposed_digits(n)
-    return len(digits) == 2 and digits[1] <= MAX_RATIO * digits[0]
+    slow = fast = 2
+    found = 1
+    while found == 1:
+        slow = (slow * slow + c) % n
+        fast = (fast * fast + c) % n
+        fast = (fast * fast + c) % n
+        found = math.gcd(abs(slow - fast), n)
+    return None if found == n else found
 
 
 def transposed_index(

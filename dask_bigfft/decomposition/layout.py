@@ -155,32 +155,24 @@ class Group(HashedOnce):
         >>> Group((Digit(1, 1, 8, 8),), (3, 5), offset=4).runs(1)
         ((7, 8, 0, 1), (0, 4, 1, 1))
         """
+        if not self.arrangement and not self.offset:
+            return ((*self.interval(chunk), 0, 1),)
         begin, end = self.bounds[chunk], self.bounds[chunk + 1]
-        if self.arrangement:
-            found = [run.within(begin, end) for run in self.arrangement]
-            return tuple((a, b, at - begin, s) for a, b, at, s in filter(None, found))
-        low, high = self.interval(chunk)
-        if not self.offset:
-            return ((low, high, 0, 1),)
-        first = (low + self.offset) % self.size
-        head = min(high - low, self.size - first)
-        runs = ((first, first + head, 0, 1), (0, high - low - head, head, 1))
-        return tuple(run for run in runs if run[0] < run[1])
+        found = (run.within(begin, end) for run in self._placed)
+        return tuple((a, b, at - begin, s) for a, b, at, s in filter(None, found))
+
+    @property
+    def _placed(self) -> tuple[Run, ...]:
+        """The runs in which the values lie; shifted ones are two."""
+        n, first = self.size, self.offset
+        return self.arrangement or (Run(first, n - first, 0, 1), Run(0, first, n - first, 1))
 
     def chunks_touching(self, low: int, high: int) -> Sequence[int]:
         """Chunks that hold any of the flattened values ``low`` to ``high - 1``."""
-        if self.arrangement:
-            return self._chunks_arranged(low, high)
-        if not self.offset:
+        if not self.arrangement and not self.offset:
             return self._chunks_at(low, high)
-        first = (low - self.offset) % self.size
-        beyond = first + max(0, high - low) - self.size
-        around = {*self._chunks_at(first, first + high - low), *self._chunks_at(0, beyond)}
-        return sorted(around)
-
-    def _chunks_arranged(self, low: int, high: int) -> list[int]:
         found: set[int] = set()
-        for run in self.arrangement:
+        for run in self._placed:
             first, last = max(low, run.low), min(high, run.low + run.count) - 1
             if first <= last:
                 ends = [run.place + (v - run.low) * run.step for v in (first, last)]
@@ -436,10 +428,6 @@ def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Rang
             yield ((last, last + 1), *box)
 
 
-#: The variants by name.
-VARIANTS = ("auto", "dif", "dit", "stockham", "pease")
-
-
 def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digit]:
     """The digits of an axis, outermost first, as a variant stores them.
 
@@ -448,7 +436,7 @@ def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digi
     digits : sequence of Digit
         Digits that are not being transformed.
     variant : str
-        One of `VARIANTS`.
+        Name of the data movement: auto, dif, dit, stockham or pease.
     order : {"natural", "transposed"}
         Order of the result, for ``auto``.
 

@@ -14,7 +14,7 @@ Pure: imports this room and numpy.
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -58,23 +58,15 @@ class Round(HashedOnce):
     @cached_property
     def rolls(self) -> tuple[tuple[int, int], ...]:
         """Dimensions of a block whose values are stored shifted, and the value of the first."""
-        pairs = ((self.dim(step), self._made(step).offset) for step in self.steps)
-        return tuple((dim, offset) for dim, offset in pairs if offset)
-
-    def _made(self, step: Step) -> Group:
-        groups = zip(
-            self.source.axes[step.axis].groups, self.target.axes[step.axis].groups, strict=True
-        )
-        return next(after for before, after in groups if before.digits == (step.source,))
+        groups = [group for axis in self.target.axes for group in axis.groups]
+        dims = map(self.dim, self.steps)
+        return tuple((dim, groups[dim].offset) for dim in dims if groups[dim].offset)
 
     def dim(self, step: Step) -> int:
         """Dimension of a block that holds the step's digit."""
-        dim = sum(len(axis.groups) for axis in self.source.axes[: step.axis])
-        for group in self.source.axes[step.axis].groups:
-            if group.digits == (step.source,):
-                return dim
-            dim += 1
-        raise ValueError(f"no group of the round holds the digit {step.source}")
+        before = sum(len(axis.groups) for axis in self.source.axes[: step.axis])
+        digits = [group.digits for group in self.source.axes[step.axis].groups]
+        return before + digits.index((step.source,))
 
 
 @dataclass(frozen=True)
@@ -181,10 +173,6 @@ class ExchangeShape:
         return self.fan_in * self.blocks_out
 
 
-def _offset(axis: AxisLayout) -> int:
-    return axis.groups[0].offset
-
-
 @lru_cache(maxsize=1024)
 def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     """C, W, fan-in and groups of the exchange between two layouts, from their full blocks.
@@ -202,7 +190,7 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
             if not closed:
                 width *= shard
                 closed = shard < extent
-        if a.digits == b.digits and _offset(a) != _offset(b):
+        if a.digits == b.digits and a.groups[0].offset != b.groups[0].offset:
             fan_in *= min(2, a.blocks)
     components = [axis_components(a, b) for a, b in zip(source.axes, target.axes, strict=True)]
     local = all(c.one_to_one for c in components)
@@ -348,33 +336,6 @@ def divisor_of(scale: Scale, length: int) -> Divisor:
     return {"none": Divisor(), "ortho": Divisor(1, length), "full": Divisor(length)}[scale]
 
 
-def divided_steps(
-    programs: Sequence[AxisProgram], rounds: Sequence[Round], scale: Scale
-) -> Mapping[Step, Step]:
-    """Return the steps that bear the scale of a transform, by what they replace.
-
-    Parameters
-    ----------
-    programs : sequence of AxisProgram
-        Of every transformed axis.
-    rounds : sequence of Round
-        The steps in the order in which they happen.
-    scale : {"none", "ortho", "full"}
-        Factor 1, 1/sqrt(N) or 1/N with N the product of all lengths.
-    """
-    if scale == "none" or not programs:
-        return {}
-    whole = {program: divisor_of(scale, program.length) for program in programs}
-    exact = scale == "full" and all(p.length & (p.length - 1) == 0 for p in programs)
-    together = len(rounds) == 1 and all(step.kind == "c2c" for step in rounds[0].steps)
-    if exact or together:
-        return {_bearer(p): replace(_bearer(p), divisor=found) for p, found in whole.items()}
-    best = min(programs, key=lambda p: (not _is_free(_bearer(p)), _last_round(p, rounds)))
-    total = math.prod(program.length for program in programs)
-    step = _bearer(best)
-    return {step: replace(step, divisor=divisor_of(scale, total))}
-
-
 def _is_free(step: Step) -> bool:
     """Whether a step multiplies anyway."""
     return step.chirp_out is not None or step.twiddle is not None
@@ -397,8 +358,27 @@ def _last_round(program: AxisProgram, rounds: Sequence[Round]) -> int:
 def divided(
     programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...], scale: Scale
 ) -> tuple[tuple[AxisProgram, ...], tuple[Round, ...]]:
-    """Return programs and rounds whose steps divide by what the scale asks for."""
-    new = divided_steps(programs, rounds, scale)
+    """Return programs and rounds whose steps bear the scale of a transform.
+
+    Parameters
+    ----------
+    programs : tuple of AxisProgram
+        Of every transformed axis.
+    rounds : tuple of Round
+        The steps in the order in which they happen.
+    scale : {"none", "ortho", "full"}
+        Factor 1, 1/sqrt(N) or 1/N with N the product of all lengths.
+    """
+    if scale == "none" or not programs:
+        return programs, rounds
+    exact = scale == "full" and all(p.length & (p.length - 1) == 0 for p in programs)
+    together = len(rounds) == 1 and all(step.kind == "c2c" for step in rounds[0].steps)
+    if exact or together:
+        lengths = {_bearer(program): program.length for program in programs}
+    else:
+        best = min(programs, key=lambda p: (not _is_free(_bearer(p)), _last_round(p, rounds)))
+        lengths = {_bearer(best): math.prod(program.length for program in programs)}
+    new = {step: replace(step, divisor=divisor_of(scale, n)) for step, n in lengths.items()}
     return (
         tuple(replace(p, steps=tuple(new.get(s, s) for s in p.steps)) for p in programs),
         tuple(replace(r, steps=tuple(new.get(s, s) for s in r.steps)) for r in rounds),

@@ -113,7 +113,7 @@ class Step:
     sign : {-1, 1}
         Sign in the exponent.
     divisor : Divisor
-        What the step divides by: that of the whole transform in one of its steps (`scaling`).
+        Divisor of the step: that of the whole transform in one of its steps (`rounds.divided`).
     twiddle : int or None
         Modulus M of the twiddle that follows.
     convolve : Chirp or None
@@ -236,35 +236,18 @@ def _cooley_tukey(
 
 
 def _bluestein_steps(
-    axis: int, length: int, factors: tuple[int, ...], sign: int
+    axis: int, factors: tuple[int, ...], chirps: tuple[Chirp, Chirp, Chirp]
 ) -> tuple[Step, ...]:
     """Forward steps, the convolution, inverse steps, on a smooth length ``prod(factors)``."""
+    before, between, after = chirps
     forward = _cooley_tukey(axis, factors, "c2c", -1)
     inverse = _cooley_tukey(axis, factors[::-1], "c2c", +1, stage=1)
-    middle = replace(
-        forward[-1],
-        target=inverse[0].target,
-        twiddle=inverse[0].twiddle,
-        convolve=Chirp(length, -sign),
-    )
+    target, twiddle = inverse[0].target, inverse[0].twiddle
+    middle = replace(forward[-1], target=target, twiddle=twiddle, convolve=between)
     steps = [*forward[:-1], middle, *inverse[1:]]
-    steps[0] = replace(steps[0], chirp_in=Chirp(length, sign))
-    steps[-1] = replace(steps[-1], chirp_out=Chirp(length, sign))
+    steps[0] = replace(steps[0], chirp_in=before)
+    steps[-1] = replace(steps[-1], chirp_out=after)
     return tuple(steps)
-
-
-def _waving(steps: tuple[Step, ...], waves: Waves) -> tuple[Step, ...]:
-    """Steps of Bluestein's algorithm with the chirps of waves."""
-    before, between, after = waves.chirps()
-    return tuple(
-        replace(
-            step,
-            chirp_in=None if step.chirp_in is None else before,
-            convolve=None if step.convolve is None else between,
-            chirp_out=None if step.chirp_out is None else after,
-        )
-        for step in steps
-    )
 
 
 def axis_program(
@@ -301,9 +284,9 @@ def axis_program(
         target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
         mirror = length if kind != "c2c" else None
         return AxisProgram(axis, length, factors, steps, source, target, mirror)
-    steps = _bluestein_steps(axis, length, factors, sign)
-    if waves is not None:
-        steps = _waving(steps, waves)
+    own = Chirp(length, sign)
+    chirps = (own, Chirp(length, -sign), own) if waves is None else waves.chirps()
+    steps = _bluestein_steps(axis, factors, chirps)
     padded = math.prod(factors)
     count_in = half(length) if kind == "c2r" else length
     count_out = half(length) if kind == "r2c" else length

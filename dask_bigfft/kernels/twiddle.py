@@ -724,13 +724,13 @@ def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:
     return (1, end) if plan.sine else (end, 1)
 
 
-def divisor_of(plan: Cosines, norm: str | None, backwards: bool) -> Divisor:
-    """Return what a norm divides by; `backwards` for an inverse transform.
+def divisor_of(plan: Cosines, norm: str | None) -> Divisor:
+    """Return the divisor of a forward transform with a norm.
 
-    >>> divisor_of(Cosines(False, 2, 8), "ortho", False)
+    >>> divisor_of(Cosines(False, 2, 8), "ortho")
     Divisor(whole=1, root=16)
     """
     full = 2 * plan.length + (0 if plan.type != 1 else 2 if plan.sine else -2)
     if norm == "ortho":
         return Divisor(1, full)
-    return Divisor(full) if (norm == "forward") != backwards else Divisor()
+    return Divisor(full) if norm == "forward" else Divisor()

@@ -7,12 +7,13 @@ Imports `transforms`, `decomposition`, `kernels`, `gpu`, `config` and this room;
 client.
 """
 
+import contextlib
 import itertools
 import math
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict, Unpack, cast
 
@@ -21,11 +22,10 @@ import numpy as np
 from dask.array.core import normalize_chunks
 from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection, tokenize
-from dask.utils import parse_bytes
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.factors import factorize, parse_factors
-from dask_bigfft.decomposition.layout import VARIANTS, scaled
+from dask_bigfft.decomposition.factors import factorize, transposed_digits
+from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.errors import ArgumentTypeError, MemoryLimitError, PlanError, parse_flag, refuse
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
@@ -37,20 +37,15 @@ from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
 from dask_bigfft.planner.work_sharing import decided
-from dask_bigfft.planning.environment import (
-    current_machine,
-    fastest_everywhere,
-    possible_carrier,
-    running_client,
-    smallest_worker,
-)
-from dask_bigfft.planning.tuning import SHARE, tuned_plan
+from dask_bigfft.planning import environment
+from dask_bigfft.planning.tuning import SHARE, tuned
 from dask_bigfft.transforms.spec import (
+    FAMILIES,
     TransformSpec,
     complete_factors,
     parse_dtype,
     parse_name,
-    parse_transform_axes,
+    parse_some,
     transform_spec,
 )
 
@@ -58,48 +53,49 @@ from dask_bigfft.transforms.spec import (
 _found_plan = lru_cache(maxsize=128)(find_plan)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Options for the choice of a plan.
-
-    Parameters
-    ----------
-    kernel : str or None
-        FFT library as the caller named it.
-    measure : bool
-        Whether plans are tried.
-    overwrite : bool
-        Whether the contents of the array may be destroyed.
-    """
-
-    kernel: str | None = None
-    measure: bool = False
-    overwrite: bool = False
-
-
-def chosen_plan(spec: TransformSpec, request: Request, machine: Machine, choice: Choice) -> Plan:
+def chosen_plan(
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    kernels: tuple[str, ...] | None,
+    overwrite: bool,
+) -> Plan:
     """Return the plan that is taken for a transform.
 
     Very many tiny blocks are merged first, where the plan then fits into the same memory, and
     blocks of much padding are larger than those that come in.
+
+    Parameters
+    ----------
+    spec, request, machine
+        What is asked, as `find_plan` takes it.
+    kernels
+        FFT libraries that plans are measured with; None takes the cheapest plan by the model.
+    overwrite
+        Whether the contents of the array may be destroyed.
 
     Raises
     ------
     PlanError
         If no plan meets the memory limit.
     """
+    inside = overwrite and machine.workers == 1
     tiny = config.get("bigfft.planner.min-chunk")
     request = roomy_request(spec, request, tiny)
     merged = merged_request(spec, request, machine, tiny)
-    found = None if merged is None else _merged(spec, request, merged, machine, choice)
+    found = None
+    with contextlib.suppress(PlanError):  # then blocks stay as they are
+        if merged is not None:
+            found = _searched(spec, merged, machine, kernels, inside)
+            found = _unmerged(found, request, merged)
     try:
-        found = found or _searched(spec, request, machine, choice)
+        found = found or _searched(spec, request, machine, kernels, inside)
     except PlanError as error:
         here = _with_devices(machine, request)
         raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
-    found = replace(found, device_memory_limit=request.device_nbytes, overwrite=choice.overwrite)
-    inside = choice.overwrite and found.machine.cards and machine.workers == 1
-    return inside_blocks(found) if inside and found.carrier == "memory" else found
+    found = replace(found, device_memory_limit=request.device_nbytes, overwrite=overwrite)
+    on_devices = inside and found.machine.cards
+    return inside_blocks(found) if on_devices and found.carrier == "memory" else found
 
 
 def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: Machine) -> str:
@@ -112,46 +108,41 @@ def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: M
     return "" if chunks is None else f"; there is one for an array in chunks of {chunks}"
 
 
-def _merged(
-    spec: TransformSpec, request: Request, merged: Request, machine: Machine, choice: Choice
-) -> Plan | None:
-    """The plan for merged blocks; None where it takes more memory than there is, or the disk."""
-    try:
-        found = _searched(spec, merged, machine, choice)
-    except PlanError:
-        return None
-    outgoing = None if request.wanted == merged.wanted else request.wanted
-    if outgoing is not None and found.chunks == outgoing:
-        outgoing = None
-    found = with_merging(found, request.chunks, outgoing)
-    limit = machine.memory_limit
-    if limit is not None and found.expected.peak_host > limit:
-        return None
+def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
+    """Return a plan for merged blocks as one for the blocks that come in.
+
+    None where it takes more memory than there is, or the disk unasked.
+    """
+    same = request.wanted in (merged.wanted, plan.chunks)
+    found = with_merging(plan, request.chunks, None if same else request.wanted)
+    limit = plan.machine.memory_limit
+    too_large = limit is not None and found.expected.peak_host > limit
     unasked = found.carrier == "disk" and request.carrier == "auto"
-    return None if unasked else found
+    return None if too_large or unasked else found
 
 
-def _searched(spec: TransformSpec, request: Request, machine: Machine, choice: Choice) -> Plan:
-    """The best plan for blocks as they are."""
+def _searched(
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    kernels: tuple[str, ...] | None,
+    inside: bool,
+) -> Plan:
+    """Return the best plan for blocks as they are: measured, else by the model."""
     here = _with_devices(machine, request)
     if request.device == "hybrid" and not here.cards:
         request = replace(request, device="cpu")  # no worker has a device
-    tried = tuned_plan(spec, request, here, choice.kernel) if choice.measure else None
+    tried = tuned(spec, request, here, kernels) if kernels else None
     if tried is not None:
-        return tried
-    found = _estimated(spec, request, here, choice)
-    text = f"; not measured: array and result take more than {100 * SHARE:.0f} % of the memory"
-    return replace(found, reason=found.reason + text) if choice.measure else found
-
-
-def _estimated(spec: TransformSpec, request: Request, machine: Machine, choice: Choice) -> Plan:
-    """The best plan for blocks as they are, by the model."""
+        return tried.plan
+    search = partial(_found_plan, spec, request)
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
-        return decided(spec, request, replace(machine, cards=0), machine.cards, least)
-    search = partial(_found_plan, spec, request)
-    inside = choice.overwrite and machine.cards and machine.workers == 1
-    return plan_within(search, machine) if inside else search(machine)
+        found = decided(spec, request, replace(here, cards=0), here.cards, least)
+    else:
+        found = plan_within(search, here) if inside and here.cards else search(here)
+    text = f"; not measured: array and result take more than {100 * SHARE:.0f} % of the memory"
+    return replace(found, reason=found.reason + text) if kernels else found
 
 
 def _with_devices(machine: Machine, request: Request) -> Machine:
@@ -171,7 +162,7 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
         )
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
     alike = replace(machine, by_cards=())
-    if running_client() is None:
+    if environment.running_client() is None:
         return replace(alike, cards=count())
     if device == "hybrid" and len(known) > 1:
         return replace(machine, cards=max(known))
@@ -240,7 +231,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
         except (ValueError, TypeError) as error:  # such as lists of unlike lengths
             refuse("a", a, f"an array or what numpy.asarray takes ({error})")
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
-        parse_dtype(np.dtype(a.dtype), _kind_of(kind or "fft"))
+        parse_dtype(np.dtype(a.dtype), FAMILIES[parse_name(kind or "fft").rstrip("2n")][0])
     if not isinstance(a, da.Array):
         name = f"bigfft_input-{tokenize(_PROCESS, os.getpid(), next(_count))}"
         a = da.from_array(a, name=name)
@@ -251,50 +242,37 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     return cast("da.Array", a)
 
 
-def _kind_of(name: str) -> Literal["c2c", "r2c"]:
-    return "r2c" if parse_name(name).startswith(("rfft", "ihfft")) else "c2c"
-
-
 def _refuse_containers(a: Any) -> None:
     """Refuse what is more than an array of numbers, whose other parts would be lost."""
-    found = f"{type(a).__module__}.{type(a).__qualname__}"
+    block, allowed = meta_from_array(a) if isinstance(a, da.Array) else a, None
     if type(a).__module__.partition(".")[0] == "xarray":
-        refuse("a", found, "an array: pass .data, the array inside", kind=ArgumentTypeError)
-    if is_dask_collection(a) and not isinstance(a, da.Array):
-        refuse("a", found, "a dask.array.Array, or an array-like", kind=ArgumentTypeError)
-    block = meta_from_array(a) if isinstance(a, da.Array) else a
-    if isinstance(block, np.matrix):
+        allowed = "an array: pass .data, the array inside"
+    elif is_dask_collection(a) and not isinstance(a, da.Array):
+        allowed = "a dask.array.Array, or an array-like"
+    elif isinstance(block, np.matrix):
         allowed = "an array, which has any number of axes: pass numpy.asarray(a)"
-        refuse("a", "numpy.matrix", allowed, kind=ArgumentTypeError)
-    if isinstance(block, np.ma.MaskedArray):
+    elif isinstance(block, np.ma.MaskedArray):
         allowed = "an array without a mask: fill it, as numpy.ma.filled(a, 0) does"
-        refuse("a", "numpy.ma.MaskedArray", allowed, kind=ArgumentTypeError)
-    if hasattr(block, "todense"):
-        found = f"{type(block).__module__}.{type(block).__qualname__}"
+    elif hasattr(block, "todense"):
         allowed = "a dense array: take what todense() makes of it, or of each block by map_blocks"
-        refuse("a", found, allowed, kind=ArgumentTypeError)
+    if allowed is not None:
+        found = type(block)
+        refuse("a", f"{found.__module__}.{found.__qualname__}", allowed, kind=ArgumentTypeError)
 
 
 # --- rounds ---------------------------------------------------------------------------------
 
 
-def parse_rounds(rounds: Any, axes: tuple[int, ...], ndim: int) -> Rounds | None:
-    """Return factors per round as (axis, factor) pairs, -1 for what is left of an axis.
+def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | None:
+    """Return factors per round as (axis, factor) pairs, whose products are the lengths.
 
     Parameters
     ----------
     rounds
         A sequence with a mapping of axis to factor for each round, or only the factor where one
-        axis is transformed.
-    axes
-        The transformed axes, not negative.
-    ndim
-        Number of axes of the array.
-
-    Examples
-    --------
-    >>> parse_rounds([{0: 64}, {0: -1, -1: 8}], (0, 1), 2)
-    (((0, 64),), ((0, -1), (1, 8)))
+        axis is transformed; -1 is what is left of an axis.
+    spec, variant
+        What is asked, and how data move.
     """
     rounds = config.get("bigfft.rounds") if rounds is None else rounds
     if rounds is None:
@@ -304,97 +282,49 @@ def parse_rounds(rounds: Any, axes: tuple[int, ...], ndim: int) -> Rounds | None
         refuse("rounds", rounds, allowed, kind=ArgumentTypeError)
     found = []
     for named in rounds:
-        if _is_int(named) and len(axes) == 1:
-            named = {axes[0]: named}
-        if not isinstance(named, Mapping) or not named:
-            refuse("rounds", rounds, allowed, kind=ArgumentTypeError)
-        pairs = tuple(_factor(rounds, axis, n, axes, ndim) for axis, n in named.items())
-        if len(dict(pairs)) < len(pairs):
-            refuse("rounds", rounds, "every axis at most once in a round")
-        found.append(pairs)
-    for axis in axes:
-        factors = factors_along(found, axis)
+        if _is_int(named) and len(spec.axes) == 1:
+            named = {spec.axes[0]: named}
+        if not isinstance(named, Mapping) or not named or not all(map(_is_int, named.values())):
+            refuse("rounds", rounds, f"{allowed}, integers", kind=ArgumentTypeError)
+        if not all(n >= 1 or n == -1 for n in named.values()):
+            refuse("rounds", rounds, "factors of at least 1, or -1 for what is left of an axis")
+        along = parse_some("rounds", named, spec.axes, len(spec.shape))
+        found.append(dict(zip(along, map(int, named.values()), strict=True)))
+    for axis, length in zip(spec.axes, spec.lengths, strict=True):
+        factors = [named[axis] for named in found if axis in named]
         if not factors or factors.count(-1) > 1:
             refuse("rounds", rounds, f"one or more factors of axis {axis}, at most one of them -1")
-    return tuple(found)
+        completed = complete_factors(axis, factors, length)
+        _check_factors(axis, completed, spec, variant)
+        for named, n in zip((one for one in found if axis in one), completed, strict=True):
+            named[axis] = n
+    where = {"r2c": ("first", found[0]), "c2r": ("last", found[-1])}
+    if spec.kind in where and spec.real_axis not in where[spec.kind][1]:
+        refuse(
+            "rounds", found, f"the real axis {spec.real_axis} in the {where[spec.kind][0]} round"
+        )
+    return tuple(tuple(named.items()) for named in found)
 
 
-def _factor(rounds: Any, axis: Any, n: Any, axes: tuple[int, ...], ndim: int) -> tuple[int, int]:
-    if not _is_int(axis) or not _is_int(n):
-        allowed = "integers as axes and factors"
-        refuse("rounds", rounds, allowed, kind=ArgumentTypeError)
-    if not -ndim <= axis < ndim or axis % ndim not in axes:
-        refuse("rounds", rounds, f"only axes that are transformed, {axes}; {axis} is not")
-    if n < 1 and n != -1:
-        refuse("rounds", rounds, "factors of at least 1, or -1 for what is left of an axis")
-    return int(axis) % ndim, int(n)
+def _check_factors(axis: int, factors: tuple[int, ...], spec: TransformSpec, variant: str) -> None:
+    """Refuse factors that a variant cannot have, or that differ from the digits of the spectrum."""
+    if variant == "pease" and len(set(factors)) > 1:
+        allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
+        refuse("rounds", {axis: factors}, allowed)
+    i = spec.axes.index(axis)
+    digits = spec.digits_of(axis) or transposed_digits(spec.lengths[i])
+    spectrum = factors if spec.orders_out[i] == "transposed" else factors[::-1]
+    if "transposed" in (spec.orders_in[i], spec.orders_out[i]) and spectrum != digits:
+        allowed = f"factors that give the spectrum along axis {axis} the digits {digits} in "
+        allowed += f"transposed order, or digits={spectrum} at both ends"
+        refuse("rounds", {axis: factors}, allowed)
 
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def factors_along(rounds: Sequence[Sequence[tuple[int, int]]], axis: int) -> tuple[int, ...]:
-    """Factors of an axis in the order of the rounds."""
-    return tuple(n for named in rounds for found, n in named if found == axis)
-
-
-def complete_rounds(rounds: Rounds, spec: TransformSpec, variant: str) -> Rounds:
-    """Return rounds with every -1 filled in; refuse those that the transform cannot have."""
-    completed = {}
-    for axis, length in zip(spec.axes, spec.lengths, strict=True):
-        factors = complete_factors(axis, factors_along(rounds, axis), length)
-        if variant == "pease" and len(set(factors)) > 1:
-            allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
-            refuse("rounds", {axis: factors}, allowed)
-        completed[axis] = iter(factors)
-    found = tuple(tuple((axis, next(completed[axis])) for axis, _ in named) for named in rounds)
-    real = spec.real_axis
-    if spec.kind == "r2c" and real not in dict(found[0]):
-        refuse("rounds", list(map(dict, found)), f"the real axis {real} in the first round")
-    if spec.kind == "c2r" and real not in dict(found[-1]):
-        refuse("rounds", list(map(dict, found)), f"the real axis {real} in the last round")
-    return found
-
-
-def parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tuple[int, ...]]:
-    """Return the digits of spectra in transposed order by axis; nothing where none are named.
-
-    Parameters
-    ----------
-    digits
-        A mapping of axis to factors, or the factors alone where one axis is transformed.
-    axes, ndim
-        The transformed axes, not negative, and the number of axes of the array.
-
-    Examples
-    --------
-    >>> parse_digits((8, 4), (1,), 2), parse_digits({-1: [8, 4]}, (0, 1), 2)
-    ({1: (8, 4)}, {1: (8, 4)})
-    """
-    if digits is None:
-        return {}
-    named = digits if isinstance(digits, Mapping) or len(axes) > 1 else {axes[0]: digits}
-    if not isinstance(named, Mapping):
-        refuse("digits", digits, "a mapping of axis to factors", kind=ArgumentTypeError)
-    found = {}
-    for axis, factors in named.items():
-        if not _is_int(axis) or not -ndim <= axis < ndim or axis % ndim not in axes:
-            refuse("digits", digits, f"only axes that are transformed, {axes}")
-        found[int(axis) % ndim] = parse_factors("digits", factors)
-    return found
-
-
 # --- the other extras -----------------------------------------------------------------------
-
-
-def parse_memory_limit(memory_limit: Any) -> int | None:
-    """Return bytes from a number or a string, None where nobody set a limit.
-
-    >>> parse_memory_limit("2 GiB")
-    2147483648
-    """
-    return parse_limit("memory_limit", memory_limit)
 
 
 def parse_limit(argument: str, value: Any) -> int | None:
@@ -405,28 +335,11 @@ def parse_limit(argument: str, value: Any) -> int | None:
     """
     if value is None:
         return cast("int | None", config.get(f"bigfft.{argument.replace('_', '-')}"))
-    allowed = "a positive number of bytes, or a string such as '2 GiB'"
-    if isinstance(value, bool | np.timedelta64) or not isinstance(
-        value, int | float | str | np.integer | np.floating
-    ):
+    numbers = isinstance(value, int | float | str | np.integer | np.floating)
+    if not numbers or isinstance(value, bool | np.timedelta64):
+        allowed = "a positive number of bytes, or a string such as '2 GiB'"
         refuse(argument, value, allowed, kind=ArgumentTypeError)
-    if isinstance(value, str) and not any(char.isdigit() for char in value):
-        refuse(argument, value, allowed)  # dask takes "MB" as one of them
-    try:
-        found = int(parse_bytes(value) if isinstance(value, str) else value)
-    except (ValueError, OverflowError):
-        refuse(argument, value, allowed)
-    if found <= 0:
-        refuse(argument, value, allowed)
-    return found
-
-
-def parse_variant(variant: Any) -> str:
-    """Return the name of a variant, that of the settings for None."""
-    variant = config.get("bigfft.variant") if variant is None else variant
-    if not isinstance(variant, str) or variant not in VARIANTS:
-        refuse("variant", variant, f"one of {', '.join(VARIANTS)}")
-    return variant
+    return cast("int", config.get("bigfft.memory-limit", argument, value))
 
 
 def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
@@ -450,11 +363,11 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
 
     "auto" is the fastest one; on a cluster, of those that every worker has.
     """
-    kernel = config.get("bigfft.kernel") if kernel is None else kernel
-    if not isinstance(kernel, str):
+    if not isinstance(kernel, str | None):
         refuse("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
+    kernel = config.get("bigfft.kernel", "kernel", kernel)
     if kernel == "auto":
-        return fastest_everywhere(dtype)
+        return environment.fastest_everywhere(dtype)
     library = get_library(kernel)
     if dtype not in library.dtypes:
         known = ", ".join(sorted(map(str, library.dtypes)))
@@ -477,32 +390,20 @@ def parse_device(
     dtype
         What is computed in.
     """
-    device = config.get("bigfft.device") if device is None else device
-    if not isinstance(device, str) or device not in ("auto", "cpu", "gpu", "hybrid"):
-        refuse("device", device, 'one of "auto", "cpu", "gpu", "hybrid"')
+    device = config.get("bigfft.device", "device", device)
     limit = parse_limit("device_memory_limit", nbytes)
     if device in ("gpu", "hybrid"):
         if dtype.char not in "FD":
             refuse("device", device, f'"cpu" for {dtype}: GPUs have single and double precision')
-        reason = missing() if running_client() is None else None
+        reason = missing() if environment.running_client() is None else None
         if reason is not None:
             refuse("device", device, f'a GPU, or "cpu": {reason}')
-    return cast("Literal['auto', 'cpu', 'gpu', 'hybrid']", device), limit
+    return device, limit
 
 
-def parse_verify(verify: Any) -> str:
-    """Return the name of a check, that of the settings for None."""
-    setting = config.SETTINGS["bigfft.verify"]
-    return str(config.get(setting.key) if verify is None else setting.parse("verify", verify))
-
-
-def parse_planner(planner: Any) -> str:
-    """Return how a plan is chosen, as the settings say for None."""
-    setting = config.SETTINGS["bigfft.planner.mode"]
-    return str(config.get(setting.key) if planner is None else setting.parse("planner", planner))
-
-
-def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | None:
+def parse_chunks(
+    chunks: Any, before: Chunks, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Chunks | None:
     """Return the chunks of the result, or None for what the last round gives.
 
     Parameters
@@ -510,11 +411,10 @@ def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | N
     chunks
         ``"auto"``, ``"preserve"``, whatever dask takes as chunks, or a mapping of axes to chunks
         (the other axes are preserved).
-    before, spec
-        Chunks of the array that comes in, and what is asked.
+    before, shape, dtype
+        Chunks of the array that comes in; of the result.
     """
     chunks = config.get("bigfft.chunks") if chunks is None else chunks
-    shape = spec.out_shape
     if isinstance(chunks, str) and chunks == "auto":
         return None
     kept = tuple(scaled(cut, size) for cut, size in zip(before, shape, strict=True))
@@ -527,43 +427,30 @@ def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | N
             refuse("chunks", chunks, allowed)
         by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
         wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(kept))
-    return normalized_chunks(chunks, wanted, shape, spec.out_dtype)
+    return normalized_chunks(chunks, wanted, shape, dtype)
 
 
 def normalized_chunks(
     given: Any, chunks: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Chunks:
     """Return dask's normal form of chunks; a refusal shows what was `given`."""
-    allowed = f"dask chunks of the result, whose shape is {shape}"
     try:
-        found = normalize_chunks(chunks, shape, dtype=dtype)
-    except ZeroDivisionError:
-        refuse("chunks", given, f"{allowed}, each of at least 1 entry along every axis")
+        cuts = normalize_chunks(chunks, shape, dtype=dtype)
+        found = tuple(tuple(map(int, cut)) for cut in cuts)
+        if found != cuts or any(min(cut, default=0) < 0 for cut in found):
+            raise ValueError("in whole numbers")
+        if tuple(map(sum, found)) != tuple(shape):
+            raise ValueError("of as many entries")
     except (ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
-        refuse("chunks", given, f"{allowed} ({error})")
-    if any(c != c or c != int(c) or c < 0 for cut in found for c in cut):
-        refuse("chunks", given, f"{allowed}, in whole numbers")
-    if any(sum(cut) != size for cut, size in zip(found, shape, strict=True)):
-        refuse("chunks", given, allowed)
-    return tuple(tuple(map(int, cut)) for cut in found)
+        refuse("chunks", given, f"dask chunks of the result, whose shape is {shape} ({error})")
+    return found
 
 
-def parse_options(options: Options) -> Options:
-    """Refuse keywords that there are not."""
-    _refuse_unknown(options, Options)
-    return options
-
-
-def parse_extras(extras: Extras) -> Extras:
-    """Refuse keywords that no transform has."""
-    _refuse_unknown(extras, Extras)
-    return extras
-
-
-def _refuse_unknown(given: Mapping[str, Any], known: type) -> None:
-    for unknown in given.keys() - known.__annotations__.keys():
+def parse_options(options: Mapping[str, Any], known: type = Options) -> None:
+    """Refuse keywords that a class of keywords does not have."""
+    for unknown in options.keys() - known.__annotations__.keys():
         allowed = f"another keyword: {', '.join(known.__annotations__)}"
-        refuse(unknown, given[unknown], allowed, kind=ArgumentTypeError)
+        refuse(unknown, options[unknown], allowed, kind=ArgumentTypeError)
 
 
 def inner_extras(options: Options, **named: Any) -> Extras:
@@ -600,18 +487,15 @@ def make_plan(
         How the array lies in files that the first round can read by itself.
     """
     config.check()
-    order = extras.get("order")
+    asked = extras.get
+    order: Any = asked("order")
     order = config.get("bigfft.order") if order is None else order
-    variant = parse_variant(extras.get("variant"))
-    axes = parse_transform_axes(parse_name(name), a.ndim, n_or_s, axis_or_axes)
-    rounds = parse_rounds(extras.get("rounds"), axes, a.ndim)
-    factors = None if rounds is None else {axis: factors_along(rounds, axis) for axis in axes}
-    digits = parse_digits(extras.get("digits"), axes, a.ndim)
-    spec = transform_spec(
-        name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors, digits
-    )
+    variant = config.get("bigfft.variant", "variant", asked("variant"))
+    digits = asked("digits")
+    spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, digits)
+    rounds = parse_rounds(asked("rounds"), spec, variant)
     if signal_digits is not None:
-        (axis,) = axes
+        (axis,) = spec.axes
         orders: tuple[Order, ...] = ("transposed",)
         spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
     kept = tuple((axis, start, count) for axis, (start, count) in sorted((windows or {}).items()))
@@ -622,34 +506,36 @@ def make_plan(
     before = tuple(tuple(map(int, cut)) for cut in a.chunks)
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)
-    limit = extras.get("device_memory_limit")
-    kernel, fallback = parse_kernel(extras.get("kernel"), spec.work_dtype)
-    device, nbytes = parse_device(extras.get("device"), limit, spec.work_dtype)
+    kernel, fallback = parse_kernel(asked("kernel"), spec.work_dtype)
+    device, nbytes = parse_device(asked("device"), asked("device_memory_limit"), spec.work_dtype)
     request = Request(
         chunks=before,
-        wanted=parse_chunks(extras.get("chunks"), before, spec),
-        rounds=None if rounds is None else complete_rounds(rounds, spec, variant),
+        wanted=parse_chunks(asked("chunks"), before, spec.out_shape, spec.out_dtype),
+        rounds=rounds,
         variant=variant,
         kernel=kernel,
-        verify=parse_verify(extras.get("verify")),
+        verify=config.get("bigfft.verify", "verify", asked("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
-        carrier=possible_carrier(),
+        carrier=environment.possible_carrier(),
         device=device,
         device_nbytes=nbytes,
         stored=stored,
         piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
-    memory_limit = parse_memory_limit(extras.get("memory_limit"))
-    machine = current_machine(memory_limit)
-    measure = parse_planner(extras.get("planner")) == "measure"
-    overwrite = extras.get("overwrite_x")
+    memory_limit = parse_limit("memory_limit", asked("memory_limit"))
+    machine = environment.current_machine(memory_limit)
+    measured = None
+    if config.get("bigfft.planner.mode", "planner", asked("planner")) == "measure":
+        free = (asked("kernel") or config.get("bigfft.kernel")) == "auto"
+        measured = environment.usable_libraries(spec.work_dtype) if free else (kernel,)
+    overwrite = asked("overwrite_x")
     overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
-    choice = Choice(extras.get("kernel"), measure, overwrite)
     try:
-        return replace(chosen_plan(spec, request, machine, choice), fallback=fallback)
+        found = chosen_plan(spec, request, machine, measured, overwrite)
     except PlanError as error:
-        least = None if memory_limit else smallest_worker()
+        least = None if memory_limit else environment.smallest_worker()
         if least is None:
             raise
         raise PlanError(f"{error}. {least}") from error
+    return replace(found, fallback=fallback)

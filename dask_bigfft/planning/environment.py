@@ -19,7 +19,8 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -45,9 +46,6 @@ from dask_bigfft.planner.profile import DEFAULT, SCHEMA, Profile
 
 log = logging.getLogger(__name__)
 
-#: Files that were read: when they were written, and what they hold.
-_read: dict[Path, tuple[int, Profile | None]] = {}
-
 
 def cluster_place(workers: Iterable[Mapping[str, Any]]) -> str:
     """Return a short name of a cluster: of its hosts and their threads, not of its ports.
@@ -71,32 +69,25 @@ def save_profile(profile: Profile, path: Path) -> bool:
     return files.write(path, {**content, "machine": files.machine()})
 
 
-def _checked(path: Path, anywhere: bool) -> Profile | None:
-    def check(found: Any) -> Profile | None:
+@lru_cache(maxsize=32)
+def _profile(path: Path, written: int, anywhere: bool) -> Profile | None:
+    """Return the profile in a file of some age; one that cannot be used is reported once."""
+
+    def checked(found: Any) -> Profile | None:
         if not anywhere and found["machine"] != files.machine():
             log.warning("%s is of another machine and ignored: %s", path, found["machine"])
             return None
         return Profile.from_json(json.dumps(found))
 
-    return files.read(path, SCHEMA, check)
-
-
-def _from_file(path: Path, anywhere: bool) -> Profile | None:
-    try:
-        written = path.stat().st_mtime_ns
-    except OSError:
-        return None
-    known = _read.get(path)
-    if known is None or known[0] != written:
-        known = _read[path] = written, _checked(path, anywhere)
-        if anywhere and known[1] is None:  # somebody wants it, and may not know its version
-            log.warning(
-                "the profile %s cannot be used, `dask-bigfft calibrate --output FILE` "
-                "writes one of version %d: plans are made for a common machine",
-                path,
-                SCHEMA,
-            )
-    return known[1]
+    profile = files.read(path, SCHEMA, checked)
+    if anywhere and profile is None:  # somebody wants it, and may not know its version
+        log.warning(
+            "the profile %s cannot be used, `dask-bigfft calibrate --output FILE` writes one of "
+            "version %d: plans are made for a common machine",
+            path,
+            SCHEMA,
+        )
+    return profile
 
 
 def known_profile(*places: str) -> Profile:
@@ -108,13 +99,13 @@ def known_profile(*places: str) -> Profile:
         As `cluster_place` names them; an empty one is this machine.
     """
     named = config.get("bigfft.planner.profile")
-    if named is not None:
-        found = _from_file(Path(named), anywhere=True)
-        if found is None and not Path(named).is_file():
-            log.warning("the profile %s does not exist: plans are made for a common machine", named)
-        return DEFAULT if found is None else found
-    for place in places:
-        found = _from_file(profile_path(place), anywhere=False)
+    for path in map(profile_path, places) if named is None else [Path(named)]:
+        try:
+            found = _profile(path, path.stat().st_mtime_ns, named is not None)
+        except OSError:
+            if named is not None:
+                log.warning("the profile %s does not exist: plans are made for a common one", path)
+            continue
         if found is not None:
             return found
     return DEFAULT
@@ -157,31 +148,23 @@ def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:
         Of a module, so that workers find it. It takes no arguments but `dask_worker`, does not
         return None, and is called in the worker's event loop.
     """
-    workers, known = workers_of(client), _known.setdefault(client, {})
+    known = _known.setdefault(client, {})
+
+    def keys() -> dict[str, _Key]:
+        workers = workers_of(client).items()
+        return {address: (ask, address, str(w.get("local_directory"))) for address, w in workers}
+
     asks = not client.asynchronous and time.monotonic() >= _paused.get(client, 0.0)
+    there = keys()
     for seconds in PATIENCE if asks else ():
-        if unknown := _without_answer(known, ask, workers):
-            found = client.sync(_answers, client, ask, unknown, seconds)
-            known |= {_key(ask, address, workers[address]): found[address] for address in found}
-            workers = workers_of(client)
-    if asks and _without_answer(known, ask, workers):
+        late = {address: key for address, key in there.items() if key not in known}
+        if late:
+            found = client.sync(_answers, client, ask, late, seconds)
+            known |= {late[address]: answer for address, answer in found.items()}
+            there = keys()
+    if asks and not set(there.values()) <= known.keys():
         _paused[client] = time.monotonic() + PAUSE
-    there = {_key(key[0], address, worker) for key in known for address, worker in workers.items()}
-    for key in known.keys() - there:
-        del known[key]
-    return {address: known.get(_key(ask, address, worker)) for address, worker in workers.items()}
-
-
-def _without_answer(
-    known: Mapping[_Key, Any], ask: Callable[..., Any], workers: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    return [
-        address for address, worker in workers.items() if _key(ask, address, worker) not in known
-    ]
-
-
-def _key(ask: Callable[..., Any], address: str, worker: Mapping[str, Any]) -> _Key:
-    return ask, address, str(worker.get("local_directory"))
+    return {address: known.get(key) for address, key in there.items()}
 
 
 async def _answers(
@@ -210,25 +193,21 @@ def current_machine(memory_limit: int | None) -> Machine:
         If a worker has no memory for any plan.
     """
     client = running_client()
-    if client is not None:
-        workers = workers_of(client).values()
-        if workers:
-            least = None if memory_limit else smallest_worker()
-            if least is not None and least.budget <= 0:
-                raise PlanError(f"no plan fits: {least}; give workers more memory")
-            limit = memory_limit if least is None else least.budget
-            threads = max(w["nthreads"] for w in workers)
-            return Machine(
-                limit,
-                threads,
-                len(workers),
-                shuffle_nbytes(),
-                profile_of(workers),
-                by_cards=workers_devices(workers),
-            )
-    profile = known_profile("")
-    limit = memory_limit or machine_nbytes()
-    return Machine(limit, task_threads(), 1, profile=profile, shared=_shared())
+    workers = () if client is None else workers_of(client).values()
+    if not workers:
+        limit = memory_limit or machine_nbytes()
+        return Machine(limit, task_threads(), 1, profile=known_profile(""), shared=_shared())
+    least = None if memory_limit else smallest_worker()
+    if least is not None and least.budget <= 0:
+        raise PlanError(f"no plan fits: {least}; give workers more memory")
+    return Machine(
+        memory_limit if least is None else least.budget,
+        max(worker["nthreads"] for worker in workers),
+        len(workers),
+        shuffle_nbytes(),
+        profile_of(workers),
+        by_cards=workers_devices(workers),
+    )
 
 
 def smallest_worker() -> WorkerMemory | None:
@@ -237,17 +216,10 @@ def smallest_worker() -> WorkerMemory | None:
     Workers that do not answer are assumed to be like this process.
     """
     client = running_client()
-    limits = (
-        {}
-        if client is None
-        else {
-            address: int(worker["memory_limit"])
-            for address, worker in workers_of(client).items()
-            if worker.get("memory_limit")
-        }
-    )
-    answers = workers_answers(client, _tell_memory) if limits else {}
-    found = [answers.get(address) or assumed_memory(limit) for address, limit in limits.items()]
+    workers = {} if client is None else workers_of(client)
+    limits = {address: worker.get("memory_limit") for address, worker in workers.items()}
+    answers = workers_answers(client, _tell_memory) if any(limits.values()) else {}
+    found = [answers.get(one) or assumed_memory(int(n)) for one, n in limits.items() if n]
     return min(found, key=lambda memory: memory.budget, default=None)
 
 
@@ -305,12 +277,8 @@ def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:
     workers : collection of dict
         What the scheduler says of each.
     """
-    return known_profile(cluster_place(workers), *([""] if _all_here(workers) else []))
-
-
-def _all_here(workers: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether all workers are on this machine, as far as their addresses tell."""
-    return all(str(w.get("host", "")).startswith(("127.", "localhost", "::1")) for w in workers)
+    here = all(str(w.get("host", "")).startswith(("127.", "localhost", "::1")) for w in workers)
+    return known_profile(cluster_place(workers), *([""] if here else []))
 
 
 def _shared() -> bool:
@@ -339,12 +307,10 @@ def refuse_asynchronous(client: Any) -> None:
     Transforms themselves can be computed by it.
     """
     if client is not None and client.asynchronous:
-        refuse(
-            "client",
-            client,
-            "a client made without asynchronous=True, in a thread other than "
-            "that of an event loop: another one for the same scheduler will do",
+        allowed = (
+            "a client made without asynchronous=True, in a thread other than that of an event "
         )
+        refuse("client", client, f"{allowed}loop: another one for the same scheduler will do")
 
 
 def device_software() -> dict[str, str]:
@@ -369,13 +335,11 @@ def told_everywhere(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict
     """
     client = running_client()
     answers = [] if client is None else list(client.run(ask, *arguments).values())
-    if not answers:
-        return ask(*arguments)
-    names = sorted({name for answer in answers for name in answer})
-    return {
-        name: ", ".join(sorted({answer[name] for answer in answers if name in answer}))
-        for name in names
-    }
+    found: dict[str, set[str]] = {}
+    for answer in answers or [ask(*arguments)]:
+        for name, value in answer.items():
+            found.setdefault(name, set()).add(value)
+    return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
 
 
 def possible_carrier() -> str:
@@ -388,7 +352,7 @@ def possible_carrier() -> str:
     if asked == "disk":
         return "disk"
     client = running_client()
-    workers = () if client is None else client.scheduler_info(n_workers=-1)["workers"].values()
+    workers = () if client is None else workers_of(client).values()
     one_machine = len({worker.get("host") for worker in workers}) <= 1
     return "auto" if asked == "auto" and one_machine else "memory"
 
@@ -418,8 +382,11 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     names, fallback = _common(client, dtype)
     if len(names) == 1:
         return names[0], fallback
-    rates = _known_rates(profile_of(workers_of(client).values()), names, dtype)
-    return best_of(rates) if rates else fastest_library(dtype, names), fallback
+    speeds = profile_of(workers_of(client).values()).libraries
+    rates = {one.name: one.flops for one in speeds if one.dtype == dtype.name}
+    if not rates.keys() >= set(names):
+        return fastest_library(dtype, names), fallback
+    return best_of({name: rates[name] for name in names}), fallback
 
 
 def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
@@ -430,8 +397,7 @@ def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
     dtype : numpy.dtype
         Complex; libraries that do not work in it are left out.
     """
-    client = running_client()
-    return tuple(_here(dtype)) if client is None else _common(client, dtype)[0]
+    return _common(running_client(), dtype)[0]
 
 
 def _here(dtype: np.dtype[Any]) -> dict[str, str]:
@@ -447,32 +413,20 @@ def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     The default is taken in whatever versions.
     """
     here = _here(dtype)
-    answers = workers_answers(client, usable) if len(here) > 1 else {}
+    if client is None or len(here) == 1:
+        return tuple(here), ""
+    answers, fallback = workers_answers(client, usable), ""
     missing = [address for address, answer in answers.items() if answer is None]
-    fallback = ""
-    if client.asynchronous and len(here) > 1:
+    if client.asynchronous:
         fallback = f"{EVERYWHERE} instead of 'auto': an asynchronous client cannot ask its workers"
     elif missing:
         fallback = (
             f"{EVERYWHERE} instead of 'auto': {len(missing)} of {len(answers)} workers have "
             f"not told which FFT libraries they have ({', '.join(missing[:3])})"
         )
-        warnings.warn(
-            f"kernel {fallback}; results of other plans may differ in the last bits",
-            FallbackWarning,
-            stacklevel=2,
-        )
-    told = [frozenset(answer.items()) for answer in answers.values() if answer is not None]
-    there = frozenset.intersection(*told) if told and not missing else frozenset()
-    names = tuple(
-        name for name, version in here.items() if name == EVERYWHERE or (name, version) in there
-    )
-    return names, fallback
-
-
-def _known_rates(profile: Profile, names: Sequence[str], dtype: np.dtype[Any]) -> dict[str, float]:
-    """Rates of libraries by a profile; none where it lacks those of one."""
-    speeds = {one.name: one for one in profile.libraries if one.dtype == dtype.name}
-    if not all(name in speeds for name in names):
-        return {}
-    return {name: speeds[name].flops for name in names}
+        text = f"kernel {fallback}; results of other plans may differ in the last bits"
+        warnings.warn(text, FallbackWarning, stacklevel=2)
+    told = [answer.items() for answer in answers.values() if answer is not None]
+    there = frozenset.intersection(*map(frozenset, told)) if told and not missing else frozenset()
+    shared = (n for n, version in here.items() if n == EVERYWHERE or (n, version) in there)
+    return tuple(shared), fallback

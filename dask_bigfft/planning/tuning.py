@@ -10,6 +10,7 @@ with the winning plan. Where CPU threads share the rounds, they change next to n
 Imports `planner`, `config`, `files` and `environment`.
 """
 
+import contextlib
 import importlib.metadata
 import math
 import statistics
@@ -24,7 +25,6 @@ import numpy as np
 
 from dask_bigfft import config, files
 from dask_bigfft.errors import PlanError
-from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.planner.explain import human_seconds
@@ -34,7 +34,7 @@ from dask_bigfft.planner.profile import decode
 from dask_bigfft.planner.search import find_plans
 from dask_bigfft.planner.tile_plan import DeviceSettings
 from dask_bigfft.planner.work_sharing import divided_among
-from dask_bigfft.planning.environment import device_software, usable_libraries, workers_place
+from dask_bigfft.planning.environment import device_software, workers_place
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Sizes of blocks that are tried, in units of those that come in.
@@ -54,10 +54,11 @@ REPEAT, SLOWER = 3, 1.5
 Timer = Callable[[Plan], float]
 
 #: Settings of devices' pipelines that are tried one after the other: pieces that are on a device at
-#: a time, and pieces that a crossing is cut into.
+#: a time, pieces that a crossing is cut into, and streams.
 VALUES: dict[str, tuple[Any, ...]] = {
     "buffers": (2, 3, 4, 8),
     "passes": (4, 8, 16, 32),
+    "streams": ("role", "tile"),
 }
 
 
@@ -97,17 +98,13 @@ class Trial:
 
     @property
     def winner(self) -> dict[str, Any]:
-        """What wisdom keeps of the plan that won."""
+        """The entries of wisdom for the plan, had it won."""
         plan = self.plan
-        return {
-            "rounds": plan.notation,
-            "kernel": plan.kernel,
-            "carrier": plan.carrier,
-            "device": plan.device,
-            "scale": self.scale,
-            "factors": self.factors,
-            "settings": asdict(plan.settings),
-        }
+        names = dict(
+            zip(_NAMED, (plan.notation, plan.kernel, plan.carrier, plan.device), strict=True)
+        )
+        settings = asdict(plan.settings)
+        return {**names, "scale": self.scale, "factors": self.factors, "settings": settings}
 
 
 # --- what is tried --------------------------------------------------------------------------
@@ -139,9 +136,14 @@ def region(
 
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
-    """Plans for all who may do the rounds: none where chunks are too small for such blocks."""
-    try:
-        if not _open(spec, request, machine):
+    """Plans for all who may do the rounds: none where chunks are too small for such blocks.
+
+    CPU threads and devices share no rounds that are verified, unless that is asked for.
+    """
+    possible = machine.cards > 0 and spec.work_dtype.char in "FD"
+    unasked = request.device == "auto" and request.verify == "none"
+    with contextlib.suppress(PlanError):
+        if not possible or not (unasked or request.device == "hybrid"):
             yield from find_plans(spec, request, machine)
             return
         yield from find_plans(spec, replace(request, device="auto"), machine)
@@ -152,18 +154,6 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
             both = divided_among(replace(plan, device="hybrid"), machine.cards, least)
             if any(0 < share < 1 for share in both.shares):
                 yield both
-    except PlanError:
-        return
-
-
-def _open(spec: TransformSpec, request: Request, machine: Machine) -> bool:
-    """Return whether CPU threads and devices both may do the rounds.
-
-    What is verified is not shared, unless that is asked for.
-    """
-    possible = machine.cards > 0 and spec.work_dtype.char in "FD"
-    unasked = request.device == "auto" and request.verify == "none"
-    return possible and (unasked or request.device == "hybrid")
 
 
 def worth_trying(trials: list[Trial]) -> list[Trial]:
@@ -171,23 +161,13 @@ def worth_trying(trials: list[Trial]) -> list[Trial]:
 
     Among them the best one for each of CPU threads, devices and both.
     """
-    if not trials:
-        return []
-    most = DEARER * trials[0].plan.expected.seconds
+    most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
     near = [trial for trial in trials if trial.plan.expected.seconds <= most]
-    best: dict[str, Trial] = {}
-    for trial in near:
-        best.setdefault(trial.plan.device, trial)
+    best = {trial.plan.device: trial for trial in reversed(near)}
     return list(dict.fromkeys([*near[:MOST], *best.values()]))
 
 
 # --- measuring ------------------------------------------------------------------------------
-
-
-def ones(plan: Plan) -> da.Array:
-    """Return an array in memory that a plan can be run on."""
-    chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
-    return in_memory(da.ones(plan.spec.shape, chunks=chunks, dtype=np.dtype(plan.spec.dtype)))
 
 
 def in_memory(x: da.Array) -> da.Array:
@@ -200,26 +180,21 @@ def in_memory(x: da.Array) -> da.Array:
     return found
 
 
-def timer_on(x: da.Array) -> Timer:
-    """Return what runs a plan on an array, and gives the seconds that it took."""
-    carrier = config.get("bigfft.exchange.carrier")
+def timer_for(plan: Plan) -> Timer:
+    """Return a function that runs plans like this one on an array of ones, and returns seconds."""
+    chunks, carrier = plan.chunks_in, config.get("bigfft.exchange.carrier")
+    x = in_memory(da.ones(plan.spec.shape, chunks=chunks, dtype=np.dtype(plan.spec.dtype)))
 
     def timed(plan: Plan) -> float:
         result = transformed_array(x, plan, carrier)
         started = time.perf_counter()
-        kept_blocks = result.persist()
-        if hasattr(kept_blocks, "dask"):
-            _wait(kept_blocks)
+        blocks = result.persist()
+        for value in dict(getattr(blocks, "dask", {})).values():
+            if hasattr(value, "exception"):  # a future of a cluster
+                value.exception()
         return time.perf_counter() - started
 
     return timed
-
-
-def _wait(array: Any) -> None:
-    """Wait for the blocks of an array that a cluster has."""
-    futures = [value for value in dict(array.dask).values() if hasattr(value, "result")]
-    for future in futures:
-        getattr(future, "exception", lambda: None)()
 
 
 def measured_trials(trials: Sequence[Trial], timer: Timer) -> list[Trial]:
@@ -250,41 +225,13 @@ def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
     The best value of one setting is what the next setting is tried with.
     """
     tried: list[Trial] = []
-    ring = _goes_by_ring(trial.plan, timer)
     for name, values in VALUES.items():
-        by_ring = name.startswith("ring")
-        if by_ring and not ring:
-            continue
-        plan = trial.plan
-        settings = [plan.settings, *(replace(plan.settings, **{name: v}) for v in values)]
-        plans = [replace(plan, settings=found) for found in dict.fromkeys(settings)]
-        done = measured_trials(
-            [replace(trial, plan=found) for found in plans], _again(timer) if by_ring else timer
-        )
+        settings = trial.plan.settings
+        each = dict.fromkeys([settings, *(replace(settings, **{name: v}) for v in values)])
+        plans = [replace(trial.plan, settings=found) for found in each]
+        done = measured_trials([replace(trial, plan=plan) for plan in plans], timer)
         trial, tried = done[0], [*done, *tried]
     return tried
-
-
-def _goes_by_ring(plan: Plan, timer: Timer) -> bool:
-    """Return whether the blocks of a plan go through devices' rings.
-
-    If anything has in this process, one more run tells whether that was by this plan.
-    """
-    before = dispatch.staged()
-    if not before:
-        return False
-    timer(plan)
-    return dispatch.staged() > before
-
-
-def _again(timer: Timer) -> Timer:
-    """Run a plan twice, and give the seconds of the second time: the first one makes the ring."""
-
-    def timed(plan: Plan) -> float:
-        timer(plan)
-        return timer(plan)
-
-    return timed
 
 
 #: Part of the memory that may be used which an array and its transform may take, to be tried.
@@ -297,14 +244,7 @@ _NAMED = ("rounds", "kernel", "carrier", "device")
 
 #: Packages whose versions decide how fast a plan is, beside those of devices.
 PACKAGES = (
-    "dask",
-    "distributed",
-    "numpy",
-    "scipy",
-    "numba",
-    "ducc0",
-    "mkl_fft",
-    "pyfftw",
+    *("dask", "distributed", "numpy", "scipy", "numba", "ducc0", "mkl_fft", "pyfftw"),
     "dask-bigfft",
 )
 
@@ -387,12 +327,8 @@ def _checked(found: Any) -> dict[str, Any]:
     return entries
 
 
-def _winner(name: str, machine: Machine) -> dict[str, Any] | None:
-    """Return the trial that won before on this machine, if any."""
-    entry = (files.read(_path(), SCHEMA, _checked) or {}).get(name)
-    if entry is None or entry["context"] != _context(machine):
-        return None
-    return dict(entry["winner"])
+def _entries() -> dict[str, Any]:
+    return files.read(_path(), SCHEMA, _checked) or {}
 
 
 def _alike(trials: Sequence[Trial], winner: dict[str, Any]) -> Plan | None:
@@ -400,25 +336,11 @@ def _alike(trials: Sequence[Trial], winner: dict[str, Any]) -> Plan | None:
     names = (*_NAMED, "scale")
     alike = [t for t in trials if all(t.winner[name] == winner[name] for name in names)]
     exact = [trial for trial in alike if trial.factors == winner.get("factors")]
-    found = next(iter([*exact, *alike]), None)
     settings = decode(DeviceSettings, winner["settings"])
-    return None if found is None else replace(found.plan, settings=settings)
-
-
-def _remember(name: str, machine: Machine, winner: Trial) -> None:
-    entries = files.read(_path(), SCHEMA, _checked) or {}
-    entries[name] = {"context": _context(machine), "winner": winner.winner}
-    files.write(_path(), {"schema": SCHEMA, "plans": entries})
+    return next((replace(t.plan, settings=settings) for t in (*exact, *alike)), None)
 
 
 # --- all of it ------------------------------------------------------------------------------
-
-
-def _too_large(spec: TransformSpec, machine: Machine) -> bool:
-    nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-    nbytes += math.prod(spec.out_shape) * spec.out_dtype.itemsize
-    limit = machine.memory_limit
-    return limit is not None and nbytes > SHARE * limit * machine.workers
 
 
 def tuned(
@@ -441,23 +363,29 @@ def tuned(
     timer : callable, optional
         Runs a plan and returns the seconds; by default it does so on an array of ones.
     """
-    name = problem_class(spec, request, kernels)
-    winner, too_large = _winner(name, machine), _too_large(spec, machine)
-    if winner is None and too_large:  # the region takes long for large arrays
+    name, context = problem_class(spec, request, kernels), _context(machine)
+    limit = machine.memory_limit
+    nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+    nbytes += math.prod(spec.out_shape) * spec.out_dtype.itemsize
+    too_large = limit is not None and nbytes > SHARE * limit * machine.workers
+    entry = _entries().get(name)
+    known = entry is not None and entry["context"] == context
+    if too_large and not known:  # the region takes long for large arrays
         return None
     trials = region(spec, request, machine, kernels)
-    known = None if winner is None else _alike(trials, winner)
-    if known is not None:
-        return Tuning(replace(known, reason="the fastest when such transforms were measured"), ())
+    plan = _alike(trials, entry["winner"]) if entry is not None and known else None
+    if plan is not None:
+        return Tuning(replace(plan, reason="the fastest when such transforms were measured"), ())
     tried = worth_trying(trials)
     if not tried or too_large:
         return None
-    timer = timer_on(ones(tried[0].plan)) if timer is None else timer
+    timer = timer or timer_for(tried[0].plan)
     done = measured_trials(tried, timer)
     if on_devices(done[0].plan):
         done = [*measured_settings(done[0], timer), *done]
     best = done[0]
-    _remember(name, machine, best)
+    plans = {**_entries(), name: {"context": context, "winner": best.winner}}
+    files.write(_path(), {"schema": SCHEMA, "plans": plans})
     reason = f"the fastest of {len(done)} that were measured: {human_seconds(best.seconds)}"
     rejected = tuple(_rejected(done))
     return Tuning(replace(best.plan, reason=reason, rejected=rejected), tuple(done))
@@ -471,21 +399,3 @@ def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
         place = f", {_DONE_BY[plan.device]}" if differ else ""
         yield f"{plan.notation} with {digits}, {plan.kernel}{place}", plan.expected
-
-
-def tuned_plan(
-    spec: TransformSpec, request: Request, machine: Machine, kernel: str | None
-) -> Plan | None:
-    """Return the plan that is the fastest when run, as `tuned` finds it, with any usable library.
-
-    Parameters
-    ----------
-    spec, request, machine
-        What is asked, as `find_plan` takes it.
-    kernel : str or None
-        The FFT library that was asked for, ``"auto"`` or None for that of the settings.
-    """
-    asked = config.get("bigfft.kernel") if kernel is None else kernel
-    kernels = usable_libraries(spec.work_dtype) if asked == "auto" else (request.kernel,)
-    found = tuned(spec, request, machine, kernels)
-    return None if found is None else found.plan

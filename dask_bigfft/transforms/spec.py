@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsIndex, cast, get_args
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import MAX_LENGTH, transposed_digits
+from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.decomposition.rounds import Scale
 from dask_bigfft.decomposition.steps import Kind, Waves
@@ -39,7 +39,6 @@ NAMES: tuple[str, ...] = tuple(name + ending for ending in ("", "2", "n") for na
 COSINES = ("dct", "idct", "dst", "idst", "dctn", "idctn", "dstn", "idstn")
 
 _WORK = {"f": "F", "d": "D", "g": "G", "F": "F", "D": "D", "G": "G", "e": "F"}
-_REAL = {"F": "f", "D": "d", "G": "g"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class TransformSpec:
     @property
     def real_dtype(self) -> np.dtype[Any]:
         """Real dtype of the same precision."""
-        return np.dtype(_REAL[self.work_dtype.char])
+        return np.empty(0, self.work_dtype).real.dtype
 
     @property
     def out_dtype(self) -> np.dtype[Any]:
@@ -114,36 +113,23 @@ class TransformSpec:
         """Digits of an axis' transposed order where they were named, else None."""
         return dict(self.digits).get(axis)
 
-    def window_of(self, axis: int) -> tuple[int, int] | None:
-        """Start and count of what goes out of an axis where that is not all of it, else None."""
-        return {a: (start, count) for a, start, count in self.windows}.get(axis)
-
-    def out_size(self, axis: int) -> int:
-        """Length of an axis of the result."""
-        if axis not in self.axes:
-            return self.shape[axis]
-        window = self.window_of(axis)
-        if window is not None:
-            return window[1]
-        i = self.axes.index(axis)
-        half = self.kind == "r2c" and axis == self.real_axis
-        return _count(self.lengths[i], self.orders_out[i], half, self.digits_out(axis))
-
-    def digits_out(self, axis: int) -> tuple[int, ...] | None:
-        """Digits of an axis of the result: those of the input reversed if that has digits, too."""
-        i = self.axes.index(axis)
-        found = self.digits_of(axis)
-        if self.orders_in[i] == self.orders_out[i] == "transposed":
-            return (found or transposed_digits(self.lengths[i]))[::-1]
-        return found
-
     @property
     def out_shape(self) -> tuple[int, ...]:
         """Shape of the result."""
-        return tuple(self.out_size(axis) for axis in range(len(self.shape)))
+        found = list(self.shape)
+        for i, axis in enumerate(self.axes):
+            digits = self.digits_of(axis)
+            if self.orders_in[i] == self.orders_out[i] == "transposed":
+                digits = (digits or transposed_digits(self.lengths[i]))[::-1]
+            half = self.kind == "r2c" and axis == self.real_axis
+            found[axis] = _places(self.lengths[i], self.orders_out[i], half, digits)
+        for axis, _, count in self.windows:
+            found[axis] = count
+        return tuple(found)
 
 
-def _count(length: int, order: Order, half: bool, digits: tuple[int, ...] | None) -> int:
+def _places(length: int, order: Order, half: bool, digits: tuple[int, ...] | None) -> int:
+    """Number of places of a spectrum along an axis."""
     found = flat_digits(0, length, order, real=half, digits=digits)
     return math.prod(digit.size for digit in found)
 
@@ -189,6 +175,16 @@ def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple
     return found
 
 
+def parse_some(
+    argument: str, named: Sequence[Any] | Mapping[Any, Any], axes: tuple[int, ...], ndim: int
+) -> tuple[int, ...]:
+    """Return non-negative axes that an argument names, each once and one of those transformed."""
+    found = parse_axes(argument, tuple(named), ndim)
+    if not set(found) <= set(axes):
+        refuse(argument, named, f"only axes that are transformed, {axes}")
+    return found
+
+
 def parse_scale(norm: str | None, forward: bool) -> Scale:
     """Return the scale of a norm.
 
@@ -228,66 +224,35 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
     known = math.prod(n for n in factors if n != -1)
     found = tuple(length // known if n == -1 else n for n in factors)
     if math.prod(found) != length:
-        wanted = (
-            f"divides its length {length}, as {known} does not"
-            if -1 in factors
-            else (f"is its length {length}, not {known}")
-        )
+        divides = f"divides its length {length}, as {known} does not"
+        wanted = divides if -1 in factors else f"is its length {length}, not {known}"
         refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product {wanted}")
     if len(found) > 1 and 1 in found:
-        refuse(
-            "rounds",
-            {axis: tuple(factors)},
-            f"factors of axis {axis}, whose length is {length}, of at least 2 each",
-        )
+        allowed = f"factors of axis {axis}, whose length is {length}, of at least 2 each"
+        refuse("rounds", {axis: tuple(factors)}, allowed)
     return found
 
 
-def _lengths_of(
-    shape: tuple[int, ...],
-    axes: tuple[int, ...],
-    s: Sequence[SupportsIndex | None] | None,
-    argument: str,
-) -> tuple[int | None, ...]:
-    """Lengths as asked for, None where the array's own length decides."""
-    if s is None:
-        return (None,) * len(axes)
-    if len(s) != len(axes):
-        refuse(argument, tuple(s), f"as many lengths as axes ({len(axes)})")
-    found: list[int | None] = []
-    for n, axis in zip(s, axes, strict=True):
-        if n is None:
-            found.append(None)
-            continue
-        length = _index(argument, n)
-        if length == -1 and argument == "s":
-            length = shape[axis]
-        if length < 1:
-            refuse(
-                argument,
-                n,
-                "lengths of at least 1"
-                + (" (or -1 for the array's own)" if argument == "s" else ""),
-            )
-        if length > MAX_LENGTH:
-            refuse(argument, n, f"lengths of at most {MAX_LENGTH}")
-        found.append(length)
-    return tuple(found)
+def _parse_length(argument: str, n: SupportsIndex, size: int) -> int:
+    """Return the length of a transform that was given, of which -1 may be the array's own."""
+    length = _index(argument, n)
+    own = argument == "s"
+    length = size if own and length == -1 else length
+    if not 1 <= length <= MAX_LENGTH:
+        allowed = f"lengths of 1..{MAX_LENGTH}" + (", or -1 for the array's own" if own else "")
+        refuse(argument, n, allowed)
+    return length
 
 
 def _default_length(
-    argument: str, size: int, axis: int, half: bool, order: Order, digits: Sequence[int] | None
+    argument: str, size: int, axis: int, half: bool, transposed: bool, digits: Sequence[int] | None
 ) -> int:
-    """Length of a transform whose length was not given."""
-    if half and order == "transposed":
+    """Return the length of a transform whose length was not given."""
+    if half and transposed:
         if digits is not None:
             return math.prod(digits)
-        refuse(
-            argument,
-            None,
-            f"the length of axis {axis}: half a spectrum in transposed order "
-            f"({size} places) does not tell it",
-        )
+        allowed = f"the length of axis {axis}: half a spectrum in transposed order ({size} places)"
+        refuse(argument, None, f"{allowed} does not tell it")
     length = 2 * (size - 1) if half else size
     if length < 1:
         least = "2 entries (or a length)" if half else "1 entry"
@@ -295,73 +260,49 @@ def _default_length(
     return length
 
 
-def _named_digits(
-    axis: int, length: int, order: Order, digits: tuple[int, ...]
-) -> dict[int, tuple[int, ...]]:
-    """The digits of an axis by its number, if they are not the documented ones."""
-    if order == "natural":
-        refuse(
-            "digits",
-            {axis: digits},
-            f"None for axis {axis}, which is in natural order",
-            kind=ArgumentTypeError,
-        )
-    if math.prod(digits) != length:
-        refuse(
-            "digits",
-            {axis: digits},
-            f"factors whose product is {length}, the length of axis {axis}",
-        )
-    return {} if digits == transposed_digits(length) else {axis: digits}
+def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tuple[int, ...]]:
+    """Return the digits of spectra in transposed order by axis; nothing where none are named."""
+    if digits is None:
+        return {}
+    named = digits if isinstance(digits, Mapping) or len(axes) > 1 else {axes[0]: digits}
+    if not isinstance(named, Mapping):
+        refuse("digits", digits, "a mapping of axis to factors", kind=ArgumentTypeError)
+    along = parse_some("digits", named, axes, ndim)
+    return {a: parse_factors("digits", n) for a, n in zip(along, named.values(), strict=True)}
 
 
 def _check_digits(
-    axis: int, factors: tuple[int, ...], spectrum: tuple[int, ...], digits: tuple[int, ...]
-) -> None:
-    """Refuse rounds that give a spectrum in transposed order other digits than it has elsewhere."""
-    if spectrum != digits:
-        refuse(
-            "rounds",
-            {axis: factors},
-            f"factors that give the spectrum along axis {axis} the "
-            f"digits {digits} in transposed order, or digits={spectrum} at both ends",
-        )
-
-
-def _check_transposed(
-    size: int, axis: int, length: int, half: bool, digits: tuple[int, ...] | None
-) -> None:
-    """Refuse spectra in transposed order that are not whole."""
-    places = _count(length, "transposed", half, digits)
-    if size != places:
-        names = " x ".join(map(str, digits or transposed_digits(length)))
-        refuse(
-            "a",
-            f"axis {axis} of length {size}",
-            f"{places} entries: a spectrum of length {length} in transposed order "
-            f"(digits {names}) is neither padded nor cropped",
-        )
+    axis: int, length: int, order: Order, digits: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return digits of an axis if they are not the documented ones; refuse what cannot be."""
+    if order == "natural":
+        allowed = f"None for axis {axis}, which is in natural order"
+        refuse("digits", {axis: digits}, allowed, kind=ArgumentTypeError)
+    if math.prod(digits) != length:
+        allowed = f"factors whose product is {length}, the length of axis {axis}"
+        refuse("digits", {axis: digits}, allowed)
+    return None if digits == transposed_digits(length) else digits
 
 
 def _resolve(
-    name: str, ndim: int, n_or_s: Any, axis_or_axes: Any
-) -> tuple[tuple[int, ...], Sequence[SupportsIndex | None] | None, str]:
-    """Return the axes, the lengths as given, and the name of the lengths' argument."""
+    name: str, shape: tuple[int, ...], n_or_s: Any, axis_or_axes: Any
+) -> tuple[tuple[int, ...], tuple[SupportsIndex | None, ...], str]:
+    """Return the axes, the length given for each, and the name of the lengths' argument."""
+    ndim = len(shape)
     if not name.endswith(("2", "n")):
         axis = -1 if axis_or_axes is None else axis_or_axes
-        return parse_axes("axis", (axis,), ndim), None if n_or_s is None else (n_or_s,), "n"
+        return parse_axes("axis", (axis,), ndim), (n_or_s,), "n"
     s = None if n_or_s is None else parse_several("s", n_or_s)
     if s is not None and len(s) > ndim > 0:
         refuse("s", s, f"{ndim} lengths at most, for an array of {ndim} dimensions")
-    if axis_or_axes is not None:
-        axes = parse_axes("axes", parse_several("axes", axis_or_axes), ndim)
-    elif name.endswith("2"):
-        axes = parse_axes("axes", (-2, -1), ndim)
-    else:
-        axes = parse_axes("axes", range(-(ndim if s is None else len(s)), 0), ndim)
+    last = 2 if name.endswith("2") else ndim if s is None else len(s)
+    named = range(-last, 0) if axis_or_axes is None else parse_several("axes", axis_or_axes)
+    axes = parse_axes("axes", named, ndim)
     if not axes:
         refuse("axes", (), "at least one axis")
-    return axes, s, "s"
+    if s is not None and len(s) != len(axes):
+        refuse("s", s, f"as many lengths as axes ({len(axes)})")
+    return axes, s or (None,) * len(axes), "s"
 
 
 def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
@@ -378,17 +319,6 @@ def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
         if hasattr(value, "__index__"):
             return (value,)
         refuse(argument, value, "an integer or a sequence of them", kind=ArgumentTypeError)
-
-
-def parse_transform_axes(
-    name: str, ndim: int, n_or_s: Any = None, axis_or_axes: Any = None
-) -> tuple[int, ...]:
-    """Return the axes that a call transforms, non-negative and in the order of the call.
-
-    >>> parse_transform_axes("fftn", 3, axis_or_axes=(-1, 0))
-    (2, 0)
-    """
-    return _resolve(name, ndim, n_or_s, axis_or_axes)[0]
 
 
 def parse_name(name: object) -> str:
@@ -409,8 +339,7 @@ def transform_spec(
     axis_or_axes: Any = None,
     norm: str | None = None,
     order: str | Sequence[str] = "natural",
-    factors: Mapping[int, Sequence[int]] | None = None,
-    digits: Mapping[int, tuple[int, ...]] | None = None,
+    digits: Any = None,
 ) -> TransformSpec:
     """Return what a call of the `numpy.fft` interface asks for.
 
@@ -424,10 +353,7 @@ def transform_spec(
         As `numpy.fft` has them.
     order : str or sequence of str
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
-    factors : mapping, optional
-        Factors of axes whose decomposition was named, in the order of the rounds; -1 for what is
-        left. In transposed order they have to be the digits of the spectrum.
-    digits : mapping, optional
+    digits : sequence of int or mapping, optional
         Digits of the spectrum of axes in transposed order, where they are not those of
         `transposed_digits`.
 
@@ -443,29 +369,27 @@ def transform_spec(
     """
     kind, sign, forward = FAMILIES[parse_name(name).rstrip("2n")]
     dtype_str = parse_dtype(np.dtype(dtype), kind)
-    axes, s, argument = _resolve(name, len(shape), n_or_s, axis_or_axes)
+    axes, given, argument = _resolve(name, shape, n_or_s, axis_or_axes)
     orders = parse_orders(order, len(axes))
-    asked = _lengths_of(shape, axes, s, argument)
-    named_digits: dict[int, tuple[int, ...]] = {}
-    lengths = []
-    for axis, length, found in zip(axes, asked, orders, strict=True):
-        half = kind == "c2r" and axis == axes[-1]
-        order_in: Order = "natural" if forward else found
-        named, given = (factors or {}).get(axis), (digits or {}).get(axis)
-        if length is None:
-            length = _default_length(argument, shape[axis], axis, half, order_in, given)
+    named = _parse_digits(digits, axes, len(shape))
+    lengths, other_digits = [], []
+    for axis, n, found in zip(axes, given, orders, strict=True):
+        half, size, own = kind == "c2r" and axis == axes[-1], shape[axis], named.get(axis)
+        transposed = not forward and found == "transposed"
+        if n is not None:
+            length = _parse_length(argument, n, size)
+        else:
+            length = _default_length(argument, size, axis, half, transposed, own)
         lengths.append(length)
-        if given is not None:
-            named_digits |= _named_digits(axis, length, found, given)
-        if named is not None:
-            completed = complete_factors(axis, named, length)
-            if found == "transposed":
-                spectrum = completed if forward else completed[::-1]
-                _check_digits(axis, completed, spectrum, given or transposed_digits(length))
-        if order_in == "transposed":
-            _check_transposed(shape[axis], axis, length, half, given)
-    in_order: Order = "natural"
-    natural = (in_order,) * len(axes)
+        if own is not None and _check_digits(axis, length, found, own):
+            other_digits.append((axis, own))
+        places = _places(length, found, half, own) if transposed else size
+        if size != places:
+            names = " x ".join(map(str, own or transposed_digits(length)))
+            allowed = f"{places} entries: a spectrum of length {length} in transposed order "
+            allowed += f"(digits {names}) is neither padded nor cropped"
+            refuse("a", f"axis {axis} of length {size}", allowed)
+    natural = parse_orders("natural", len(axes))
     return TransformSpec(
         name=name,
         shape=tuple(map(int, shape)),
@@ -477,5 +401,5 @@ def transform_spec(
         lengths=tuple(lengths),
         orders_in=natural if forward else orders,
         orders_out=orders if forward else natural,
-        digits=tuple(sorted(named_digits.items())),
+        digits=tuple(sorted(other_digits)),
     )

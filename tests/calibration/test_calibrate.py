@@ -22,7 +22,7 @@ from dask_bigfft.testing.devices import simulated_devices
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "_read", {})
+    environment._profile.cache_clear()
     monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: {"scipy": "1"})
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path
@@ -48,7 +48,7 @@ def test_known_prices_are_found_again():
             options = {"axes": problem.axes, "kernel": "scipy", "device": "cpu"}
             plan = dask_bigfft.plan(problem.array(dtype), problem.kind, **options)
             seconds = plan.forecast(known, threads=2).seconds
-            runs.append(threads.Run(plan, seconds, "scipy", dtype))
+            runs.append(threads.Run(plan, seconds))
     found = threads.fitted(runs, 2, {(one.name, one.dtype): 2e9 for one in libraries})
     made = Profile("found", 2, pair=0.0, **found)
     for run in runs:  # prices that are told apart badly may differ, what they say together not
@@ -63,12 +63,6 @@ def test_pages_and_the_disk(tmp_path):
     found = cluster.disk_speeds(cluster.here, {"": [""]}, str(tmp_path / "new"), 1 << 20)
     assert min(found["write"], found["read"]) > 1e5
     assert not list((tmp_path / "new").iterdir())
-
-
-def test_arrays_grow_with_threads_and_fit_into_the_memory():
-    sizes = [calibration.usual_nbytes(n) for n in (1, 4, 16, 1000)]
-    assert sizes == [32 << 20, 32 << 20, 128 << 20, 256 << 20]
-    assert calibration.usual_nbytes(16, 1 << 30) == 32 << 20
 
 
 def test_plans_use_what_was_measured(folder):
@@ -109,7 +103,6 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
         ("[]", "damaged"),
         (None, "another machine"),
         ('{"schema": 6, "machine": 0}', "another machine"),
-        ('{"schema": 5, "machine": 0}', ""),
         ('{"schema": 99}', ""),
     ],
 )
@@ -165,10 +158,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [
-        *(("nbytes", value, ArgumentError) for value in (0, -5)),
-        *(("nbytes", value, ArgumentTypeError) for value in ("1 MiB", 1e6)),
-        ("repeat", 0, ArgumentError),
-        *(("repeat", value, ArgumentTypeError) for value in (True, None)),
+        ("nbytes", 0, ArgumentError),
+        ("nbytes", "1 MiB", ArgumentTypeError),
+        ("repeat", True, ArgumentTypeError),
         ("client", "tcp://127.0.0.1:1", ArgumentTypeError),
     ],
 )

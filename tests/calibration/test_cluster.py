@@ -27,7 +27,7 @@ def client():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "_read", {})
+    environment._profile.cache_clear()
     folders = {"wisdom": str(tmp_path / "wisdom"), "scratch": str(tmp_path / "scratch")}
     with dask.config.set({f"bigfft.{name}.directory": path for name, path in folders.items()}):
         yield tmp_path
@@ -111,11 +111,6 @@ def test_no_file_stays_where_a_disk_is_full():
 
 
 # --- the slowest ----------------------------------------------------------------------------
-
-
-def test_each_quantity_is_that_of_its_slowest_worker():
-    found = slowest([Profile("a", 2, copy=3e9, tile=1e-5), Profile("b", 4, copy=2e9, tile=2e-5)])
-    assert (found.name, found.threads, found.copy, found.tile) == ("a", 4, 2e9, 2e-5)
 
 
 @pytest.mark.parametrize(

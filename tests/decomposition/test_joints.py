@@ -45,6 +45,9 @@ def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, e
         if joint is None:
             continue
         layout = joint.layout
+        for group, sources, targets in Groups(exchange):  # has one block of the joint
+            assert {joint_block(layout, exchange.source, i) for i in sources} == {group}
+            assert {joint_block(layout, exchange.target, i) for i in targets} == {group}
         arrays = {i: np.full(layout.shape(i), -1) for i in layout.indices()}
         counter = itertools.count()
         sources = {}
@@ -63,17 +66,6 @@ def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, e
             gathered = view_of(moves, block, shape_, np.dtype(int), sources.__getitem__).gather()
             array = arrays[joint_block(layout, exchange.target, block)]
             np.testing.assert_array_equal(lying(array, layout, exchange.target, block), gathered)
-
-
-@pytest.mark.parametrize(("shape", "chunks", "kind", "extras"), PLANS)
-def test_a_joint_has_a_block_for_each_connected_group(shape, chunks, kind, extras):
-    plan = planned(shape, chunks, kind, extras)
-    for exchange, joint in zip(plan.exchanges, plan.joints.exchanges, strict=True):
-        if joint is None:
-            continue
-        for group, sources, targets in Groups(exchange):
-            assert {joint_block(joint.layout, exchange.source, i) for i in sources} == {group}
-            assert {joint_block(joint.layout, exchange.target, i) for i in targets} == {group}
 
 
 def digit(stride, size, radix=0):

@@ -50,6 +50,8 @@ def test_rounds_with_other_digits_are_refused_in_transposed_order():
         fft.fft(x, order="transposed", rounds=[16, -1])
     with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
         fft.ifft(x, order="transposed", rounds=[16, -1], digits=(16, 64))  # which inverses reverse
+    with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
+        fft.rfft(x, order="transposed", rounds=[1024])
     y = fft.fft(x, order="transposed", rounds=[16, -1], digits=(16, 64))
     back = fft.ifft(y, order="transposed", rounds=[64, 16], digits=(16, 64))
     np.testing.assert_allclose(back.compute(), LINE, atol=1e-13)
@@ -75,8 +77,3 @@ def test_digits_that_cannot_be(digits, kind):
         fft.fft(x, order="transposed", digits=digits)
     with pytest.raises(ArgumentTypeError, match=r"`digits`.*natural"):
         fft.fft(x, digits=(32, 32))
-
-
-def test_real_is_true_or_false():
-    with pytest.raises(ArgumentTypeError, match="`real`"):
-        transposed_index(2**31, real="spectrum")

@@ -90,7 +90,7 @@ def test_frequencies_of_a_spectrum_in_small_blocks(order, chunks):
     shifted = fft.fftshift(spectrum)
     np.testing.assert_array_equal(fft.frequencies_of(shifted), np.fft.fftshift(expected))
     np.testing.assert_array_equal(fft.frequencies_of(fft.ifftshift(shifted)), expected)
-    for wrong in (spectrum * 2, spectrum[::-1], spectrum.sum(keepdims=True), spectrum[:0]):
+    for wrong in (spectrum.sum(keepdims=True), spectrum[:0]):
         with pytest.raises(ArgumentError, match="spectrum"):
             fft.frequencies_of(wrong)
 
@@ -99,7 +99,7 @@ def test_what_frequencies_of_refuses():
     a = da.ones((8, 6), chunks=2)
     spectrum = fft.fft(a)
     np.testing.assert_array_equal(fft.frequencies_of(spectrum, -1), np.fft.fftfreq(6))
-    for wrong in (a, spectrum * 2, fft.irfft(spectrum), fft.fftshift(a)):
+    for wrong in (a, spectrum * 2, spectrum[:, ::-1], fft.irfft(spectrum), fft.fftshift(a)):
         with pytest.raises(ArgumentError, match="spectrum"):
             fft.frequencies_of(wrong)
     with pytest.raises(ArgumentTypeError, match="spectrum"):

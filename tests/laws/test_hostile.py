@@ -15,7 +15,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft import fft, signal, transposed_index
 from dask_bigfft.errors import BigFFTError
-from dask_bigfft.planning.arguments import Extras
+from dask_bigfft.planning.arguments import Extras, Options
 
 xr = pytest.importorskip("xarray")
 
@@ -24,8 +24,7 @@ COUNT = 5_000 if os.environ.get("BIGFFT_SLOW") else 400
 X = da.ones((8, 8), chunks=4)
 LINE = da.ones(16, chunks=4)
 FIELD = xr.DataArray(np.ones((8, 8)), dims=("y", "x"), coords={"y": np.arange(8.0)})
-EXTRAS = dict.fromkeys(Extras.__annotations__)
-OPTIONS = dict.fromkeys(("chunks", "memory_limit", "kernel"))
+EXTRAS = tuple(Extras.__annotations__)
 
 #: Other names under which an error may speak of an argument: its parts, and those it clashes with.
 ALIASES = {
@@ -54,167 +53,62 @@ ALIASES = {
 
 
 def hostile():
-    """Values that some argument of some function cannot take."""
+    """Return values that some argument of some function cannot take."""
     ragged = np.empty(2, object)
     ragged[:] = [[1], [2, 3]]
-    return [
-        None,
-        True,
-        False,
-        0,
-        -1,
-        3,
-        2**31,
-        2**63,
-        10**30,
-        -0.0,
-        0.5,
-        float("nan"),
-        float("inf"),
-        1j,
-        b"full",
-        "",
-        "same",
-        "no",
-        "a\0b",
-        "natural",
-        "é",
-        "1 GiB",
-        "-3",
-        [],
-        (),
-        {},
-        set(),
-        [1, 2],
-        (0, 0),
-        [-1, None],
-        [[1, 2], [3]],
-        {0: 1},
-        {"y": 2},
-        {1, 2},
-        ["y"],
-        ("y", "x"),
-        range(2),
-        iter([0]),
-        (i for i in (0, 1)),
-        slice(2),
-        Ellipsis,
-        NotImplemented,
-        int,
-        len,
-        lambda x: x,
-        object(),
-        date(2020, 1, 1),
-        np.array(3),
-        np.array([]),
-        np.array([0, 1]),
-        np.array([0.5]),
-        np.array(["a"]),
-        np.array([None]),
-        ragged,
-        np.zeros(2, "i4,f8"),
-        np.datetime64("2020"),
-        np.timedelta64(3, "s"),
-        np.float32(2),
-        np.int8(1),
-        np.bool_(True),
-        np.str_("x"),
-        np.nan,
-        np.dtype("f8"),
-        np.ma.masked,
-        np.random.default_rng(0),
-        da.ones(3),
-        da.ones((2, 2)),
-        xr.DataArray([1.0, 2.0]),
-        type("Odd", (), {})(),
-    ]
+    single = [None, True, False, slice(2), Ellipsis, NotImplemented, int, len, lambda x: x]
+    numbers = [0, -1, 3, 2**31, 2**63, 10**30, -0.0, 0.5, float("nan"), float("inf"), 1j]
+    texts = [b"full", "", "same", "no", "a\0b", "natural", "é", "1 GiB", "-3", date(2020, 1, 1)]
+    lists = [[], (), [1, 2], (0, 0), [-1, None], [[1, 2], [3]], ["y"], ("y", "x"), range(2)]
+    others = [{}, set(), {0: 1}, {"y": 2}, {1, 2}, iter([0]), (i for i in (0, 1)), object()]
+    arrays = [np.array(values) for values in (3, [], [0, 1], [0.5], ["a"], [None])]
+    arrays += [ragged, np.zeros(2, "i4,f8"), np.ma.masked, da.ones(3), da.ones((2, 2))]
+    scalars = [np.datetime64("2020"), np.timedelta64(3, "s"), np.float32(2), np.int8(1), np.nan]
+    scalars += [np.bool_(True), np.str_("x"), np.dtype("f8"), np.random.default_rng(0)]
+    odd = [xr.DataArray([1.0, 2.0]), type("Odd", (), {})()]
+    return [*single, *numbers, *texts, *lists, *others, *arrays, *scalars, *odd]
+
+
+#: Values of arguments without a default, by their names.
+NEEDED = {**dict.fromkeys(("a", "x", "y", "f", "in1", "in2"), X), "array": FIELD}
+NEEDED |= {"spectrum": fft.fftn(X), "n": 8, "target": 8}
+
+
+def arguments(function, more=(), **given):
+    """Return arguments that work, by name: defaults, `more` that are None, and those given."""
+    parameters = inspect.signature(function).parameters.values()
+    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    found = {p.name: NEEDED[p.name] if p.default is p.empty else p.default for p in named}
+    return found | dict.fromkeys(more) | given
 
 
 def calls(folder):
-    """Functions with arguments that work, by the names of those that are made hostile."""
-    found = []
-    for name in fft.__all__:
-        function = getattr(fft, name)
-        names = list(inspect.signature(function).parameters)
-        if name in ("fftfreq", "rfftfreq"):
-            base = {"n": 8, "d": 1.0, "chunks": "auto", "order": None, "digits": None}
-        elif name in ("fftshift", "ifftshift"):
-            base = {"x": X, "axes": None}
-        elif name == "frequencies_of":
-            base = {"spectrum": fft.fftn(X), "axis": 0, "d": 1.0}
-        elif name == "next_fast_len":
-            base = {"target": 8, "real": False}
-        elif "overwrite_x" in names and "type" in names:
-            base = {
-                "x": X,
-                "type": 2,
-                "norm": None,
-                "overwrite_x": False,
-                "workers": None,
-                "orthogonalize": None,
-                **OPTIONS,
-            }
-            base |= {"s": None, "axes": None} if name.endswith("n") else {"n": None, "axis": -1}
-        else:
-            one = not name.endswith(("2", "n"))
-            base = {"a": X, "norm": None, "out": None, **EXTRAS}
-            base |= {"n": None, "axis": -1} if one else {"s": None, "axes": (0, 1)}
-        found.append((function, base))
+    """Return functions with arguments that work, by the names of those that are made hostile."""
+    bx, options = dask_bigfft.xarray, Options.__annotations__
+    cosines = [name for name in fft.__all__ if name.strip("in") in ("dct", "dst")]
+    found = [
+        (f, arguments(f, options if f.__name__ in cosines else ()))
+        for f in (getattr(fft, name) for name in fft.__all__)
+    ]
+    segments = {"welch": {"x": LINE, "nperseg": 4}, "csd": {"x": LINE, "y": LINE, "nperseg": 4}}
     for name in signal.__all__:
+        more = () if name in (*segments, "oaconvolve") else options
         function = getattr(signal, name)
-        names = list(inspect.signature(function).parameters.values())
-        arrays = {"x": X, "y": X, "f": X, "in1": X, "in2": X}
-        if name in ("welch", "csd"):
-            arrays = {"x": LINE, "y": LINE}
-        base = {p.name: arrays.get(p.name, p.default) for p in names if p.kind is not p.VAR_KEYWORD}
-        if any(p.kind is p.VAR_KEYWORD for p in names):
-            base |= OPTIONS
-        if name in ("welch", "csd"):
-            base["nperseg"] = 4
-        found.append((function, base))
-    from dask_bigfft import xarray as bx
-
-    for name in ("fft", "ifft", "rfft", "irfft"):
-        base = {
-            "array": FIELD,
-            "dim": "x",
-            "norm": None,
-            "order": None,
-            "kernel": None,
-            "digits": None,
-            "rounds": None,
-            "verify": None,
-        }
-        base |= {"shift": False} if name in ("fft", "rfft") else {}
-        found.append((getattr(bx, name), base))
-    found += [(bx.fftshift, {"array": FIELD, "dim": "x"}), (bx.ifftshift, {"array": FIELD})]
-    found.append((transposed_index, {"n": 8, "real": False, "digits": None}))
-    found.append(
-        (
-            dask_bigfft.plan,
-            {
-                "a": X,
-                "kind": "fftn",
-                "n": None,
-                "s": None,
-                "axis": None,
-                "axes": None,
-                "norm": None,
-                **EXTRAS,
-            },
-        )
-    )
+        found.append((function, arguments(function, more, **segments.get(name, {}))))
+    extras = ("order", "kernel", "digits", "rounds", "verify")
+    names = ("fft", "ifft", "rfft", "irfft")
+    found += [(f, arguments(f, extras, dim="x")) for f in (getattr(bx, name) for name in names)]
+    found += [(f, arguments(f, dim="x")) for f in (bx.fftshift, bx.ifftshift)]
     source = folder / "source.npy"
     np.save(source, np.ones((8, 8)))
-    base = {
-        name: p.default
-        for name, p in inspect.signature(dask_bigfft.run).parameters.items()
-        if p.kind is not p.VAR_KEYWORD
-    }
-    base |= {"source": source, "destination": folder / "out.zarr"}
-    found.append((dask_bigfft.run, base | dict.fromkeys(EXTRAS) | {"overwrite": True}))
-    found.append((dask_bigfft.report, {"y": X}))
-    found.append((dask_bigfft.calibrate, {"client": "no", "path": None, "nbytes": 0, "repeat": 3}))
+    NEEDED.update(source=source, destination=folder / "out.zarr")
+    found += [
+        (transposed_index, arguments(transposed_index)),
+        (dask_bigfft.plan, arguments(dask_bigfft.plan, EXTRAS)),
+        (dask_bigfft.run, arguments(dask_bigfft.run, EXTRAS, overwrite=True)),
+        (dask_bigfft.report, {"y": X}),
+        (dask_bigfft.calibrate, {"client": "no", "path": None, "nbytes": 0, "repeat": 3}),
+    ]
     return found
 
 
@@ -226,10 +120,9 @@ def _is_named(name, text):
 
 def outcome(function, base, name, value):
     """What is wrong with the answer to a hostile argument; None where nothing is."""
-    arguments = {**base, name: value}
     started = time.perf_counter()
     try:
-        function(**{k: v for k, v in arguments.items() if v is not inspect.Parameter.empty})
+        function(**{**base, name: value})
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         text = str(error)
         names = (name, *ALIASES.get(name, ()))

@@ -239,14 +239,14 @@ def _opened() -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _open() -> tuple[Engine, ...]:
+def _engines() -> tuple[Engine, ...]:
     """Return the engines of the devices that are open."""
     return () if _process.leases is None else _process.leases.engines
 
 
 def staged() -> int:
     """Return how often memory that is not pinned has gone to or from this process' devices."""
-    return sum(engine.device.staged for engine in _open())
+    return sum(engine.device.staged for engine in _engines())
 
 
 def known_nbytes() -> int | None:
@@ -272,7 +272,7 @@ def uses() -> tuple[dict[str, Any], ...]:
             "budget": engine.limits.nbytes,
             "busy_seconds": engine.busy_seconds,
         }
-        for engine in _open()
+        for engine in _engines()
     )
 
 

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,6 @@ from dask_bigfft.gpu.operations import (
     transposed,
 )
 from dask_bigfft.planner.passes import find_tile_plan
-from dask_bigfft.planner.plan_data import axis_letter
 from dask_bigfft.planner.tile_plan import (
     AS_IS,
     DeviceSettings,
@@ -89,10 +88,11 @@ class HostView:
     digits: tuple[Block, ...]
     bounds: Box
 
-    @classmethod
-    def of(cls, shape: Block) -> "HostView":
+    @staticmethod
+    @lru_cache(maxsize=256)  # as there are many tiles of one block
+    def of(shape: Block) -> "HostView":
         """Return the view of a block that has all of its digits, one in each dimension."""
-        return cls(tuple((n,) for n in shape), tuple((0, n) for n in shape))
+        return HostView(tuple((n,) for n in shape), tuple((0, n) for n in shape))
 
     def joined(self, first: int, radices: Block, length: int) -> "HostView":
         """Return the view of a block that has the first values of some digits in one dimension.
@@ -113,7 +113,7 @@ class HostView:
 
     @property
     def shape(self) -> Block:
-        """Of the view."""
+        """Radices of all digits: the shape of the view."""
         return tuple(itertools.chain.from_iterable(self.digits))
 
     @cached_property
@@ -428,13 +428,6 @@ class BlockTiles:
                     found.update(c.op for c in work.computations if isinstance(c.op, FFT))
         return frozenset(found)
 
-    @property
-    def notation(self) -> str:
-        """Passes in short, such as ``{Y1} {Y2, X}``; ``swap`` is one that only reorders."""
-        axes = len(self.job.round.source.axes)
-        letters = [axis_letter(step.axis, axes) for step in self.job.round.steps]
-        return " ".join(self.plan.names(letters))
-
 
 def _program(dim: int, step: Step, digits: Block) -> AxisProgram:
     """The steps of a dimension in digits; of a convolution: there, filtered, and back."""
@@ -449,7 +442,7 @@ def _program(dim: int, step: Step, digits: Block) -> AxisProgram:
 
 
 def _cuts(one: TilePass) -> list[list[tuple[int, int]]]:
-    """Where tiles begin and end along each dimension of a pass."""
+    """Bounds of the tiles along each dimension of a pass."""
     return [list(itertools.pairwise(itertools.accumulate(c, initial=0))) for c in one.chunks]
 
 
@@ -510,7 +503,7 @@ def _terms(group: Group, start: int, stage: int, dim: int, stride: int = 1) -> I
 
 
 class _Line(NamedTuple):
-    """A step of a round, its digits, and where they begin: dimension of a block, and of a tile."""
+    """A step of a round, its digits, and the dimensions of block and tile at which they begin."""
 
     step: Step
     digits: Block
@@ -533,7 +526,7 @@ class _Tile:
     number : int
         Of the pass.
     box : tuple of (int, int)
-        Where the tile begins and ends along each dimension of the pass.
+        Bounds of the tile along each dimension of the pass.
     """
 
     def __init__(self, tiles: BlockTiles, number: int, box: Box) -> None:
@@ -602,10 +595,8 @@ class _Tile:
 
         What is convolved has zeros in the place of what is missing, which the chirp makes.
         """
-        view, mirrored = HostView.of(shape), list[Move]()
-        if not before and self.window is not None:
-            view = self.window
-        array = self.now
+        plain, array, mirrored = HostView.of(shape), self.now, list[Move]()
+        view = plain if before or self.window is None else self.window
         for line in lines:
             digit = line.step.source if before else line.step.target
             if len(line.digits) == 1 or not digit.is_partial:
@@ -617,6 +608,8 @@ class _Tile:
             view = view.joined(line.first, radices, line.step.length // 2 + 1)
             if line.step.kind == ("c2r" if before else "r2c"):
                 mirrored = list(self._mirrored(line, radices, part, before))
+        if view is plain:
+            return (Move(part, array),), view
         moves = (Move(found, _part_of(array, found, part)) for found in view.parts(part))
         return (*moves, *mirrored), view
 

@@ -131,6 +131,7 @@ class Interval:
         return Part(self.dim, self.high - rows, self.high, width)
 
 
+#: Asks for the engine of a device that is free now, else raises `TimeoutError`.
 Lease = Callable[[], AbstractContextManager[Engine]]
 
 

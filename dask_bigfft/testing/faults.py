@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import transform_tile
 
-__all__ = ["DAMAGES", "Faulty", "Times", "dropping", "flip"]
+__all__ = ["DAMAGES", "Dropping", "Faulty", "Times", "flip"]
 
 Array = npt.NDArray[Any]
 Damage = Callable[[Array], object]
@@ -107,12 +107,14 @@ class Faulty:
         return damaged
 
 
-def dropping(when: Callable[[], bool]) -> Callable[..., Any]:
-    """Return what transforms tiles like `transform_tile`, and leaves out twiddles at times."""
+class Dropping:
+    """Transforms tiles like `transform_tile`, and leaves out twiddles, a few times."""
 
-    def transform(tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
-        if when():
+    def __init__(self, when: Callable[[], bool]) -> None:
+        self._when = when
+
+    def __call__(self, tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
+        """Return a tile after a round, and its energy."""
+        if self._when():
             works = [replace(work, step=replace(work.step, twiddle=None)) for work in works]
         return transform_tile(tile, calls, works, *arguments)
-
-    return transform

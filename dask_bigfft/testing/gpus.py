@@ -28,9 +28,10 @@ class _Batches(Gpus):
 
     def homes(self, blocks: Mapping[Block, Any]) -> dict[Block, int]:
         """Put each block on the GPU of its batch."""
-        for i, block in enumerate(sorted(blocks)):
-            self.put(home_of(i, len(blocks), self.count), blocks[block])
-        return {block: self.home(values) for block, values in blocks.items()}
+        found = {b: home_of(i, len(blocks), self.count) for i, b in enumerate(sorted(blocks))}
+        for block, gpu in found.items():
+            self.put(gpu, blocks[block])
+        return found
 
     def put(self, gpu: int, values: Any) -> None:
         """Note the GPU of an array."""

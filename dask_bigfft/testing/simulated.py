@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.fft
@@ -193,14 +193,11 @@ def views_of(host: Array | Shards, array: DeviceArray) -> Iterator[tuple[Array, 
         yield view, part
 
 
-@dataclass(frozen=True)
-class Span:
-    """Work that an engine (``h2d``, ``compute`` or ``d2h``) did, and when, by the clock."""
+class Span(NamedTuple):
+    """An operation that an engine (``h2d``, ``compute`` or ``d2h``) did."""
 
     engine: str
     operation: str
-    start: float
-    end: float
 
 
 @dataclass
@@ -215,9 +212,13 @@ class SimulatedEvent:
 
 @dataclass
 class SimulatedStream:
-    """Operations that wait, and when the clock says that they will be done."""
+    """Operations that wait, and when the clock says that they will be done.
+
+    `favour` is how often one is drawn, beside those of other streams.
+    """
 
     name: str
+    favour: float
     waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = field(default_factory=deque)
     time: float = 0.0
 
@@ -264,7 +265,6 @@ class SimulatedGPU:
         self._engines = {"h2d": 0.0, "compute": 0.0, "d2h": 0.0}
         self._host_time = 0.0
         self._random = random.Random(seed)
-        self._favour: dict[str, float] = {}
         self.total, self.refuses, self.pageable = memory, refuses, pageable
         #: Bytes of the ring, one way.
         self.ring = BUFFERS * BUFFER_NBYTES
@@ -337,10 +337,9 @@ class SimulatedGPU:
     def stream(self, name: str) -> SimulatedStream:
         """Make a stream."""
         with self._lock:
-            stream = SimulatedStream(name)
-            self._streams.append(stream)
             # Some streams run far ahead of others, differently for every seed.
-            self._favour[name] = self._random.choice((0.01, 1.0, 100.0))
+            stream = SimulatedStream(name, self._random.choice((0.01, 1.0, 100.0)))
+            self._streams.append(stream)
             return stream
 
     def event(self, name: str) -> SimulatedEvent:
@@ -388,8 +387,7 @@ class SimulatedGPU:
         ready = [s for s in self._streams if s.waiting and s.waiting[0][0]()]
         if not ready:
             raise DeviceError("streams wait for each other, or for a mark that was never made")
-        weights = [self._favour[stream.name] for stream in ready]
-        stream = self._random.choices(ready, weights)[0]
+        stream = self._random.choices(ready, [stream.favour for stream in ready])[0]
         stream.waiting.popleft()[1]()
 
     def _put(
@@ -404,7 +402,7 @@ class SimulatedGPU:
             self._host_time += self.profile.call
             start = max(self._engines[engine], stream.time, self._host_time)
             self._engines[engine] = stream.time = start + seconds
-            self.trace.append(Span(engine, operation, start, start + seconds))
+            self.trace.append(Span(engine, operation))
             stream.waiting.append((lambda: True, (lambda: None) if self.dry else run))
             if self._random.random() < 0.1:
                 self._run_one()

@@ -84,26 +84,25 @@ class Board:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def claim(self, name: str) -> bool:
-        """Write this process's number into a file, unless one is there; whether that was so."""
-        fresh = self.folder / f"{name}-{os.getpid()}-{threading.get_ident()}"
-        fresh.write_text(str(os.getpid()))
+    def claim(self, name: str, number: int | None = None) -> bool:
+        """Note a number, this process's by default, unless one is there; return whether it was so.
+
+        The number is where a symbolic link points to, which is there at once or not at all.
+        """
         try:
-            os.link(fresh, self.folder / name)
+            os.symlink(str(os.getpid() if number is None else number), self.folder / name)
         except FileExistsError:
             return False
-        finally:
-            fresh.unlink()
         return True
 
     def process(self, name: str) -> int | None:
-        """Return the number in a file, None if there is none."""
+        """Return the number that was noted, None if there is none."""
         try:
-            return int((self.folder / name).read_text())
+            return int(os.readlink(self.folder / name))
         except FileNotFoundError:
             return None
 
-    def wait(self, timeout: float = LONGEST) -> dict[str, int]:
+    def wait(self) -> dict[str, int]:
         """Return who is where once a process waits in the phase.
 
         Returns
@@ -111,7 +110,7 @@ class Board:
         dict
             Process numbers: ``"actor"`` waits in the phase, ``"first"`` has ended the first task.
         """
-        actor = until(lambda: self.process("sprung"), "nobody came to the phase", timeout)
+        actor = until(lambda: self.process("sprung"), "nobody came to the phase")
         assert actor is not None
         return {"actor": actor, "first": self.process("first") or actor}
 
@@ -150,9 +149,10 @@ class Board:
         with contextlib.suppress(TimeoutError):
             until((self.folder / "go").exists, "nobody says go")
 
-    def cut(self, timeout: float = LONGEST) -> int:
+    def cut(self) -> int:
         """Return how many connections a struck process has cut, once it has."""
-        until((self.folder / "done").exists, "no process has done what it was told to", timeout)
+        late = "no process has done what it was told to"
+        until(lambda: self.process("done") is not None, late)
         return self.process("done") or 0
 
 
@@ -195,9 +195,7 @@ class _Trap:
     def struck(self) -> None:
         """Do what is written on the board."""
         deed = DEEDS[(self.board.folder / "deed").read_text()]
-        fresh = self.board.folder / "done-"  # the file appears whole
-        fresh.write_text(str(deed(self.worker)))
-        fresh.rename(self.board.folder / "done")
+        self.board.claim("done", deed(self.worker))
 
 
 _NAME = "bigfft-traps"

@@ -10,7 +10,6 @@ from support import heard
 
 from dask_bigfft import fft
 from dask_bigfft.front import plan
-from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.planner.tile_plan import TileLimits
@@ -36,15 +35,6 @@ def job_of(x, name, **keywords):
     return Job(round_, (0,) * x.ndim, *found.dtypes[:2]), found.spec.out_shape
 
 
-def one_round(shape, axes, dtype, blocks=1):
-    """A round in place over axes that lie whole in each of some blocks, side by side."""
-    x = da.zeros((blocks, *shape), dtype=dtype, chunks=(1, *shape))
-    axes = tuple(axis + 1 for axis in axes)
-    (round_,) = plan(x, "fftn", axes=axes, norm="ortho", memory_limit="16 TiB").rounds
-    place = (0,) * (1 + len(shape))
-    return dispatch.job_of(round_, place, np.dtype(dtype), np.dtype(dtype), inside=True)
-
-
 def engine(nbytes, seed=0, device=None, limits=SMALL):
     device = SimulatedGPU(nbytes, seed) if device is None else device
     return Engine(device, nbytes, limits)
@@ -58,6 +48,12 @@ def run(engine, x, name, **keywords):
         return np.array(x, job.source).reshape(job.round.source.shape(job.block))
 
     return engine.run(job, Source(fill)).reshape(shape)
+
+
+def passes_of(tiles):
+    """Passes in short, such as ``{Y1} {Y2, X}``."""
+    letters = "ZYX"[-len(tiles.job.round.source.axes) :]
+    return " ".join(tiles.plan.names([letters[step.axis] for step in tiles.job.round.steps]))
 
 
 def distance(got, expected):

@@ -10,7 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import distance, engine, job_of, on_the_card, run, scipys, values
+from devices.blocks import distance, engine, job_of, on_the_card, passes_of, run, scipys, values
 
 from dask_bigfft import fft
 from dask_bigfft.errors import DeviceMemoryError
@@ -58,7 +58,7 @@ def test_scheme(name, shape, part, notation, norm, single):
         with pytest.raises(DeviceMemoryError):
             simulated.tiles(job)
     (link,) = simulated.links(job, simulated.limits)
-    assert simulated.tiles(link)[0].notation == notation
+    assert passes_of(simulated.tiles(link)[0]) == notation
     got = run(simulated, x, name, **keywords)
     assert distance(got, expected) < 1e-14
     assert simulated.device.peak <= nbytes
@@ -74,17 +74,16 @@ def test_scheme(name, shape, part, notation, norm, single):
 def test_other_axes_are_transformed_where_the_real_one_is_whole(name, shape, part):
     """r2c comes before the other axes, c2r after them; so does a convolution."""
     (x, keywords), prime = example(name, shape), shape[-1] == 2053
-    nbytes = 16 * math.prod(shape) // part
-    job, _ = job_of(x, name, norm="ortho", **keywords)
-    simulated = engine(nbytes, seed=part)
+    keywords["norm"] = "ortho"
+    job, _ = job_of(x, name, **keywords)
+    simulated = engine(16 * math.prod(shape) // part, seed=part)
     links = simulated.links(job, simulated.limits)
     expected = [PRIME if prime else HALVES, "{Y}" if len(shape) == 2 else "{Z, Y}"]
-    found = [simulated.tiles(link)[0].notation for link in links]
+    found = [passes_of(simulated.tiles(link)[0]) for link in links]
     assert found == (expected if name in ("rfftn", "ihfftn") else expected[::-1])
     assert any(link.convolves for link in links) == prime
-    got = run(simulated, x, name, norm="ortho", **keywords)
-    assert distance(got, scipys(x, name, norm="ortho", **keywords)) < 1e-14
-    assert simulated.device.peak <= nbytes
+    assert distance(run(simulated, x, name, **keywords), scipys(x, name, **keywords)) < 1e-14
+    assert simulated.device.peak <= 16 * math.prod(shape) // part
 
 
 @pytest.mark.parametrize("n", [1024, 1023, 15 * 66, 4099, 2 * 2053])
@@ -170,8 +169,7 @@ def test_digits_of_cut_axes(name, chunks, digits, part, order, single):
 def test_digits_of_cut_axes_beside_others(name, digits):
     """Both in one round: the real axis alone, then the other one; the other way round for c2r."""
     x, keywords = example(name, (6, math.prod(digits)))
-    rounds = [{1: digits[0]}, {1: digits[1]}]
-    rounds[name == "irfft2"][0] = 6
+    rounds = [{1: n} | ({0: 6} if n > 4 else {}) for n in digits]
     lazy, nbytes = da.from_array(x, (6, max(digits))), 1 << (13 if 1001 in digits else 12)
     got, _ = on_the_card(name, lazy, nbytes, rounds=rounds, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14

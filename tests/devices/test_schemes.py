@@ -8,10 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from devices.blocks import distance, engine, job_of, scipys, values
+from devices.blocks import distance, engine, job_of, passes_of, scipys, values
 
+from dask_bigfft.decomposition.layout import Layout, plain
+from dask_bigfft.decomposition.rounds import Round, transformed
+from dask_bigfft.decomposition.steps import axis_program
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.engine import Source
+from dask_bigfft.gpu.engine import Source, filter_of
+from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.planner.passes import find_tile_plan
 from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
 
@@ -56,7 +60,7 @@ def test_scheme(shape, nbytes, digits, notation):
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
     tiles = job.tiles(limits)
-    assert tiles.notation == notation
+    assert passes_of(tiles) == notation
     copies = [span.operation for span in simulated.device.trace]
     assert copies.count("h2d") == copies.count("d2h") == tiles.plan.tiles
     for number, one in enumerate(tiles.plan.passes):
@@ -116,8 +120,24 @@ def test_inside_a_blocks_own_memory(shape, notation, seed):
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
     tiles = job.tiles(simulated.limits, 1)
-    assert tiles.notation == notation
+    assert passes_of(tiles) == notation
     assert not any(one.reorders for one in tiles.plan.passes)
+
+
+def test_a_convolution_inside_a_blocks_own_memory():
+    """There, multiplied by the spectrum of a filter, and back: what was padded is zero again."""
+    (step,) = axis_program(0, 1021, (2048,), bluestein=True).steps
+    layout = Layout((plain(2048, (2048,)),))
+    round_ = Round((step,), layout, transformed(layout, (step,)))
+    job, x = Job(round_, (0,), "<c16", "<c16", inside=True), np.zeros(2048, complex)
+    x[:1021] = values(1021)
+    expected, simulated = scipys(x[:1021], "fft"), engine(1 << 15)
+    spectrum = scipys(filter_of(job), "fft")
+    got = simulated.run(job, Source(lambda: x, again=False), {0: spectrum})
+    assert np.shares_memory(got, x)
+    assert distance(got[:1021], expected) < 1e-14
+    assert not got[1021:].any()
+    assert passes_of(simulated.tiles(job)[0]) == "{X1} {X2} {X1}"
 
 
 def test_too_small_a_device_is_refused_with_the_numbers():

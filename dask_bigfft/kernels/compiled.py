@@ -108,12 +108,3 @@ def squares_of_line(x):  # type: ignore[no-untyped-def]
     for start in range(0, len(x), STRETCH):
         total += squares(x[start : start + STRETCH])
     return total
-
-
-@compiled
-def squares_of_lines(x):  # type: ignore[no-untyped-def]
-    """Sum of squares of all lines, in double precision."""
-    total = 0.0
-    for i in range(x.shape[0]):
-        total += squares_of_line(x[i])
-    return total

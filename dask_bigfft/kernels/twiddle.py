@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.cosines import Cosines, point_digits
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import refuse
-from dask_bigfft.kernels.compiled import compiled, squares_of_line
+from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.memory import lend
 
 #: Moduli of `mulmod` and `chirp` lie below it.
@@ -274,9 +274,6 @@ def _phase_table(modulus: int, sign: int) -> PhaseTable:
 #: Length of the inner of the two tables of a row.
 _INNER = 64
 
-#: Values that are multiplied before they are weighed.
-WEIGHED = 512
-
 #: Lengths up to which the squares of their indices fit int64.
 _SHORT = 3 * 10**9
 
@@ -293,22 +290,15 @@ def _power(t, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale, parts, weigh):  # type: ignore[no-untyped-def]
-    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place.
-
-    Return the energy of what has been made of it if `weigh` is True and not None: of some values at
-    a time, while they are in L1; `parts` are all values, as real ones.
-    """
+def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no-untyped-def]
+    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place."""
     rows, digits, width = x.shape
-    total, some = 0.0, max(1, WEIGHED // (_INNER * width))
     outer = (digits + _INNER - 1) // _INNER
     low = np.empty(_INNER, coarse.dtype)
     high = np.empty(outer, coarse.dtype)
     for row in range(rows):
-        r, begin = rest[row], 2 * row * digits * width
+        r = rest[row]
         if r == 0 and scale == 1:
-            if weigh is not None:
-                total += squares_of_line(parts[begin : begin + 2 * digits * width])
             continue
         for j in range(min(_INNER, digits)):
             low[j] = _power(r * j, coarse, fine, shift, mask)
@@ -328,11 +318,6 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale, parts, weigh):  # t
                     line = x[row, first + j]
                     for b in range(width):
                         line[b] *= w
-            if weigh is not None and ((i + 1) % some == 0 or i + 1 == outer):
-                end = 2 * (row * digits + first + count) * width
-                total += squares_of_line(parts[begin:end])
-                begin = end
-    return total
 
 
 @compiled
@@ -395,8 +380,7 @@ def twiddle(
     modulus: int,
     sign: int,
     scale: Any = 1.0,
-    weigh: bool = False,
-) -> float | None:
+) -> None:
     """Multiply ``x[l, f, b]`` by scale * exp(sign*2j*pi*rest[l]*f/modulus), in place.
 
     Parameters
@@ -409,18 +393,13 @@ def twiddle(
         Product of the lengths of the digit and of those still to come.
     scale : float
         Real factor of all values.
-    weigh : bool
-        Whether to return the sum of squared magnitudes of what has been made; long double has none.
     """
     if x.dtype.char == "G":
         steps = np.arange(x.shape[1], dtype=np.int64)
         for row, r in zip(x, rest, strict=True):
             row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
-        return None
-    parts = x.reshape(-1).view(np.float32 if x.dtype.char == "F" else np.float64)
-    tables = phase_tables(modulus, sign)
-    total: float = _twiddle_rows(x, rest, *tables, float(scale), parts, weigh or None)
-    return total if weigh else None
+        return
+    _twiddle_rows(x, rest, *phase_tables(modulus, sign), float(scale))
 
 
 def _chirp(n: npt.NDArray[np.int64], length: int, sign: int, dtype: Any) -> npt.NDArray[Any]:

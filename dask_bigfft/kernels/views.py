@@ -75,13 +75,6 @@ class BlockView:
     boxes : callable, optional
         Returns the block as boxes of its sources, which a device copies without a gather, if it is
         made of such boxes. With True it may be a block that ends within digits.
-
-    Attributes
-    ----------
-    weigh : bool
-        Whether copies are to be weighed.
-    energy : float or None
-        Sum of squared magnitudes of what was copied last, if it was weighed.
     """
 
     def __init__(
@@ -99,8 +92,6 @@ class BlockView:
         self.shape, self.dtype, self.array, self.tables = shape, dtype, array, tables
         self.owned, self.target, self.boxes = owned, target, boxes
         self.new_table, self.on_gpu = new_table, new_table is not _new_block
-        self.weigh = False
-        self.energy: float | None = None
         self._padded = array is None and sum(t.size for t in tables) < math.prod(shape)
 
     @classmethod
@@ -134,11 +125,10 @@ class BlockView:
         """
         if self.array is not None:
             if self.owned or out is self.array:
-                self.energy = None
                 return self.array
             out = lend(self.shape, self.dtype) if out is None else out
             with measured("gather", out.nbytes):
-                self.energy = copy_array(out, self.array, self.weigh)
+                copy_array(out, self.array)
             return out
         table = self.new_table(self.shape, self.dtype) if out is None else CopyTable(out)
         values: Array = table.target
@@ -148,9 +138,9 @@ class BlockView:
                 values.fill(0)
             self._enter(table, dim)
             if dim is None:
-                self.energy = table.run(weigh=True) if self.weigh else table.run()
+                table.run()
             else:
-                self.energy, cuts = None, intervals(self.shape[dim], -(-self.shape[dim] // threads))
+                cuts = intervals(self.shape[dim], -(-self.shape[dim] // threads))
                 with ThreadPoolExecutor(threads) as pool:
                     list(pool.map(lambda cut: table.run(cut.start, cut.stop), cuts))
         return values
@@ -194,7 +184,6 @@ class BlockView:
             whole = BlockView.of(
                 self.gather(out if self._fits(out, len(out.shape)) else None), owned=True
             )
-            self.energy = None  # of all tiles together
             yield from whole.tiles(dim, width, out, cuts)
             return
         ahead = (slice(None),) * dim
@@ -233,7 +222,7 @@ class BlockView:
         if array is not None:
 
             def copy(part: slice, tile: Array) -> None:
-                self.energy = copy_array(tile, array[(*ahead, part)], self.weigh)
+                copy_array(tile, array[(*ahead, part)])
 
             return copy
         table = CopyTable(target)
@@ -243,7 +232,7 @@ class BlockView:
             if self._padded:
                 tile.fill(0)
             origin = 0 if inside else part.start
-            self.energy = table.run(part.start, part.stop, origin, self.weigh)
+            table.run(part.start, part.stop, origin)
 
         return gather
 

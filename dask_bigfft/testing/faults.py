@@ -125,7 +125,7 @@ class Dropping:
         self._when = when
 
     def __call__(self, tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
-        """Return a tile after a round, and its energy."""
+        """Return a tile after a round."""
         if self._when():
             works = [replace(work, step=replace(work.step, twiddle=None)) for work in works]
         return transform_tile(tile, calls, works, *arguments)

@@ -264,9 +264,9 @@ def test_mkl_does_not_pose_as_fftw(user_imports):
     code = f"""
 import numpy as np
 from dask_bigfft.errors import KernelError
-from dask_bigfft.kernels.libraries import _LOADERS, get_library
+from dask_bigfft.kernels.libraries import LIBRARIES, get_library
 x = np.ones((8, 3, 5), complex, order="F")
-_LOADERS["mkl_fft"]().c2c(x.copy(), (1,), -1)
+LIBRARIES["mkl_fft"]().c2c(x.copy(), (1,), -1)
 if {user_imports}:
     import pyfftw
 try:

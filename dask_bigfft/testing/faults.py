@@ -106,7 +106,7 @@ class Faulty:
         found = getattr(self._library, name)
         if name in ("using", "among"):
             return lambda *arguments: Faulty(found(*arguments), self._damage, self._when)
-        if name not in ("c2c", "r2c", "c2r", "run"):
+        if name not in ("c2c", "run"):
             return found
 
         def damaged(*arguments: Any, **options: Any) -> Array:

@@ -600,7 +600,7 @@ class CupyGPU:
         for buffer in self._ring_memory:
             pinner.pin(buffer)
         memory = [buffer.memory for buffer in self._ring_memory]
-        if pinner.counters().ranges < len(memory):
+        if len(pinner.ranges) < len(memory):
             self._ring_memory, number = [], len(memory)
             del memory
             alloc = cupy().cuda.alloc_pinned_memory

@@ -119,7 +119,7 @@ def test_dead_block_is_lent_again(arena):
     assert address(block) == where
     counters = arena.counters()
     assert (counters.lends, counters.reuses, counters.idle_bytes) == (2, 1, 0)
-    assert counters.fresh_bytes == counters.reused_bytes == counters.peak_bytes == 4 * MIB
+    assert counters.fresh_bytes == counters.peak_bytes == 4 * MIB
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_arena_of_limit_zero_is_off():
     arena = HostArena(0)
     block = arena.lend(MIB, np.uint8)
     assert not isinstance(block.base, Loan)
-    assert arena.counters() == memory.ArenaCounters(*[0] * 10)
+    assert arena.counters() == memory.ArenaCounters()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -305,7 +305,8 @@ def test_pressure_may_use_the_arena_and_may_fail():
     arena.watch(lambda: arena.counters().idle_bytes > 0)
     block = arena.lend(MIB, np.uint8)
     del block
-    assert arena.relieve() == MIB
+    arena.watch(lambda: True)
+    assert arena.counters().idle_bytes == 0
 
     def broken():
         raise RuntimeError("no such process")

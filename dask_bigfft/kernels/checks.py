@@ -53,7 +53,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, compiled, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor, axis_index, run_round
-from dask_bigfft.kernels.twiddle import phase_tables, twiddle
+from dask_bigfft.kernels.twiddle import phase_table, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 
 Array = npt.NDArray[Any]
@@ -278,7 +278,7 @@ def weighted_sum(
         return _wide_sum(rows, weights, factors), energy(values)
     x = rows.view(rows.real.dtype)
     if factors is not None:
-        twiddles = factors.rest, *phase_tables(factors.modulus, factors.sign)
+        twiddles = factors.rest, *phase_table(factors.modulus, factors.sign)
         re, im, total = _sum_of_twiddled(x, weights.rows, weights.every, weights.first, *twiddles)
     else:
         re, im, total = _sum_of_rows(x, weights.rows, weights.one, weights.other)

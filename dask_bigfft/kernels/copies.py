@@ -265,17 +265,7 @@ def copy_rows(table, dims, low, high, origin, source_like, target_like, conjugat
 
 
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
-COMPILED = frozenset(
-    (np.dtype(a), np.dtype(b))
-    for a, b in [
-        ("c16", "c16"),
-        ("c8", "c8"),
-        ("f8", "f8"),
-        ("f4", "f4"),
-        ("f8", "c16"),
-        ("f4", "c8"),
-    ]
-)
+COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), strict=True))
 
 #: Bytes of a pair of types that a process leaves to NumPy before it compiles loops for them, and
 #: bytes that a copy counts beside its own: NumPy takes some microseconds to begin one.
@@ -365,14 +355,7 @@ class Segments:
 
     def taken(self, which: np.ndarray) -> Segments:
         """Return some of the copies."""
-        names = (
-            "counts",
-            "source_starts",
-            "source_strides",
-            "target_starts",
-            "target_strides",
-            "firsts",
-        )
+        names = "counts source_starts source_strides target_starts target_strides firsts".split()
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 

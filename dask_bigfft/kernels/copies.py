@@ -355,7 +355,14 @@ class Segments:
 
     def taken(self, which: np.ndarray) -> Segments:
         """Return some of the copies."""
-        names = "counts source_starts source_strides target_starts target_strides firsts".split()
+        names = [
+            "counts",
+            "source_starts",
+            "source_strides",
+            "target_starts",
+            "target_strides",
+            "firsts",
+        ]
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 

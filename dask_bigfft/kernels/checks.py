@@ -37,6 +37,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
 from operator import mul
 from typing import Any, NamedTuple, TypeVar
@@ -286,17 +287,12 @@ def weighted_sum(
 
 
 def _wide_sum(rows: Array, weights: Weights, factors: PhaseFactors | None) -> complex:
-    """The sum of values of other precisions, of each line on its own."""
-    found = 0j
-    for o, row in enumerate(rows):
-        line = weights.line
-        if factors is not None:
-            line = line.copy().reshape(1, -1, 1)
-            rest = factors.rest[o % len(factors.rest)]
-            twiddle(line, np.array([rest]), factors.modulus, factors.sign)
-            line = line.ravel()
-        found += weights.rows[o] * complex(row @ line)
-    return found
+    """The sum of values of other precisions."""
+    places = np.tile(weights.line, (len(rows), 1))
+    if factors is not None:
+        rest = np.tile(factors.rest, len(rows) // len(factors.rest))
+        twiddle(places[:, :, None], rest, factors.modulus, factors.sign)
+    return complex((weights.rows[:, None] * places * rows).sum())
 
 
 def energy(values: Array) -> float:
@@ -402,6 +398,7 @@ Runner = Callable[[BlockView], Array | None]
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
 class Verification:
     """One round on one block, done and checked.
 
@@ -409,34 +406,29 @@ class Verification:
     ----------
     mode : {"energy", "checksum"}
         Which sums are compared.
-    round_, block, library, out_dtype, filters
+    round, block, library, out_dtype, filters
         As `run_round` takes them.
     number : int
         Of the round, from 1, for errors.
     """
 
-    def __init__(
-        self,
-        mode: str,
-        round_: Round,
-        block: Block,
-        library: FFTLibrary,
-        out_dtype: np.dtype[Any],
-        filters: Mapping[int, Array],
-        number: int = 0,
-    ) -> None:
-        self.mode, self.round, self.block, self.library = mode, round_, block, library
-        self.out_dtype, self.filters, self.number = out_dtype, filters, number
-        self.facts = facts_of(round_)
+    mode: str
+    round: Round
+    block: Block
+    library: FFTLibrary
+    out_dtype: np.dtype[Any]
+    filters: Mapping[int, Array]
+    number: int = 0
+    #: Whether something could not be checked.
+    undecided: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.facts = facts_of(self.round)
         #: Steps with their dimensions, in the order in which the executor has these.
         self.steps = self.facts.steps
         #: Of each step that twiddles: index made of the digits still to come, for all its rows.
         self._rests: dict[int, Array] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
-        #: How far sums may be off, of values of one.
-        self._error: float | None = None
-        #: Whether something could not be checked.
-        self.undecided = False
 
     # --- rounds ---
 
@@ -540,9 +532,8 @@ class Verification:
             return
         if wanted is not None:
             checksum, total = self._summed(result, False, dim, part)
-        facts, error = self.facts, self._error
-        if error is None:
-            error = self._error = _limits(result.dtype)[0] * facts.digits
+        facts = self.facts
+        error = _limits(result.dtype)[0] * facts.digits
         found, gain = _weighed(result, facts.halves, total), facts.gain
         more = _lost(result)
         if not abs(found - gain * seen) <= error * gain * whole + gain * lost + more:

@@ -274,19 +274,22 @@ FIRST, EACH = 1 << 29, 1 << 14
 #: More values than any dimension has, for all of them.
 _ALL = 1 << 62
 
-_counted: Counter[tuple[np.dtype, np.dtype]] = Counter()
+#: Dtypes of source and target.
+Pair = tuple[np.dtype, np.dtype]
+
+_counted: Counter[Pair] = Counter()
 _left = [FIRST]
 
 
-def _count(source: np.dtype, target: np.dtype, copies: int, nbytes: int) -> None:
+def _count(pair: Pair, copies: int, nbytes: int) -> None:
     """Count copies that are to be done between two types."""
-    if (source, target) in COMPILED and not _pays(source, target):
-        _counted[source, target] += copies * EACH + nbytes
+    if pair in COMPILED and not _pays(pair):
+        _counted[pair] += copies * EACH + nbytes
 
 
-def _pays(source: np.dtype, target: np.dtype) -> bool:
+def _pays(pair: Pair) -> bool:
     """Return whether copies between two types are compiled by now."""
-    return (source, target) in COMPILED and _counted[source, target] >= _left[0]
+    return pair in COMPILED and _counted[pair] >= _left[0]
 
 
 def compile_at_once() -> None:
@@ -405,7 +408,7 @@ class CopyTable:
             table = rows.table(dtype.itemsize, item).copy()
             table[:, 0] += addresses[mine]
             table[:, 1] += self.target.__array_interface__["data"][0]
-            _count(dtype, to, len(table), rows.size * item)
+            _count((dtype, to), len(table), rows.size * item)
             # No loop is compiled to conjugate real values.
             self._tables.append((dtype, rows.conjugate and dtype.kind == "c", table))
 
@@ -418,21 +421,20 @@ class CopyTable:
         to = self.target.dtype
         for dtype, conjugate, table in self._tables:
             part = table, (table.shape[1] - HEAD) // 3, low, high, origin
-            if _pays(dtype, to):
-                like = _like(dtype), _like(to)
-                copy_rows(*part, *like, conjugate or None)
+            if _pays((dtype, to)):
+                copy_rows(*part, _like(dtype), _like(to), conjugate or None)
             else:
-                _copy_by_numpy(table, low, high, origin, dtype, to, conjugate)
+                _copy_by_numpy(table, low, high, origin, (dtype, to), conjugate)
 
 
 def copy_array(target: np.ndarray, source: np.ndarray) -> None:
     """Copy an array into another of its shape, by the compiled copy where that takes them."""
     if target.dtype.kind != "c" and source.dtype.kind == "c":
         source = source.real
-    dtype, to = source.dtype, target.dtype
-    row = _row(dtype, to, source.shape, source.strides, target.strides)
-    _count(dtype, to, 1, target.nbytes)
-    if row is None or not source.flags.aligned or not source.size or not _pays(dtype, to):
+    pair = dtype, to = source.dtype, target.dtype
+    row = _row(pair, source.shape, source.strides, target.strides)
+    _count(pair, 1, target.nbytes)
+    if row is None or not source.flags.aligned or not source.size or not _pays(pair):
         target[...] = source
         return
     table = row.copy()
@@ -443,15 +445,11 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
 
 @lru_cache(maxsize=1024)  # the tiles of a block are alike
 def _row(
-    dtype: np.dtype,
-    to: np.dtype,
-    counts: tuple[int, ...],
-    from_: tuple[int, ...],
-    into: tuple[int, ...],
+    pair: Pair, counts: tuple[int, ...], from_: tuple[int, ...], into: tuple[int, ...]
 ) -> np.ndarray | None:
     """A table of one copy without its addresses; None where the compiled copy does not take it."""
-    size, item = dtype.itemsize, to.itemsize
-    if (dtype, to) not in COMPILED or any(stride % size for stride in (*from_, *into)):
+    size, item = (dtype.itemsize for dtype in pair)
+    if pair not in COMPILED or any(stride % size for stride in (*from_, *into)):
         return None
     row = [0, 0, -1, 0, 0]
     for n, s, t in zip(counts, from_, into, strict=True):
@@ -460,16 +458,10 @@ def _row(
 
 
 def _copy_by_numpy(
-    table: np.ndarray,
-    low: int,
-    high: int,
-    origin: int,
-    dtype: np.dtype,
-    to: np.dtype,
-    conjugate: bool,
+    table: np.ndarray, low: int, high: int, origin: int, pair: Pair, conjugate: bool
 ) -> None:
     """Do the copies of a table as `copy_rows` does."""
-    size, item = dtype.itemsize, to.itemsize
+    (dtype, size), (to, item) = ((one, one.itemsize) for one in pair)
     columns = table, table[:, HEAD + 1 :: 3] * size, table[:, HEAD + 2 :: 3] * item
     for row, steps, strides in zip(*(column.tolist() for column in columns), strict=True):
         from_, into, along, first, step = row[:HEAD]

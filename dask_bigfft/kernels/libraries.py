@@ -386,9 +386,6 @@ class MKL(_OneRealAxis):
 
     @contextmanager
     def _own_threads(self) -> Iterator[None]:
-        if self._set_threads is None:  # what MKL_NUM_THREADS says then holds
-            yield
-            return
         before = self._set_threads(self.threads)
         try:
             yield
@@ -396,7 +393,7 @@ class MKL(_OneRealAxis):
             self._set_threads(before)
 
 
-def _mkl_thread_setter() -> Callable[[int], int] | None:
+def _mkl_thread_setter() -> Callable[[int], int]:
     """Return MKL's call that sets the threads of the calling thread and returns the old number.
 
     mkl-service wraps it but is not always there; the library that mkl_fft has loaded always is.
@@ -407,7 +404,7 @@ def _mkl_thread_setter() -> Callable[[int], int] | None:
             mkl = ctypes.CDLL(f"libmkl_rt.so.{version}", mode=no_load | ctypes.DEFAULT_MODE)
             setter: Callable[[int], int] = mkl.MKL_Set_Num_Threads_Local
             return setter
-    return None
+    return int  # what MKL_NUM_THREADS says then holds
 
 
 class FFTW(_OneRealAxis):
@@ -591,15 +588,12 @@ def usable() -> dict[str, str]:
     >>> next(iter(usable()))
     'scipy'
     """
-    return {name: _version(name) for name in available() if _loads(name)}
-
-
-def _loads(name: str) -> bool:
-    try:
-        get_library(name)
-    except (ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's functions
-        return False
-    return True
+    found = dict[str, str]()
+    for name in available():
+        with suppress(ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's
+            get_library(name)
+            found[name] = _version(name)
+    return found
 
 
 @cache

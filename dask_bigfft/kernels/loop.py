@@ -40,8 +40,6 @@ from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import lend
 
-__all__ = ["CPUExecutor", "axis_index", "roll", "run_round"]
-
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 Rolls = tuple[tuple[int, int], ...]
@@ -144,12 +142,7 @@ def _divisor(step: Step) -> Divisor:
 
 def _alike(step: Step) -> bool:
     """Whether a step is an FFT and nothing else, so that every tile is treated alike."""
-    return (
-        step.twiddle is None
-        and step.convolve is None
-        and step.chirp_in is None
-        and step.chirp_out is None
-    )
+    return (step.twiddle, step.convolve, step.chirp_in, step.chirp_out) == (None,) * 4
 
 
 # --- one block ------------------------------------------------------------------------------
@@ -315,11 +308,7 @@ def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | No
 
 
 def transform_tile(
-    tile: Array,
-    calls: Calls,
-    works: list[Work],
-    library: FFTLibrary,
-    out: Array | None = None,
+    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None
 ) -> Array:
     """Return a contiguous tile after all steps of a round.
 
@@ -418,9 +407,8 @@ class CPUExecutor:
         size = tile_bytes_of(self.library.beside)
         if tiling(shape, set(moved.dims), out.nbytes, size, ROW_BYTES, size) is None:
             return
-        self.source, self.order = self.source.transposed(order), order
-        assert self.source.array is not None
-        self.out = self.source.array
+        self.out, self.order = out.transpose(order), order
+        self.source = BlockView.of(self.out, target=self.out)
         self.calls = moved
 
     def _choose_way(self) -> None:

@@ -25,14 +25,13 @@ from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
+Index = tuple[int, ...]
 
-#: Moduli of `mulmod` and `chirp` lie below it.
-MAX_MODULUS = 2**62
+#: Largest modulus, of which four times a residue and a half fit int64.
+MAX_MODULUS = 2**60
 
 # np.pi is a double; long double needs its own.
 _PI = "3.14159265358979323846264338327950288419716939937510582"
-# Below it 4*t + m/2 fits int64.
-_FAST_MODULUS = 2**60
 
 
 def unit_roots(t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.complex128) -> Array:
@@ -41,9 +40,9 @@ def unit_roots(t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.co
     Parameters
     ----------
     t
-        Integers of any size: int64, uint64, or Python integers in an object array.
+        Integers, int64 or uint64.
     m
-        The order of the root, 1 or more.
+        The order of the root, 1..2**60.
     sign
         Sign of the exponent, -1 or +1.
     dtype
@@ -63,12 +62,17 @@ def unit_roots(t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.co
     >>> unit_roots([5 * m + 7], m, +1) == unit_roots([7], m, +1)
     array([ True])
     """
-    if m < 1:
-        refuse("m", m, "1 or more")
+    if not 1 <= m <= MAX_MODULUS:
+        refuse("m", m, "1..2**60")
     if sign not in (-1, 1):
         refuse("sign", sign, "-1 or +1")
     integers = np.asarray(t)
-    quarter, rest = _reduce(np.atleast_1d(integers), int(m))
+    if integers.dtype.kind not in "iu":
+        refuse("t", integers.dtype, "an array of integers")
+    # The nearest quarter turn 0..3 of t/m, and the rest of 4*t, within -m/2..m/2.
+    reduced = (np.atleast_1d(integers) % m).astype(np.int64)
+    quarter = (4 * reduced + m // 2) // m
+    quarter, rest = quarter % 4, 4 * reduced - quarter * m
     out_dtype = np.dtype(dtype)
     real_type: Any = np.longdouble if out_dtype == np.clongdouble else np.float64
     ratio = rest.astype(real_type) / real_type(m)
@@ -87,23 +91,6 @@ def unit_roots(t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.co
     return result.reshape(integers.shape)
 
 
-def _reduce(t: Array, m: int) -> tuple[Array, Array]:
-    """Return the nearest quarter turn 0..3 of t/m and what is left of 4*t, within -m/2..m/2."""
-    if t.dtype.kind not in "iuO":
-        refuse("t", t.dtype, "an array of integers")
-    if m > _FAST_MODULUS or t.dtype.kind == "O":
-        t = np.asarray(t.astype(object) % m, dtype=object)
-        if m > _FAST_MODULUS:
-            quarter = (4 * t + m // 2) // m
-            rest = np.asarray(4 * t - quarter * m, dtype=object)
-            return np.asarray(quarter % 4).astype(np.int64), rest
-    if t.dtype != np.uint64:  # whose values need not fit int64
-        t = t.astype(np.int64)
-    t = np.asarray(t % m).astype(np.int64)
-    quarter = (4 * t + m // 2) // m
-    return quarter % 4, 4 * t - quarter * m
-
-
 def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> Ints:
     """Return a*b mod `m` exactly, though the product needs up to 124 bits.
 
@@ -112,7 +99,7 @@ def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> Ints:
     a, b
         Integers in 0..m-1 (not checked: the caller reduces); they broadcast.
     m
-        The modulus, 1 <= m < 2**62.
+        The modulus, 1..2**60.
 
     Notes
     -----
@@ -122,12 +109,12 @@ def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> Ints:
 
     Examples
     --------
-    >>> m = 2**61 - 1
+    >>> m = 2**59 - 1
     >>> mulmod([m - 1, 2**40], [m - 1, 2**40], m)
-    array([     1, 524288])
+    array([      1, 2097152])
     """
-    if not 1 <= m < MAX_MODULUS:
-        refuse("m", m, f"1..{MAX_MODULUS - 1}")
+    if not 1 <= m <= MAX_MODULUS:
+        refuse("m", m, "1..2**60")
     x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
     shape = np.broadcast_shapes(x.shape, y.shape)
     # NumPy warns of wrapping in scalars only: work on arrays of one axis at least.
@@ -148,7 +135,7 @@ def chirp(n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.co
     n
         Integers (int64) of either sign.
     length
-        Length of the axis, below 2**61.
+        Length of the axis, 1..2**59.
     sign
         Sign of the exponent, -1 or +1.
     dtype
@@ -163,8 +150,8 @@ def chirp(n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.co
     >>> chirp([0, 2, 4, -4], 4, -1)
     array([ 1.+0.j, -1.+0.j,  1.+0.j,  1.+0.j])
     """
-    if not 1 <= length < MAX_MODULUS // 2:
-        refuse("length", length, f"1..{MAX_MODULUS // 2 - 1}")
+    if not 1 <= 2 * length <= MAX_MODULUS:
+        refuse("length", length, "1..2**59")
     modulus = 2 * length
     residue = np.asarray(n, dtype=np.int64) % modulus
     return unit_roots(mulmod(residue, residue, modulus), modulus, sign, dtype)
@@ -378,7 +365,7 @@ def multiply_chirp(
 
 
 def chirp_filter(
-    shape: tuple[int, ...],
+    shape: Index,
     n: Ints,
     padded: int,
     length: int,
@@ -463,9 +450,7 @@ def _along(factor: Array, axis: int, ndim: int) -> Array:
     return factor.reshape(*(-1 if a == axis else 1 for a in range(ndim)))
 
 
-def before_points(
-    block: Array, plan: Cosines, axis: int, bounds: tuple[int, ...], block_id: tuple[int, ...]
-) -> Array:
+def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_id: Index) -> Array:
     """Return the FFT's input: what the arrangement brought, times factors.
 
     Parameters
@@ -504,12 +489,7 @@ def before_points(
 
 
 def after_points(
-    block: Array,
-    plan: Cosines,
-    axis: int,
-    bounds: tuple[int, ...],
-    divisor: Divisor,
-    block_id: tuple[int, ...],
+    block: Array, plan: Cosines, axis: int, bounds: Index, divisor: Divisor, block_id: Index
 ) -> Array:
     """Return what the arrangement of the result takes: the FFT's output times factors.
 
@@ -532,7 +512,11 @@ def after_points(
     kind = block.dtype if factors.dtype.kind == "c" else real
     turned = _along(factors, axis, block.ndim).astype(kind, copy=False)
     if not plan.pairs_out:
-        return _real_part(block, turned)
+        product: Array = lend(block.shape, real)
+        np.multiply(block.real, turned.real, out=product)
+        if kind.kind == "c":
+            product -= block.imag * turned.imag
+        return product
     made = block * turned
     out: Array = lend((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
     out[(slice(None),) * (axis + 1) + (0,)] = made.real
@@ -548,15 +532,6 @@ def _times(block: Array, factor: Array, axis: int, dtype: np.dtype[Any]) -> Arra
     out: Array = lend(block.shape, dtype)
     kind = dtype if factor.dtype.kind == "c" else np.empty(0, dtype).real.dtype
     np.multiply(block, _along(factor, axis, block.ndim).astype(kind, copy=False), out=out)
-    return out
-
-
-def _real_part(block: Array, factor: Array) -> Array:
-    """Real part of a product."""
-    out: Array = lend(block.shape, block.real.dtype)
-    np.multiply(block.real, factor.real, out=out)
-    if factor.dtype.kind == "c":
-        out -= block.imag * factor.imag
     return out
 
 

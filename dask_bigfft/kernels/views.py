@@ -104,12 +104,6 @@ class BlockView:
         """Whether the result takes the place of the block."""
         return self.array is not None and self.target is self.array
 
-    def transposed(self, order: tuple[int, ...]) -> "BlockView":
-        """Return a block that is transformed in place with its dimensions in another order."""
-        assert self.array is not None
-        array = self.array.transpose(order)
-        return BlockView.of(array, target=array)
-
     def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return memory for the block after the round: its target if that fits, else new memory."""
         for place in (self.array if self.owned else None, self.target):
@@ -191,7 +185,8 @@ class BlockView:
             for part in cuts:
                 yield part, np.ascontiguousarray(self.array[(*ahead, part)])
             return
-        inside = self._fits(out, dim) and not self._shares(out)
+        shares = self.array is not None and np.may_share_memory(out, self.array)
+        inside = self._fits(out, dim) and not shares
         shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
         target = out if inside else lend(shape, self.dtype)
         load = self._loader(dim, target, inside)
@@ -212,9 +207,6 @@ class BlockView:
         """Return whether tiles along a dimension can lie in the result."""
         same = out.shape == self.shape and out.dtype == self.dtype and out.flags.c_contiguous
         return bool(same) and (dim == out.ndim or math.prod(self.shape[:dim]) == 1)
-
-    def _shares(self, out: Array) -> bool:
-        return self.array is not None and np.may_share_memory(out, self.array)
 
     def _loader(self, dim: int, target: Array, inside: bool) -> Callable[[slice, Array], None]:
         """Return what copies a part of the block to a tile in `target`."""

@@ -31,7 +31,7 @@ def way(request):
     """Who copies: in a process that has copied much, and in one that has not."""
     with pytest.MonkeyPatch.context() as patch:
         compiled = request.param == "compiled"
-        patch.setattr(module, "_pays", lambda *pair: compiled and pair in COMPILED)
+        patch.setattr(module, "_pays", lambda pair: compiled and pair in COMPILED)
         yield request.param
 
 

@@ -365,14 +365,7 @@ def multiply_chirp(
 
 
 def chirp_filter(
-    shape: Index,
-    n: Ints,
-    padded: int,
-    length: int,
-    sign: int,
-    dtype: npt.DTypeLike,
-    step: int = 1,
-    offset: int = 0,
+    n: Ints, padded: int, length: int, sign: int, dtype: Any, step: int = 1, offset: int = 0
 ) -> Array:
     """Values of the convolution's filter at the places n of an axis of length `padded`.
 
@@ -382,14 +375,14 @@ def chirp_filter(
     if np.dtype(dtype).char != "G" and length < _SHORT:
         found, tables = np.empty(n.size, dtype), phase_table(2 * length, sign)
         _filter_values(found, n.ravel(), padded, length, step, offset, *tables, 1 / padded)
-        return found.reshape(shape)
+        return found.reshape(n.shape)
     lag = np.where(2 * n <= padded, n, n - padded)
     distance: Ints = np.absolute(step * lag + offset)
     inside = distance < length
     values = np.zeros(n.shape, np.result_type(dtype, np.complex128))
     values[inside] = chirp(distance[inside], length, sign, values.dtype)
     values /= padded
-    return values.reshape(shape).astype(dtype, copy=False)
+    return values.astype(dtype, copy=False)
 
 
 def point_index(plan: Cosines, low: int, high: int, *, out: bool) -> Ints:

@@ -74,7 +74,7 @@ def test_chirps(length, stride, first, dtype, sign):
 def test_filter_is_a_chirp_wrapped_around(dtype):
     padded, length = 2 * LONG + 5, LONG
     n = np.array([0, 1, 2, LONG - 1, LONG, LONG + 5, LONG + 6, padded - 2, padded - 1])
-    found = chirp_filter((3, 3), n, padded, length, 1, dtype)
+    found = chirp_filter(n.reshape(3, 3), padded, length, 1, dtype)
     assert found.shape == (3, 3)
     assert found.dtype == dtype
     distance = np.minimum(n, padded - n)

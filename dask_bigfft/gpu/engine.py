@@ -303,7 +303,7 @@ def filter_of(job: Job) -> Array:
     for part in intervals(step.length, FILTER_VALUES):
         places = np.arange(part.start, part.stop, dtype=np.int64)
         found[part] = chirp_filter(
-            places.shape, places, step.length, step.convolve.length, step.convolve.sign, found.dtype
+            places, step.length, step.convolve.length, step.convolve.sign, found.dtype
         )
     return found
 

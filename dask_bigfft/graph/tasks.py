@@ -743,8 +743,7 @@ def generate_filter(run: Run, block: Block) -> Array:
 
     def incoming() -> BlockView:
         values = chirp_filter(
-            axis.shape(block[0]),
-            places,
+            places.reshape(axis.shape(block[0])),
             padded,
             plan.chirp.length,
             plan.chirp.sign,

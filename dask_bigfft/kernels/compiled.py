@@ -9,6 +9,7 @@ Imports numba and `events`.
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
@@ -42,17 +43,26 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class _LockListener(event.Listener):  # type: ignore[misc, unused-ignore]
-    """Hears how long a thread waits for numba's compiler and has it."""
+class _Listener(event.Listener):  # type: ignore[misc, unused-ignore]
+    """Reports how long a thread waits for numba's compiler, and that it compiles our loops."""
 
     def on_start(self, event: Any) -> None:
-        """Take in that the lock is asked for."""
-        _here.depth += 1
-        if _here.depth == 1:
-            _here.started, _here.compiles = time.perf_counter(), False
+        """Note that the lock is asked for, or report once while it is held that a loop compiles."""
+        if event.kind == "numba:compiler_lock":
+            _here.depth += 1
+            if _here.depth == 1:
+                _here.started, _here.compiles = time.perf_counter(), False
+            return
+        function = getattr(event.data.get("dispatcher"), "py_func", None)
+        ours = (getattr(function, "__module__", None) or "").partition(".")[0] == _PACKAGE
+        if ours and _here.depth and not _here.compiles:
+            _here.compiles = True
+            emit("compiling")
 
     def on_end(self, event: Any) -> None:
-        """Take in that the lock is free again."""
+        """Report the time for which the lock was waited for and held."""
+        if event.kind != "numba:compiler_lock":
+            return
         _here.depth -= 1
         if _here.depth == 0:
             seconds = time.perf_counter() - _here.started
@@ -61,23 +71,8 @@ class _LockListener(event.Listener):  # type: ignore[misc, unused-ignore]
                 emit("compile", seconds=seconds)
 
 
-class _CompileListener(event.Listener):  # type: ignore[misc, unused-ignore]
-    """Hears that a loop of this package is really compiled."""
-
-    def on_start(self, event: Any) -> None:
-        """Say so, once while the lock is held."""
-        function = getattr(event.data.get("dispatcher"), "py_func", None)
-        ours = (getattr(function, "__module__", None) or "").partition(".")[0] == _PACKAGE
-        if ours and _here.depth and not _here.compiles:
-            _here.compiles = True
-            emit("compiling")
-
-    def on_end(self, event: Any) -> None:
-        """The lock's listener tells the time."""
-
-
-event.register("numba:compiler_lock", _LockListener())
-event.register("numba:compile", _CompileListener())
+for _kind in ("numba:compiler_lock", "numba:compile"):
+    event.register(_kind, _Listener())
 
 
 # --- sums of squares, of which energies are made --------------------------------------------
@@ -89,16 +84,14 @@ STRETCH = 4096
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
-def _squares(x):  # type: ignore[no-untyped-def]
+@partial(compiled, fastmath=FAST)
+def squares(x):  # type: ignore[no-untyped-def]
+    """Sum of the squares of a real array of one dimension, in its own precision."""
     total = x.dtype.type(0)
     for i in range(len(x)):
         v = x[i]
         total += v * v
     return total
-
-
-#: Sum of the squares of a real array of one dimension, in its own precision.
-squares = compiled(_squares, fastmath=FAST)
 
 
 @compiled
@@ -107,13 +100,4 @@ def squares_of_line(x):  # type: ignore[no-untyped-def]
     total = 0.0
     for start in range(0, len(x), STRETCH):
         total += squares(x[start : start + STRETCH])
-    return total
-
-
-@compiled
-def squares_of_lines(x):  # type: ignore[no-untyped-def]
-    """Sum of squares of all lines, in double precision."""
-    total = 0.0
-    for i in range(x.shape[0]):
-        total += squares_of_line(x[i])
     return total

@@ -179,15 +179,11 @@ class Shards:
         """Bytes of all shards."""
         return len(self.sources) * math.prod(self.shape) * self.dtype.itemsize
 
-    def view(self, number: int) -> Array:
-        """One of them."""
-        start = int(self.starts[number])
-        return strided_view(self.sources[number], start, self.shape, self.strides)
-
     def views(self) -> Iterator[tuple[tuple[int, ...], Array]]:
         """All of them, each with its place in the part."""
-        for number, place in enumerate(self.places.tolist()):
-            yield tuple(place), self.view(number)
+        columns = self.places.tolist(), self.sources, self.starts.tolist()
+        for place, source, start in zip(*columns, strict=True):
+            yield tuple(place), strided_view(source, start, self.shape, self.strides)
 
 
 @dataclass(frozen=True, eq=False)
@@ -465,19 +461,6 @@ class Stacked:
         """A block of some shape in lent memory, as its shards, to be written to."""
         whole = self.shape(shape)
         memory = lend((whole[self.dim], *whole[: self.dim], *whole[self.dim + 1 :]), dtype)
-        return self.composite(memory)
-
-    def whole(self, block: Composite) -> Array:
-        """The block as a view of its memory, from its shards."""
-        first = next(iter(block.sources.values()))
-        shape, step = (len(block.sources), *first.shape), first.nbytes
-        memory = strided_view(first, 0, shape, (step, *first.strides))
-        return np.moveaxis(memory, 0, self.dim)
-
-    def composite(self, memory: Array) -> Composite:
-        """The block as its shards, to be written to."""
-        shape = list(memory.shape[1:])
-        shape[self.dim] *= len(memory)
         axes, sources = list[Stretches](), dict[Block, Array]()
         for dim, n in enumerate(shape):
             width = self.width if dim == self.dim else n
@@ -488,3 +471,10 @@ class Stacked:
             sources[tuple(i if dim == self.dim else 0 for dim in range(len(shape)))] = shard
         edges = tuple(Edge(n, dim, dim, 1) for dim, n in enumerate(shape))
         return Composite(edges, (1,) * len(shape), tuple(axes), sources)
+
+    def whole(self, block: Composite) -> Array:
+        """The block as a view of its memory, from its shards."""
+        first = next(iter(block.sources.values()))
+        shape, step = (len(block.sources), *first.shape), first.nbytes
+        memory = strided_view(first, 0, shape, (step, *first.strides))
+        return np.moveaxis(memory, 0, self.dim)

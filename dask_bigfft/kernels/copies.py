@@ -26,7 +26,7 @@ from numba import carray  # type: ignore[attr-defined, unused-ignore]
 from numba.core import types
 from numba.extending import intrinsic
 
-from dask_bigfft.kernels.compiled import FAST, STRETCH, compiled
+from dask_bigfft.kernels.compiled import compiled
 
 #: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
 #: a tile from L1.
@@ -34,13 +34,6 @@ TILE = 8
 
 #: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
 STRIP = 16
-
-#: Bytes of a line from which on it is weighed while it is copied: adding up what its lanes have
-#: found costs shorter ones more than going over them again.
-DENSE = 512
-
-#: Values of short lines that are copied before they are weighed: they stay in L2.
-WEIGHED = 1 << 14
 
 #: Entries of a row before its dimensions: both addresses, which dimension runs along the tiled one
 #: (-1: none), where along it the copy begins, and the target's step there.
@@ -96,50 +89,6 @@ def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-u
     return kept
 
 
-@partial(inner, fastmath=FAST)
-def _weighed_dense(source, target, s0, t0, n, sn, tn, m):  # type: ignore[no-untyped-def]
-    """Copy n dense lines of m values; return their energy."""
-    total = 0.0
-    for i in range(n):
-        s, t = np.uintp(s0 + i * sn), np.uintp(t0 + i * tn)
-        found = target.dtype.type(0).real
-        for j in range(np.uintp(m)):
-            v = source[s + j]
-            target[t + j] = v
-            found += v.real * v.real + v.imag * v.imag
-        total += found
-    return total
-
-
-@partial(inner, fastmath=FAST)
-def _weight(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
-    """Energy of n lines of m values; the sum of each in its own precision."""
-    total, step = 0.0, np.uintp(sm)
-    for i in range(n):
-        place, found = np.uintp(at + i * sn), values.dtype.type(0).real
-        if sm == 1:
-            for j in range(np.uintp(m)):
-                v = values[place + j]
-                found += v.real * v.real + v.imag * v.imag
-        else:
-            for j in range(np.uintp(m)):
-                v = values[place + j * step]
-                found += v.real * v.real + v.imag * v.imag
-        total += found
-    return total
-
-
-@inner
-def _weight_of_lines(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
-    """Energy of n lines of m values, in double precision."""
-    total = 0.0
-    if sm == 1 and sn == m:  # one line
-        n, m = 1, n * m
-    for low in range(0, m, STRETCH):
-        total += _weight(values, at + low * sm, n, sn, min(STRETCH, m - low), sm)
-    return total
-
-
 @inner
 def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n lines of m values; both sides run along the line.
@@ -160,26 +109,6 @@ def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ig
         else:
             for j in range(m):
                 target[t + np.uintp(j) * tm] = source[s + np.uintp(j) * sm]
-
-
-@inner
-def _weighed_lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
-    """Copy n lines of m values; return their energy.
-
-    Long ones are weighed on the way, others a few at a time, while they are in cache.
-    """
-    total = 0.0
-    if conjugate is None and m * target.itemsize >= DENSE and sm == 1 and tm == 1:
-        for low in range(0, m, STRETCH):
-            count = min(STRETCH, m - low)
-            total += _weighed_dense(source, target, s0 + low, t0 + low, n, sn, tn, count)
-        return total
-    some = max(1, WEIGHED // m)
-    for i in range(0, n, some):
-        s, t, count = s0 + i * sn, t0 + i * tn, min(some, n - i)
-        _lines(source, target, s, t, count, sn, tn, m, sm, tm, conjugate)
-        total += _weight_of_lines(target, t, count, tn, m, tm)
-    return total
 
 
 @inner
@@ -252,14 +181,10 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate, weigh):  # type: ignore[no-untyped-def]
-    """Copy plane after plane: the target runs along the last dimension of each.
-
-    Return their energy if asked, or -1 where they are transposed: that waits for instructions and
-    not for memory, so that weighing what has been copied takes less.
-    """
+def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate):  # type: ignore[no-untyped-def]
+    """Copy plane after plane: the target runs along the last dimension of each."""
     index, count, source_step, target_step = dims
-    last, total = used - 1, 0.0
+    last = used - 1
     other = _densest(used, count, source_step)
     straight = other == last
     if straight:
@@ -274,10 +199,8 @@ def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate, weig
     for _ in range(planes):
         if not straight:
             _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
-        elif weigh is None:
-            _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
         else:
-            total += _weighed_lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+            _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
         for d in range(last - 1, -1, -1):
             if d == other:
                 continue
@@ -289,7 +212,6 @@ def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate, weig
             index[d] = 0
             s_at -= count[d] * source_step[d]
             t_at -= count[d] * target_step[d]
-    return total if straight else -1.0
 
 
 @inner
@@ -312,14 +234,8 @@ def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-
 
 
 @compiled
-def copy_rows(  # type: ignore[no-untyped-def]
-    table, dims, low, high, origin, source_like, target_like, conjugate, weigh
-):
-    """Do the copies of a table, row by row, as far as they lie within a tile.
-
-    Return the energy of what is copied if asked, and -1 where it has not been weighed.
-    """
-    total, weighed = 0.0, weigh is not None
+def copy_rows(table, dims, low, high, origin, source_like, target_like, conjugate):  # type: ignore[no-untyped-def]
+    """Do the copies of a table, row by row, as far as they lie within a tile."""
     count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     buffer = np.empty((TILE, TILE), target_like.dtype)
@@ -345,27 +261,11 @@ def copy_rows(  # type: ignore[no-untyped-def]
         source = _memory_from(row[0] + s_low * source_like.itemsize, source_like)
         target = _memory_from(row[1] + t_low * target_like.itemsize, target_like)
         dims_of = index, count, source_step, target_step
-        found = _copy_planes(
-            source, target, buffer, dims_of, used, -s_low, -t_low, conjugate, weigh
-        )
-        if found < 0:
-            weighed = False
-        total += found
-    return total if weighed else -1.0
+        _copy_planes(source, target, buffer, dims_of, used, -s_low, -t_low, conjugate)
 
 
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
-COMPILED = frozenset(
-    (np.dtype(a), np.dtype(b))
-    for a, b in [
-        ("c16", "c16"),
-        ("c8", "c8"),
-        ("f8", "f8"),
-        ("f4", "f4"),
-        ("f8", "c16"),
-        ("f4", "c8"),
-    ]
-)
+COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), strict=True))
 
 #: Bytes of a pair of types that a process leaves to NumPy before it compiles loops for them, and
 #: bytes that a copy counts beside its own: NumPy takes some microseconds to begin one.
@@ -374,19 +274,22 @@ FIRST, EACH = 1 << 29, 1 << 14
 #: More values than any dimension has, for all of them.
 _ALL = 1 << 62
 
-_counted: Counter[tuple[np.dtype, np.dtype]] = Counter()
+#: Dtypes of source and target.
+Pair = tuple[np.dtype, np.dtype]
+
+_counted: Counter[Pair] = Counter()
 _left = [FIRST]
 
 
-def _count(source: np.dtype, target: np.dtype, copies: int, nbytes: int) -> None:
+def _count(pair: Pair, copies: int, nbytes: int) -> None:
     """Count copies that are to be done between two types."""
-    if (source, target) in COMPILED and not _pays(source, target):
-        _counted[source, target] += copies * EACH + nbytes
+    if pair in COMPILED and not _pays(pair):
+        _counted[pair] += copies * EACH + nbytes
 
 
-def _pays(source: np.dtype, target: np.dtype) -> bool:
+def _pays(pair: Pair) -> bool:
     """Return whether copies between two types are compiled by now."""
-    return (source, target) in COMPILED and _counted[source, target] >= _left[0]
+    return pair in COMPILED and _counted[pair] >= _left[0]
 
 
 def compile_at_once() -> None:
@@ -455,14 +358,14 @@ class Segments:
 
     def taken(self, which: np.ndarray) -> Segments:
         """Return some of the copies."""
-        names = (
+        names = [
             "counts",
             "source_starts",
             "source_strides",
             "target_starts",
             "target_strides",
             "firsts",
-        )
+        ]
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
@@ -505,64 +408,48 @@ class CopyTable:
             table = rows.table(dtype.itemsize, item).copy()
             table[:, 0] += addresses[mine]
             table[:, 1] += self.target.__array_interface__["data"][0]
-            _count(dtype, to, len(table), rows.size * item)
+            _count((dtype, to), len(table), rows.size * item)
             # No loop is compiled to conjugate real values.
             self._tables.append((dtype, rows.conjugate and dtype.kind == "c", table))
 
-    def run(
-        self, low: int = 0, high: int = _ALL, origin: int = 0, weigh: bool = False
-    ) -> float | None:
+    def run(self, low: int = 0, high: int = _ALL, origin: int = 0) -> None:
         """Do the copies, or what of them lies at `low` to `high - 1` along the tiled dimension.
 
         The target's first element lies at `origin` along it. May be called again, by several
-        threads at a time with different tiles. With `weigh`, return the sum of squared magnitudes
-        of what is copied, if all copies are compiled and none transposes: then it costs little.
+        threads at a time with different tiles.
         """
-        total, to = 0.0, self.target.dtype
+        to = self.target.dtype
         for dtype, conjugate, table in self._tables:
             part = table, (table.shape[1] - HEAD) // 3, low, high, origin
-            if _pays(dtype, to):
-                like = _like(dtype), _like(to)
-                found = copy_rows(*part, *like, conjugate or None, weigh or None)
+            if _pays((dtype, to)):
+                copy_rows(*part, _like(dtype), _like(to), conjugate or None)
             else:
-                found = _copied_by_numpy(table, low, high, origin, dtype, to, conjugate)
-            weigh, total = weigh and not found < 0, total + found
-        return total if weigh else None
+                _copy_by_numpy(table, low, high, origin, (dtype, to), conjugate)
 
 
-def copy_array(target: np.ndarray, source: np.ndarray, weigh: bool = False) -> float | None:
-    """Copy an array into another of its shape, by the compiled copy where that takes them.
-
-    Return its energy as `CopyTable.run` does.
-    """
+def copy_array(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy an array into another of its shape, by the compiled copy where that takes them."""
     if target.dtype.kind != "c" and source.dtype.kind == "c":
         source = source.real
-    dtype, to = source.dtype, target.dtype
-    row = _row(dtype, to, source.shape, source.strides, target.strides)
-    _count(dtype, to, 1, target.nbytes)
-    if row is None or not source.flags.aligned or not source.size or not _pays(dtype, to):
+    pair = dtype, to = source.dtype, target.dtype
+    row = _row(pair, source.shape, source.strides, target.strides)
+    _count(pair, 1, target.nbytes)
+    if row is None or not source.flags.aligned or not source.size or not _pays(pair):
         target[...] = source
-        return None
+        return
     table = row.copy()
     table[0, 0] = source.__array_interface__["data"][0]
     table[0, 1] = target.__array_interface__["data"][0]
-    total: float = copy_rows(
-        table, source.ndim, 0, _ALL, 0, _like(dtype), _like(to), None, weigh or None
-    )
-    return None if total < 0 else total
+    copy_rows(table, source.ndim, 0, _ALL, 0, _like(dtype), _like(to), None)
 
 
 @lru_cache(maxsize=1024)  # the tiles of a block are alike
 def _row(
-    dtype: np.dtype,
-    to: np.dtype,
-    counts: tuple[int, ...],
-    from_: tuple[int, ...],
-    into: tuple[int, ...],
+    pair: Pair, counts: tuple[int, ...], from_: tuple[int, ...], into: tuple[int, ...]
 ) -> np.ndarray | None:
     """A table of one copy without its addresses; None where the compiled copy does not take it."""
-    size, item = dtype.itemsize, to.itemsize
-    if (dtype, to) not in COMPILED or any(stride % size for stride in (*from_, *into)):
+    size, item = (dtype.itemsize for dtype in pair)
+    if pair not in COMPILED or any(stride % size for stride in (*from_, *into)):
         return None
     row = [0, 0, -1, 0, 0]
     for n, s, t in zip(counts, from_, into, strict=True):
@@ -570,17 +457,11 @@ def _row(
     return np.array([row], np.int64)
 
 
-def _copied_by_numpy(
-    table: np.ndarray,
-    low: int,
-    high: int,
-    origin: int,
-    dtype: np.dtype,
-    to: np.dtype,
-    conjugate: bool,
-) -> float:
-    """Do the copies of a table as `copy_rows` does; return -1, because nothing is weighed."""
-    size, item = dtype.itemsize, to.itemsize
+def _copy_by_numpy(
+    table: np.ndarray, low: int, high: int, origin: int, pair: Pair, conjugate: bool
+) -> None:
+    """Do the copies of a table as `copy_rows` does."""
+    (dtype, size), (to, item) = ((one, one.itemsize) for one in pair)
     columns = table, table[:, HEAD + 1 :: 3] * size, table[:, HEAD + 2 :: 3] * item
     for row, steps, strides in zip(*(column.tolist() for column in columns), strict=True):
         from_, into, along, first, step = row[:HEAD]
@@ -599,7 +480,6 @@ def _copied_by_numpy(
             np.conjugate(values, out=place)
         else:
             place[...] = values
-    return -1.0
 
 
 class _Memory:

@@ -23,12 +23,10 @@ caller whose block runs alone asks for more (`FFTLibrary.using`). All libraries 
 Imports NumPy, SciPy, `config`, `errors`, `events`, `files` and `memory`.
 """
 
-import copy
 import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
-import itertools
 import logging
 import math
 import os
@@ -146,7 +144,8 @@ class FFTLibrary:
     >>> library = get_library("scipy")
     >>> library.c2c(np.array([1, 0, 0, 0], dtype=complex), (0,), -1)
     array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
-    >>> library.c2r(library.r2c(np.array([1.0, 2.0, 3.0]), 0, -1), 0, 3, +1, "full")
+    >>> half = library.run(Call("r2c", (0,), -1), np.array([1.0, 2.0, 3.0]))
+    >>> library.run(Call("c2r", (0,), +1, "full", 3), half)
     array([1., 2., 3.])
     """
 
@@ -170,22 +169,28 @@ class FFTLibrary:
         return self._with(beside=threads)
 
     def _with(self, **values: int) -> Self:
-        if all(getattr(self, name) == value for name, value in values.items()):
-            return self
-        found = copy.copy(self)
-        vars(found).update(values)
-        return found
-
-    def __copy__(self) -> Self:
         found = object.__new__(type(self))
-        vars(found).update(vars(self))
+        vars(found).update(vars(self), **values)
         return found
 
     def _run(self, call: Call, x: Array, out: Array | None) -> Array:
         raise NotImplementedError
 
     def run(self, call: Call, x: Array, out: Array | None = None) -> Array:
-        """Return the transform of `x` that a call asks for; see the methods for each kind."""
+        """Return the transform of `x` that a call asks for.
+
+        Parameters
+        ----------
+        call
+            What to do. The axes are different ones; without any, `x` is returned.
+        x
+            Complex, of n//2 + 1 entries along the axis for c2r, or real. c2c overwrites complex
+            values unless they are read-only; else `x` is only read. Its elements must not share
+            memory.
+        out
+            Memory of the result's shape and dtype that shares nothing with `x`, which libraries
+            with `supports_out` write and return; `x` is then only read. Others ignore it.
+        """
         if x.dtype not in self.dtypes:
             self._check(x.dtype, call.kind)
         if not x.size or not call.dims or (call.kind == "c2r" and not call.length):
@@ -223,76 +228,8 @@ class FFTLibrary:
         scale: Scale = "none",
         out: Array | None = None,
     ) -> Array:
-        """Return the transform of `x` over the axes `dims`.
-
-        Parameters
-        ----------
-        x
-            Complex, overwritten unless it is read-only, or real, only read. Its elements must not
-            share memory.
-        dims
-            Different axes; none returns `x`.
-        sign
-            Sign of the exponent, -1 or +1.
-        scale
-            What to multiply with, n being the product of the lengths: "none" 1, "ortho"
-            1/sqrt(n), "full" 1/n.
-        out
-            Complex memory of the result's shape that shares nothing with `x`, which libraries with
-            `supports_out` write and return; `x` is then only read. Others ignore it.
-        """
+        """Return the transform of complex or real `x` over some axes; see `run`."""
         return self.run(Call("c2c", tuple(d % x.ndim for d in dims), sign, scale), x, out)
-
-    def r2c(
-        self,
-        x: Array,
-        dim: int,
-        sign: int,
-        scale: Scale = "none",
-        out: Array | None = None,
-        others: tuple[int, ...] = (),
-    ) -> Array:
-        """Return the frequencies 0..n//2 of real `x` over axis `dim`; `x` is only read.
-
-        Parameters
-        ----------
-        x
-            Real.
-        dim
-            The axis.
-        sign
-            Sign of the exponent, -1 or +1; +1 gives the conjugate of -1.
-        scale, out
-            As for `c2c`.
-        others
-            Axes over which the result is transformed then: n counts their lengths, too.
-        """
-        dims = tuple(d % x.ndim for d in (*others, dim))
-        return self.run(Call("r2c", dims, sign, scale), x, out)
-
-    def c2r(
-        self, x: Array, dim: int, n: int, sign: int, scale: Scale = "none", out: Array | None = None
-    ) -> Array:
-        """Return the `n` reals whose frequencies 0..n//2 `x` holds on axis `dim`; `x` is only read.
-
-        Parameters
-        ----------
-        x
-            Complex, n//2 + 1 long on the axis. Imaginary parts of frequency 0, and n/2 where `n` is
-            even, are ignored.
-        dim
-            The axis.
-        n
-            Length of the axis of the result.
-        sign
-            Sign of the exponent, -1 or +1.
-        scale, out
-            As for `c2c`; `out` is real.
-        """
-        if x.shape[dim] != n // 2 + 1:
-            allowed = f"a length whose half spectrum has {x.shape[dim]} entries"
-            refuse("n", n, allowed, kind=KernelError)
-        return self.run(Call("c2r", (dim % x.ndim,), sign, scale, n), x, out)
 
 
 def _of_nothing(call: Call, x: Array) -> Array:
@@ -449,9 +386,6 @@ class MKL(_OneRealAxis):
 
     @contextmanager
     def _own_threads(self) -> Iterator[None]:
-        if self._set_threads is None:  # what MKL_NUM_THREADS says then holds
-            yield
-            return
         before = self._set_threads(self.threads)
         try:
             yield
@@ -459,7 +393,7 @@ class MKL(_OneRealAxis):
             self._set_threads(before)
 
 
-def _mkl_thread_setter() -> Callable[[int], int] | None:
+def _mkl_thread_setter() -> Callable[[int], int]:
     """Return MKL's call that sets the threads of the calling thread and returns the old number.
 
     mkl-service wraps it but is not always there; the library that mkl_fft has loaded always is.
@@ -470,7 +404,7 @@ def _mkl_thread_setter() -> Callable[[int], int] | None:
             mkl = ctypes.CDLL(f"libmkl_rt.so.{version}", mode=no_load | ctypes.DEFAULT_MODE)
             setter: Callable[[int], int] = mkl.MKL_Set_Num_Threads_Local
             return setter
-    return None
+    return int  # what MKL_NUM_THREADS says then holds
 
 
 class FFTW(_OneRealAxis):
@@ -514,6 +448,10 @@ def _import_pyfftw() -> Any:
     return fftw
 
 
+#: Layouts of arrays whose plans are kept, one for each thread that has used it.
+MOST_LAYOUTS = 32
+
+
 class FFTWPlans:
     """Idle FFTW plans, each used by one thread at a time; they hold no data.
 
@@ -529,12 +467,10 @@ class FFTWPlans:
     garbage collector: both happen here under one lock. Executing is free of it and of the GIL.
     """
 
-    def __init__(self, fftw: Any, limit: int = 64) -> None:
+    def __init__(self, fftw: Any) -> None:
         self._fftw = fftw
-        self._limit = limit
         self._lock = threading.Lock()
         self._idle: OrderedDict[tuple[Any, ...], list[tuple[Any, Array, Array]]] = OrderedDict()
-        self._count = 0
 
     def execute(
         self, x: Array, out: Array, dims: tuple[int, ...], direction: str, threads: int = 1
@@ -557,7 +493,6 @@ class FFTWPlans:
         with self._lock:
             idle = self._idle.get(key)
             if idle:
-                self._count -= 1
                 return idle.pop()
             x_stub = self._stub(x)
             out_stub = x_stub if in_place else self._stub(out)
@@ -571,11 +506,8 @@ class FFTWPlans:
         with self._lock:
             self._idle.setdefault(key, []).append(entry)
             self._idle.move_to_end(key)
-            self._count += 1
-            while self._count > self._limit:
-                _, dropped = self._idle.popitem(last=False)
-                self._count -= len(dropped)
-                del dropped[:]
+            if len(self._idle) > MOST_LAYOUTS:
+                self._idle.popitem(last=False)
 
     def _stub(self, like: Array) -> Array:
         """Return an array of the layout of `like` that must not be read: it has one element.
@@ -611,53 +543,28 @@ def self_test(library: FFTLibrary) -> str | None:
     library : FFTLibrary
         It is compared with SciPy in single and double precision.
     """
-    rng = np.random.default_rng(1)
     for dtype in map(np.dtype, "FD"):
-        for what, found, expected in itertools.chain(
-            _columns(library, dtype, rng), _lines(library, dtype, rng)
-        ):
-            off = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        for what, call, values, expected in _trials(np.random.default_rng(1)):
+            place = dtype if values.dtype.kind == "c" else COMPLEX_TO_REAL[dtype]
+            x = ordinary_block(values.shape, place)  # that lies as memory of blocks does
+            x[...] = values
+            off = np.linalg.norm(library._run(call, x, None) - expected) / np.linalg.norm(expected)
             if not off <= ALLOWED * float(np.finfo(dtype).eps):
                 return f"{what} in {dtype} are off by {off:.1g}"
     return None
 
 
-def _columns(
-    library: FFTLibrary, dtype: np.dtype[Any], rng: np.random.Generator
-) -> Iterator[tuple[str, Array, Array]]:
-    """Columns that are transformed where they lie."""
+def _trials(rng: np.random.Generator) -> Iterator[tuple[str, Call, Array, Array]]:
+    """Yield a description, a call, its input and its result: columns, and single lines."""
     for n in LENGTHS:
-        columns = _placed(_random((n, BESIDE), rng), dtype)
-        expected = scipy.fft.fft(columns, axis=0)
-        yield f"columns of {n} values", library._run(Call("c2c", (0,), -1), columns, None), expected
-
-
-def _lines(
-    library: FFTLibrary, dtype: np.dtype[Any], rng: np.random.Generator
-) -> Iterator[tuple[str, Array, Array]]:
-    """Single lines: real ones, half spectra, and complex ones in place."""
+        x = rng.standard_normal((n, BESIDE)) + 1j * rng.standard_normal((n, BESIDE))
+        yield f"columns of {n} values", Call("c2c", (0,), -1), x, scipy.fft.fft(x, axis=0)
     for n in LINES:
-        line = _placed(_random((1, n), rng), dtype)
-        real, whole = _placed(line.real, line.real.dtype), scipy.fft.ifft(line, norm="forward")
-        half = _placed(scipy.fft.rfft(real), dtype)
-        yield f"real lines of {n} values", library._run(Call("r2c", (1,), -1), real, None), half
-        yield (
-            f"half spectra of {n} values",
-            library._run(Call("c2r", (1,), 1, "full", n), half, None),
-            real,
-        )
-        yield f"lines of {n} values", library._run(Call("c2c", (1,), 1), line, None), whole
-
-
-def _random(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
-
-
-def _placed(values: Array, dtype: np.dtype[Any]) -> Array:
-    """A copy in memory that lies as that of blocks does."""
-    place = ordinary_block(values.shape, dtype)
-    place[...] = values
-    return place
+        x = rng.standard_normal((1, n)) + 1j * rng.standard_normal((1, n))
+        half = scipy.fft.rfft(x.real)
+        yield f"real lines of {n} values", Call("r2c", (1,), -1), x.real, half
+        yield f"half spectra of {n} values", Call("c2r", (1,), 1, "full", n), half, x.real
+        yield f"lines of {n} values", Call("c2c", (1,), 1), x, scipy.fft.ifft(x, norm="forward")
 
 
 def available() -> tuple[str, ...]:
@@ -681,15 +588,12 @@ def usable() -> dict[str, str]:
     >>> next(iter(usable()))
     'scipy'
     """
-    return {name: _version(name) for name in available() if _loads(name)}
-
-
-def _loads(name: str) -> bool:
-    try:
-        get_library(name)
-    except (ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's functions
-        return False
-    return True
+    found = dict[str, str]()
+    for name in available():
+        with suppress(ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's
+            get_library(name)
+            found[name] = _version(name)
+    return found
 
 
 @cache
@@ -783,7 +687,6 @@ SECONDS = 0.02
 SCHEMA = 2
 
 _lock = threading.Lock()
-_known: dict[tuple[str, str], Mapping[str, float]] = {}
 
 
 def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
@@ -803,11 +706,9 @@ def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
     >>> fastest_library("G") in ("scipy", "ducc0")
     True
     """
-    name, folder = np.dtype(dtype).name, str(config.get("bigfft.wisdom.directory"))
+    folder = Path(config.get("bigfft.wisdom.directory"))
     with _lock:
-        if (name, folder) not in _known:
-            _known[name, folder] = _rates(name, Path(folder))
-        rates = _known[name, folder]
+        rates = _rates(np.dtype(dtype).name, folder)
     return best_of({one: rate for one, rate in rates.items() if among is None or one in among})
 
 
@@ -820,6 +721,7 @@ def best_of(rates: Mapping[str, float]) -> str:
     return best
 
 
+@cache
 def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     """Rates by library, from the file or from a measurement that is then written to it."""
     versions = {

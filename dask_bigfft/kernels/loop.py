@@ -40,8 +40,6 @@ from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import lend
 
-__all__ = ["CPUExecutor", "axis_index", "roll", "run_round"]
-
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 Rolls = tuple[tuple[int, int], ...]
@@ -144,12 +142,7 @@ def _divisor(step: Step) -> Divisor:
 
 def _alike(step: Step) -> bool:
     """Whether a step is an FFT and nothing else, so that every tile is treated alike."""
-    return (
-        step.twiddle is None
-        and step.convolve is None
-        and step.chirp_in is None
-        and step.chirp_out is None
-    )
+    return (step.twiddle, step.convolve, step.chirp_in, step.chirp_out) == (None,) * 4
 
 
 # --- one block ------------------------------------------------------------------------------
@@ -282,11 +275,8 @@ def _multiply_chirp(tile: Array, work: Work, name: str) -> None:
     multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
 
 
-def _multiply(
-    tile: Array, work: Work, library: FFTLibrary, weigh: bool
-) -> tuple[Array, float | None]:
-    """Filter (and transform back) and twiddle; return the energy if the twiddles find it."""
-    energy: float | None = None
+def _multiply(tile: Array, work: Work, library: FFTLibrary) -> Array:
+    """Filter (and transform back) and twiddle."""
     step, sign = work.step, work.step.sign
     if step.convolve is not None:
         rows, table = _rows(tile, work.dim), work.tables["spectrum"].table
@@ -299,8 +289,8 @@ def _multiply(
         scale = factor(step.divisor, tile.dtype)
         with measured("twiddle", tile.nbytes):
             index = work.tables["twiddle"].rows(len(rows))
-            energy = twiddle(rows, index, step.twiddle, sign, scale, weigh)
-    return tile, energy
+            twiddle(rows, index, step.twiddle, sign, scale)
+    return tile
 
 
 def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | None:
@@ -318,14 +308,9 @@ def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | No
 
 
 def transform_tile(
-    tile: Array,
-    calls: Calls,
-    works: list[Work],
-    library: FFTLibrary,
-    out: Array | None = None,
-    weigh: bool = False,
-) -> tuple[Array, float | None]:
-    """Return a contiguous tile after all steps of a round, and its energy if found on the way.
+    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None
+) -> Array:
+    """Return a contiguous tile after all steps of a round.
 
     The tile is overwritten. A library with `supports_out` writes `out` and leaves the tile alone
     where the first call may, and where the last one does, which gives real values; what follows a
@@ -346,19 +331,17 @@ def transform_tile(
     for call, left in calls.c2c:
         tile = library.run(call, tile, place)
         _divide(tile, left)
-    energy: float | None = None
     for work in works:
         if work.step.kind != "c2r":
-            tile, energy = _multiply(tile, work, library, weigh and work is works[-1])
+            tile = _multiply(tile, work, library)
     for work in works:
-        energy = None if work.step.chirp_out is not None else energy
         _multiply_chirp(tile, work, "out")
     for call, left in calls.c2r:
-        energy, real = None, _room(tile, call, out, dense=False)
+        real = _room(tile, call, out, dense=False)
         tile = library.run(call, tile, real)
         tile = np.ascontiguousarray(tile) if real is None else real
         _divide(tile, left)
-    return tile, energy
+    return tile
 
 
 # --- the loop -------------------------------------------------------------------------------
@@ -424,11 +407,8 @@ class CPUExecutor:
         size = tile_bytes_of(self.library.beside)
         if tiling(shape, set(moved.dims), out.nbytes, size, ROW_BYTES, size) is None:
             return
-        weigh = self.source.weigh
-        self.source, self.order = self.source.transposed(order), order
-        self.source.weigh = weigh
-        assert self.source.array is not None
-        self.out = self.source.array
+        self.out, self.order = out.transpose(order), order
+        self.source = BlockView.of(self.out, target=self.out)
         self.calls = moved
 
     def _choose_way(self) -> None:
@@ -473,15 +453,12 @@ class CPUExecutor:
         `cuts` are the tiles wanted, by default all.
         """
         if self.tiling is None:
-            if self.reads is not None:
-                self.source.energy = None
             yield None, self._gathered() if self.reads is None else self.reads
             return
         dim, width = self.tiling
         if self.reads is None:
             yield from self.source.tiles(dim, width, self.out, cuts)
             return
-        self.source.energy = None
         n = self.source.shape[dim]
         for part in intervals(n, width) if cuts is None else cuts:
             yield part, self.reads[(slice(None),) * dim + (part,)]
@@ -497,36 +474,32 @@ class CPUExecutor:
             return self.out
         return self.out[(slice(None),) * self.tiling[0] + (part,)]
 
-    def transform(
-        self, tile: Array, part: slice | None, weigh: bool = False
-    ) -> tuple[Array, float | None]:
-        """Return a tile after the round, and its energy if it was found on the way."""
+    def transform(self, tile: Array, part: slice | None) -> Array:
+        """Return a tile after the round."""
         room = self.place(part) if self.writes else None
         works = self.works
         if part is not None and self.tiling is not None:
             works = [work.within(self.tiling[0], part) for work in works]
-        return transform_tile(tile, self.calls, works, self.library, room, weigh)
+        return transform_tile(tile, self.calls, works, self.library, room)
 
-    def store(self, result: Array, part: slice | None, weigh: bool = False) -> float | None:
-        """Copy a result to where it belongs, unless it is there; return its energy if weighed."""
-        return _store(self.place(part), result, self.rolls, weigh)
+    def store(self, result: Array, part: slice | None) -> None:
+        """Copy a result to where it belongs, unless it is there."""
+        _store(self.place(part), result, self.rolls)
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
         """Take all tiles, or those of some cuts, through the round."""
         for part, tile in self.take(cuts):
-            result, _ = self.transform(tile, part)
-            self.store(result, part)
+            self.store(self.transform(tile, part), part)
 
 
-def _store(target: Array, result: Array, rolls: Rolls, weigh: bool = False) -> float | None:
+def _store(target: Array, result: Array, rolls: Rolls) -> None:
     """Copy a tile to where it belongs, unless it is there already.
 
-    In a dimension that is rolled, its first values go behind the others. Return the energy if it
-    is wanted and the copy finds it.
+    In a dimension that is rolled, its first values go behind the others.
     """
     there = same_memory(result, target)
     if there and not rolls:
-        return None
+        return
     if there:
         kept = lend(result.shape, result.dtype)
         kept[...] = result
@@ -541,12 +514,9 @@ def _store(target: Array, result: Array, rolls: Rolls, weigh: bool = False) -> f
             for a, b in parts
             for cut, place in ends
         ]
-    total: float | None = 0.0
     with measured("scatter", target.nbytes):
         for cut, place in parts:
-            found = copy_array(target[place], result[cut], weigh)
-            total = None if total is None or found is None else total + found
-    return total if weigh else None
+            copy_array(target[place], result[cut])
 
 
 def roll(values: Array, rolls: Rolls) -> Array:

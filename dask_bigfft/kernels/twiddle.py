@@ -11,9 +11,8 @@ twice its length, and no product of large numbers.
 Imports numpy, `decomposition`, `memory` and this room.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,29 +20,29 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.cosines import Cosines, point_digits
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import refuse
-from dask_bigfft.kernels.compiled import compiled, squares_of_line
+from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.memory import lend
 
-#: Moduli of `mulmod` and `chirp` lie below it.
-MAX_MODULUS = 2**62
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Index = tuple[int, ...]
+
+#: Largest modulus, of which four times a residue and a half fit int64.
+MAX_MODULUS = 2**60
 
 # np.pi is a double; long double needs its own.
 _PI = "3.14159265358979323846264338327950288419716939937510582"
-# Below it 4*t + m/2 fits int64.
-_FAST_MODULUS = 2**60
 
 
-def unit_roots(
-    t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.complex128
-) -> npt.NDArray[Any]:
+def unit_roots(t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.complex128) -> Array:
     """Return exp(sign*2j*pi*t/m), as accurate for a huge `t` as for a small one.
 
     Parameters
     ----------
     t
-        Integers of any size: int64, uint64, or Python integers in an object array.
+        Integers, int64 or uint64.
     m
-        The order of the root, 1 or more.
+        The order of the root, 1..2**60.
     sign
         Sign of the exponent, -1 or +1.
     dtype
@@ -63,12 +62,17 @@ def unit_roots(
     >>> unit_roots([5 * m + 7], m, +1) == unit_roots([7], m, +1)
     array([ True])
     """
-    if m < 1:
-        refuse("m", m, "1 or more")
+    if not 1 <= m <= MAX_MODULUS:
+        refuse("m", m, "1..2**60")
     if sign not in (-1, 1):
         refuse("sign", sign, "-1 or +1")
     integers = np.asarray(t)
-    quarter, rest = _reduce(np.atleast_1d(integers), int(m))
+    if integers.dtype.kind not in "iu":
+        refuse("t", integers.dtype, "an array of integers")
+    # The nearest quarter turn 0..3 of t/m, and the rest of 4*t, within -m/2..m/2.
+    reduced = (np.atleast_1d(integers) % m).astype(np.int64)
+    quarter = (4 * reduced + m // 2) // m
+    quarter, rest = quarter % 4, 4 * reduced - quarter * m
     out_dtype = np.dtype(dtype)
     real_type: Any = np.longdouble if out_dtype == np.clongdouble else np.float64
     ratio = rest.astype(real_type) / real_type(m)
@@ -87,24 +91,7 @@ def unit_roots(
     return result.reshape(integers.shape)
 
 
-def _reduce(t: npt.NDArray[Any], m: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the nearest quarter turn 0..3 of t/m and what is left of 4*t, within -m/2..m/2."""
-    if t.dtype.kind not in "iuO":
-        refuse("t", t.dtype, "an array of integers")
-    if m > _FAST_MODULUS or t.dtype.kind == "O":
-        t = np.asarray(t.astype(object) % m, dtype=object)
-        if m > _FAST_MODULUS:
-            quarter = (4 * t + m // 2) // m
-            rest = np.asarray(4 * t - quarter * m, dtype=object)
-            return np.asarray(quarter % 4).astype(np.int64), rest
-    if t.dtype != np.uint64:  # whose values need not fit int64
-        t = t.astype(np.int64)
-    t = np.asarray(t % m).astype(np.int64)
-    quarter = (4 * t + m // 2) // m
-    return quarter % 4, 4 * t - quarter * m
-
-
-def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> npt.NDArray[np.int64]:
+def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> Ints:
     """Return a*b mod `m` exactly, though the product needs up to 124 bits.
 
     Parameters
@@ -112,58 +99,35 @@ def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> npt.NDArray[np.int64]:
     a, b
         Integers in 0..m-1 (not checked: the caller reduces); they broadcast.
     m
-        The modulus, 1 <= m < 2**62.
+        The modulus, 1..2**60.
 
     Notes
     -----
-    Up to 2**31 the product fits int64; up to 2**42 that of `a` and half of `b` fits uint64. Above,
-    b = b1*2**31 + b0 is taken half by half as well: the quotient by m is below 2**32, so double
+    b = b1*2**31 + b0 is taken half by half: the quotient by m is then below 2**32, so double
     precision finds it to within one, and the remainder, in (-m, 2m), is right in wrapping 64-bit
-    arithmetic. The three take about 1, 1 and 3 times as long.
+    arithmetic.
 
     Examples
     --------
-    >>> m = 2**61 - 1
+    >>> m = 2**59 - 1
     >>> mulmod([m - 1, 2**40], [m - 1, 2**40], m)
-    array([     1, 524288])
+    array([      1, 2097152])
     """
-    if not 1 <= m < MAX_MODULUS:
-        refuse("m", m, f"1..{MAX_MODULUS - 1}")
-    x, y = np.asarray(a, dtype=np.int64), np.asarray(b, dtype=np.int64)
-    if m <= 2**31:
-        return np.asarray(x * y % m)
-    if m <= 2**42:
-        u, v = x.astype(np.uint64), y.astype(np.uint64)
-        return np.asarray(((u * (v >> 21) % m << 21) + u * (v & (2**21 - 1))) % m).astype(np.int64)
-    # NumPy warns of wrapping in scalars only: work on arrays of one axis at least.
+    if not 1 <= m <= MAX_MODULUS:
+        refuse("m", m, "1..2**60")
+    x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
     shape = np.broadcast_shapes(x.shape, y.shape)
-    x, y = np.atleast_1d(x), np.atleast_1d(y)
-    high = _muladd_mod(x, y >> 31, None, m)
-    return _muladd_mod(x, y & (2**31 - 1), high, m).reshape(shape)
+    # NumPy warns of wrapping in scalars only: work on arrays of one axis at least.
+    x, y, found = np.atleast_1d(x), np.atleast_1d(y), np.zeros(1, np.int64)
+    for digit in (y >> 31, y & (2**31 - 1)):
+        quotient = np.floor((found * 2.0**31 + x.astype(np.float64) * digit) / m).astype(np.int64)
+        found = (found << 31) + x * digit - quotient * m
+        found += np.where(found < 0, m, 0)
+        found -= np.where(found >= m, m, 0)
+    return found.reshape(shape)
 
 
-def _muladd_mod(
-    a: npt.NDArray[np.int64],
-    digit: npt.NDArray[np.int64],
-    carry: npt.NDArray[np.int64] | None,
-    m: int,
-) -> npt.NDArray[np.int64]:
-    """Return (carry*2**31 + a*digit) mod m for a digit below 2**31 and a carry below m < 2**62."""
-    estimate = a.astype(np.float64) * digit
-    exact = a * digit  # wraps: right mod 2**64
-    if carry is not None:
-        estimate += carry.astype(np.float64) * 2.0**31
-        exact += carry << 31
-    quotient = np.floor(estimate / m).astype(np.int64)
-    exact -= quotient * m
-    exact += np.where(exact < 0, m, 0)
-    exact -= np.where(exact >= m, m, 0)
-    return exact
-
-
-def chirp(
-    n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.complex128
-) -> npt.NDArray[Any]:
+def chirp(n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.complex128) -> Array:
     """Return exp(sign*1j*pi*n**2/length), the factor that Bluestein's transform is made of.
 
     Parameters
@@ -171,7 +135,7 @@ def chirp(
     n
         Integers (int64) of either sign.
     length
-        Length of the axis, below 2**61.
+        Length of the axis, 1..2**59.
     sign
         Sign of the exponent, -1 or +1.
     dtype
@@ -179,27 +143,25 @@ def chirp(
 
     Notes
     -----
-    n**2 is reduced mod 2*length in exact integers. Long runs of double-precision factors come
-    several times faster from ``phase_table(2*length, sign).at(mulmod(r, r, 2*length))`` with
-    r = n mod 2*length.
+    n**2 is reduced mod 2*length in exact integers.
 
     Examples
     --------
     >>> chirp([0, 2, 4, -4], 4, -1)
     array([ 1.+0.j, -1.+0.j,  1.+0.j,  1.+0.j])
     """
-    if not 1 <= length < MAX_MODULUS // 2:
-        refuse("length", length, f"1..{MAX_MODULUS // 2 - 1}")
+    if not 1 <= 2 * length <= MAX_MODULUS:
+        refuse("length", length, "1..2**59")
     modulus = 2 * length
     residue = np.asarray(n, dtype=np.int64) % modulus
     return unit_roots(mulmod(residue, residue, modulus), modulus, sign, dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class PhaseTable:
+class PhaseTable(NamedTuple):
     """All powers of a root of unity, from two tables of about the square root of their number.
 
     W**t = coarse[t >> shift] * fine[t & mask] for 0 <= t < modulus, W = exp(sign*2j*pi/modulus).
+    Compiled loops take the fields as arguments.
 
     Examples
     --------
@@ -210,33 +172,21 @@ class PhaseTable:
     True
     """
 
-    #: Number of powers.
-    modulus: int
-    #: Sign of the exponent.
-    sign: int
-    #: log2 of the size of `fine`.
-    shift: int
     #: W**(j << shift); read-only.
-    coarse: npt.NDArray[Any]
+    coarse: Array
     #: W**j for j < 2**shift; read-only.
-    fine: npt.NDArray[Any]
+    fine: Array
+    shift: int
+    mask: int
 
-    @property
-    def mask(self) -> int:
-        """The bits of t that index `fine`."""
-        return (1 << self.shift) - 1
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that both tables take."""
-        return self.coarse.nbytes + self.fine.nbytes
-
-    def at(self, t: npt.ArrayLike) -> npt.NDArray[Any]:
+    def at(self, t: npt.ArrayLike) -> Array:
         """Return W**t for 0 <= t < modulus (the caller reduces)."""
         index = np.asarray(t)
         return np.asarray(self.coarse[index >> self.shift] * self.fine[index & self.mask])
 
 
+# A process works on a few lengths at a time; the tables of 2**40 take 32 MiB.
+@lru_cache(maxsize=8)
 def phase_table(modulus: int, sign: int) -> PhaseTable:
     """Return the cached table of the powers of exp(sign*2j*pi/modulus), in double precision.
 
@@ -257,25 +207,16 @@ def phase_table(modulus: int, sign: int) -> PhaseTable:
     """
     if not 1 <= modulus <= 2**53:
         refuse("modulus", modulus, "1..2**53")
-    return _phase_table(int(modulus), sign)
-
-
-# A process works on a few lengths at a time; the tables of 2**40 take 32 MiB.
-@lru_cache(maxsize=8)
-def _phase_table(modulus: int, sign: int) -> PhaseTable:
     shift = ((modulus - 1).bit_length() + 1) // 2
     count = ((modulus - 1) >> shift) + 1
     coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign)
     fine = unit_roots(np.arange(1 << shift, dtype=np.int64), modulus, sign)
     coarse.flags.writeable = fine.flags.writeable = False
-    return PhaseTable(modulus, sign, shift, coarse, fine)
+    return PhaseTable(coarse, fine, shift, (1 << shift) - 1)
 
 
 #: Length of the inner of the two tables of a row.
 _INNER = 64
-
-#: Values that are multiplied before they are weighed.
-WEIGHED = 512
 
 #: Lengths up to which the squares of their indices fit int64.
 _SHORT = 3 * 10**9
@@ -293,22 +234,15 @@ def _power(t, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale, parts, weigh):  # type: ignore[no-untyped-def]
-    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place.
-
-    Return the energy of what has been made of it if `weigh` is True and not None: of some values at
-    a time, while they are in L1; `parts` are all values, as real ones.
-    """
+def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no-untyped-def]
+    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place."""
     rows, digits, width = x.shape
-    total, some = 0.0, max(1, WEIGHED // (_INNER * width))
     outer = (digits + _INNER - 1) // _INNER
     low = np.empty(_INNER, coarse.dtype)
     high = np.empty(outer, coarse.dtype)
     for row in range(rows):
-        r, begin = rest[row], 2 * row * digits * width
+        r = rest[row]
         if r == 0 and scale == 1:
-            if weigh is not None:
-                total += squares_of_line(parts[begin : begin + 2 * digits * width])
             continue
         for j in range(min(_INNER, digits)):
             low[j] = _power(r * j, coarse, fine, shift, mask)
@@ -328,11 +262,6 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale, parts, weigh):  # t
                     line = x[row, first + j]
                     for b in range(width):
                         line[b] *= w
-            if weigh is not None and ((i + 1) % some == 0 or i + 1 == outer):
-                end = 2 * (row * digits + first + count) * width
-                total += squares_of_line(parts[begin:end])
-                begin = end
-    return total
 
 
 @compiled
@@ -383,20 +312,7 @@ def _filter_values(  # type: ignore[no-untyped-def]
             out[i] = 0
 
 
-def phase_tables(modulus: int, sign: int) -> tuple[Any, ...]:
-    """Return what compiled loops read powers of a root of unity off."""
-    table = phase_table(modulus, sign)
-    return table.coarse, table.fine, table.shift, table.mask
-
-
-def twiddle(
-    x: npt.NDArray[Any],
-    rest: npt.NDArray[np.int64],
-    modulus: int,
-    sign: int,
-    scale: Any = 1.0,
-    weigh: bool = False,
-) -> float | None:
+def twiddle(x: Array, rest: Ints, modulus: int, sign: int, scale: Any = 1.0) -> None:
     """Multiply ``x[l, f, b]`` by scale * exp(sign*2j*pi*rest[l]*f/modulus), in place.
 
     Parameters
@@ -409,37 +325,17 @@ def twiddle(
         Product of the lengths of the digit and of those still to come.
     scale : float
         Real factor of all values.
-    weigh : bool
-        Whether to return the sum of squared magnitudes of what has been made; long double has none.
     """
     if x.dtype.char == "G":
         steps = np.arange(x.shape[1], dtype=np.int64)
         for row, r in zip(x, rest, strict=True):
             row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
-        return None
-    parts = x.reshape(-1).view(np.float32 if x.dtype.char == "F" else np.float64)
-    tables = phase_tables(modulus, sign)
-    total: float = _twiddle_rows(x, rest, *tables, float(scale), parts, weigh or None)
-    return total if weigh else None
-
-
-def _chirp(n: npt.NDArray[np.int64], length: int, sign: int, dtype: Any) -> npt.NDArray[Any]:
-    """exp(sign*1j*pi*n**2/length) for n >= 0: long ones are read off a phase table."""
-    if np.dtype(dtype).char == "G":
-        return chirp(n, length, sign, dtype)
-    modulus = 2 * length
-    residue = n % modulus
-    return phase_table(modulus, sign).at(mulmod(residue, residue, modulus))
+        return
+    _twiddle_rows(x, rest, *phase_table(modulus, sign), float(scale))
 
 
 def multiply_chirp(
-    x: npt.NDArray[Any],
-    rest: npt.NDArray[np.int64],
-    stride: int,
-    length: int,
-    sign: int,
-    factor: Any,
-    turns: int = 0,
+    x: Array, rest: Ints, stride: int, length: int, sign: int, factor: Any, turns: int = 0
 ) -> None:
     """Multiply ``x[l, f, b]`` by factor * exp(sign*1j*pi*n**2/length), n = rest[l] + f*stride.
 
@@ -456,48 +352,37 @@ def multiply_chirp(
         square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
         counts = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[1])
         by_place = square, step, 2 * squared % modulus, counts
-        _chirp_rows(batches, *by_place, *phase_tables(modulus, sign), modulus, float(factor))
+        _chirp_rows(batches, *by_place, *phase_table(modulus, sign), modulus, float(factor))
         return
     factor = factor * (1, 1j, -1, -1j)[turns % 4]
     steps = np.arange(x.shape[1], dtype=np.int64) * stride
     for place, r in enumerate(rest):
         n = r + steps
         inside = int(np.count_nonzero(n < length))
-        values = _chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
+        values = chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
         batches[:, place, :inside] *= (factor * values)[:, None]
         batches[:, place, inside:] = 0
 
 
 def chirp_filter(
-    shape: tuple[int, ...],
-    n: npt.NDArray[np.int64],
-    padded: int,
-    length: int,
-    sign: int,
-    dtype: npt.DTypeLike,
-    step: int = 1,
-    offset: int = 0,
-) -> npt.NDArray[Any]:
+    n: Ints, padded: int, length: int, sign: int, dtype: Any, step: int = 1, offset: int = 0
+) -> Array:
     """Values of the convolution's filter at the places n of an axis of length `padded`.
 
     The filter is the chirp exp(sign*1j*pi*(step*m + offset)**2/length), where the square's root is
     below `length`, wrapped around, over `padded`, so that the convolution needs no other scale.
     """
     if np.dtype(dtype).char != "G" and length < _SHORT:
-        found, tables = np.empty(n.size, dtype), phase_tables(2 * length, sign)
+        found, tables = np.empty(n.size, dtype), phase_table(2 * length, sign)
         _filter_values(found, n.ravel(), padded, length, step, offset, *tables, 1 / padded)
-        return found.reshape(shape)
+        return found.reshape(n.shape)
     lag = np.where(2 * n <= padded, n, n - padded)
-    distance: npt.NDArray[np.int64] = np.absolute(step * lag + offset)
+    distance: Ints = np.absolute(step * lag + offset)
     inside = distance < length
     values = np.zeros(n.shape, np.result_type(dtype, np.complex128))
-    values[inside] = _chirp(distance[inside], length, sign, values.dtype)
+    values[inside] = chirp(distance[inside], length, sign, values.dtype)
     values /= padded
-    return values.reshape(shape).astype(dtype, copy=False)
-
-
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
+    return values.astype(dtype, copy=False)
 
 
 def point_index(plan: Cosines, low: int, high: int, *, out: bool) -> Ints:
@@ -558,9 +443,7 @@ def _along(factor: Array, axis: int, ndim: int) -> Array:
     return factor.reshape(*(-1 if a == axis else 1 for a in range(ndim)))
 
 
-def before_points(
-    block: Array, plan: Cosines, axis: int, bounds: tuple[int, ...], block_id: tuple[int, ...]
-) -> Array:
+def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_id: Index) -> Array:
     """Return the FFT's input: what the arrangement brought, times factors.
 
     Parameters
@@ -599,12 +482,7 @@ def before_points(
 
 
 def after_points(
-    block: Array,
-    plan: Cosines,
-    axis: int,
-    bounds: tuple[int, ...],
-    divisor: Divisor,
-    block_id: tuple[int, ...],
+    block: Array, plan: Cosines, axis: int, bounds: Index, divisor: Divisor, block_id: Index
 ) -> Array:
     """Return what the arrangement of the result takes: the FFT's output times factors.
 
@@ -627,7 +505,11 @@ def after_points(
     kind = block.dtype if factors.dtype.kind == "c" else real
     turned = _along(factors, axis, block.ndim).astype(kind, copy=False)
     if not plan.pairs_out:
-        return _real_part(block, turned)
+        product: Array = lend(block.shape, real)
+        np.multiply(block.real, turned.real, out=product)
+        if kind.kind == "c":
+            product -= block.imag * turned.imag
+        return product
     made = block * turned
     out: Array = lend((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
     out[(slice(None),) * (axis + 1) + (0,)] = made.real
@@ -643,15 +525,6 @@ def _times(block: Array, factor: Array, axis: int, dtype: np.dtype[Any]) -> Arra
     out: Array = lend(block.shape, dtype)
     kind = dtype if factor.dtype.kind == "c" else np.empty(0, dtype).real.dtype
     np.multiply(block, _along(factor, axis, block.ndim).astype(kind, copy=False), out=out)
-    return out
-
-
-def _real_part(block: Array, factor: Array) -> Array:
-    """Real part of a product."""
-    out: Array = lend(block.shape, block.real.dtype)
-    np.multiply(block.real, factor.real, out=out)
-    if factor.dtype.kind == "c":
-        out -= block.imag * factor.imag
     return out
 
 
@@ -683,14 +556,13 @@ def ends_scaled(
     block_id : tuple of int
         Which block.
     """
-    out: Array = lend(block.shape, block.dtype)
-    np.multiply(block, block.dtype.type(factor), out=out)
     low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
-    if low < high:
-        for there, place, end in ((low == 0, 0, ends[0]), (high == length, -1, ends[1])):
-            if there:
-                out[(slice(None),) * axis + (place,)] *= block.dtype.type(end)
-    return out
+    factors = np.full(high - low, factor, block.dtype)
+    if low == 0:
+        factors[:1] *= block.dtype.type(ends[0])
+    if high == length:
+        factors[-1:] *= block.dtype.type(ends[1])
+    return _times(block, factors, axis, block.dtype)
 
 
 def in_parts(real: Array, imag: Array) -> Array:

@@ -75,13 +75,6 @@ class BlockView:
     boxes : callable, optional
         Returns the block as boxes of its sources, which a device copies without a gather, if it is
         made of such boxes. With True it may be a block that ends within digits.
-
-    Attributes
-    ----------
-    weigh : bool
-        Whether copies are to be weighed.
-    energy : float or None
-        Sum of squared magnitudes of what was copied last, if it was weighed.
     """
 
     def __init__(
@@ -99,8 +92,6 @@ class BlockView:
         self.shape, self.dtype, self.array, self.tables = shape, dtype, array, tables
         self.owned, self.target, self.boxes = owned, target, boxes
         self.new_table, self.on_gpu = new_table, new_table is not _new_block
-        self.weigh = False
-        self.energy: float | None = None
         self._padded = array is None and sum(t.size for t in tables) < math.prod(shape)
 
     @classmethod
@@ -112,12 +103,6 @@ class BlockView:
     def in_place(self) -> bool:
         """Whether the result takes the place of the block."""
         return self.array is not None and self.target is self.array
-
-    def transposed(self, order: tuple[int, ...]) -> "BlockView":
-        """Return a block that is transformed in place with its dimensions in another order."""
-        assert self.array is not None
-        array = self.array.transpose(order)
-        return BlockView.of(array, target=array)
 
     def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return memory for the block after the round: its target if that fits, else new memory."""
@@ -134,11 +119,10 @@ class BlockView:
         """
         if self.array is not None:
             if self.owned or out is self.array:
-                self.energy = None
                 return self.array
             out = lend(self.shape, self.dtype) if out is None else out
             with measured("gather", out.nbytes):
-                self.energy = copy_array(out, self.array, self.weigh)
+                copy_array(out, self.array)
             return out
         table = self.new_table(self.shape, self.dtype) if out is None else CopyTable(out)
         values: Array = table.target
@@ -148,9 +132,9 @@ class BlockView:
                 values.fill(0)
             self._enter(table, dim)
             if dim is None:
-                self.energy = table.run(weigh=True) if self.weigh else table.run()
+                table.run()
             else:
-                self.energy, cuts = None, intervals(self.shape[dim], -(-self.shape[dim] // threads))
+                cuts = intervals(self.shape[dim], -(-self.shape[dim] // threads))
                 with ThreadPoolExecutor(threads) as pool:
                     list(pool.map(lambda cut: table.run(cut.start, cut.stop), cuts))
         return values
@@ -194,7 +178,6 @@ class BlockView:
             whole = BlockView.of(
                 self.gather(out if self._fits(out, len(out.shape)) else None), owned=True
             )
-            self.energy = None  # of all tiles together
             yield from whole.tiles(dim, width, out, cuts)
             return
         ahead = (slice(None),) * dim
@@ -202,7 +185,8 @@ class BlockView:
             for part in cuts:
                 yield part, np.ascontiguousarray(self.array[(*ahead, part)])
             return
-        inside = self._fits(out, dim) and not self._shares(out)
+        shares = self.array is not None and np.may_share_memory(out, self.array)
+        inside = self._fits(out, dim) and not shares
         shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
         target = out if inside else lend(shape, self.dtype)
         load = self._loader(dim, target, inside)
@@ -224,16 +208,13 @@ class BlockView:
         same = out.shape == self.shape and out.dtype == self.dtype and out.flags.c_contiguous
         return bool(same) and (dim == out.ndim or math.prod(self.shape[:dim]) == 1)
 
-    def _shares(self, out: Array) -> bool:
-        return self.array is not None and np.may_share_memory(out, self.array)
-
     def _loader(self, dim: int, target: Array, inside: bool) -> Callable[[slice, Array], None]:
         """Return what copies a part of the block to a tile in `target`."""
         array, ahead = self.array, (slice(None),) * dim
         if array is not None:
 
             def copy(part: slice, tile: Array) -> None:
-                self.energy = copy_array(tile, array[(*ahead, part)], self.weigh)
+                copy_array(tile, array[(*ahead, part)])
 
             return copy
         table = CopyTable(target)
@@ -243,7 +224,7 @@ class BlockView:
             if self._padded:
                 tile.fill(0)
             origin = 0 if inside else part.start
-            self.energy = table.run(part.start, part.stop, origin, self.weigh)
+            table.run(part.start, part.stop, origin)
 
         return gather
 

@@ -15,14 +15,13 @@ from dask_bigfft.memory.arena import (
     pin_blocks,
     pinned,
 )
-from dask_bigfft.memory.pinned import PinnedCounters, Pinner
+from dask_bigfft.memory.pinned import Pinner
 
 __all__ = [
     "ALIGNMENT_NBYTES",
     "SMALL_NBYTES",
     "ArenaCounters",
     "HostArena",
-    "PinnedCounters",
     "Pinner",
     "configure",
     "default_arena",

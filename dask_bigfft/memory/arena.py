@@ -35,7 +35,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -128,13 +128,9 @@ def parse_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ..
     >>> parse_shape(3), parse_shape([2, 3])
     ((3,), (2, 3))
     """
-    # The protocol comes last: asking it costs more than a lend.
-    if isinstance(shape, tuple):
-        lengths = tuple(map(operator.index, shape))
-    elif isinstance(shape, (int, SupportsIndex)):
-        lengths = (operator.index(shape),)
-    else:
-        lengths = tuple(map(operator.index, shape))
+    if not isinstance(shape, tuple) and isinstance(shape, SupportsIndex):
+        shape = (shape,)
+    lengths = tuple(map(operator.index, shape))
     if lengths and min(lengths) < 0:
         refuse("shape", lengths, "lengths of at least 0")
     return lengths
@@ -150,7 +146,7 @@ def ordinary_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[
     return np.ndarray(shape, dtype, room, offset)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ArenaCounters:
     """What an arena holds at one moment, and what it has done so far.
 
@@ -168,10 +164,6 @@ class ArenaCounters:
         The most that `lent_bytes` and `idle_bytes` ever were together.
     fresh_bytes
         Memory taken from the system since the arena was made.
-    reused_bytes
-        Memory lent again since the arena was made.
-    overflow_bytes
-        Ordinary memory lent since the arena was made, because the limit was reached.
     prefaulted_bytes
         Fresh memory that was faulted in before anybody wrote there, since the arena was made.
     lends
@@ -182,16 +174,19 @@ class ArenaCounters:
         Blocks lent in ordinary memory because the limit was reached.
     """
 
-    lent_bytes: int
-    idle_bytes: int
-    peak_bytes: int
-    fresh_bytes: int
-    reused_bytes: int
-    overflow_bytes: int
-    prefaulted_bytes: int
-    lends: int
-    reuses: int
-    overflows: int
+    lent_bytes: int = 0
+    idle_bytes: int = 0
+    peak_bytes: int = 0
+    fresh_bytes: int = 0
+    prefaulted_bytes: int = 0
+    lends: int = 0
+    reuses: int = 0
+    overflows: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the arena, lent or idle."""
+        return self.lent_bytes + self.idle_bytes
 
 
 class HostArena:
@@ -248,25 +243,15 @@ class HostArena:
         self.returned = Returned()
         #: Idle buffers by size, the least recently used first.
         self._idle: dict[int, deque[Buffer]] = {}
-        self._lent_bytes = self._idle_bytes = self._uses = 0
-        self._counts = dict.fromkeys(
-            (
-                "peak_bytes",
-                "fresh_bytes",
-                "reused_bytes",
-                "overflow_bytes",
-                "prefaulted_bytes",
-                "lends",
-                "reuses",
-                "overflows",
-            ),
-            0,
-        )
+        self._counters, self._uses = ArenaCounters(), 0
         self._pressure, self._clock = pressure, clock
         self._pressure_interval_seconds = pressure_interval_seconds
         self._pressure_due_seconds = -math.inf
-        self._pinner: Pinner | None = None
-        self._prefaults = True
+        #: Pins buffers from now on before they are lent. What is pinned already stays so until its
+        #: memory goes back to the system, or the pinner is closed.
+        self.pinner: Pinner | None = None
+        #: Whether `fault_in` does something with blocks that are lent from now on.
+        self.prefaults = True
 
     def __del__(self) -> None:
         returned = getattr(self, "returned", None)  # none where the limit was refused
@@ -274,12 +259,6 @@ class HostArena:
             # In this order: a block that dies in between clears the deque itself.
             returned.abandoned = True
             returned.clear()
-
-    def __repr__(self) -> str:
-        return (
-            f"<HostArena: {self._lent_bytes} bytes lent, {self._idle_bytes} idle, "
-            f"limit {self.limit}>"
-        )
 
     def lend(
         self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike
@@ -317,8 +296,8 @@ class HostArena:
             block = ordinary_block(lengths, dtype)
         else:
             block = np.asarray(Loan(buffer, self.returned, lengths, dtype.str))
-            if self._pinner is not None:
-                self._pinner.pin(buffer)
+            if self.pinner is not None:
+                self.pinner.pin(buffer)
         # Only now, so that what this block could use is not thrown away just before.
         if self._pressure is not None:
             self._relieve_when_due()
@@ -354,7 +333,7 @@ class HostArena:
         with self.lock:
             doomed = self._drain()
             ready = sum(len(self._idle[fit]) for fit in self._idle if size <= fit <= _most(nbytes))
-            while ready + len(fresh) < count and self._held_bytes + size <= self.limit:
+            while ready + len(fresh) < count and self._counters.held_bytes + size <= self.limit:
                 buffer = self._map(size)
                 if buffer is None:
                     break
@@ -364,9 +343,9 @@ class HostArena:
         try:
             touch(fresh, threads)
             self._count_prefaulted(size * len(fresh))
-            if self._pinner is not None:
+            if self.pinner is not None:
                 for buffer in fresh:
-                    self._pinner.pin(buffer)
+                    self.pinner.pin(buffer)
         finally:
             self.returned.extend(fresh)
         return size * len(fresh)
@@ -441,34 +420,13 @@ class HostArena:
         self._pressure = pressure
         self._pressure_due_seconds = -math.inf
 
-    def prefaults(self, wanted: bool) -> None:
-        """Let `fault_in` do something with blocks that are lent from now on, or nothing."""
-        self._prefaults = wanted
-
-    def pin(self, pinner: Pinner | None) -> None:
-        """Have buffers pinned from now on before they are lent, or no more.
-
-        What is pinned already stays so until its memory goes back to the system, or the pinner is
-        closed.
-        """
-        self._pinner = pinner
-
-    def relieve(self) -> int:
-        """Return the bytes given to the system, all that is idle, if the process is under pressure.
-
-        For callers with a clock of their own: a worker that has paused because it holds too much
-        memory runs no task, so nothing would be lent and nothing given back.
-        """
-        pressure = self._pressure
-        return self.trim(0) if pressure is not None and pressure() else 0
-
     def counters(self) -> ArenaCounters:
         """Return what the arena holds, with all blocks that have died counted as idle."""
         if self._pressure is not None:
             self._relieve_when_due()
         with self.lock:
             doomed = self._drain()
-            found = ArenaCounters(self._lent_bytes, self._idle_bytes, **self._counts)
+            found = replace(self._counters)
         del doomed
         return found
 
@@ -477,41 +435,35 @@ class HostArena:
         if now >= self._pressure_due_seconds:
             # Two threads may both come through here; asking twice does no harm.
             self._pressure_due_seconds = now + self._pressure_interval_seconds
-            self.relieve()
+            if self._pressure is not None and self._pressure():
+                self.trim()
 
     def _count_prefaulted(self, nbytes: int) -> None:
         with self.lock:
-            self._counts["prefaulted_bytes"] += nbytes
+            self._counters.prefaulted_bytes += nbytes
 
     def _take(self, nbytes: int) -> Buffer | None:
         """Return a buffer that counts as lent, or None beyond the limit."""
-        size, counts = round_up(nbytes), self._counts
+        size, counters = round_up(nbytes), self._counters
         with self.lock:
             doomed = self._drain()
-            counts["lends"] += 1
+            counters.lends += 1
             fits = [fit for fit in self._idle if size <= fit <= _most(nbytes)]
             if fits:
                 buffer = self._pop(min(fits), last=True)
-                self._lent_bytes += buffer.nbytes
-                counts["reuses"] += 1
-                counts["reused_bytes"] += buffer.nbytes
+                counters.lent_bytes += buffer.nbytes
+                counters.reuses += 1
                 return buffer
-            doomed += self._evict(max(0, self.limit - self._lent_bytes - size))
-            fresh = self._map(size) if self._held_bytes + size <= self.limit else None
-            if fresh is None:
-                counts["overflows"] += 1
-                counts["overflow_bytes"] += nbytes
+            doomed += self._evict(max(0, self.limit - self._counters.lent_bytes - size))
+            fresh = self._map(size) if self._counters.held_bytes + size <= self.limit else None
+            counters.overflows += fresh is None
         del doomed
-        if fresh is not None and self._prefaults and self._pinner is None:
+        if fresh is not None and self.prefaults and self.pinner is None:
             # Pinning would fault them in, too.
             fresh.untouched.extend(ranges_of(fresh, nbytes))
         return fresh
 
     # --- with the lock ---
-
-    @property
-    def _held_bytes(self) -> int:
-        return self._lent_bytes + self._idle_bytes
 
     def _map(self, size: int) -> Buffer | None:
         """Return fresh pages that count as lent, or None if the system grants none."""
@@ -520,9 +472,10 @@ class HostArena:
         except (OSError, MemoryError):
             # Out of address space or mappings. The C library may still have some.
             return None
-        self._lent_bytes += size
-        self._counts["fresh_bytes"] += size
-        self._counts["peak_bytes"] = max(self._counts["peak_bytes"], self._held_bytes)
+        counters = self._counters
+        counters.lent_bytes += size
+        counters.fresh_bytes += size
+        counters.peak_bytes = max(counters.peak_bytes, counters.held_bytes)
         return buffer
 
     def _pop(self, size: int, last: bool) -> Buffer:
@@ -531,13 +484,13 @@ class HostArena:
         buffer = stack.pop() if last else stack.popleft()
         if not stack:
             del self._idle[size]
-        self._idle_bytes -= buffer.nbytes
+        self._counters.idle_bytes -= buffer.nbytes
         return buffer
 
     def _evict(self, target: int) -> list[Buffer]:
         """Return buffers, least recently used first, until at most `target` bytes stay idle."""
         doomed: list[Buffer] = []
-        while self._idle_bytes > target:
+        while self._counters.idle_bytes > target:
             oldest = min(self._idle, key=lambda size: self._idle[size][0].serial)
             doomed.append(self._pop(oldest, last=False))
         return doomed
@@ -549,10 +502,10 @@ class HostArena:
             self._uses += 1
             buffer.serial = self._uses
             self._idle.setdefault(buffer.nbytes, deque()).append(buffer)
-            self._idle_bytes += buffer.nbytes
-            self._lent_bytes -= buffer.nbytes
-        if self._held_bytes > self.limit:
-            return self._evict(max(0, self.limit - self._lent_bytes))
+            self._counters.idle_bytes += buffer.nbytes
+            self._counters.lent_bytes -= buffer.nbytes
+        if self._counters.held_bytes > self.limit:
+            return self._evict(max(0, self.limit - self._counters.lent_bytes))
         return []
 
 
@@ -567,23 +520,12 @@ def _most(nbytes: int) -> int:
 # --- the arena of the process ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    limit: int
-    enabled: bool = True
-    pressure: Callable[[], bool] | None = None
-    prefault: bool = True
-
-    @property
-    def effective_limit(self) -> int:
-        return self.limit if self.enabled else 0
-
-
 class _Process:
     """What the process shares: settings, which a fork inherits, and an arena, which it does not."""
 
-    def __init__(self, settings: _Settings) -> None:
-        self.settings = settings
+    def __init__(self, limit: int) -> None:
+        self.limit, self.prefault = limit, True
+        self.pressure: Callable[[], bool] | None = None
         self.start_afresh()
 
     def start_afresh(self) -> None:
@@ -591,6 +533,12 @@ class _Process:
         self.lock = threading.Lock()
         self.arena: HostArena | None = None
         self.pinner: Pinner | None = None  # a fork has no card
+
+    def apply(self, arena: HostArena) -> None:
+        """Set up an arena as the settings say."""
+        arena.watch(self.pressure)
+        arena.prefaults, arena.pinner = self.prefault, self.pinner
+        arena.resize(self.limit)
 
 
 def _quarter_of_machine() -> int:
@@ -603,7 +551,7 @@ def _quarter_of_machine() -> int:
         return _UNKNOWN_MACHINE_LIMIT
 
 
-_process = _Process(_Settings(_quarter_of_machine()))
+_process = _Process(_quarter_of_machine())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_process.start_afresh)
 
@@ -638,13 +586,12 @@ def configure(
     ArgumentError
         If `limit` is negative.
     """
-    settings = _Settings(parse_count("limit", limit, 0), enabled, pressure, prefault)
+    limit = parse_count("limit", limit, 0)
     with _process.lock:
-        _process.settings = settings
+        _process.limit = limit if enabled else 0
+        _process.pressure, _process.prefault = pressure, prefault
         if _process.arena is not None:
-            _process.arena.watch(pressure)
-            _process.arena.prefaults(prefault)
-            _process.arena.resize(settings.effective_limit)
+            _process.apply(_process.arena)
 
 
 def default_arena() -> HostArena:
@@ -654,10 +601,9 @@ def default_arena() -> HostArena:
         return arena
     with _process.lock:
         if _process.arena is None:
-            settings = _process.settings
-            _process.arena = HostArena(settings.effective_limit, pressure=settings.pressure)
-            _process.arena.prefaults(settings.prefault)
-            _process.arena.pin(_process.pinner)
+            arena = HostArena(_process.limit)
+            _process.apply(arena)
+            _process.arena = arena
         return _process.arena
 
 
@@ -672,7 +618,7 @@ def pin_blocks(pinner: Pinner | None) -> Pinner | None:
     with _process.lock:
         previous, _process.pinner = _process.pinner, pinner
         if _process.arena is not None:
-            _process.arena.pin(pinner)
+            _process.arena.pinner = pinner
         return previous
 
 

@@ -9,10 +9,10 @@ import ctypes
 import mmap
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,13 +53,6 @@ def return_freed() -> bool:
     return bool(tell(_MMAP_THRESHOLD, _LARGE_NBYTES))
 
 
-class Hold(Protocol):
-    """Something that keeps a buffer's pages where they are."""
-
-    def release(self) -> None:
-        """Let them go."""
-
-
 class Buffer:
     """One run of anonymous pages, unmapped when the last reference to it dies.
 
@@ -76,26 +69,26 @@ class Buffer:
         How many bytes there are.
     serial
         When the buffer last became idle, counted by its arena.
-    held
-        What has to be let go before the pages are unmapped, such as their pinning.
+    release
+        Called before the pages are unmapped, such as to unpin them.
     untouched
         Ranges of bytes, as slices, that are to be faulted in before somebody writes there.
     """
 
-    __slots__ = ("address", "held", "memory", "nbytes", "serial", "untouched")
+    __slots__ = ("address", "memory", "nbytes", "release", "serial", "untouched")
 
     def __init__(self, nbytes: int) -> None:
         self.memory: npt.NDArray[np.uint8] = np.frombuffer(_map(nbytes), np.uint8)
         self.address: int = self.memory.__array_interface__["data"][0]
         self.nbytes = nbytes
         self.serial = 0
-        self.held: Hold | None = None
+        self.release: Callable[[], object] | None = None
         self.untouched: deque[slice] = deque()
 
     def __del__(self) -> None:
-        held = getattr(self, "held", None)  # none where the mapping failed
-        if held is not None:
-            held.release()
+        release = getattr(self, "release", None)  # none where the mapping failed
+        if release is not None:
+            release()
 
 
 def round_up(nbytes: int) -> int:
@@ -127,13 +120,8 @@ def touch(buffers: Iterable[Buffer], threads: int) -> None:
     so `threads` of them fault pages in at the same time.
     """
     ranges = [buffer.memory[part] for buffer in buffers for part in ranges_of(buffer)]
-    if threads == 1:
-        for memory in ranges:
-            _touch_range(memory)
-        return
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-prefault") as pool:
-        for _ in pool.map(_touch_range, ranges):
-            pass
+        list(pool.map(_touch_range, ranges))
 
 
 def ranges_of(buffer: Buffer, nbytes: int | None = None) -> Iterator[slice]:

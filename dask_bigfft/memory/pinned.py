@@ -25,6 +25,7 @@ import weakref
 from bisect import bisect_right, insort
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,41 +44,13 @@ LEAST_ADOPTED_NBYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedCounters:
-    """What is pinned now, and what was not.
+class PinnedRange:
+    """A range of addresses that is registered."""
 
-    Attributes
-    ----------
-    pinned_bytes
-        Bytes of all pinned buffers.
-    adopted_bytes
-        Bytes of the arrays of others that are pinned.
-    ranges
-        Number of pinned buffers and arrays.
-    refused_bytes
-        Bytes of the buffers that stayed as they were, because of the limit or of the driver.
-    failures
-        How often the driver refused.
-    """
-
-    pinned_bytes: int
-    adopted_bytes: int
-    ranges: int
-    refused_bytes: int
-    failures: int
-
-
-class Pinning:
-    """Hold of a buffer on its registered pages; a buffer gives it back before it is unmapped."""
-
-    __slots__ = ("address", "adopted", "nbytes", "owner")
-
-    def __init__(self, address: int, nbytes: int, owner: "Pinner", adopted: bool = False) -> None:
-        self.address, self.nbytes, self.owner, self.adopted = address, nbytes, owner, adopted
-
-    def release(self) -> None:
-        """Let the pages go, once."""
-        self.owner.release(self)
+    address: int
+    nbytes: int
+    #: Whether it is an array of others.
+    adopted: bool = False
 
 
 class Pinner:
@@ -99,6 +72,15 @@ class Pinner:
     threads : int
         How many threads touch a buffer's pages before it is registered; the driver would do it
         with one.
+
+    Attributes
+    ----------
+    ranges : dict of int to PinnedRange
+        What is pinned now, by address.
+    pinned_bytes, adopted_bytes : int
+        Bytes of all pinned buffers, and of the arrays of others.
+    failures : int
+        How often the driver refused a buffer.
 
     Examples
     --------
@@ -125,8 +107,8 @@ class Pinner:
         # Reentrant: a buffer may die, and so be released, in any allocation of the holder.
         self._lock = threading.RLock()
         self._starts: list[int] = []
-        self._ranges: dict[int, Pinning] = {}
-        self._pinned_bytes = self._adopted_bytes = self._refused_bytes = self._failures = 0
+        self.ranges: dict[int, PinnedRange] = {}
+        self.pinned_bytes = self.adopted_bytes = self.failures = 0
         #: Arrays that are watched, by their identity: adopted, or refused for good.
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._process = os.getpid()
@@ -134,35 +116,33 @@ class Pinner:
 
     def pin(self, buffer: Buffer) -> None:
         """Pin a buffer, whose contents may be lost, unless that is refused or has been done."""
-        if buffer.held is not None or not self.least <= buffer.nbytes <= MAX_RANGE_NBYTES:
+        if buffer.release is not None or not self.least <= buffer.nbytes <= MAX_RANGE_NBYTES:
             return
         with self._lock:
-            room = self._pinned_bytes + buffer.nbytes <= self.limit
-            if self._closed or not room or self._failures >= MAX_FAILURES:
-                self._refused_bytes += buffer.nbytes
+            room = self.pinned_bytes + buffer.nbytes <= self.limit
+            if self._closed or not room or self.failures >= MAX_FAILURES:
                 return
-            self._pinned_bytes += buffer.nbytes
+            self.pinned_bytes += buffer.nbytes
         try:
             touch([buffer], self.threads)
             self._register(buffer.address, buffer.nbytes)
         except self._errors:
             with self._lock:
-                self._pinned_bytes -= buffer.nbytes
-                self._refused_bytes += buffer.nbytes
-                self._failures += 1
+                self.pinned_bytes -= buffer.nbytes
+                self.failures += 1
             return
         except BaseException:
             with self._lock:
-                self._pinned_bytes -= buffer.nbytes
+                self.pinned_bytes -= buffer.nbytes
             raise
-        buffer.held = self._held(Pinning(buffer.address, buffer.nbytes, self))
+        buffer.release = self._added(PinnedRange(buffer.address, buffer.nbytes))
 
-    def _held(self, hold: Pinning) -> Pinning:
-        """Know a range that was registered."""
+    def _added(self, found: PinnedRange) -> Callable[[], None]:
+        """Enter a range that was registered; return what unregisters it."""
         with self._lock:
-            self._ranges[hold.address] = hold
-            insort(self._starts, hold.address)
-        return hold
+            self.ranges[found.address] = found
+            insort(self._starts, found.address)
+        return partial(self._release, found)
 
     def adopt(self, array: npt.NDArray[Any]) -> bool:
         """Pin the memory of an array of others until it goes; return whether that was done.
@@ -177,34 +157,32 @@ class Pinner:
         if not owner.flags.owndata or not LEAST_ADOPTED_NBYTES <= nbytes <= MAX_RANGE_NBYTES:
             return False
         with self._lock:
-            room = self._adopted_bytes + nbytes <= self.most_adopted
+            room = self.adopted_bytes + nbytes <= self.most_adopted
             if self._closed or not room or number in self._watched:
                 return False
-            self._adopted_bytes += nbytes
-            self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, None))
+            self.adopted_bytes += nbytes
+            self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, lambda: None))
         address = int(owner.__array_interface__["data"][0])
         try:
             self._register(address, nbytes)
         except self._errors:
             with self._lock:
-                self._adopted_bytes -= nbytes
-                self._refused_bytes += nbytes
+                self.adopted_bytes -= nbytes
             return False
         except BaseException:
             with self._lock:
-                self._adopted_bytes -= nbytes
+                self.adopted_bytes -= nbytes
                 self._watched.pop(number, None)
             raise
-        hold = self._held(Pinning(address, nbytes, self, adopted=True))
-        self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, hold))
+        release = self._added(PinnedRange(address, nbytes, adopted=True))
+        self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, release))
         return True
 
-    def _gone(self, number: int, hold: Pinning | None) -> None:
+    def _gone(self, number: int, release: Callable[[], None]) -> None:
         """Forget an array of others whose end has come; its memory is still there."""
         with self._lock:
             self._watched.pop(number, None)
-        if hold is not None:
-            self.release(hold)
+        release()
 
     def covers(self, address: int, nbytes: int) -> bool:
         """Whether all of these bytes lie in one pinned range."""
@@ -212,40 +190,29 @@ class Pinner:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
                 return False
-            found = self._ranges[self._starts[at]]
+            found = self.ranges[self._starts[at]]
             return address + nbytes <= found.address + found.nbytes
 
-    def release(self, hold: Pinning) -> None:
+    def _release(self, found: PinnedRange) -> None:
         """Unregister a range, unless that has been done."""
         with self._lock:
-            if self._ranges.get(hold.address) is not hold:
+            if self.ranges.get(found.address) is not found:
                 return
-            del self._ranges[hold.address]
-            self._starts.remove(hold.address)
-            if hold.adopted:
-                self._adopted_bytes -= hold.nbytes
+            del self.ranges[found.address]
+            self._starts.remove(found.address)
+            if found.adopted:
+                self.adopted_bytes -= found.nbytes
             else:
-                self._pinned_bytes -= hold.nbytes
+                self.pinned_bytes -= found.nbytes
         if os.getpid() == self._process:  # a fork has the pages, but not the card
             # The driver may have gone before us, as happens when the interpreter ends.
             with contextlib.suppress(*self._errors):
-                self._unregister(hold.address)
+                self._unregister(found.address)
 
     def close(self) -> None:
         """Unregister everything, and pin nothing more."""
         with self._lock:
             self._closed = True
-            held = list(self._ranges.values())
-        for hold in held:
-            self.release(hold)
-
-    def counters(self) -> PinnedCounters:
-        """Return what is pinned now."""
-        with self._lock:
-            return PinnedCounters(
-                self._pinned_bytes,
-                self._adopted_bytes,
-                len(self._ranges),
-                self._refused_bytes,
-                self._failures,
-            )
+            held = list(self.ranges.values())
+        for found in held:
+            self._release(found)

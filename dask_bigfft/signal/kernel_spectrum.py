@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.kernels.libraries import Call, get_library
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
 from dask_bigfft.memory import lend
 from dask_bigfft.signal.transforms import SpectrumAxis
@@ -74,7 +74,7 @@ def _in_order(x: Array, along: SpectrumAxis, low: int, high: int, library: str) 
     padded = np.zeros((*x.shape[:-1], along.length), x.dtype)
     padded[..., : x.shape[-1]] = x
     if x.dtype.kind != "c" and along.half:
-        half: Array = get_library(library).r2c(padded, padded.ndim - 1, -1)
+        half: Array = get_library(library).run(Call("r2c", (padded.ndim - 1,), -1), padded)
         return half[..., low:high]
     padded = padded.astype(np.result_type(x.dtype, np.complex64), copy=False)
     return get_library(library).c2c(padded, (padded.ndim - 1,), -1)[..., low:high]

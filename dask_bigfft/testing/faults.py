@@ -95,7 +95,7 @@ class Faulty:
         found = getattr(self._library, name)
         if name in ("using", "among"):
             return lambda *arguments: Faulty(found(*arguments), self._damage, self._when)
-        if name not in ("c2c", "r2c", "c2r", "run"):
+        if name not in ("c2c", "run"):
             return found
 
         def damaged(*arguments: Any, **options: Any) -> Array:
@@ -114,7 +114,7 @@ class Dropping:
         self._when = when
 
     def __call__(self, tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
-        """Return a tile after a round, and its energy."""
+        """Return a tile after a round."""
         if self._when():
             works = [replace(work, step=replace(work.step, twiddle=None)) for work in works]
         return transform_tile(tile, calls, works, *arguments)

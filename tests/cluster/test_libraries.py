@@ -56,7 +56,6 @@ def ducc_is_fast(tmp_path, monkeypatch):
     def rates(names, dtype):
         return {name: 2.0 if name == "ducc0" else 1.0 for name in names}
 
-    monkeypatch.setattr(wisdom, "_known", {})
     monkeypatch.setattr(wisdom, "measured_rates", rates)
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield

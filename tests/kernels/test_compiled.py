@@ -44,14 +44,3 @@ def test_compiling_is_said_and_counts_for_no_phase(heard):
     assert {numbers["plan"] for _, numbers in heard} == {"0a1b"}
     assert times["compile"] + times["round"] == pytest.approx(whole)
     assert times["compile"] + times["twiddle"] <= whole
-
-
-def test_what_others_compile_is_not_told_as_ours(heard):
-    def slow(x):
-        return x + 1
-
-    slow.__module__ = "somebody.else"
-    function = numba.njit(nogil=True)(slow)
-    with during("0a1b", 1):
-        assert function(1.0) == 2.0
-    assert heard == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft.decomposition import layout as layouts
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, tiling, whole
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
 from dask_bigfft.kernels import loop
@@ -159,16 +159,6 @@ def test_index_of_the_other_digits(data):
                 )
 
 
-def test_index_of_flattened_digits():
-    group = Group((Digit(1, 1, 3, 3), Digit(0, 1, 4, 4)), (5, 7))
-    axis = AxisLayout((group, Group((Digit(1, 3, 2, 2),), (1, 1))))
-    for block in range(axis.blocks):
-        for stage in (0, 1):
-            np.testing.assert_array_equal(
-                axis_index(axis, block, stage), brute_index(axis, block, stage)
-            )
-
-
 def test_a_chirp_before_and_after_a_whole_axis():
     """Chirp, FFT, chirp on one axis, and a real axis that is made real in the same round."""
     n, m = 5, 12
@@ -223,18 +213,3 @@ def test_empty_blocks_pass():
     found = run_round(round_, (0, 1), view, SCIPY, np.dtype("c16"))
     assert found.shape == (5, 0)
     assert found.dtype == "c16"
-
-
-@given(
-    shape=st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple),
-    data=st.data(),
-    nbytes=st.integers(1, 1 << 24),
-)
-def test_tiles_never_cut_a_dimension_that_is_transformed(shape, data, nbytes):
-    fixed = set(data.draw(st.lists(st.integers(0, len(shape) - 1))))
-    found = tiling(shape, fixed, nbytes)
-    if found is not None:
-        dim, width = found
-        assert width >= 1
-        assert dim not in fixed
-        assert all(shape[d] == 1 or d in fixed for d in range(dim))

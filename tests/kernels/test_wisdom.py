@@ -21,7 +21,6 @@ several = pytest.mark.skipif(len(usable()) < 2, reason="only one FFT library is 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(wisdom, "_known", {})
     monkeypatch.setattr(wisdom, "SECONDS", 0.001)
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path / "cache")}):
         yield tmp_path / "cache"
@@ -35,8 +34,8 @@ def forget(monkeypatch):
         calls.append(dtype)
         return {name: 1.0 + (name == names[-1]) for name in names}
 
-    monkeypatch.setattr(wisdom, "_known", {})
     monkeypatch.setattr(wisdom, "measured_rates", counted)
+    wisdom._rates.cache_clear()
     return calls
 
 
@@ -80,7 +79,7 @@ def test_what_cannot_be_trusted_is_measured_again(folder, monkeypatch, caplog, d
     whole = path.read_text()
     assert damage(whole) != whole
     path.write_text(damage(whole))
-    monkeypatch.setattr(wisdom, "_known", {})
+    wisdom._rates.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert fastest_library("c16") == chosen
     assert calls == ["complex128"] * 2
@@ -93,10 +92,10 @@ def test_what_cannot_be_trusted_is_measured_again(folder, monkeypatch, caplog, d
 def test_what_another_machine_has_measured_is_measured_again(folder, monkeypatch, what):
     calls = forget(monkeypatch)
     fastest_library("c16")
-    monkeypatch.setattr(wisdom, "_known", {})
+    wisdom._rates.cache_clear()
     fastest_library("c16")
     assert calls == ["complex128"]  # read from the file
-    monkeypatch.setattr(wisdom, "_known", {})
+    wisdom._rates.cache_clear()
     monkeypatch.setattr(what, lambda: 77)
     fastest_library("c16")
     assert calls == ["complex128"] * 2

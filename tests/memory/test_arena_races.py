@@ -98,7 +98,7 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         self.pressure = Pressure()
         self.arena = HostArena(self.LIMIT, pressure=self.pressure, clock=lambda: self.pressure.now)
         self.live = []
-        self.lends = self.overflows = self.overflow_bytes = 0
+        self.lends = self.overflows = 0
 
     @property
     def lent_bytes(self):
@@ -117,7 +117,6 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         else:
             self.live.append(Live(block, mark, 0))
             self.overflows += 1
-            self.overflow_bytes += nbytes
             # Only if no idle memory could have made room.
             assert lent_bytes + pages.round_up(nbytes) > self.LIMIT
 
@@ -171,7 +170,6 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         assert counters.lent_bytes == self.lent_bytes
         assert held_bytes <= counters.peak_bytes <= min(self.LIMIT, counters.fresh_bytes)
         assert (counters.lends, counters.overflows) == (self.lends, self.overflows)
-        assert counters.overflow_bytes == self.overflow_bytes
         assert counters.reuses <= counters.lends - counters.overflows
 
 

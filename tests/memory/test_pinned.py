@@ -34,7 +34,7 @@ class Driver:
 def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
     driver, arena = Driver(), HostArena(64 * MIB)
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
-    arena.pin(pinner)
+    arena.pinner = pinner
     block = arena.lend((1024, 1024), "c16")
     address = block.ctypes.data
     assert driver.ranges == {address: 16 * MIB}
@@ -53,7 +53,7 @@ def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
     del view
     arena.trim()
     assert driver.ranges == {}
-    assert pinner.counters().pinned_bytes == 0
+    assert pinner.pinned_bytes == 0
 
 
 def test_the_process_arena_pins_for_whoever_asks():
@@ -102,7 +102,7 @@ def test_arrays_of_others_are_pinned_as_long_as_they_live():
     del part
     gc.collect()
     assert driver.ranges == {}
-    assert pinner.counters().adopted_bytes == 0
+    assert pinner.adopted_bytes == 0
 
 
 def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
@@ -129,11 +129,11 @@ def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
 def test_a_driver_that_refuses_is_not_asked_for_ever():
     driver, arena = Driver(refuses=100), HostArena(64 * MIB)
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
-    arena.pin(pinner)
+    arena.pinner = pinner
     blocks = [arena.lend(4 * MIB, "u1") for _ in range(6)]
     for number, block in enumerate(blocks):
         block[:] = number
     assert all((block == number).all() for number, block in enumerate(blocks))
     assert driver.refuses == 97
-    assert pinner.counters().failures == 3
-    assert pinner.counters().pinned_bytes == 0
+    assert pinner.failures == 3
+    assert pinner.pinned_bytes == 0

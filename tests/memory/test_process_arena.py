@@ -16,7 +16,7 @@ from dask_bigfft.memory.arena import Loan
 @pytest.fixture
 def fresh_process(monkeypatch):
     """Let the test see the process's arena as a process does that has just begun."""
-    process = module._Process(module._Settings(64 * MIB))
+    process = module._Process(64 * MIB)
     monkeypatch.setattr(module, "_process", process)
     return process
 
@@ -53,12 +53,11 @@ def test_configure_before_and_after(fresh_process):
 
 
 def test_configure_refuses_and_changes_nothing(fresh_process):
-    before = fresh_process.settings
     with pytest.raises(ArgumentError, match="limit"):
         memory.configure(-1)
     with pytest.raises(ArgumentTypeError, match="limit"):
         memory.configure("1 GiB")
-    assert fresh_process.settings is before
+    assert memory.default_arena().limit == 64 * MIB
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

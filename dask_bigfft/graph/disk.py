@@ -32,7 +32,14 @@ from dask_bigfft.events import current_worker, during, emit
 from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
 from dask_bigfft.exchange.packing import packed, shard_sizes
-from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, ShardFile, open_scratch
+from dask_bigfft.exchange.scratch import (
+    RESULT,
+    Part,
+    Scratch,
+    ScratchPlace,
+    ShardFile,
+    open_scratch,
+)
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block, taken_through
@@ -214,10 +221,11 @@ class DiskRun(Run):
         following = number + 1
         if self.spills(following):
             targets = self.targets(following, block)
-            receipt = self.scratch.recorded(self.folder(following), block, targets)
+            receipt = self.scratch.recorded_shards(self.folder(following), block, targets)
             return None if receipt is None else (receipt,)
         last = following == len(self.plan.exchanges) and not self.part
-        return (None,) if last and self.scratch.kept and self.scratch.stored(block) else None
+        stored = last and self.scratch.kept and self.scratch.recorded(RESULT, block)
+        return (None,) if stored else None
 
     def deliver(self, number: int, block: Block, values: Array) -> Array:
         """Hand a block on: its receipt after its shards are written, else the block.
@@ -358,7 +366,7 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
             started = time.perf_counter()
         checksums |= calls.results()
     receipt = np.array([checksums[target] for target in targets], np.uint64)
-    run.scratch.record(folder, source, targets, receipt)
+    run.scratch.record_shards(folder, source, targets, receipt)
     return receipt
 
 

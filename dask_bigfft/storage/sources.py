@@ -15,7 +15,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +37,7 @@ from dask_bigfft.storage.formats import (
     chunk_pieces,
     few_chunks,
     is_region,
+    package,
     packing_of,
     plain_chunks,
     refuse_missing,
@@ -67,11 +67,7 @@ URL = re.compile(r"\w+:/")
 
 def zarr_package() -> Any:
     """Return the zarr package."""
-    try:
-        return import_module("zarr")
-    except ImportError as error:
-        text = "Zarr arrays need the package zarr: pip install 'dask-bigfft[zarr]'"
-        raise ImportError(text) from error
+    return package("zarr", "Zarr arrays", "zarr")
 
 
 def local_store(folder: Path, read_only: bool = False) -> Any:
@@ -271,14 +267,12 @@ def stored_reader(found: Any, x: da.Array) -> Reader | None:
 
 def _folder_of(store: Any) -> Path | None:
     """Folder of a Zarr store, None if it is none of this machine."""
-    root = getattr(store, "root", None)
-    if isinstance(root, Path):
+    if isinstance(root := getattr(store, "root", None), Path):
         return root
     system = getattr(store, "fs", None)
     system = getattr(system, "sync_fs", system)  # as dask opens them: by way of fsspec
-    names = getattr(system, "protocol", ())  # one name, or several
-    local = "file" in ((names,) if isinstance(names, str) else names)
-    return Path(store.path) if local else None
+    names = np.ravel(getattr(system, "protocol", ())).tolist()  # one name, or several
+    return Path(store.path) if "file" in names else None
 
 
 def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:

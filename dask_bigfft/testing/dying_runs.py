@@ -1,4 +1,4 @@
-"""Faults for real processes: a run that kills itself, or that finds the disk full.
+"""Faults for real processes: a run that kills itself.
 
 Each function is the target of a process of its own, so that `SIGKILL` is what it says. The points
 at which a run dies are its events, so they are the same every time on one thread.
@@ -6,7 +6,6 @@ at which a run dies are its events, so they are the same every time on one threa
 
 import itertools
 import os
-import resource
 import signal
 import sys
 from typing import Any
@@ -14,25 +13,12 @@ from typing import Any
 import dask
 
 from dask_bigfft import events
-from dask_bigfft.cli import main
 from dask_bigfft.runs import run
 from dask_bigfft.storage.targets import REPLACED
 
 
 def run_and_die(after: int, threads: int, *args: Any, **kwargs: Any) -> None:
     """Do a run, and kill this process at its event number `after` if it comes that far."""
-    _die_at(after)
-    _run(threads, *args, **kwargs)
-
-
-def command_and_die(after: int, *arguments: str) -> None:
-    """Do what the command line is told, and kill this process at its event number `after`."""
-    _die_at(after)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        main(arguments)
-
-
-def _die_at(after: int) -> None:
     count = itertools.count(1)
 
     def sink(name: str, numbers: Any) -> None:
@@ -40,6 +26,7 @@ def _die_at(after: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     events.add_sink(sink)
+    _run(threads, *args, **kwargs)
 
 
 def run_and_die_in(place: str, threads: int, *args: Any, **kwargs: Any) -> None:
@@ -80,23 +67,6 @@ def run_and_die_replacing(after: int, *args: Any, **kwargs: Any) -> None:
 
     sys.addaudithook(hook)
     _run(1, *args, **kwargs)
-
-
-def run_with_small_files(most: int, said: str, *args: Any, **kwargs: Any) -> None:
-    """Do a run where no file may have more than `most` bytes; write what is raised into `said`.
-
-    The text is prepared before, since that file falls under the limit, too.
-    """
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    text = "nothing"
-    try:
-        _run(2, *args, **kwargs)
-    except Exception as error:
-        text = f"{type(error).__name__} {error}"
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    with open(said, "w", encoding="utf-8") as handle:
-        handle.write(text)
 
 
 def _run(threads: int, *args: Any, **kwargs: Any) -> None:

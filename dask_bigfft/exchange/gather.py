@@ -204,7 +204,6 @@ def _readable(values: Any) -> Any:
 def view_of(
     exchange: ExchangeMap,
     block: Block,
-    shape: tuple[int, ...],
     dtype: np.dtype[Any],
     source_of: Callable[[Block], Any],
     packed: bool = False,
@@ -219,7 +218,7 @@ def view_of(
         The shards.
     block : tuple of int
         Which target block.
-    shape, dtype
+    dtype
         Of the target block.
     source_of : callable
         Source block of a block index, or its packed shard. They are only read.
@@ -231,9 +230,8 @@ def view_of(
         Transport from other GPUs.
     """
     used: dict[Block, int] | None = {} if packed else None
-    tables = [
-        SegmentTable(product, source_of, used) for product in exchange.products(block, packed)
-    ]
+    shape, products = exchange.target.shape(block), exchange.products(block, packed)
+    tables = [SegmentTable(product, source_of, used) for product in products]
     sources = [source for table in tables for source in table.sources]
     on_gpu = [is_on_gpu(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):
@@ -245,7 +243,6 @@ def view_of(
             return None
         pairs = (zip(t.product.blocks, t.sources, strict=True) for t in tables)
         by_block = dict(itertools.chain.from_iterable(pairs))
-        products = [table.product for table in tables]
         return windowed(exchange, products, by_block, shape, block if partial else None)
 
     if home is None and not any(on_gpu):
@@ -272,7 +269,7 @@ class Arriving:
         The shards.
     block : tuple of int
         Which target block.
-    shape, dtype
+    dtype
         Of the target block.
     shard_dtype
         Of the packed shards, in which mirrored copies are conjugated already.
@@ -284,14 +281,9 @@ class Arriving:
     """
 
     def __init__(
-        self,
-        exchange: ExchangeMap,
-        block: Block,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        shard_dtype: np.dtype[Any],
+        self, exchange: ExchangeMap, block: Block, dtype: np.dtype[Any], shard_dtype: np.dtype[Any]
     ) -> None:
-        self.values = fresh_block(exchange, block, shape, dtype)
+        self.values = fresh_block(exchange, block, dtype)
         used: dict[Block, int] = {}
         self._copies = []
         for product in exchange.products(block, packed=True):
@@ -313,11 +305,9 @@ class Arriving:
             table.run()
 
 
-def fresh_block(
-    exchange: ExchangeMap, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
+def fresh_block(exchange: ExchangeMap, block: Block, dtype: np.dtype[Any]) -> Array:
     """Return memory for a target block, 0 where there are places that no source covers."""
-    values = prefault(lend(shape, dtype))
+    values = prefault(lend(exchange.target.shape(block), dtype))
     if sum(product.size for product in exchange.products(block, packed=True)) < values.size:
         values.fill(0)
     return values

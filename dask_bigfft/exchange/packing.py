@@ -5,7 +5,7 @@ Imports `decomposition`, `gpu`, `kernels` and this room.
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,21 +20,6 @@ Array = npt.NDArray[Any]
 
 #: What the checksum of a shard's place counts beside that of its values.
 NAMES = 0xD1342543DE82EF95
-
-
-class Packed(NamedTuple):
-    """Shards for several target blocks, one after the other in one array."""
-
-    #: Target blocks, one row each.
-    blocks: Ints
-    #: Where each one's shard begins, and where the last one ends, in elements.
-    bounds: Ints
-    #: The shards.
-    values: Array
-
-    def shard(self, place: int) -> Array:
-        """The shard of one of the blocks, by its row."""
-        return self.values[self.bounds[place] : self.bounds[place + 1]]
 
 
 def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
@@ -72,8 +57,11 @@ def packed(
     dtype: np.dtype[Any],
     owner_of: Callable[[Block], Hashable],
     unit: int = 1,
-) -> Iterator[tuple[Any, Packed]]:
+) -> Iterator[tuple[Any, Ints, Ints, Array]]:
     """Give each owner of target blocks and what a source block gives these, one by one.
+
+    The blocks, one row each; where the shard of each begins, and where the last one ends, in
+    elements; and the shards, one after the other in one array.
 
     Parameters
     ----------
@@ -115,7 +103,7 @@ def packed(
                 rows = Segments(product.counts, *sources, *places, none, product.conjugate)
                 table.extend([values], none[mine], rows.taken(mine))
         table.run()
-        yield owner, Packed(np.array(blocks, np.int64), bounds, table.target)
+        yield owner, np.array(blocks, np.int64), bounds, table.target
 
 
 def pack(
@@ -123,6 +111,6 @@ def pack(
 ) -> Array:
     """Return what a source block gives to a target block, as one contiguous array."""
     targets = tuple((i,) for i in block)
-    for _, found in packed(exchange, targets, source, values, dtype, lambda _: None):
-        return found.values
+    for *_, found in packed(exchange, targets, source, values, dtype, lambda _: None):
+        return found
     return np.empty(0, packed_dtype(values.dtype, dtype))

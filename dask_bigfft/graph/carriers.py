@@ -457,7 +457,7 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
     def pack(owner_of: Callable[[Block], Any], targets: tuple[Sequence[int], ...]) -> Any:
         started, found = time.perf_counter(), {}
         parts = packed(run.map(number), targets, source, block, dtype, owner_of)
-        for owner, (blocks, bounds, shards) in parts:
+        for owner, blocks, bounds, shards in parts:
             sums = np.zeros(len(blocks), np.uint64)
             if run.plan.verify == "checksum":
                 for i, target in enumerate(map(tuple, blocks.tolist())):

@@ -40,8 +40,7 @@ def move(exchange, gpus, transport, upload=np.array):
         gpus.put(home, blocks[block])
 
     def view(block, of, *where):
-        shape, dtype = exchange.target.shape(block), np.dtype("c16")
-        return view_of(exchange, block, shape, dtype, of.__getitem__, False, *where)
+        return view_of(exchange, block, np.dtype("c16"), of.__getitem__, False, *where)
 
     with several_gpus(gpus), heard(*moved) as seen:
         for block, home in homes_of(exchange.target, count).items():

@@ -86,8 +86,7 @@ def test_every_element_is_where_its_digits_say(pair, dtypes):
     blocks = blocks_of(source, index, dtypes[0])
     exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[1])
     for block in target.indices():
-        shape = target.shape(block)
-        found = gather(exchange, block, shape, dtype, blocks.__getitem__)
+        found = gather(exchange, block, dtype, blocks.__getitem__)
         expected = expected_block(source, target, block, index, dtypes)
         np.testing.assert_array_equal(found, expected)
         assert found.flags.writeable
@@ -106,10 +105,10 @@ def check_packed(exchange, block, blocks, dtype, expected):
     shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in exchange.sources(block)}
     assert all(s.flags.c_contiguous and s.ndim == 1 for s in shards.values())
     assert not any(np.shares_memory(shard, blocks[s]) for s, shard in shards.items())
-    found = gather(exchange, block, expected.shape, dtype, shards.__getitem__, packed=True)
+    found = gather(exchange, block, dtype, shards.__getitem__, packed=True)
     np.testing.assert_array_equal(found, expected)
     shard_dtype = packed_dtype(next(iter(blocks.values())).dtype, dtype)
-    arriving = Arriving(exchange, block, expected.shape, dtype, shard_dtype)
+    arriving = Arriving(exchange, block, dtype, shard_dtype)
     rng, order = random.Random(math.prod(expected.shape)), list(shards)
     rng.shuffle(order)
     while order:
@@ -131,7 +130,7 @@ def test_tiles_are_the_block(pair, dtypes, width, fits):
         shape = target.shape(block)
         if math.prod(shape) == 0:
             continue
-        arguments = (exchange, block, shape, dtype, blocks.__getitem__)
+        arguments = (exchange, block, dtype, blocks.__getitem__)
         expected = gather(*arguments)
         with mock.patch.object(views, "SHARED_NBYTES", 0):
             np.testing.assert_array_equal(view_of(*arguments).gather(threads=3), expected)
@@ -273,8 +272,7 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
             if a != mirror.axis:
                 known &= np.where(direct, np.isin(numbers[a], mine), np.isin(turned[a], mine))
         expected = np.where(direct, value(numbers), value(turned).conj()) * known
-        shape = target.shape(block)
-        found = gather(exchange, block, shape, np.dtype("c16"), blocks.__getitem__)
+        found = gather(exchange, block, np.dtype("c16"), blocks.__getitem__)
         np.testing.assert_array_equal(found, expected)
         assert copied(exchange, block) == np.count_nonzero(known)
         check_packed(exchange, block, blocks, np.dtype("c16"), expected)
@@ -308,8 +306,7 @@ def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
     blocks = {b: stored[region_of(source, b)] for b in source.indices()}
     exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[0])
     for block in target.indices():
-        shape = target.shape(block)
-        arguments = exchange, block, shape, dtype
+        arguments = exchange, block, dtype
         wanted = view_of(*arguments, blocks.__getitem__).gather()
         if way == "in place":
             found = fresh_block(*arguments)

@@ -47,8 +47,7 @@ def composites(name, shape, chunks, keywords):
             source[block] = found.astype(dtype)
         map_ = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
         for block in exchange.target.indices():
-            shape_ = exchange.target.shape(block)
-            view = view_of(map_, block, shape_, dtype, source.__getitem__)
+            view = view_of(map_, block, dtype, source.__getitem__)
             boxes = view.boxes(False)
             yield number, view.gather(), None if boxes is None else boxes.around, source
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -81,31 +81,21 @@ def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
         per_group.append(found)
     dims = tuple(d for d, group in enumerate(layout.groups) for _ in group.digits)
     for parts in itertools.product(*per_group):
-        yield Box(
-            tuple(r for part in parts for r in part[0]),
-            dims,
-            tuple(s for part in parts for s in part[1]),
-            tuple(part[2] for part in parts),
-        )
+        columns: Any = zip(*parts, strict=True)
+        ranges, steps, starts = columns
+        yield Box(tuple(itertools.chain(*ranges)), dims, tuple(itertools.chain(*steps)), starts)
 
 
-def _reflected(box: Box, digit: int, low: int, high: int, constant: int) -> Box:
-    """The box with one digit's values v replaced by ``constant - v``, v in low..high-1."""
-    (start, _), step, dim = box.ranges[digit], box.steps[digit], box.dims[digit]
-    starts = list(box.starts)
-    starts[dim] += (high - 1 - start) * step
-    ranges, steps = list(box.ranges), list(box.steps)
-    ranges[digit] = (constant - high + 1, constant - low + 1)
-    steps[digit] = -step
+def _reflected(box: Box, turned: dict[int, tuple[int, int, int]]) -> Box:
+    """The box with values v of digits replaced by ``constant - v``.
+
+    By digit: the first v, the one behind the last, and the constant.
+    """
+    ranges, steps, starts = list(box.ranges), list(box.steps), list(box.starts)
+    for i, (low, high, constant) in turned.items():
+        starts[box.dims[i]] += (high - 1 - ranges[i][0]) * steps[i]
+        ranges[i], steps[i] = (constant - high + 1, constant - low + 1), -steps[i]
     return Box(tuple(ranges), box.dims, tuple(steps), tuple(starts))
-
-
-def _complemented(box: Box, digits: tuple[Digit, ...], which: list[int]) -> Box:
-    """The box with the values v of some digits replaced by radix - 1 - v."""
-    for i in which:
-        low, high = box.ranges[i]
-        box = _reflected(box, i, low, high, digits[i].radix - 1)
-    return box
 
 
 def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Box]:
@@ -121,8 +111,8 @@ def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Bo
     low, high = max(low, 1), min(high, period - digit.size + 1)
     if low >= high:
         return
-    others = [i for i in range(len(digits)) if i != partial]
-    yield _complemented(_reflected(box, partial, low, high, period), digits, others)
+    turned = {i: (*box.ranges[i], digit.radix - 1) for i, digit in enumerate(digits)}
+    yield _reflected(box, turned | {partial: (low, high, period)})
 
 
 def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
@@ -139,13 +129,11 @@ def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
         low, high = zeros.ranges[i]
         start = max(low, 1)
         if start < high:
-            turned = _reflected(zeros, i, start, high, moduli[i])
-            yield _complemented(turned, digits, ascending[place + 1 :])
+            higher = {h: (*zeros.ranges[h], digits[h].radix - 1) for h in ascending[place + 1 :]}
+            yield _reflected(zeros, {i: (start, high, moduli[i])} | higher)
         if low > 0:
             return
-        ranges = list(zeros.ranges)
-        ranges[i] = (0, 1)
-        zeros = Box(tuple(ranges), zeros.dims, zeros.steps, zeros.starts)
+        zeros = replace(zeros, ranges=(*zeros.ranges[:i], (0, 1), *zeros.ranges[i + 1 :]))
     yield zeros
 
 

@@ -16,10 +16,9 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import dask.array as da
@@ -61,6 +60,7 @@ MOST_REPAIRS = 3
 MOST_TRIES = 100
 
 
+@dataclass(eq=False)
 class Sink:
     """A Zarr array as `dask.array.store` writes to it: a block at a time.
 
@@ -77,19 +77,16 @@ class Sink:
         its parts that are stored.
     """
 
-    def __init__(
-        self,
-        target: targets.Target,
-        scratch: Scratch | None = None,
-        exchange: str | None = None,
-        parts: Mapping[Block, Block] = MappingProxyType({}),
-    ) -> None:
-        self.target, self.scratch, self.exchange = target, scratch, exchange
-        array = target.array
+    target: targets.Target
+    scratch: Scratch | None = None
+    exchange: str | None = None
+    parts: Mapping[Block, Block] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        array, self._parts_of = self.target.array, dict[Block, list[Block]]()
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-        self.plain = plain_chunks(array, target.partial)
-        self.parts, self._parts_of = dict(parts), dict[Block, list[Block]]()
-        for part, whole in parts.items():
+        self.plain = plain_chunks(array, self.target.partial)
+        for part, whole in self.parts.items():
             self._parts_of.setdefault(whole, []).append(part)
 
     def __dask_tokenize__(self) -> str:

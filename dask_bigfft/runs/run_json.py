@@ -26,14 +26,7 @@ import numpy as np
 
 from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
-from dask_bigfft.exchange.scratch import (
-    DIGEST,
-    RESULT,
-    Scratch,
-    digest_of,
-    put_record,
-    records,
-)
+from dask_bigfft.exchange.scratch import DIGEST, RESULT, Scratch, digest_of, put_record, records
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.kernels.checks import checksum

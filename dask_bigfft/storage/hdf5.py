@@ -187,9 +187,8 @@ class Places:
         numbered = any("b" in re.findall("%(.)", name) for name in source)
         for number in count():
             wanted, name = (_numbered(part, number) for part in source)
-            found: Path | None = own
-            if wanted != ".":
-                found = _file(wanted, own, "HDF5_VDS_PREFIX", prefix, own.parent)
+            beside = own.parent
+            found = own if wanted == "." else _file(wanted, own, "HDF5_VDS_PREFIX", prefix, beside)
             there = found is not None and self.look(found, name)
             if found is not None and there is not False:
                 self.files[found] = None

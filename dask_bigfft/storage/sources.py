@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,6 +108,7 @@ class NpyFile:
         return "dask_bigfft.NpyFile", str(self.path), found.st_size, found.st_mtime_ns
 
 
+@dataclass(eq=False)
 class Reader:
     """A stored array whose reads are counted.
 
@@ -122,26 +124,21 @@ class Reader:
         Whether the last axis runs fastest.
     packing : Packing, optional
         How its numbers are decoded; they are its values by default.
-
-    Attributes
-    ----------
     few : bool
         Whether blocks of chunks that have to be decoded are read a few chunks at a time, which
         takes longer where one thread reads, and less memory.
     """
 
-    def __init__(
-        self,
-        stored: Any,
-        unit: tuple[int, ...] | None,
-        plain: PlainChunks | None = None,
-        last_first: bool = True,
-        packing: Packing | None = None,
-    ) -> None:
-        self.stored, self.unit, self.plain, self.last_first = stored, unit, plain, last_first
-        self.packing, self.few = packing, False
-        self.shape, self.ndim = stored.shape, stored.ndim
-        self.dtype = stored.dtype if packing is None else packing.dtype
+    stored: Any
+    unit: tuple[int, ...] | None
+    plain: PlainChunks | None = None
+    last_first: bool = True
+    packing: Packing | None = None
+    few: bool = False
+
+    def __post_init__(self) -> None:
+        self.shape, self.ndim = self.stored.shape, self.stored.ndim
+        self.dtype = (self.packing or self.stored).dtype
 
     @property
     def anywhere(self) -> bool:

@@ -211,10 +211,7 @@ def test_a_result_that_is_gone_is_not_begun_anew_in_silence(here, kill):
         again()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("verify", "energy"), ("memory_limit", 2**40)],
-)
+@pytest.mark.parametrize(("name", "value"), [("verify", "energy"), ("memory_limit", 2**40)])
 def test_settings_are_what_keywords_that_are_left_out_say(begun, name, value):
     """A run that began with others is not gone on with, and one that names them is the same."""
     setting = {f"bigfft.{name.replace('_', '-')}": value}

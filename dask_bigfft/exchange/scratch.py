@@ -75,7 +75,8 @@ def put_record(path: Path, fresh: Path, found: Mapping[str, Any], root: Path | N
     flags = os.O_WRONLY | os.O_CREAT
     with opened_file(fresh, flags, direct=False) as file, named(fresh, len(text), len(text)):
         try:
-            file.write(np.frombuffer(text, np.uint8), 0)
+            with open(file.handle, "wb", closefd=False) as whole:
+                whole.write(text)
             if root is not None:
                 os.fsync(file.handle)
             fresh.replace(path)

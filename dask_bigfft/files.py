@@ -82,27 +82,30 @@ def sync_path(path: str | Path) -> None:
         os.close(handle)
 
 
-def room_missing(path: Path, error: OSError, missing: int) -> str | None:
-    """Return what a full disk lacks, in words; None where something else went wrong.
+def explained(path: Path, error: OSError, missing: int, what: str) -> str:
+    """Return why a file could not be written, and what a full disk lacks for it.
 
     Parameters
     ----------
     path : Path
-        File that could not be written.
+        The file.
     error : OSError
         Why.
     missing : int
         Bytes that were still to be written.
+    what : str
+        What the file is.
     """
+    text = error.strerror or str(error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return None
+        return text
     folder = next((one for one in path.parents if one.is_dir()), path.parent)
     with contextlib.suppress(OSError):
         disk = os.statvfs(folder)
         if disk.f_files and not disk.f_favail:
-            return f"no inode is left for another file on the disk of {folder}"
+            return f"{text}: no inode is left for {what} on the disk of {folder}"
         missing = max(missing - disk.f_bavail * disk.f_frsize, 0) or missing
-    return f"{missing} bytes are missing"
+    return f"{text}: {missing} bytes are missing for {what}"
 
 
 # --- several at a time ----------------------------------------------------------------------
@@ -260,6 +263,13 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
         os.close(handle)
         if around is not None:
             os.close(around)
+
+
+def allocate(handle: int, nbytes: int) -> None:
+    """Give a file a size, and room for it on the disk where the system can reserve that."""
+    if nbytes and hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, nbytes)
+    os.ftruncate(handle, nbytes)
 
 
 # --- files of JSON --------------------------------------------------------------------------

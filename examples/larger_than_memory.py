@@ -57,11 +57,11 @@ def kill_in_the_middle(folder, limit):
     """Start a run, kill it once its scratch files are there, and say how many records it left."""
     process = multiprocessing.get_context("spawn").Process(target=transform, args=(folder, limit))
     process.start()
-    while process.is_alive() and not list((folder / "scratch").glob("exchange*/from-*.json")):
+    while process.is_alive() and not list((folder / "scratch").glob("exchange*/done-*.json")):
         time.sleep(0.005)
     process.kill()
     process.join()
-    return len(list((folder / "scratch").glob("exchange*/from-*.json")))
+    return len(list((folder / "scratch").glob("exchange*/done-*.json")))
 
 
 def by_hand(field, at, rows):

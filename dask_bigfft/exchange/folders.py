@@ -166,19 +166,17 @@ def remove_abandoned(directory: Path) -> list[Path]:
 
 def remove_unused(folder: Path) -> bool:
     """Delete a folder that has a lock which nobody holds; whether it went."""
-    if not (folder / LOCK).is_file():
-        return False
+    handle = None
     with contextlib.suppress(OSError):
-        handle = lock_folder(folder)
-        if handle is not None:
-            remove_folder(folder, handle)
-            return True
-    return False
+        handle = lock_folder(folder) if (folder / LOCK).is_file() else None
+    if handle is not None:
+        remove_folder(folder, handle)
+    return handle is not None
 
 
 def sync_folders(folder: Path, root: Path) -> None:
     """Wait until the names in a folder, and in those above it up to a root, are on the disk."""
-    sync_path(folder)
-    while folder != root and root in folder.parents:
-        folder = folder.parent
-        sync_path(folder)
+    for path in (folder, *folder.parents):
+        sync_path(path)
+        if path == root:
+            return

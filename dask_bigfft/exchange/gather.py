@@ -8,7 +8,6 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -87,16 +86,10 @@ class GpuTable:
             self._segments.setdefault((self._gpus.home(source), source.dtype), [])
             for source in sources
         ]
-        columns = (
-            which,
-            rows.counts,
-            rows.source_starts,
-            rows.source_strides,
-            rows.target_starts,
-            rows.target_strides,
-        )
+        sides = rows.source_starts, rows.source_strides, rows.target_starts, rows.target_strides
+        columns = [column.tolist() for column in (which, rows.counts, *sides)]
         view = self._gpus.view
-        for i, counts, *places in zip(*(column.tolist() for column in columns), strict=True):
+        for i, counts, *places in zip(*columns, strict=True):
             values = view(sources[i], places[0], counts, places[1])
             target = view(self.target, places[2], counts, places[3])
             by_source[i].append((values, target, rows.conjugate))
@@ -143,9 +136,6 @@ def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
     return [buffer[a : a + n].reshape(s) for a, n, s in zip(starts, sizes, shapes, strict=False)]
 
 
-Table = CopyTable | GpuTable
-
-
 def table_for(
     like: Any,
     shape: int | tuple[int, ...],
@@ -182,8 +172,7 @@ class SegmentTable:
         self, product: Product, source_of: Callable[[Block], Any], used: dict[Block, int] | None
     ) -> None:
         #: Number of the source of each segment, and of values in all of them.
-        self.which, self.size = product.which, product.size
-        self.product = product
+        self.which, self.size, self.product = product.which, product.size, product
         self.sources = [_readable(source_of(index)) for index in product.blocks]
         #: Starts and strides of all copies in packed shards.
         self._packed = None if used is None else in_bytes(product, self.sources, used)
@@ -215,7 +204,6 @@ def _readable(values: Any) -> Any:
 def view_of(
     exchange: ExchangeMap,
     block: Block,
-    shape: tuple[int, ...],
     dtype: np.dtype[Any],
     source_of: Callable[[Block], Any],
     packed: bool = False,
@@ -230,7 +218,7 @@ def view_of(
         The shards.
     block : tuple of int
         Which target block.
-    shape, dtype
+    dtype
         Of the target block.
     source_of : callable
         Source block of a block index, or its packed shard. They are only read.
@@ -242,9 +230,8 @@ def view_of(
         Transport from other GPUs.
     """
     used: dict[Block, int] | None = {} if packed else None
-    tables = [
-        SegmentTable(product, source_of, used) for product in exchange.products(block, packed)
-    ]
+    shape, products = exchange.target.shape(block), exchange.products(block, packed)
+    tables = [SegmentTable(product, source_of, used) for product in products]
     sources = [source for table in tables for source in table.sources]
     on_gpu = [is_on_gpu(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):
@@ -254,10 +241,8 @@ def view_of(
     def boxes(partial: bool) -> Windowed | None:
         if packed or any(source.dtype != dtype for source in sources):
             return None
-        products = [(table.product.tables, table.product.conjugate) for table in tables]
-        by_block: dict[Block, Any] = {}
-        for table in tables:
-            by_block.update(zip(table.product.blocks, table.sources, strict=True))
+        pairs = (zip(t.product.blocks, t.sources, strict=True) for t in tables)
+        by_block = dict(itertools.chain.from_iterable(pairs))
         return windowed(exchange, products, by_block, shape, block if partial else None)
 
     if home is None and not any(on_gpu):
@@ -284,7 +269,7 @@ class Arriving:
         The shards.
     block : tuple of int
         Which target block.
-    shape, dtype
+    dtype
         Of the target block.
     shard_dtype
         Of the packed shards, in which mirrored copies are conjugated already.
@@ -296,14 +281,9 @@ class Arriving:
     """
 
     def __init__(
-        self,
-        exchange: ExchangeMap,
-        block: Block,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        shard_dtype: np.dtype[Any],
+        self, exchange: ExchangeMap, block: Block, dtype: np.dtype[Any], shard_dtype: np.dtype[Any]
     ) -> None:
-        self.values = fresh_block(exchange, block, shape, dtype)
+        self.values = fresh_block(exchange, block, dtype)
         used: dict[Block, int] = {}
         self._copies = []
         for product in exchange.products(block, packed=True):
@@ -325,37 +305,15 @@ class Arriving:
             table.run()
 
 
-def fresh_block(
-    exchange: ExchangeMap, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
+def fresh_block(exchange: ExchangeMap, block: Block, dtype: np.dtype[Any]) -> Array:
     """Return memory for a target block, 0 where there are places that no source covers."""
-    values = prefault(lend(shape, dtype))
+    values = prefault(lend(exchange.target.shape(block), dtype))
     if sum(product.size for product in exchange.products(block, packed=True)) < values.size:
         values.fill(0)
     return values
 
 
 Region = tuple[slice, ...]
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Which values of an axis a copy takes, as runs of neighbours, and where these go.
-
-    Parameters
-    ----------
-    begins : list of int
-        First value of each run.
-    places : list of int
-        Where each goes, in bytes.
-    width, stride : int
-        Values of a run, and bytes from one to the next where they go.
-    """
-
-    begins: list[int]
-    places: list[int]
-    width: int
-    stride: int
 
 
 def shard_regions(
@@ -417,20 +375,21 @@ def _regions(
             first += len(table.source_dims)
             strides = steps[copy, last:first].tolist()
             axes.append(_runs(table, int(chosen[copy]), origin, strides, values.itemsize))
-        widths, strides = [axis.width for axis in axes], [axis.stride for axis in axes]
-        for index in np.ndindex(*(len(axis.begins) for axis in axes)):
-            pairs = list(zip(axes, index, strict=True))
-            lows = [axis.begins[i] for axis, i in pairs]
-            region = tuple(slice(low, low + n) for low, n in zip(lows, widths, strict=True))
-            place = start + sum(axis.places[i] for axis, i in pairs)
+        runs, widths, strides = zip(*axes, strict=True)
+        for taken in itertools.product(*runs):
+            pairs = zip(taken, widths, strict=True)
+            region = tuple(slice(low, low + n) for (low, _), n in pairs)
+            place = start + sum(to for _, to in taken)
             yield region, strided_view(values, place, widths, strides)
 
 
-def _runs(table: PieceTable, row: int, origin: int, strides: list[int], itemsize: int) -> Runs:
-    """Which values of an axis a piece has, whose digits go to places of some strides.
+def _runs(
+    table: PieceTable, row: int, origin: int, strides: list[int], itemsize: int
+) -> tuple[list[tuple[int, int]], int, int]:
+    """Return runs of neighbours that a piece has along an axis, where its digits are stored.
 
-    Digits are one run as far as they are neighbours where they are stored, and lie evenly where
-    they go.
+    The first value of each run, and where it goes, in bytes; the values of a run, and the distance
+    between them where they go. `strides` are those of the digits there.
     """
     counts, source_steps = table.counts[row].tolist(), table.source_steps[row].tolist()
     digits = [d for d in zip(counts, source_steps, strides, strict=True) if d[0] != 1]
@@ -439,9 +398,7 @@ def _runs(table: PieceTable, row: int, origin: int, strides: list[int], itemsize
         count, _, step = digits.pop()
         stride = step if width == 1 else stride
         width *= count
-    first = origin + int(table.source_starts[row, 0])
-    begins, places = [first], [0]
+    runs = [(origin + int(table.source_starts[row, 0]), 0)]
     for count, step, into in digits:
-        begins = [begin + i * step for begin in begins for i in range(count)]
-        places = [place + i * into for place in places for i in range(count)]
-    return Runs(begins, places, width, stride)
+        runs = [(begin + i * step, to + i * into) for begin, to in runs for i in range(count)]
+    return runs, width, stride

@@ -58,23 +58,9 @@ from distributed.utils import sync
 from dask_bigfft import config
 from dask_bigfft.errors import CarrierError, ScratchError
 from dask_bigfft.events import emit
-from dask_bigfft.files import room_missing
+from dask_bigfft.files import explained
 from dask_bigfft.memory import lend
 from dask_bigfft.memory_settings import pressure
-
-__all__ = [
-    "Array",
-    "Block",
-    "Message",
-    "Owner",
-    "Pack",
-    "Spec",
-    "barrier",
-    "barrier_task",
-    "collect",
-    "on_scheduler",
-    "transfer",
-]
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -82,11 +68,8 @@ Block = tuple[int, ...]
 #: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
 Message = tuple[Array, Array, Array, Array]
 
-#: Destination of a message: a worker, or one target block of the worker itself.
-Owner = str | Block
-
-#: Packs a source block, given the owner of a target block and the target blocks along each axis.
-Pack = Callable[[Callable[[Block], Owner], tuple[Sequence[int], ...]], dict[Owner, Message]]
+#: Packs a source block, given the worker of a target block and the target blocks along each axis.
+Pack = Callable[[Callable[[Block], str], tuple[Sequence[int], ...]], dict[str, Message]]
 
 #: A shard that waits: its source block, its checksum, its values.
 Shard = tuple[Block, int, Array]
@@ -107,10 +90,7 @@ class StorageError(RuntimeError):
     @classmethod
     def of(cls, path: Path, error: OSError, missing: int, worker: str) -> "StorageError":
         """Return the error for a file that cannot be written, `missing` bytes of which are left."""
-        text = error.strerror or str(error)
-        lack = room_missing(path, error, missing)
-        if lack is not None:
-            text += f": {lack} for shards that wait on the worker {worker}"
+        text = explained(path, error, missing, f"shards that wait on the worker {worker}")
         text += "; give workers a `local_directory` with more room (dask's temporary-directory)"
         return cls(error.errno or errno.EIO, text, str(path))
 
@@ -184,53 +164,40 @@ class Run(ArrayRechunkRun):
         self._kept: dict[Block, list[Shard]] = {}
         self._freed = set[Block]()
 
-    def _owner(self, block: Block) -> Owner:
-        worker: str = self.worker_for[block]
-        return block if self.spec.apart and worker == self.local_address else worker
-
     def _shard_partition(self, data: Any, partition_id: Block) -> dict[str, Any]:
-        found: dict[str, tuple[Block, list[Message]]] = {}
-        for owner, message in data(self._owner, self.spec.targets).items():
-            worker = owner if isinstance(owner, str) else self.local_address
-            found.setdefault(worker, (partition_id, []))[1].append(message)
-        return found
+        messages = data(self.worker_for.__getitem__, self.spec.targets)
+        return {worker: (partition_id, [message]) for worker, message in messages.items()}
 
     async def send(self, address: str, shards: list[tuple[Block, list[Message]]]) -> Any:
         """Send messages to a worker; keep those for this one."""
         started, answer = time.perf_counter(), dict[str, Any](status="OK")
         if address == self.local_address:
-            await self._receive(shards, own=True)
+            await self._receive(shards)
         else:
             answer |= await super().send(address, shards)
         nbytes = sum(message[2].nbytes for _, messages in shards for message in messages)
-        seconds = time.perf_counter() - started
-        emit(
-            "send", plan=self.spec.plan, index=self.spec.number + 1, nbytes=nbytes, seconds=seconds
-        )
+        index, seconds = self.spec.number + 1, time.perf_counter() - started
+        emit("send", plan=self.spec.plan, index=index, nbytes=nbytes, seconds=seconds)
         return answer
 
-    async def _receive(self, data: Any, own: bool = False) -> None:
+    async def _receive(self, data: Any) -> None:
         """Keep shards in memory as far as there is room; the base class stores the others."""
         self.raise_if_closed()
         stored: list[Any] = []
         for source, messages in data:
             if source in self.received:  # sent again because the answer was lost
                 continue
-            rest = [
-                shard for message in messages for shard in self._without_room(source, message, own)
-            ]
+            rest = [shard for message in messages for shard in self._without_room(source, message)]
             if rest:
                 stored.append((source, rest))
             else:
                 self.received.add(source)
         await super()._receive(stored)
 
-    def _without_room(
-        self, source: Block, message: Message, own: bool
-    ) -> Iterable[tuple[Block, Shard]]:
+    def _without_room(self, source: Block, message: Message) -> Iterable[tuple[Block, Shard]]:
         """Keep a message in memory if there is room; return its shards, by block, if not.
 
-        A shard is copied unless it has its memory for itself: it is freed with its block.
+        Each shard has memory of its own, which is freed with its block.
         """
         blocks, bounds, values, checksums = message
         cuts = itertools.pairwise(bounds.tolist())
@@ -241,8 +208,7 @@ class Run(ArrayRechunkRun):
         if not self._room.take(values.nbytes):
             return named
         try:
-            if not own or len(named) > 1:
-                named = [(block, (source, sum_, _copied(part))) for block, (_, sum_, part) in named]
+            named = [(block, (source, crc, _copied(part))) for block, (_, crc, part) in named]
         except BaseException:
             self._room.give_back(values.nbytes)
             raise
@@ -335,8 +301,6 @@ class Spec(ArrayRechunkSpec):
         Exchange of the plan, from 0.
     output : str
         Name of the tasks that put target blocks together: their keys are it and the block.
-    apart : bool
-        Whether shards are large enough to be packed one by one for blocks of the same worker.
     lasting : bool
         Whether shards are kept until the shuffle is over.
     """
@@ -346,7 +310,6 @@ class Spec(ArrayRechunkSpec):
     plan: str
     number: int
     output: str = ""
-    apart: bool = True
     lasting: bool = False
 
     @property
@@ -356,10 +319,8 @@ class Spec(ArrayRechunkSpec):
 
     def rank(self, partition: Block) -> int:
         """Number of a target block among those of all groups of the exchange."""
-        rank = 0
-        for i, along in zip(partition, self.targets, strict=True):
-            rank = rank * len(along) + along.index(i)
-        return self.before + rank
+        places = [along.index(i) for i, along in zip(partition, self.targets, strict=True)]
+        return self.before + int(np.ravel_multi_index(places, [*map(len, self.targets)]))
 
     def pick_worker(self, partition: Block, workers: Sequence[str]) -> str:
         """Return the worker of a target block: they take turns, so that none has one more.
@@ -491,7 +452,7 @@ def barrier_task(
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `plan`, `number`, `output` and `apart`, as a `Spec` has them.
+        `targets`, `before`, `plan`, `number` and `output`, as a `Spec` has them.
     """
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
     spec = Spec(id=cast("Any", shuffle), disk=disk, new=(), old=(), **what)

@@ -3,9 +3,9 @@
 Imports `decomposition`, `gpu`, `kernels` and this room.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,32 +22,14 @@ Array = npt.NDArray[Any]
 NAMES = 0xD1342543DE82EF95
 
 
-class Packed(NamedTuple):
-    """Shards for several target blocks, one after the other in one array."""
-
-    #: Target blocks, one row each.
-    blocks: Ints
-    #: Where each one's shard begins, and where the last one ends, in elements.
-    bounds: Ints
-    #: The shards.
-    values: Array
-
-    def shard(self, place: int) -> Array:
-        """The shard of one of the blocks, by its row."""
-        return self.values[self.bounds[place] : self.bounds[place + 1]]
-
-
 def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
     """Return how many elements each source block gives to a target block, in the source's grid."""
-    grid = [axis.source.blocks for axis in exchange.direct]
+    grid = exchange.source.grid
     total = np.zeros(grid, np.int64)
     for tables, _ in exchange.tables(block):
-        found = np.ones((), np.int64)
-        for table, blocks in zip(tables, grid, strict=True):
-            along = np.zeros(blocks, np.int64)
-            np.add.at(along, table.sources, table.counts.prod(axis=1))
-            found = np.multiply.outer(found, along)
-        total += found
+        pairs = zip(tables, grid, strict=True)
+        along = [np.bincount(table.sources, table.counts.prod(axis=1), n) for table, n in pairs]
+        total += functools.reduce(np.multiply.outer, along).astype(np.int64)
     return total
 
 
@@ -75,8 +57,11 @@ def packed(
     dtype: np.dtype[Any],
     owner_of: Callable[[Block], Hashable],
     unit: int = 1,
-) -> Iterator[tuple[Any, Packed]]:
+) -> Iterator[tuple[Any, Ints, Ints, Array]]:
     """Give each owner of target blocks and what a source block gives these, one by one.
+
+    The blocks, one row each; where the shard of each begins, and where the last one ends, in
+    elements; and the shards, one after the other in one array.
 
     Parameters
     ----------
@@ -97,11 +82,10 @@ def packed(
     """
     used: dict[Block, int] = {}
     copies = []
-    for axes, conjugate in exchange.images:
-        tables = [axis.given(i, t) for axis, i, t in zip(axes, source, targets, strict=True)]
-        if all(table is not None for table in tables):
-            product = Product(exchange, tuple(t for t in tables if t is not None), conjugate)
-            copies.append((product, _rows(product, values, used)))
+    for tables, conjugate in exchange.given(source, targets):
+        product = Product(exchange, tables, conjugate)
+        strides = np.array([values.strides] * len(product.which), np.int64)
+        copies.append((product, product.in_sources(strides), product.in_packed(used)))
     owners: dict[Any, list[Block]] = {}
     for block in used:
         owners.setdefault(owner_of(block), []).append(block)
@@ -111,25 +95,15 @@ def packed(
         np.cumsum([-(-used[block] // unit) * unit for block in blocks], out=bounds[1:])
         table = table_for(values, int(bounds[-1]), kept)
         begins = dict(zip(blocks, bounds.tolist(), strict=False))
-        for product, rows in copies:
+        for product, sources, (starts, steps) in copies:
             base = np.array([begins.get(b, -1) for b in product.blocks], np.int64)[product.which]
-            mine = np.flatnonzero(base >= 0)
+            mine, none = np.flatnonzero(base >= 0), np.zeros(len(base), np.int64)
             if len(mine):
-                some = rows.taken(mine)
-                starts = (some.target_starts + base[mine]) * kept.itemsize
-                strides = some.target_strides * kept.itemsize
-                some = replace(some, target_starts=starts, target_strides=strides)
-                table.extend([values], np.zeros(len(mine), np.int64), some)
+                places = (starts + base) * kept.itemsize, steps * kept.itemsize
+                rows = Segments(product.counts, *sources, *places, none, product.conjugate)
+                table.extend([values], none[mine], rows.taken(mine))
         table.run()
-        yield owner, Packed(np.array(blocks, np.int64), bounds, table.target)
-
-
-def _rows(product: Product, values: Array, used: dict[Block, int]) -> Segments:
-    """The copies of a product; those in the targets' shards in elements."""
-    strides = np.array([values.strides] * len(product.which), np.int64)
-    starts, steps = product.in_packed(used)
-    firsts, sources = np.zeros(len(starts), np.int64), product.in_sources(strides)
-    return Segments(product.counts, *sources, starts, steps, firsts, product.conjugate)
+        yield owner, np.array(blocks, np.int64), bounds, table.target
 
 
 def pack(
@@ -137,6 +111,6 @@ def pack(
 ) -> Array:
     """Return what a source block gives to a target block, as one contiguous array."""
     targets = tuple((i,) for i in block)
-    for _, found in packed(exchange, targets, source, values, dtype, lambda _: None):
-        return found.values
+    for *_, found in packed(exchange, targets, source, values, dtype, lambda _: None):
+        return found
     return np.empty(0, packed_dtype(values.dtype, dtype))

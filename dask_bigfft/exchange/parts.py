@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
-from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable, firsts
+from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable, Product, firsts
 from dask_bigfft.kernels.composite import Block, Composite, Edge, Stacked, Stretches, Windowed
 from dask_bigfft.planner.plan_data import Exchange
 
@@ -40,7 +40,7 @@ Axis = tuple[list[tuple[Edge, ...]], Stretches]
 
 def windowed(
     exchange: ExchangeMap,
-    products: list[tuple[tuple[PieceTable, ...], bool]],
+    products: list[Product],
     sources: Mapping[Block, Array],
     shape: tuple[int, ...],
     block: Block | None = None,
@@ -51,9 +51,8 @@ def windowed(
     ----------
     exchange : ExchangeMap
         The shards.
-    products : list of (tuple of PieceTable, bool)
-        Pieces of each axis, whose product covers a part of the block, and whether that is the
-        conjugated mirror image; at most one of either kind.
+    products : list of Product
+        What covers parts of the block: the shards, and those of the conjugated mirror image.
     sources : mapping of block index to ndarray
         The source blocks, of the block's dtype.
     shape : tuple of int
@@ -61,16 +60,13 @@ def windowed(
     block : tuple of int, optional
         Which block it is, if it may end within digits.
     """
-    if not math.prod(shape) or [conj for _, conj in products] not in ([False], [False, True]):
+    conjugates = [product.conjugate for product in products]
+    if not math.prod(shape) or conjugates not in ([False], [False, True]):
         return None
-    edges: list[Edge] = []
-    groups: list[int] = []
-    axes: list[Stretches] = []
-    image: list[Stretches] = []
-    flipped: set[int] = set()
-    bounds: list[tuple[int, int]] = []
+    edges, groups, bounds = list[Edge](), list[int](), list[tuple[int, int]]()
+    axes, image, flipped = list[Stretches](), list[Stretches](), set[int]()
     begins = zip(
-        zip(*(tables for tables, _ in products), strict=True),
+        zip(*(product.tables for product in products), strict=True),
         firsts(exchange.source_dims),
         firsts(exchange.target_dims),
         exchange.target_dims,
@@ -111,7 +107,7 @@ def _around(
     if others or len(group.digits) > 1 or group.offset or group.arrangement:
         return None, ()
     low, high = group.interval(block)
-    if high - low != group.chunks[block] or low >= high:
+    if not 0 < high - low == group.chunks[block]:
         return None, ()
     begin, end = _outer(low, high, along.points[group.digits[0].stage])
     if end - begin > MOST_AROUND * (high - low):
@@ -176,10 +172,8 @@ def _are_slabs(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> bool:
 
 def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Axis | None:
     """Edges of each dimension of an axis, and its boxes; None where these are no boxes."""
-    steps, goes = table.source_steps, table.target_steps
-    if (steps <= 0).any() or (goes <= 0).any() or (steps != steps[0]).any():
-        return None
-    if (goes != goes[0]).any():
+    steps = np.stack([table.source_steps, table.target_steps])
+    if (steps <= 0).any() or (steps != steps[:, :1]).any():
         return None
     per_dim, ranges = list[tuple[Edge, ...]](), list[Ints]()
     for dim, n in enumerate(shape):
@@ -188,7 +182,7 @@ def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Ax
             return None
         per_dim.append(found[0])
         ranges += found[1]
-    lows, highs = (np.stack([found[:, end] for found in ranges], axis=1) for end in (0, 1))
+    lows, highs = np.moveaxis(np.stack(ranges, axis=1), 2, 0)
     dims = tuple(came + d for d in range(table.source_starts.shape[1]))
     boxes = Stretches(
         tuple(range(len(ranges))), lows, highs, table.sources, dims, table.source_starts
@@ -227,8 +221,7 @@ def _grid(
 
 def _joined(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> Axis:
     """The same with edges joined that continue one another in the sources, where boxes allow it."""
-    kept: list[tuple[Edge, ...]] = []
-    lows, highs = list[Ints](), list[Ints]()
+    kept, lows, highs = list[tuple[Edge, ...]](), list[Ints](), list[Ints]()
     columns = zip(stretches.lows.T, stretches.highs.T, strict=True)
     for group in per_dim:
         found: list[Edge] = []
@@ -265,10 +258,12 @@ def stacking(exchange: Exchange) -> Stacked | None:
     """
     if exchange.mirror is not None:
         return None
-    itemsize = np.dtype(exchange.source_dtype).itemsize
-    inner, dim = itemsize, sum(len(axis.groups) for axis in exchange.source.axes)
-    pairs = zip(exchange.source.axes, exchange.target.axes, strict=True)
-    for came, goes in reversed(list(pairs)):
+    inner, dim = (
+        np.dtype(exchange.source_dtype).itemsize,
+        sum(len(axis.groups) for axis in exchange.source.axes),
+    )
+    axes = exchange.source.axes, exchange.target.axes
+    for came, goes in zip(*map(reversed, axes), strict=True):
         dim -= len(came.groups)
         if came == goes:
             inner *= came.largest

@@ -3,8 +3,8 @@
 ::
 
     <folder>/exchange2/to-0.3.shards    shards of target block (0, 3), one after the other
-    <folder>/exchange2/from-1.2.json    manifest: source block (1, 2) has written all its shards
-    <folder>/result/stored-0.3.json     manifest: block (0, 3) of the result is stored
+    <folder>/exchange2/done-1.2.json    record: source block (1, 2) has written all its shards
+    <folder>/result/done-0.3.json       record: block (0, 3) of the result is stored
 
 A shards file has its full size before anything is written to it. A record (`records`) is written
 elsewhere and moved to its place after the data that it speaks of, so at any instant a record that
@@ -27,29 +27,19 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.folders import (
-    LIFE,
-    PREFIX,
-    check_room,
-    hold_folder,
-    leave_folder,
-    lock_file,
-    remove_abandoned,
-    run_of,
-    sync_folders,
-    unlock_folder,
-)
-from dask_bigfft.files import File, Underway, opened, room_missing, rounded_up
+from dask_bigfft.exchange import folders
+from dask_bigfft.exchange.folders import LIFE, PREFIX, run_of
+from dask_bigfft.files import File, Underway, allocate, explained, opened, rounded_up
 from dask_bigfft.kernels.checks import checksum
 
 Block = tuple[int, ...]
@@ -59,10 +49,6 @@ RESULT = "result"
 
 #: What a record says of itself, so that no part of it changes unnoticed.
 DIGEST = "digest"
-
-
-#: What is raised where a file is no record: after a loss of power, without `sync`.
-NO_RECORD = ValueError, TypeError, KeyError, AttributeError
 
 
 def block_name(block: Sequence[int]) -> str:
@@ -80,30 +66,25 @@ def digest_of(found: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def signed(found: Mapping[str, Any]) -> bytes:
-    """Return the JSON of a record with its digest."""
-    return json.dumps({**found, DIGEST: digest_of(found)}).encode()
-
-
 def put_record(path: Path, fresh: Path, found: Mapping[str, Any], root: Path | None) -> None:
     """Write a record to a fresh file and move it to its place: all of it is there, or nothing.
 
     With a `root` it is on the disk then, and the names of all folders down to it from there.
     """
-    text = signed(found)
-    with opened_file(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
+    text = json.dumps({**found, DIGEST: digest_of(found)}).encode()
+    flags = os.O_WRONLY | os.O_CREAT
+    with opened_file(fresh, flags, direct=False) as file, named(fresh, len(text), len(text)):
         try:
-            done = 0
-            while done < len(text):  # a disk that is full takes a part first
-                done += os.write(file.handle, text[done:])
+            with open(file.handle, "wb", closefd=False) as whole:
+                whole.write(text)
             if root is not None:
                 os.fsync(file.handle)
             fresh.replace(path)
             if root is not None:
-                sync_folders(path.parent, root)
-        except OSError as error:
+                folders.sync_folders(path.parent, root)
+        except OSError:
             fresh.unlink(missing_ok=True)
-            failed(fresh, error, len(text), len(text))
+            raise
 
 
 def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
@@ -116,56 +97,24 @@ def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
     run : str
         Digest of the run that it has to be of; empty for any.
     """
-    start, _, name = path.stem.partition("-")
     try:
-        found = json.loads(path.read_bytes())
-        named = block_name(found["source" if start == "from" else "block"]) == name
-        whole = named and found[DIGEST] == digest_of(found)
-    except (FileNotFoundError, NotADirectoryError, *NO_RECORD):
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        whole = _record_name(found["block"]) == path.name and found[DIGEST] == digest_of(found)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return dict(found) if whole and run in ("", found.get("run")) else None
+    except (ValueError, TypeError, KeyError, AttributeError):  # after a loss of power, no record
+        return None
+    return found if whole and run in ("", found.get("run")) else None
 
 
-def recorded_blocks(folder: Path, exchange: str | None, run: str = "") -> frozenset[Block]:
-    """Return the source blocks of an exchange that are recorded; of the result for None."""
-    if exchange is None:
-        return frozenset(stored_blocks(folder, run))
-    return frozenset(tuple(found["source"]) for found in _records(folder / exchange, "from-", run))
+def _record_name(block: Sequence[int]) -> str:
+    return f"done-{block_name(block)}.json"
 
 
-@dataclass(frozen=True)
-class Stored:
-    """What is known of the file of a block of the result, as it was stored.
-
-    Parameters
-    ----------
-    nbytes : int
-        Its size.
-    checksum : int
-        Of its values.
-    synced : bool
-        Whether it was on the disk before.
-    """
-
-    nbytes: int = 0
-    checksum: int = 0
-    synced: bool = False
-
-
-def stored_blocks(folder: Path, run: str = "") -> dict[Block, Stored]:
-    """Return the blocks of the result that are recorded, and what is known of their files."""
-    return {
-        tuple(found["block"]): Stored(found["nbytes"], found["checksum"], found["synced"])
-        for found in _records(folder / RESULT, "stored-", run)
-    }
-
-
-def _records(folder: Path, start: str, run: str) -> list[dict[str, Any]]:
-    try:
-        paths = list(folder.glob(f"{start}*.json"))
-    except FileNotFoundError:
-        return []
-    return [found for path in paths if (found := read_record(path, run)) is not None]
+def records(folder: Path, exchange: str, run: str = "") -> dict[Block, dict[str, Any]]:
+    """Return the records of an exchange, or of the result (`RESULT`), by their blocks."""
+    found = (read_record(path, run) for path in (folder / exchange).glob("done-*.json"))
+    return {tuple(record["block"]): record for record in found if record is not None}
 
 
 Array = npt.NDArray[Any]
@@ -177,57 +126,53 @@ def opened_file(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
     if flags & os.O_CREAT and not path.parent.name.startswith(LIFE):
         make_folder(path.parent)
     with contextlib.ExitStack() as stack:
-        try:
+        with named(path):
             file = stack.enter_context(opened(path, flags, direct))
-        except OSError as error:
-            failed(path, error, 0, 0)
         yield file
 
 
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, unless they are there."""
-    try:
+    with named(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        failed(folder, error, 0, 0)
 
 
 def reserve(handle: int, path: Path, total: int) -> None:
     """Give a file its full size, unless it has it; one writer at a time."""
     if os.fstat(handle).st_size >= total:
         return
-    lock_file(handle)
+    folders.lock_file(handle)
     if os.fstat(handle).st_size >= total:
         return
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, total)
-        else:
-            os.ftruncate(handle, total)
-    except OSError as error:
-        failed(path, error, total, total)
+    with named(path, total, total):
+        allocate(handle, total)
 
 
 def fill(file: File, path: Path, out: Array, begin: int) -> None:
     """Read as many bytes as `out` has."""
-    try:
+    with named(path):
         done = file.read(out, begin)
-    except OSError as error:
-        failed(path, error, 0, 0)
     if done < len(out):
         raise ScratchError(errno.EIO, f"the file ends {len(out) - done} bytes early", str(path))
 
 
-def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
-    """Raise what went wrong with a scratch file: which, and how many bytes are missing."""
-    text = error.strerror or str(error)
-    if (lack := room_missing(path, error, missing)) is not None:
-        text = f"{text}: {lack} for a scratch file of {total}"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
-    elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):
-        text = f"{text}: another run has gone on with this scratch folder"
-    raise ScratchError(error.errno or errno.EIO, text, str(path)) from error
+@contextlib.contextmanager
+def named(path: Path, total: int = 0, missing: int = 0) -> Iterator[None]:
+    """Raise what goes wrong with a scratch file as a `ScratchError`, which names the file.
+
+    Also how many bytes are missing of its `total`, if `missing` were still to be written.
+    """
+    try:
+        yield
+    except ScratchError:
+        raise
+    except OSError as error:
+        text = explained(path, error, missing, f"a scratch file of {total}")
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
+        elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):
+            text = f"{text}: another run has gone on with this scratch folder"
+        raise ScratchError(error.errno or errno.EIO, text, str(path)) from error
 
 
 #: Bytes that are read at a time, as far as whole shards make them; and that a task has under way
@@ -283,7 +228,9 @@ class Scratch:
     ) -> None:
         self.folder, self.sync, self.kept, self.life = folder, sync, kept, life
         self._handle = handle
-        self._end: weakref.finalize[..., Scratch] = weakref.finalize(self, unlock_folder, handle)
+        self._end: weakref.finalize[..., Scratch] = weakref.finalize(
+            self, folders.unlock_folder, handle
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (self.folder, self.sync, self.kept, self.life)
@@ -291,7 +238,7 @@ class Scratch:
     def own(self) -> None:
         """Let the folder go with this object, or with the last one that holds it."""
         if self._handle is not None and self._end.detach() is not None:
-            self._end = weakref.finalize(self, leave_folder, self.folder, self._handle)
+            self._end = weakref.finalize(self, folders.leave_folder, self.folder, self._handle)
 
     def close(self) -> None:
         """Let go of the folder; delete it if it is this object's own and nobody else holds it."""
@@ -324,12 +271,10 @@ class Scratch:
         data[len(values) :] = 0
         with opened_file(path, os.O_RDWR | os.O_CREAT) as file:
             reserve(file.handle, path, total)
-            try:
+            with named(path, total, len(data)):
                 file.write(data, begin)
                 if self.sync:
                     os.fsync(file.handle)
-            except OSError as error:
-                failed(path, error, total, len(data))
         seconds = time.perf_counter() - started
         emit("scratch_write", index=whole.number + 1, nbytes=len(values), seconds=seconds)
         return checksum(values)
@@ -405,50 +350,43 @@ class Scratch:
 
     # --- records
 
-    def record(
-        self, exchange: str, source: Block, targets: Sequence[Block], checksums: Array
-    ) -> None:
-        """Say that all shards of a source block are written."""
-        shards = dict(zip(map(block_name, targets), checksums.tolist(), strict=True))
-        found = {"source": source, "shards": shards}
-        self._write_record(self._written(exchange, source), found)
+    def record(self, exchange: str, block: Block, what: Mapping[str, Any]) -> None:
+        """Say that all shards of a source block are written, or a block of the result (`RESULT`).
 
-    def recorded(self, exchange: str, source: Block, targets: Sequence[Block]) -> Array | None:
-        """Return the checksums of a source block's shards, or None if they are not all written."""
-        found = read_record(self._written(exchange, source), run_of(self.life))
-        shards, names = {} if found is None else found["shards"], list(map(block_name, targets))
-        if not all(name in shards for name in names):
-            return None
-        return np.array([shards[name] for name in names], np.uint64)
-
-    def forget(self, exchange: str, source: Block) -> None:
-        """Take back that a source block's shards are written."""
-        self._written(exchange, source).unlink(missing_ok=True)
-
-    def record_stored(self, block: Block, file: Stored) -> None:
-        """Say that a block of the result is stored, and what is known of its file."""
-        self._write_record(self._stored(block), {"block": block, **asdict(file)})
-
-    def stored(self, block: Block) -> bool:
-        """Whether a block of the result is stored."""
-        return read_record(self._stored(block), run_of(self.life)) is not None
-
-    def forget_stored(self, block: Block) -> None:
-        """Take back that a block of the result is stored."""
-        self._stored(block).unlink(missing_ok=True)
-
-    def _written(self, exchange: str, source: Block) -> Path:
-        return self.folder / exchange / f"from-{block_name(source)}.json"
-
-    def _stored(self, block: Block) -> Path:
-        return self.folder / RESULT / f"stored-{block_name(block)}.json"
-
-    def _write_record(self, path: Path, found: dict[str, Any]) -> None:
+        With `what` is known of these.
+        """
+        path = self._record(exchange, block)
         place = self.folder / self.life if self.life else path.parent
         fresh = place / f"{path.name}.{uuid.uuid4().hex}"
         make_folder(path.parent)
         root = self.folder if self.sync else None
-        put_record(path, fresh, {**found, "run": run_of(self.life)}, root)
+        put_record(path, fresh, {"block": block, **what, "run": run_of(self.life)}, root)
+
+    def recorded(self, exchange: str, block: Block) -> dict[str, Any] | None:
+        """Return what is recorded of a block; None if its work is not done."""
+        return read_record(self._record(exchange, block), run_of(self.life))
+
+    def forget(self, exchange: str, block: Block) -> None:
+        """Take back that the work of a block is done."""
+        self._record(exchange, block).unlink(missing_ok=True)
+
+    def _record(self, exchange: str, block: Block) -> Path:
+        return self.folder / exchange / _record_name(block)
+
+    def record_shards(
+        self, exchange: str, source: Block, targets: Sequence[Block], checksums: Array
+    ) -> None:
+        """Say that all shards of a source block are written."""
+        shards = dict(zip(map(block_name, targets), checksums.tolist(), strict=True))
+        self.record(exchange, source, {"shards": shards})
+
+    def recorded_shards(
+        self, exchange: str, source: Block, targets: Sequence[Block]
+    ) -> Array | None:
+        """Return the checksums of a source block's shards, or None if they are not all written."""
+        shards = (self.recorded(exchange, source) or {}).get("shards", {})
+        found = [shards.get(block_name(target)) for target in targets]
+        return None if None in found else np.array(found, np.uint64)
 
 
 def _nbytes(some: Sequence[Part]) -> int:
@@ -505,7 +443,9 @@ def _damaged(
 
 def _arrived(folder: Path, sync: bool, kept: bool, life: str) -> Scratch:
     """A folder as another process gets to know it."""
-    return Scratch(folder, sync, kept, None if kept else hold_folder(folder, make=False), life)
+    return Scratch(
+        folder, sync, kept, None if kept else folders.hold_folder(folder, make=False), life
+    )
 
 
 @dataclass(frozen=True)
@@ -575,14 +515,12 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
     make_folder(directory)
     if place.kept:
         return Scratch(directory, place.sync, kept=True, life=place.life)
-    remove_abandoned(directory)
+    folders.remove_abandoned(directory)
     folder = directory / f"{PREFIX}{place.name}"
     if not shared:
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
-    check_room(directory, place.needed)
-    try:
-        scratch = Scratch(folder, place.sync, False, hold_folder(folder, make=True))
-    except OSError as error:
-        failed(folder, error, 0, 0)
+    folders.check_room(directory, place.needed)
+    with named(folder):
+        scratch = Scratch(folder, place.sync, False, folders.hold_folder(folder, make=True))
     scratch.own()
     return scratch

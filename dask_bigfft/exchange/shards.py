@@ -21,8 +21,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -81,31 +81,21 @@ def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
         per_group.append(found)
     dims = tuple(d for d, group in enumerate(layout.groups) for _ in group.digits)
     for parts in itertools.product(*per_group):
-        yield Box(
-            tuple(r for part in parts for r in part[0]),
-            dims,
-            tuple(s for part in parts for s in part[1]),
-            tuple(part[2] for part in parts),
-        )
+        columns: Any = zip(*parts, strict=True)
+        ranges, steps, starts = columns
+        yield Box(tuple(itertools.chain(*ranges)), dims, tuple(itertools.chain(*steps)), starts)
 
 
-def _reflected(box: Box, digit: int, low: int, high: int, constant: int) -> Box:
-    """The box with one digit's values v replaced by ``constant - v``, v in low..high-1."""
-    (start, _), step, dim = box.ranges[digit], box.steps[digit], box.dims[digit]
-    starts = list(box.starts)
-    starts[dim] += (high - 1 - start) * step
-    ranges, steps = list(box.ranges), list(box.steps)
-    ranges[digit] = (constant - high + 1, constant - low + 1)
-    steps[digit] = -step
+def _reflected(box: Box, turned: dict[int, tuple[int, int, int]]) -> Box:
+    """The box with values v of digits replaced by ``constant - v``.
+
+    By digit: the first v, the one behind the last, and the constant.
+    """
+    ranges, steps, starts = list(box.ranges), list(box.steps), list(box.starts)
+    for i, (low, high, constant) in turned.items():
+        starts[box.dims[i]] += (high - 1 - ranges[i][0]) * steps[i]
+        ranges[i], steps[i] = (constant - high + 1, constant - low + 1), -steps[i]
     return Box(tuple(ranges), box.dims, tuple(steps), tuple(starts))
-
-
-def _complemented(box: Box, digits: tuple[Digit, ...], which: list[int]) -> Box:
-    """The box with the values v of some digits replaced by radix - 1 - v."""
-    for i in which:
-        low, high = box.ranges[i]
-        box = _reflected(box, i, low, high, digits[i].radix - 1)
-    return box
 
 
 def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Box]:
@@ -121,8 +111,8 @@ def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Bo
     low, high = max(low, 1), min(high, period - digit.size + 1)
     if low >= high:
         return
-    others = [i for i in range(len(digits)) if i != partial]
-    yield _complemented(_reflected(box, partial, low, high, period), digits, others)
+    turned = {i: (*box.ranges[i], digit.radix - 1) for i, digit in enumerate(digits)}
+    yield _reflected(box, turned | {partial: (low, high, period)})
 
 
 def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
@@ -139,13 +129,11 @@ def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
         low, high = zeros.ranges[i]
         start = max(low, 1)
         if start < high:
-            turned = _reflected(zeros, i, start, high, moduli[i])
-            yield _complemented(turned, digits, ascending[place + 1 :])
+            higher = {h: (*zeros.ranges[h], digits[h].radix - 1) for h in ascending[place + 1 :]}
+            yield _reflected(zeros, {i: (start, high, moduli[i])} | higher)
         if low > 0:
             return
-        ranges = list(zeros.ranges)
-        ranges[i] = (0, 1)
-        zeros = Box(tuple(ranges), zeros.dims, zeros.steps, zeros.starts)
+        zeros = replace(zeros, ranges=(*zeros.ranges[:i], (0, 1), *zeros.ranges[i + 1 :]))
     yield zeros
 
 
@@ -176,7 +164,10 @@ def refined(
 
 @dataclass(frozen=True, eq=False)
 class BoxTable:
-    """Boxes of an axis in common digits, one row each.
+    """Boxes of an axis in common digits, one row each, in the order of their blocks.
+
+    A table, not one object per box: thousands of small objects would take the interpreter, and its
+    garbage collector, longer than the copies do.
 
     Parameters
     ----------
@@ -197,25 +188,18 @@ class BoxTable:
     starts: Ints
     dims: tuple[int, ...]
 
+    def of(self, blocks: int | Sequence[int]) -> BoxTable:
+        """Return the boxes of some blocks."""
+        rows = np.isin(self.blocks, blocks)
+        lows, highs, steps = self.lows[rows], self.highs[rows], self.steps[rows]
+        return BoxTable(self.blocks[rows], lows, highs, steps, self.starts[rows], self.dims)
+
     def moved(self, rows: Ints, lows: Ints) -> Ints:
         """Starts of the parts of some boxes that begin at digit values `lows`."""
         starts, distances = self.starts[rows], (lows - self.lows[rows]) * self.steps[rows]
         for digit, dim in enumerate(self.dims):
             starts[:, dim] += distances[:, digit]
         return starts
-
-
-def box_table(boxes: list[tuple[int, Box]]) -> BoxTable:
-    """Boxes of an axis in one table, each with its block."""
-    ranges = np.array([box.ranges for _, box in boxes], np.int64)
-    return BoxTable(
-        np.array([block for block, _ in boxes], np.int64),
-        ranges[..., 0],
-        ranges[..., 1],
-        np.array([box.steps for _, box in boxes], np.int64),
-        np.array([box.starts for _, box in boxes], np.int64),
-        boxes[0][1].dims,
-    )
 
 
 #: Pieces that the exchange of one axis remembers at most.
@@ -228,8 +212,6 @@ Block = tuple[int, ...]
 
 #: Copies of an exchange that are remembered at most, and what a product of them counts beside.
 MOST_COPIES, EACH = 1 << 15, 1 << 4
-
-_UNKNOWN = object()
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,107 +309,60 @@ class AxisExchange:
         self.source, self.target, self.mirror, self.length = source, target, mirror, length
         #: Ends of the common digits.
         self.points = radix_points(source, target)
-        self._known: dict[Any, Any] = {}
+        self._tables: dict[Any, PieceTable | None] = {}
         self._kept = 0
-        #: The blocks of either side whose boxes were asked for last, in one table.
-        self._last: dict[bool, tuple[tuple[int, ...], BoxTable | None]] = {}
 
-    def _boxes(self, block: int, came: bool) -> list[Box]:
-        """Boxes in common digits of a block that values come from, or go to.
+    @cached_property
+    def _sources(self) -> BoxTable | None:
+        """Boxes of all source blocks, reflected where the mirror is meant."""
+        return self._boxes(self.source, self.mirror)
 
-        Those of a source block are reflected where the mirror is meant.
-        """
-        layout = self.source if came else self.target
-        digits, found = layout.digits, list[Box]()
-        for box in stored_boxes(layout, block):
-            images = iter((box,))
-            if came and self.mirror is not None:
-                half = self.mirror == "half"
-                images = mirror_half(box, digits, self.length) if half else mirror_full(box, digits)
-            for image in images:
-                found += refined(image, digits, self.points)
-        return found
+    @cached_property
+    def _targets(self) -> BoxTable | None:
+        return self._boxes(self.target, None)
 
-    def _stacked(self, blocks: tuple[int, ...], came: bool) -> BoxTable | None:
-        """The boxes of some blocks in one table.
-
-        Made of tables of boxes, not box by box: thousands of small objects for every block would
-        take the interpreter, and its garbage collector, longer than the copies do.
-        """
-        known, found = self._last.get(came, ((), None))
-        if known != blocks:
-            boxes = [
-                (i, box)
-                for i in blocks
-                for box in self._remembered((i, came), partial(self._boxes, i, came))
-            ]
-            found = box_table(boxes) if boxes else None
-            self._last[came] = blocks, found
-        return found
+    def _boxes(self, layout: AxisLayout, mirror: str | None) -> BoxTable | None:
+        """Boxes of all blocks of a layout in common digits; None if there is none."""
+        digits, blocks, found = layout.digits, list[int](), list[Box]()
+        for block in range(layout.blocks):
+            for box in stored_boxes(layout, block):
+                images = iter((box,))
+                if mirror == "half":
+                    images = mirror_half(box, digits, self.length)
+                elif mirror == "full":
+                    images = mirror_full(box, digits)
+                for image in images:
+                    found += refined(image, digits, self.points)
+            blocks += [block] * (len(found) - len(blocks))
+        if not found:
+            return None
+        ranges = np.array([box.ranges for box in found], np.int64)
+        steps, starts = (np.array([getattr(b, n) for b in found]) for n in ("steps", "starts"))
+        numbers = np.array(blocks, np.int64)
+        return BoxTable(numbers, ranges[..., 0], ranges[..., 1], steps, starts, found[0].dims)
 
     def table(self, block: int) -> PieceTable | None:
-        """The pieces of a target block in one table."""
-
-        def made() -> PieceTable | None:
-            targets = self._stacked((block,), False)
-            if targets is None:
-                return None
-            sources = self._stacked(tuple(self._candidates(targets)), True)
-            return None if sources is None else piece_table(sources, targets)
-
-        found: PieceTable | None = self._remembered(block, made)
-        return found
+        """Return the pieces of a target block in one table; None if there is none."""
+        return self._pieces(None, block)
 
     def given(self, source: int, targets: Sequence[int]) -> PieceTable | None:
-        """The pieces that a source block gives to some target blocks, which its `sources` are."""
+        """Return the pieces that a source block gives to targets, which its `sources` are."""
+        return self._pieces(source, tuple(targets))
 
-        def made() -> PieceTable | None:
-            came, goes = self._stacked((source,), True), self._stacked(tuple(targets), False)
-            return None if came is None or goes is None else piece_table(came, goes, by_target=True)
-
-        found: PieceTable | None = self._remembered((source, tuple(targets)), made)
+    def _pieces(self, source: int | None, targets: int | tuple[int, ...]) -> PieceTable | None:
+        """Return pieces of one source block or of all; remembered while they are few."""
+        key = source, targets
+        if key in (known := self._tables):  # another thread may replace it at any time
+            return known[key]
+        found = None
+        if self._sources is not None and self._targets is not None:
+            came = self._sources if source is None else self._sources.of(source)
+            found = piece_table(came, self._targets.of(targets), by_target=source is not None)
+        self._kept += 0 if found is None else len(found)
+        if self._kept > MOST_KEPT:
+            self._tables, self._kept = {}, 0
+        self._tables[key] = found
         return found
-
-    def _remembered(self, key: Any, made: Callable[[], Any]) -> Any:
-        """Remember boxes and tables while they are few: other blocks ask for the same ones."""
-        found = self._known.get(key, _UNKNOWN)
-        if found is _UNKNOWN:  # another thread may empty the memory at any time
-            found = made()
-            self._kept += 0 if found is None else len(found)
-            if self._kept > MOST_KEPT:
-                self._known, self._kept = {}, 0
-            self._known[key] = found
-        return found
-
-    def _candidates(self, targets: BoxTable) -> Iterator[int]:
-        """Source blocks that may meet any of the target's boxes."""
-        if self.mirror is not None:
-            return iter(range(self.source.blocks))
-        order = self._places()
-        lows, highs = targets.lows.min(axis=0).tolist(), targets.highs.max(axis=0).tolist()
-        ranges = []
-        for dim, group in enumerate(self.source.groups):
-            mine = [(i, stride) for i, (d, stride) in enumerate(order) if d == dim]
-            first = sum(lows[i] * stride for i, stride in mine)
-            last = sum((highs[i] - 1) * stride for i, stride in mine)
-            ranges.append(group.chunks_touching(first, min(last + 1, group.size)))
-        return map(self.source.block_of, itertools.product(*ranges))
-
-    def _places(self) -> list[tuple[int, int]]:
-        """Dimension and flat stride in the source of every common digit."""
-        digits = self.source.digits
-        dims = [d for d, group in enumerate(self.source.groups) for _ in group.digits]
-        strides = [
-            s
-            for group in self.source.groups
-            for s in flat_strides(tuple(digit.size for digit in group.digits))
-        ]
-        order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
-        places = []
-        for i in order:
-            flat = flat_strides(sub_radices(digits[i], self.points[digits[i].stage]))
-            places += [(dims[i], strides[i] * f) for f in flat]
-        return places
 
 
 class ExchangeMap:
@@ -447,37 +382,35 @@ class ExchangeMap:
         #: Array dimensions of each axis of a source block, and of a target block.
         self.source_dims = tuple(len(axis.groups) for axis in source.axes)
         self.target_dims = tuple(len(axis.groups) for axis in target.axes)
+        #: Axis of each dimension of a target block, and the dimension within the axis.
+        self.places = [(axis, dim) for axis, n in enumerate(self.target_dims) for dim in range(n)]
         self.direct = tuple(AxisExchange(a, b) for a, b in pairs)
-        self.mirrored: tuple[AxisExchange, ...] = ()
+        #: Exchanges of all axes, as they are and mirrored, and whether that conjugates.
+        self.images = [(self.direct, False)]
         if mirror is not None:
             kinds = {mirror.axis: "half"} | dict.fromkeys(mirror.others, "full")
-            self.mirrored = tuple(
-                AxisExchange(a, b, kinds.get(i), mirror.length) for i, (a, b) in enumerate(pairs)
-            )
+            turned = (AxisExchange(*p, kinds.get(i), mirror.length) for i, p in enumerate(pairs))
+            self.images.append((tuple(turned), True))
         self._products: dict[Any, list[Product]] = {}
         self._copies = 0
 
-    def axis_dim(self, dim: int) -> tuple[int, int]:
-        """Return the axis of a dimension of a target block, and the dimension within the axis."""
-        for axis, count in enumerate(self.target_dims):
-            if dim < count:
-                return axis, dim
-            dim -= count
-        raise IndexError(dim)
-
-    @property
-    def images(self) -> Iterator[tuple[tuple[AxisExchange, ...], bool]]:
-        """Exchanges of all axes, as they are and mirrored, and whether that conjugates."""
-        yield self.direct, False
-        if self.mirrored:
-            yield self.mirrored, True
-
     def tables(self, block: tuple[int, ...]) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
         """One table per axis for a target block, and whether its product is conjugated."""
+        return self._tables(AxisExchange.table, block)
+
+    def given(
+        self, source: Block, targets: tuple[Sequence[int], ...]
+    ) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
+        """The same for what a source block gives to target blocks along each axis."""
+        return self._tables(AxisExchange.given, source, targets)
+
+    def _tables(
+        self, of: Callable[..., PieceTable | None], *along: Sequence[Any]
+    ) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
         for axes, conjugate in self.images:
-            found = [axis.table(i) for axis, i in zip(axes, block, strict=True)]
-            if all(table is not None for table in found):
-                yield tuple(table for table in found if table is not None), conjugate
+            found = tuple(table for table in map(of, axes, *along) if table is not None)
+            if len(found) == len(axes):
+                yield found, conjugate
 
     def products(self, block: Block, packed: bool) -> list[Product]:
         """The copies into a target block, and those of the mirror image; remembered while few.
@@ -580,7 +513,7 @@ class Product:
         Digits of which every copy has a single value run along nothing: they are those of sources
         in whose memory shards lie one after the other.
         """
-        axis, dim = self.exchange.axis_dim(dim)
+        axis, dim = self.exchange.places[dim]
         table = self.tables[axis]
         there = [i for i, d in enumerate(table.target_dims) if d == dim]
         found = [i for i in there if (table.counts[:, i] != 1).any()] or there[-1:]
@@ -638,7 +571,7 @@ class Product:
         starts, steps = self.in_targets(np.array([target_strides] * count, np.int64))
         begins, along, step = np.zeros(count, np.int64), -1, 0
         if dim is not None:
-            axis, inner = self.exchange.axis_dim(dim)
+            axis, inner = self.exchange.places[dim]
             begins = self.tables[axis].target_starts[self.chosen[axis]][:, inner]
             along, step = self.along(dim), int(target_strides[dim])
             starts = starts - begins * step

@@ -299,9 +299,6 @@ Array = npt.NDArray[Any]
 #: Shuffles of an exchange: each costs connections, files and a barrier on every worker.
 MOST_SHUFFLES = 16
 
-#: Bytes of a shard from which on it is packed for its own block on the same worker.
-LARGE_SHARD = 1 << 16
-
 
 @dataclass(frozen=True)
 class Shuffle:
@@ -380,7 +377,6 @@ class Shuffles:
 
     def write_barrier(self, graph: Graph, shuffle: Shuffle, output: str) -> TaskRef:
         """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
-        shard = self.exchange.shard_nbytes // max(1, self.exchange.shape.shards)
         barrier = p2p().barrier_task(
             shuffle.name,
             shuffle_barrier,
@@ -390,7 +386,6 @@ class Shuffles:
             plan=self.names.token,
             number=self.number,
             output=output,
-            apart=shard >= LARGE_SHARD,
         )
         graph[barrier.key] = barrier
         return TaskRef(barrier.key)
@@ -462,7 +457,7 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
     def pack(owner_of: Callable[[Block], Any], targets: tuple[Sequence[int], ...]) -> Any:
         started, found = time.perf_counter(), {}
         parts = packed(run.map(number), targets, source, block, dtype, owner_of)
-        for owner, (blocks, bounds, shards) in parts:
+        for owner, blocks, bounds, shards in parts:
             sums = np.zeros(len(blocks), np.uint64)
             if run.plan.verify == "checksum":
                 for i, target in enumerate(map(tuple, blocks.tolist())):

@@ -18,6 +18,7 @@ Imports `exchange`, `memory`, `events` and this room; looks a distributed worker
 
 import asyncio
 import functools
+import itertools
 import multiprocessing
 import threading
 import time
@@ -32,7 +33,14 @@ from dask_bigfft.events import current_worker, during, emit
 from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
 from dask_bigfft.exchange.packing import packed, shard_sizes
-from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, ShardFile, open_scratch
+from dask_bigfft.exchange.scratch import (
+    RESULT,
+    Part,
+    Scratch,
+    ScratchPlace,
+    ShardFile,
+    open_scratch,
+)
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block, taken_through
@@ -201,8 +209,8 @@ class DiskRun(Run):
     def view(self, number: int, target: Block, shards: dict[Block, Array]) -> BlockView:
         """View of a block that is gathered from packed shards."""
         exchange = self.exchange(number)
-        shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
-        return view_of(self.map(number), target, shape, dtype, shards.__getitem__, packed=True)
+        dtype = np.dtype(exchange.dtype)
+        return view_of(self.map(number), target, dtype, shards.__getitem__, packed=True)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block would return, if its work is recorded as done, else None.
@@ -214,10 +222,11 @@ class DiskRun(Run):
         following = number + 1
         if self.spills(following):
             targets = self.targets(following, block)
-            receipt = self.scratch.recorded(self.folder(following), block, targets)
+            receipt = self.scratch.recorded_shards(self.folder(following), block, targets)
             return None if receipt is None else (receipt,)
         last = following == len(self.plan.exchanges) and not self.part
-        return (None,) if last and self.scratch.kept and self.scratch.stored(block) else None
+        stored = last and self.scratch.kept and self.scratch.recorded(RESULT, block)
+        return (None,) if stored else None
 
     def deliver(self, number: int, block: Block, values: Array) -> Array:
         """Hand a block on: its receipt after its shards are written, else the block.
@@ -346,19 +355,19 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
     kind = np.dtype(exchange.dtype)
     parts = packed(run.map(number), grid, source, values, kind, part_of.__getitem__, unit)
     with Underway[tuple[Block, int]]() as calls:
-        for _, part in parts:
+        for _, blocks, bounds, shards in parts:
             seconds = time.perf_counter() - started
-            emit("pack", index=number + 1, nbytes=part.values.nbytes, seconds=seconds)
+            emit("pack", index=number + 1, nbytes=shards.nbytes, seconds=seconds)
             checksums |= calls.results()  # what was packed before is written
-            for row, index in enumerate(part.blocks.tolist()):
-                target, shard = tuple(index), part.shard(row)
+            for index, cut in zip(blocks.tolist(), itertools.pairwise(bounds), strict=True):
+                target, shard = tuple(index), shards[slice(*cut)]
                 write = partial(_write_shard, run, number, place, target, shard, nbytes[target])
                 calls.start(shard.nbytes, write)
-            del part, shard, write
+            del shards, shard, write
             started = time.perf_counter()
         checksums |= calls.results()
     receipt = np.array([checksums[target] for target in targets], np.uint64)
-    run.scratch.record(folder, source, targets, receipt)
+    run.scratch.record_shards(folder, source, targets, receipt)
     return receipt
 
 
@@ -395,8 +404,8 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
         packed = lend((whole.nbytes,), np.uint8)
         run.scratch.read(whole, parts, lambda begin, end: packed[begin:end])
         return run.view(number, target, _shards(parts, packed, 0, exchange.shard_dtype))
-    shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
-    arriving = Arriving(run.map(number), target, shape, dtype, exchange.shard_dtype)
+    dtype = np.dtype(exchange.dtype)
+    arriving = Arriving(run.map(number), target, dtype, exchange.shard_dtype)
 
     def take(some: Sequence[Part], out: Array) -> None:
         arriving.take(_shards(some, out, some[0].begin, exchange.shard_dtype))
@@ -409,8 +418,7 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
     """A block's shards, read as rows of the stored array."""
     started, exchange = time.perf_counter(), run.exchange(0)
     if run.assembles:
-        shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
-        values = fresh_block(run.map(0), target, shape, dtype)
+        values = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
         view, regions = _there(run, 0, target, values), block_regions(run.map(0), target, values)
     else:
         packed = lend((run.file(0, target)[0].nbytes,), np.uint8)

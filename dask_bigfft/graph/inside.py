@@ -92,9 +92,8 @@ def own_block(run: Run, number: int, block: Block, values: Any) -> Array:
 def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
     """Take a block through the round after exchange `number`, where it lies; return its bytes."""
     started = time.perf_counter()
-    exchange, round_ = run.exchange(number), run.plan.rounds[number]
-    shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
-    view = view_of(run.map(number), block, shape, dtype, blocks.__getitem__)
+    round_, dtype = run.plan.rounds[number], np.dtype(run.exchange(number).dtype)
+    view = view_of(run.map(number), block, dtype, blocks.__getitem__)
     found = view.boxes(False)
     assert found is not None  # as was made sure of when the graph was built
     shards = found.around

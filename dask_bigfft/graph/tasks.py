@@ -577,8 +577,7 @@ def run_block(
     place = None if into is None else into.place(run.plan.rounds[number].target, block)
     if sources is None and given[0].common is not None:
         return _where_it_lies(run, number, block, given[0].common, place, filters)
-    shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
-    started = time.perf_counter()
+    dtype, started = np.dtype(exchange.dtype), time.perf_counter()
     blocks = given[0] if sources is None else Blocks(dict(zip(sources, given, strict=True)))
     own = _own(run, number, blocks.blocks) if run.stays(number) else None
 
@@ -587,7 +586,7 @@ def run_block(
             return BlockView.of(own, target=place)
         source_of = functools.partial(blocks.checked, run, number)
         home, choice = blocks.homes.get(block), blocks.choice
-        found = view_of(run.map(number), block, shape, dtype, source_of, False, home, choice)
+        found = view_of(run.map(number), block, dtype, source_of, False, home, choice)
         found.target = place
         return found
 
@@ -708,11 +707,10 @@ def put_together(
     run: Run, number: int, block: Block, shards: Mapping[Block, Array], filters: dict[int, Array]
 ) -> Array:
     """Return a block put together from packed shards and taken through the round that follows."""
-    exchange = run.exchange(number)
-    shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
+    dtype = np.dtype(run.exchange(number).dtype)
 
     def view() -> BlockView:
-        return view_of(run.map(number), block, shape, dtype, shards.__getitem__, packed=True)
+        return view_of(run.map(number), block, dtype, shards.__getitem__, packed=True)
 
     return taken_through(run, number, block, view, filters)
 

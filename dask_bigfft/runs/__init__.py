@@ -154,10 +154,5 @@ def run(
         missing_chunks,
         missing,
     )
-    return execute(
-        request,
-        scratch=None if scratch is None else Path(scratch),
-        resume=resume,
-        overwrite=overwrite,
-        checksum=checksum,
-    )
+    folder = None if scratch is None else Path(scratch)
+    return execute(request, scratch=folder, resume=resume, overwrite=overwrite, checksum=checksum)

@@ -211,22 +211,18 @@ def planned_input(request: Request) -> tuple[da.Array, Plan]:
 
     They are halved where nobody has said how large they are, and no plan fits.
     """
-    x = request.open()
-    try:
-        plan = _planned(request, x)
-    except PlanError:
-        if request.block_size is not None or request.options.get("chunks") == "preserve":
-            raise
-        size, found = sources.block_bytes(int(x.nbytes)) // 2, None
-        while size >= sources.SMALLEST and found is None:
-            halved = replace(request, block_size=size).open()
-            with contextlib.suppress(PlanError):
-                found = _planned(request, halved)
-            size //= 2
-        if found is None:
-            raise
-        plan = found
-    return request.open(plan), plan
+    x, size, refused = request.open(), None, None
+    while True:
+        try:
+            plan = _planned(request, x)
+            return request.open(plan), plan
+        except PlanError as error:
+            refused = refused or error
+            size = (size or sources.block_bytes(int(x.nbytes))) // 2
+            keep = request.options.get("chunks") == "preserve"
+            if request.block_size is not None or keep or size < sources.SMALLEST:
+                raise refused from None
+        x = replace(request, block_size=size).open()
 
 
 def _planned(request: Request, x: da.Array) -> Plan:

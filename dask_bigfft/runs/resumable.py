@@ -16,10 +16,9 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import dask.array as da
@@ -37,8 +36,8 @@ from dask_bigfft.errors import (
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import unlock_folder
-from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, Stored, stored_blocks
-from dask_bigfft.files import room_missing, sync_path
+from dask_bigfft.exchange.scratch import RESULT, Scratch, ScratchPlace, records
+from dask_bigfft.files import explained, sync_path
 from dask_bigfft.gpu.dispatch import takes
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.graph.layer import scratch_place, transformed_array
@@ -61,6 +60,7 @@ MOST_REPAIRS = 3
 MOST_TRIES = 100
 
 
+@dataclass(eq=False)
 class Sink:
     """A Zarr array as `dask.array.store` writes to it: a block at a time.
 
@@ -77,19 +77,16 @@ class Sink:
         its parts that are stored.
     """
 
-    def __init__(
-        self,
-        target: targets.Target,
-        scratch: Scratch | None = None,
-        exchange: str | None = None,
-        parts: Mapping[Block, Block] = MappingProxyType({}),
-    ) -> None:
-        self.target, self.scratch, self.exchange = target, scratch, exchange
-        array = target.array
+    target: targets.Target
+    scratch: Scratch | None = None
+    exchange: str | None = None
+    parts: Mapping[Block, Block] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        array, self._parts_of = self.target.array, dict[Block, list[Block]]()
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-        self.plain = plain_chunks(array, target.partial)
-        self.parts, self._parts_of = dict(parts), dict[Block, list[Block]]()
-        for part, whole in parts.items():
+        self.plain = plain_chunks(array, self.target.partial)
+        for part, whole in self.parts.items():
             self._parts_of.setdefault(whole, []).append(part)
 
     def __dask_tokenize__(self) -> str:
@@ -104,9 +101,8 @@ class Sink:
             if self.plain is None or not self.plain.write(index, values):
                 self.target.array[index] = values
         except OSError as error:  # zarr names no file
-            text, lack = error.strerror or str(error), room_missing(path, error, values.nbytes)
-            if lack is not None:
-                text = f"{text}: {lack} for a chunk of the result of {values.nbytes}"
+            what = f"a chunk of the result of {values.nbytes}"
+            text = explained(path, error, values.nbytes, what)
             raise OSError(error.errno, text, str(path)) from error
         if self.scratch is not None:
             self._record(self.scratch, block, path, values)
@@ -122,11 +118,12 @@ class Sink:
         if scratch.sync:
             sync_path(path)
             folders.sync_folders(path.parent, self.target.partial)
-        scratch.record_stored(block, Stored(path.stat().st_size, whole, scratch.sync))
+        file = {"nbytes": path.stat().st_size, "checksum": whole, "synced": scratch.sync}
+        scratch.record(RESULT, block, file)
         made_of = self.parts.get(block, block)
         # Any worker, now or before an interruption, may have stored the others: the records say.
         others = self._parts_of.get(made_of, ())
-        if self.exchange is not None and all(scratch.stored(part) for part in others):
+        if self.exchange is not None and all(scratch.recorded(RESULT, part) for part in others):
             scratch.free(self.exchange, made_of)
 
 
@@ -167,10 +164,10 @@ def execute(
     try:
         target = _created(request, x, plan, partial, {})
         try:
-            store(_lazy_result(x, plan, place), Sink(target))
+            _store(store, x, plan, place, Sink(target))
         except DamagedShardError as error:  # its files are gone: all is done once more
             _warn(error)
-            store(_lazy_result(x, plan, place), Sink(target))
+            _store(store, x, plan, place, Sink(target))
         refuse_changed_source(before, source_identity(request, content=False), kept=False)
         target.finish(overwrite)
     except BaseException:
@@ -200,9 +197,11 @@ def _created(
     return targets.created(request.destination, partial, *layout, record, request.inner_chunks)
 
 
-def _lazy_result(x: da.Array, plan: Plan, place: ScratchPlace | None) -> da.Array:
+def _store(store: Store, x: da.Array, plan: Plan, place: ScratchPlace | None, sink: Sink) -> None:
+    """Store the transform of an array in a sink."""
     configure_arena()
-    return transformed_array(x, plan, config.get("bigfft.exchange.carrier"), place=place)
+    carrier = config.get("bigfft.exchange.carrier")
+    store(transformed_array(x, plan, carrier, place=place), sink)
 
 
 def _warn(error: DamagedShardError) -> None:
@@ -223,8 +222,7 @@ def source_identity(request: Request, content: bool) -> dict[str, Any]:
     for name, path in sources.source_files(request.source, request.component).items():
         found = path.stat()
         files[name] = [found.st_size, found.st_mtime_ns, _crc(path) if content else None]
-    whole = str(request.source.resolve())
-    return {"path": whole, "component": request.component, "files": files}
+    return {"path": str(request.source.resolve()), "component": request.component, "files": files}
 
 
 def _crc(path: Path) -> int:
@@ -511,14 +509,14 @@ def _make(run: ScratchRun, store: Store, overwrite: bool) -> None:
     plan, scratch, has_content = run.plan, run.scratch, _has_content(run.found)
     x, place = run.request.open(plan), run.place()
     target = run.target(x, begun=bool(dict(place.finished)[len(plan.exchanges)]))
-    recorded = stored_blocks(scratch, run_json.digest(scratch))
+    recorded = records(scratch, RESULT, run_json.digest(scratch))
     if lost := run_json.lost_blocks(target, plan, recorded, has_content or plan.verify != "none"):
         run_json.forget_lost(scratch, plan, lost)
         place = run.place()
     damaged, done = Counter[str](), False
     while not done:
         try:
-            store(_lazy_result(x, plan, place), run.sink(target, place))
+            _store(store, x, plan, place, run.sink(target, place))
             done = True
         except DamagedShardError as error:
             damaged[str(error.filename)] += 1  # others may be damaged, too

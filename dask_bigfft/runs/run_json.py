@@ -17,7 +17,7 @@ import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,7 @@ import numpy as np
 
 from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
-from dask_bigfft.exchange.scratch import (
-    DIGEST,
-    RESULT,
-    Scratch,
-    Stored,
-    digest_of,
-    put_record,
-    recorded_blocks,
-)
+from dask_bigfft.exchange.scratch import DIGEST, RESULT, Scratch, digest_of, put_record, records
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.kernels.checks import checksum
@@ -47,7 +39,7 @@ Block = tuple[int, ...]
 RECORD = "run.json"
 
 #: Version of what `RECORD` holds.
-FORMAT = 4
+FORMAT = 5
 
 #: Names of the folders that a run puts into its scratch folder.
 _OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f-]+")
@@ -58,12 +50,10 @@ PACKAGES = ("numpy", "scipy", "numba")
 
 def versions(kernel: str) -> dict[str, str]:
     """Return the versions of everything that computes on the host, in this process."""
-    found = {}
-    for name in dict.fromkeys((*PACKAGES, kernel)):
-        try:
+    found = dict.fromkeys((*PACKAGES, kernel), "unknown")
+    for name in found:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
     return found
 
 
@@ -131,20 +121,18 @@ def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[st
     ArgumentError
         Naming the first argument, or library, that differs.
     """
-    for name, given, was in _differences(json.loads(json.dumps(now["asked"])), before["asked"]):
-        need = f"{was!r} as in the run that is resumed, or another scratch folder than {scratch}"
-        refuse(name, given, need)
-    for name, given, was in _differences(now["versions"], before["versions"]):
-        need = f"no {name}" if was is None else f"{name} {was}"
-        need += f", which the run in {scratch} began with, for the same result to the bit"
-        refuse("resume", True, f"{need}; this is {given or 'none'}")
-
-
-def _differences(now: dict[str, Any], was: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Names whose values differ, and both values; None where there is none."""
-    for name in sorted(now.keys() | was.keys()):
-        if now.get(name) != was.get(name):
-            yield name, now.get(name), was.get(name)
+    for what in ("asked", "versions"):
+        given, began = json.loads(json.dumps(now[what])), before[what]
+        for name in sorted(given.keys() | began.keys()):
+            value, was = given.get(name), began.get(name)
+            if value == was:
+                continue
+            if what == "asked":
+                need = f"{was!r} as in the run that is resumed, or another scratch folder than"
+                refuse(name, value, f"{need} {scratch}")
+            need = f"no {name}" if was is None else f"{name} {was}"
+            need += f", which the run in {scratch} began with, for the same result to the bit"
+            refuse("resume", True, f"{need}; this is {value or 'none'}")
 
 
 def clear(scratch: Path) -> None:
@@ -171,7 +159,7 @@ def leave(scratch: Path) -> None:
 
 
 def lost_blocks(
-    target: Target, plan: Plan, recorded: Mapping[Block, Stored], synced: bool = False
+    target: Target, plan: Plan, recorded: Mapping[Block, Any], synced: bool = False
 ) -> list[Block]:
     """Return the blocks of a result that are recorded as stored, and are lost; their files go.
 
@@ -197,12 +185,17 @@ def lost_blocks(
 
 
 def _is_whole(
-    target: Target, plain: PlainChunks | None, block: Block, path: Path, file: Stored, synced: bool
+    target: Target,
+    plain: PlainChunks | None,
+    block: Block,
+    path: Path,
+    file: Mapping[str, Any],
+    synced: bool,
 ) -> bool:
     """Whether the file of a block is as it was stored."""
-    if not path.is_file() or path.stat().st_size != file.nbytes:
+    if not path.is_file() or path.stat().st_size != file["nbytes"]:
         return False
-    if file.synced and not synced:
+    if file["synced"] and not synced:
         return True
     array = target.array
     each = zip(block, target.blocks, array.shape, strict=True)
@@ -212,15 +205,15 @@ def _is_whole(
         values = np.asarray(array[region]) if values is None else values
     except UNREADABLE:
         return False
-    return checksum(np.ascontiguousarray(values)) == file.checksum
+    return checksum(np.ascontiguousarray(values)) == int(file["checksum"])
 
 
 def finished_blocks(scratch: Path, plan: Plan) -> tuple[tuple[int, frozenset[Block]], ...]:
     """Return what is done, by the number of the exchange that it was done for."""
     run = digest(scratch)
-    numbers = [number for number, moves in enumerate(plan.moves) if moves]
-    found = [(i, recorded_blocks(scratch, exchange_folder("", i), run)) for i in numbers]
-    return (*found, (len(plan.exchanges), recorded_blocks(scratch, None, run)))
+    names = {i: exchange_folder("", i) for i, moves in enumerate(plan.moves) if moves}
+    names[len(plan.exchanges)] = RESULT
+    return tuple((i, frozenset(records(scratch, name, run))) for i, name in names.items())
 
 
 def free_finished(
@@ -298,4 +291,4 @@ def forget_lost(scratch: Path, plan: Plan, lost: Sequence[Block]) -> None:
             files.free(exchange_folder("", number), block)
         _forget_sources(files, plan, number, made_of)
     for block in lost:
-        files.forget_stored(block)
+        files.forget(RESULT, block)

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from numbers import Number
 from pathlib import Path
 from tokenize import TokenError
@@ -30,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
-from dask_bigfft.files import Underway, opened
+from dask_bigfft.files import Underway, allocate, opened
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
@@ -120,9 +121,7 @@ class PlainChunks:
         path.parent.mkdir(parents=True, exist_ok=True)
         nbytes = math.prod(shape) * values.itemsize
         with opened(path, os.O_RDWR | os.O_CREAT) as file:
-            if hasattr(os, "posix_fallocate") and nbytes:
-                os.posix_fallocate(file.handle, 0, nbytes)
-            os.ftruncate(file.handle, nbytes)
+            allocate(file.handle, nbytes)
             for begin, part in runs:
                 file.write(part.reshape(-1).view(np.uint8), begin * values.itemsize)
         return True
@@ -176,29 +175,27 @@ def chunk_pieces(
 
 
 def few_chunks(
-    region: Region, shape: tuple[int, ...], most: int
+    region: Region, shape: tuple[int, ...], most: int, start: tuple[int, ...] | None = None
 ) -> Iterator[tuple[Region, Region]]:
     """Parts of a region of at most `most` elements, or of one chunk, and where they are in it.
+
+    `start` is where the whole region begins, by default this one.
 
     >>> list(few_chunks((slice(3, 9),), (4,), 5))  # doctest: +NORMALIZE_WHITESPACE
     [((slice(3, 4, None),), (slice(0, 1, None),)),
      ((slice(4, 9, None),), (slice(1, 6, None),))]
     """
-    parts = [region]
-    while parts:
-        part = parts.pop()
-        between = [  # the chunk that begins in the middle of the first axis with more than one
-            (axis, n * ((cut.start // n + -(-cut.stop // n)) // 2))
-            for axis, (cut, n) in enumerate(zip(part, shape, strict=True))
-            if cut.start // n + 1 < -(-cut.stop // n)
-        ]
-        if not between or math.prod(cut.stop - cut.start for cut in part) <= most:
-            pairs = zip(part, region, strict=True)
-            yield part, tuple(slice(a.start - b.start, a.stop - b.start) for a, b in pairs)
-            continue
-        axis, middle = between[0]
-        for low, high in ((middle, part[axis].stop), (part[axis].start, middle)):
-            parts.append((*part[:axis], slice(low, high), *part[axis + 1 :]))
+    start = tuple(cut.start for cut in region) if start is None else start
+    if math.prod(cut.stop - cut.start for cut in region) > most:
+        for axis, (cut, n) in enumerate(zip(region, shape, strict=True)):
+            middle = n * ((cut.start // n + -(-cut.stop // n)) // 2)
+            if middle > cut.start:  # the first axis with several chunks
+                for part in (slice(cut.start, middle), slice(middle, cut.stop)):
+                    half = (*region[:axis], part, *region[axis + 1 :])
+                    yield from few_chunks(half, shape, most, start)
+                return
+    pairs = zip(region, start, strict=True)
+    yield region, tuple(slice(cut.start - at, cut.stop - at) for cut, at in pairs)
 
 
 def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[int, Array]]:
@@ -421,6 +418,15 @@ LEFT_OUT = (
 _NONE = np.uint64(2**64 - 1)
 
 
+def package(name: str, what: str, extra: str) -> Any:
+    """Return an optional package."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        text = f"{what} need the package {name}: pip install 'dask-bigfft[{extra}]'"
+        raise ImportError(text) from error
+
+
 def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     """Refuse a Zarr array some of whose chunks are not in its folder or ``.zip`` file.
 
@@ -430,11 +436,12 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
         Saying how many, and naming the first.
     """
     codecs = [codec.to_dict() for codec in getattr(array.metadata, "codecs", ())]
-    smallest = _smallest(array.chunks, codecs if array.shards else [])
+    levels = list(_levels(codecs))
+    smallest = tuple(levels[-1]["chunk_shape"] if levels else array.chunks)
     with ZipFile(path) if path.is_file() else contextlib.nullcontext() as archive:
         folder: Any = path if archive is None else ZipPath(archive)
         name = (component or "").strip("/")
-        missing = list(_missing(folder / name if name else folder, array, codecs, smallest))
+        missing = list(_missing(folder / name if name else folder, array, levels, smallest))
     if missing:
         of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
         need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
@@ -442,50 +449,43 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
 
 
 def _missing(
-    folder: Any, array: Any, codecs: Sequence[Any], smallest: Shape
+    folder: Any, array: Any, levels: Sequence[Any], smallest: Shape
 ) -> Iterator[tuple[int, str]]:
-    """Count the smallest chunks that an array lacks, by file or chunk of a shard, and name it.
-
-    Codecs are as `zarr.json` has them: their objects differ between versions of zarr.
-    """
+    """Count the smallest chunks that an array lacks, by file or chunk of a shard, and name it."""
     shape = array.shards or array.chunks
-    sharding = _sharding(codecs) if array.shards else None
     for block in itertools.product(*map(range, _counts(array.shape, shape))):
         key = str(array.metadata.encode_chunk_key(block))
         extent = _part(block, shape, array.shape)
         if not (folder / key).is_file():
             yield math.prod(_counts(extent, smallest)), key
-        elif sharding is not None:
+        elif levels:
             with (folder / key).open("rb") as file:
                 nbytes = file.seek(0, os.SEEK_END)
-                for count, name in _lacking(file, 0, nbytes, sharding, shape, extent):
+                for count, name in _lacking(file, 0, nbytes, levels, shape, extent):
                     yield count, f"{name} in the shard {key}"
 
 
-def _sharding(codecs: Sequence[Any]) -> Any:
-    """Return how shards are indexed; None unless chunks are shards and nothing else."""
-    if [codec["name"] for codec in codecs] != ["sharding_indexed"]:
-        return None
-    names = [codec["name"] for codec in codecs[0]["configuration"]["index_codecs"]]
-    return codecs[0]["configuration"] if names in (["bytes"], ["bytes", "crc32c"]) else None
+def _levels(codecs: Sequence[Any]) -> Iterator[Any]:
+    """Yield how shards, and shards in these, are indexed; nothing where chunks are no shards.
 
-
-def _smallest(shape: Shape, codecs: Sequence[Any]) -> Shape:
-    """Return the shape of the chunks that are no shards, as far as indices can be read."""
-    sharding = _sharding(codecs)
-    if sharding is None:
-        return tuple(shape)
-    return _smallest(sharding["chunk_shape"], sharding["codecs"])
+    Codecs are as `zarr.json` has them: their objects differ between versions of zarr.
+    """
+    if [codec["name"] for codec in codecs] == ["sharding_indexed"]:
+        found = codecs[0]["configuration"]
+        if [c["name"] for c in found["index_codecs"]] in (["bytes"], ["bytes", "crc32c"]):
+            yield found
+            yield from _levels(found["codecs"])
 
 
 def _lacking(
-    file: IO[bytes], begin: int, nbytes: int, sharding: Any, shard: Shape, extent: Shape
+    file: IO[bytes], begin: int, nbytes: int, levels: Sequence[Any], shard: Shape, part: Shape
 ) -> Iterator[tuple[int, str]]:
     """Count the smallest chunks that a shard lacks, and name each.
 
     Nothing where it is too short to tell: Zarr says what is wrong with it where it reads it.
-    Chunks beyond the `extent` of it that is within the array need not be there.
+    Chunks beyond the part of it that is within the array need not be there.
     """
+    (sharding, *inner), smallest = levels, tuple(levels[-1]["chunk_shape"])
     shape, (first, *others) = tuple(sharding["chunk_shape"]), sharding["index_codecs"]
     grid = _counts(shard, shape)
     size, crc = 16 * math.prod(grid), 4 * len(others)
@@ -494,16 +494,15 @@ def _lacking(
     file.seek(begin if sharding["index_location"] == "start" else begin + nbytes - size - crc)
     order = ">" if first.get("configuration", {}).get("endian") == "big" else "<"
     places = np.frombuffer(file.read(size), f"{order}u8").reshape(*grid, 2)
-    places = places[tuple(map(slice, _counts(extent, shape)))]
+    places = places[tuple(map(slice, _counts(part, shape)))]
     absent = (places == _NONE).all(axis=-1)
-    smallest, inner = _smallest(shape, sharding["codecs"]), _sharding(sharding["codecs"])
     for place in map(tuple, np.argwhere(absent).tolist()):
-        yield math.prod(_counts(_part(place, shape, extent), smallest)), f"chunk {place}"
+        yield math.prod(_counts(_part(place, shape, part), smallest)), f"chunk {place}"
     for place in map(tuple, np.argwhere(~absent).tolist() if inner else ()):
         offset, length = places[place].tolist()
         if offset + length <= nbytes:
-            part = _part(place, shape, extent)
-            for count, name in _lacking(file, begin + offset, length, inner, shape, part):
+            own = _part(place, shape, part)
+            for count, name in _lacking(file, begin + offset, length, inner, shape, own):
                 yield count, f"{name} of chunk {place}"
 
 

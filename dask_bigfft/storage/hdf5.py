@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
-from dask_bigfft.storage.formats import ATTRIBUTES, UNREADABLE
-
-__all__ = ["H5Dataset", "is_hdf5", "open_hdf5"]
+from dask_bigfft.storage.formats import ATTRIBUTES, UNREADABLE, package
 
 
 def _h5py() -> Any:
-    """Return the h5py package."""
-    try:
-        return import_module("h5py")
-    except ImportError as error:
-        text = "HDF5 files need the package h5py: pip install 'dask-bigfft[hdf5]'"
-        raise ImportError(text) from error
+    return package("h5py", "HDF5 files", "hdf5")
 
 
 class H5Dataset:
@@ -118,19 +110,12 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
 def _names(file: Any) -> tuple[list[str], list[str]]:
     """Names of a file's own datasets, and of links to datasets."""
     h5py = _h5py()
-    own, linked = list[str](), list[str]()
-
-    def visit(name: str, found: Any) -> None:
-        if isinstance(found, h5py.Dataset):
-            own.append(name)
-
-    def visit_link(name: str, link: Any) -> None:
-        if not isinstance(link, h5py.HardLink) and _dataset(file, name) is not None:
-            linked.append(name)
-
-    file.visititems(visit)
-    file.visititems_links(visit_link)
-    return own, linked
+    there, links = dict[str, Any](), dict[str, Any]()
+    file.visititems(there.__setitem__)
+    file.visititems_links(links.__setitem__)
+    own = [name for name, found in there.items() if isinstance(found, h5py.Dataset)]
+    soft = [name for name, link in links.items() if not isinstance(link, h5py.HardLink)]
+    return own, [name for name in soft if _dataset(file, name) is not None]
 
 
 def _dataset(group: Any, name: str) -> Any:
@@ -202,9 +187,8 @@ class Places:
         numbered = any("b" in re.findall("%(.)", name) for name in source)
         for number in count():
             wanted, name = (_numbered(part, number) for part in source)
-            found: Path | None = own
-            if wanted != ".":
-                found = _file(wanted, own, "HDF5_VDS_PREFIX", prefix, own.parent)
+            beside = own.parent
+            found = own if wanted == "." else _file(wanted, own, "HDF5_VDS_PREFIX", prefix, beside)
             there = found is not None and self.look(found, name)
             if found is not None and there is not False:
                 self.files[found] = None

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +38,7 @@ from dask_bigfft.storage.formats import (
     chunk_pieces,
     few_chunks,
     is_region,
+    package,
     packing_of,
     plain_chunks,
     refuse_missing,
@@ -67,11 +68,7 @@ URL = re.compile(r"\w+:/")
 
 def zarr_package() -> Any:
     """Return the zarr package."""
-    try:
-        return import_module("zarr")
-    except ImportError as error:
-        text = "Zarr arrays need the package zarr: pip install 'dask-bigfft[zarr]'"
-        raise ImportError(text) from error
+    return package("zarr", "Zarr arrays", "zarr")
 
 
 def local_store(folder: Path, read_only: bool = False) -> Any:
@@ -111,6 +108,7 @@ class NpyFile:
         return "dask_bigfft.NpyFile", str(self.path), found.st_size, found.st_mtime_ns
 
 
+@dataclass(eq=False)
 class Reader:
     """A stored array whose reads are counted.
 
@@ -126,26 +124,21 @@ class Reader:
         Whether the last axis runs fastest.
     packing : Packing, optional
         How its numbers are decoded; they are its values by default.
-
-    Attributes
-    ----------
     few : bool
         Whether blocks of chunks that have to be decoded are read a few chunks at a time, which
         takes longer where one thread reads, and less memory.
     """
 
-    def __init__(
-        self,
-        stored: Any,
-        unit: tuple[int, ...] | None,
-        plain: PlainChunks | None = None,
-        last_first: bool = True,
-        packing: Packing | None = None,
-    ) -> None:
-        self.stored, self.unit, self.plain, self.last_first = stored, unit, plain, last_first
-        self.packing, self.few = packing, False
-        self.shape, self.ndim = stored.shape, stored.ndim
-        self.dtype = stored.dtype if packing is None else packing.dtype
+    stored: Any
+    unit: tuple[int, ...] | None
+    plain: PlainChunks | None = None
+    last_first: bool = True
+    packing: Packing | None = None
+    few: bool = False
+
+    def __post_init__(self) -> None:
+        self.shape, self.ndim = self.stored.shape, self.stored.ndim
+        self.dtype = (self.packing or self.stored).dtype
 
     @property
     def anywhere(self) -> bool:
@@ -271,14 +264,12 @@ def stored_reader(found: Any, x: da.Array) -> Reader | None:
 
 def _folder_of(store: Any) -> Path | None:
     """Folder of a Zarr store, None if it is none of this machine."""
-    root = getattr(store, "root", None)
-    if isinstance(root, Path):
+    if isinstance(root := getattr(store, "root", None), Path):
         return root
     system = getattr(store, "fs", None)
     system = getattr(system, "sync_fs", system)  # as dask opens them: by way of fsspec
-    names = getattr(system, "protocol", ())  # one name, or several
-    local = "file" in ((names,) if isinstance(names, str) else names)
-    return Path(store.path) if local else None
+    names = np.ravel(getattr(system, "protocol", ())).tolist()  # one name, or several
+    return Path(store.path) if "file" in names else None
 
 
 def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:

@@ -49,9 +49,6 @@ PARTIAL, REPLACED = ".partial-", ".replaced-"
 #: This machine, in names of runs.
 _HOST = re.sub(r"[^\w.-]", "_", platform.node())
 
-#: What is said where something is not to be replaced.
-_ONLY_ARRAYS = "a Zarr array, if it is to be replaced; this is something else"
-
 #: What is said where it has come since `check_target` has looked.
 _CAME = "; what is there came while the run went on"
 
@@ -87,13 +84,9 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
         if path.suffix.lower() in _OTHERS:
             need = f"a name for a folder: results are Zarr arrays, and {path.suffix} says"
             refuse("destination", str(path), f"{need} something else")
-    elif not overwrite:
-        known = f"; {there}" if there else ""
-        refuse("destination", str(path), f"a path where nothing is yet, or overwrite=True{known}")
-    elif path.resolve() in source.resolve().parents:
+    elif overwrite and path.resolve() in source.resolve().parents:
         refuse("destination", str(path), "another path: the source lies inside of it")
-    elif not _may_go(path):
-        refuse("destination", str(path), _ONLY_ARRAYS)
+    _refuse_what_is_there(path, overwrite, f"; {there}" if there else "")
     tried = path.with_name(f"{path.name}{REPLACED}{name_of_run()}")
     try:  # whether anything can be made there
         tried.mkdir()
@@ -101,6 +94,17 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
     except OSError as error:
         text = f"`destination`={str(path)!r} cannot be made: {os.strerror(error.errno or 0)}"
         raise OSError(error.errno, text, str(path.parent)) from error
+
+
+def _refuse_what_is_there(path: Path, overwrite: bool, known: str) -> None:
+    """Refuse a path at which something is that a result may not replace."""
+    if os.path.lexists(path):
+        if not overwrite:
+            need = f"a path where nothing is yet, or overwrite=True{known}"
+            refuse("destination", str(path), need)
+        if not _may_go(path):
+            need = f"a Zarr array, if it is to be replaced; this is something else{known}"
+            refuse("destination", str(path), need)
 
 
 def _may_go(path: Path) -> bool:
@@ -121,11 +125,10 @@ def _is_array(path: Path) -> bool:
     """Whether a folder holds a Zarr array of version 2 or 3."""
     if (path / ".zarray").is_file():
         return True
-    try:
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
         found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("node_type") == "array"
+        return bool(found["node_type"] == "array")
+    return False
 
 
 @dataclass
@@ -173,13 +176,7 @@ class Target:
         self.array.attrs[ATTRIBUTE] = record
         _flush(self.partial, files=_ZARR_FILES)
         old, replaces = _names(self.partial)[1], False
-        if os.path.lexists(self.path) and not overwrite:
-            need = f"a path where nothing is yet, or overwrite=True{_CAME}"
-            refuse("destination", str(self.path), need)
-        if os.path.lexists(self.path) and not _may_go(self.path):
-            refuse(
-                "destination", str(self.path), f"{_ONLY_ARRAYS}, which came while the run went on"
-            )
+        _refuse_what_is_there(self.path, overwrite, _CAME)
         with contextlib.suppress(FileNotFoundError):
             if overwrite:
                 self.path.rename(old)

@@ -1,4 +1,4 @@
-"""Faults for real processes: a run that kills itself, or that finds the disk full.
+"""Faults for real processes: a run that kills itself.
 
 Each function is the target of a process of its own, so that `SIGKILL` is what it says. The points
 at which a run dies are its events, so they are the same every time on one thread.
@@ -7,16 +7,13 @@ at which a run dies are its events, so they are the same every time on one threa
 import itertools
 import os
 import pkgutil
-import resource
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import dask
 
 from dask_bigfft import events
-from dask_bigfft.cli import main
 from dask_bigfft.runs import run
 from dask_bigfft.storage.targets import REPLACED
 
@@ -33,13 +30,6 @@ def run_and_die(at: int | str, threads: int, *args: Any, **kwargs: Any) -> None:
         owner, _, name = at.rpartition(".")
         setattr(pkgutil.resolve_name(owner), name, _die)
     _run(threads, *args, **kwargs)
-
-
-def command_and_die(after: int, *arguments: str) -> None:
-    """Do what the command line is told, and kill this process at its event number `after`."""
-    _die_at(after)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        main(arguments)
 
 
 def _die(*_: Any, **__: Any) -> None:
@@ -71,22 +61,6 @@ def run_and_die_replacing(after: int, *args: Any, **kwargs: Any) -> None:
 
     sys.addaudithook(hook)
     _run(1, *args, **kwargs)
-
-
-def run_with_small_files(most: int, said: str, *args: Any, **kwargs: Any) -> None:
-    """Do a run where no file may have more than `most` bytes; write what is raised into `said`.
-
-    The text is prepared before, since that file falls under the limit, too.
-    """
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    text = "nothing"
-    try:
-        _run(2, *args, **kwargs)
-    except Exception as error:
-        text = f"{type(error).__name__} {error}"
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    Path(said).write_text(text, encoding="utf-8")
 
 
 def _run(threads: int, *args: Any, **kwargs: Any) -> None:

@@ -12,44 +12,6 @@ from dask_bigfft.testing.strategies import chunks_of
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One strided copy along one axis: a row of a `PieceTable`."""
-
-    counts: tuple
-    source_dims: tuple
-    source_steps: tuple
-    source_starts: tuple
-    target_dims: tuple
-    target_steps: tuple
-    target_starts: tuple
-
-    @property
-    def size(self):
-        return math.prod(self.counts)
-
-
-def pieces_of(table):
-    """The pieces of a table by the blocks that are met."""
-    found = {}
-    for i, block in enumerate(table.sources.tolist()):
-        values = {
-            name: getattr(table, name)
-            if name.endswith("dims")
-            else tuple(getattr(table, name)[i].tolist())
-            for name in Piece.__dataclass_fields__
-        }
-        found.setdefault(block, []).append(Piece(**values))
-    return found
-
-
-def shards_of(exchange, block):
-    """Source block, pieces per axis and conjugation of every shard of a target block."""
-    for tables, conjugate in exchange.tables(block):
-        for chosen in itertools.product(*(pieces_of(table).items() for table in tables)):
-            yield tuple(i for i, _ in chosen), tuple(pieces for _, pieces in chosen), conjugate
-
-
-@dataclass(frozen=True)
 class Place:
     """A fine digit of an axis: its stage, stride and radix."""
 
@@ -108,10 +70,10 @@ def axis_layouts(draw, places, *, cut=None):
 
 
 @st.composite
-def plain_layouts(draw, size, *, resize=True):
+def plain_layouts(draw, size):
     """A dask axis, which may end before its digit does, or go on after it."""
     stored = size
-    if resize and draw(st.integers(0, 2)) == 0:
+    if draw(st.integers(0, 2)) == 0:
         stored = max(1, size + draw(st.integers(-4, 4)))
     return AxisLayout((Group((Digit(0, 1, size, size),), draw(chunks_of(stored, 6))),))
 
@@ -163,7 +125,7 @@ def aligned_cuts(draw, digits, places):
 
 
 @st.composite
-def half_spectra(draw, factors, *, resize=False):
+def half_spectra(draw, factors):
     """A layout of half a spectrum whose first output digit is `factors[0]`, halved."""
     digits, stride = [], 1
     for j, n in enumerate(factors):

@@ -3,10 +3,10 @@
 import dask.array as da
 import numpy as np
 import pytest
+from support import heard
 
 from dask_bigfft import plan
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.gather import TRANSPORTS, transport_of, view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.on_gpu import home_of
@@ -20,11 +20,7 @@ RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
 def slabs(n, batches):
     """The exchange of a 3D transform in slabs of equal size."""
     x = da.zeros((n, n, n), chunks=(n // batches, n, n), dtype="c16")
-    return exchange_of(plan(x, "fftn"))
-
-
-def exchange_of(found, number=1):
-    exchange = found.exchanges[number]
+    exchange = plan(x, "fftn").exchanges[1]
     return ExchangeMap(exchange.source, exchange.target, exchange.mirror)
 
 
@@ -44,21 +40,14 @@ def move(exchange, gpus, transport, upload=np.array):
         gpus.put(home, blocks[block])
 
     def view(block, of, *where):
-        shape, dtype = exchange.target.shape(block), np.dtype("c16")
-        return view_of(exchange, block, shape, dtype, of.__getitem__, False, *where)
+        return view_of(exchange, block, np.dtype("c16"), of.__getitem__, False, *where)
 
-    def sink(event, numbers):
-        if event in moved:
-            moved[event] += int(numbers["nbytes"])
-
-    add_sink(sink)
-    try:
-        with several_gpus(gpus):
-            for block, home in homes_of(exchange.target, count).items():
-                made[block] = view(block, blocks, home, lambda source, target: transport).gather()
-                assert gpus.home(made[block]) == home
-    finally:
-        remove_sink(sink)
+    with several_gpus(gpus), heard(*moved) as seen:
+        for block, home in homes_of(exchange.target, count).items():
+            made[block] = view(block, blocks, home, lambda source, target: transport).gather()
+            assert gpus.home(made[block]) == home
+    for event, numbers in seen:
+        moved[event] += int(numbers["nbytes"])
     for block, values in made.items():
         values = values.get() if hasattr(values, "get") else values
         np.testing.assert_array_equal(values, view(block, kept).gather())
@@ -92,26 +81,6 @@ def test_a_gpu_without_memory_refuses(transport):
 def test_a_gpu_that_reads_no_other_refuses_the_copy_engine():
     with pytest.raises(DeviceError, match="cannot read"):
         move(slabs(12, 4), SimulatedGpus((1 << 30,) * 2, {(0, 1)}), "swap")
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize(
-    ("shape", "chunks", "name", "number"),
-    [
-        ((12, 10, 14), (5, 10, 14), "fftn", 1),  # uneven slabs
-        ((12, 10, 14), (5, 10, 14), "rfftn", 1),
-        ((4096,), (256,), "fft", 1),
-        ((4096,), (256,), "fft", 2),
-        ((4096,), (256,), "rfft", 2),  # completed by conjugates
-        ((24, 24, 24), (12, 12, 24), "fftn", 1),
-    ],
-)
-def test_other_exchanges(shape, chunks, name, number, transport):
-    dtype = "f8" if name.startswith("r") else "c16"
-    found = plan(da.zeros(shape, chunks=chunks, dtype=dtype), name, rounds=None)
-    if number >= len(found.exchanges):
-        pytest.skip("as many exchanges as there are")
-    move(exchange_of(found, number), SimulatedGpus((1 << 30,) * 3), transport)
 
 
 def test_transports_are_chosen_pair_by_pair():

@@ -1,20 +1,24 @@
 """Exchanges of index-valued arrays: after a gather every element is where its digits say."""
 
-import collections
 import itertools
 import math
+import random
+from unittest import mock
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 from exchange.layouts import (
     NOTHING,
     aligned_cuts,
+    axis_layouts,
     axis_pairs,
+    fine_places,
     half_spectra,
     index_of,
     pairs,
-    pieces_of,
-    shards_of,
+    plain_layouts,
     stage_weights,
     whole_index,
 )
@@ -22,11 +26,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws.law import plan
 
+from dask_bigfft import fft
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, half, interval_boxes
-from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
-from dask_bigfft.exchange.gather import view_of
-from dask_bigfft.exchange.packing import pack
+from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape, packed_dtype
+from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
+from dask_bigfft.exchange.packing import pack, shard_sizes
 from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.kernels import views
 from dask_bigfft.testing.strategies import chunks_of, round_cases
 
 #: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.
@@ -80,16 +86,13 @@ def test_every_element_is_where_its_digits_say(pair, dtypes):
     blocks = blocks_of(source, index, dtypes[0])
     exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[1])
     for block in target.indices():
-        shape = target.shape(block)
-        found = gather(exchange, block, shape, dtype, blocks.__getitem__)
+        found = gather(exchange, block, dtype, blocks.__getitem__)
         expected = expected_block(source, target, block, index, dtypes)
         np.testing.assert_array_equal(found, expected)
         assert found.flags.writeable
         assert found.flags.c_contiguous
         assert copied(exchange, block) == np.count_nonzero(expected)
-        shards = packed_shards(exchange, block, blocks, dtype)
-        found = gather(exchange, block, shape, dtype, shards.__getitem__, packed=True)
-        np.testing.assert_array_equal(found, expected)
+        check_packed(exchange, block, blocks, dtype, expected)
 
 
 def copied(exchange, block):
@@ -97,16 +100,29 @@ def copied(exchange, block):
     return sum(math.prod(t.size for t in tables) for tables, _ in exchange.tables(block))
 
 
-def packed_shards(exchange, block, blocks, dtype):
+def check_packed(exchange, block, blocks, dtype, expected):
+    """Gathered from packed shards, at once and as they arrive, a few at a time in any order."""
     shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in exchange.sources(block)}
     assert all(s.flags.c_contiguous and s.ndim == 1 for s in shards.values())
     assert not any(np.shares_memory(shard, blocks[s]) for s, shard in shards.items())
-    return shards
+    found = gather(exchange, block, dtype, shards.__getitem__, packed=True)
+    np.testing.assert_array_equal(found, expected)
+    shard_dtype = packed_dtype(next(iter(blocks.values())).dtype, dtype)
+    arriving = Arriving(exchange, block, dtype, shard_dtype)
+    rng, order = random.Random(math.prod(expected.shape)), list(shards)
+    rng.shuffle(order)
+    while order:
+        some, order = order[: (count := rng.randint(1, 3))], order[count:]
+        arriving.take({source: shards[source] for source in some})
+    np.testing.assert_array_equal(arriving.values, expected)
 
 
 @given(pair=pairs(3), dtypes=st.sampled_from(DTYPES), width=st.integers(1, 9), fits=st.booleans())
 def test_tiles_are_the_block(pair, dtypes, width, fits):
-    """Gathered tile by tile along any dimension; a tile may be overwritten before the next."""
+    """Gathered tile by tile along any dimension; a tile may be overwritten before the next.
+
+    Also by several threads.
+    """
     source, target = pair
     blocks = blocks_of(source, whole_index(source, target), dtypes[0])
     exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[1])
@@ -114,8 +130,10 @@ def test_tiles_are_the_block(pair, dtypes, width, fits):
         shape = target.shape(block)
         if math.prod(shape) == 0:
             continue
-        arguments = (exchange, block, shape, dtype, blocks.__getitem__)
+        arguments = (exchange, block, dtype, blocks.__getitem__)
         expected = gather(*arguments)
+        with mock.patch.object(views, "SHARED_NBYTES", 0):
+            np.testing.assert_array_equal(view_of(*arguments).gather(threads=3), expected)
         for dim in range(len(shape)):
             gathering = view_of(*arguments)
             out = gathering.result(shape if fits else (*shape, 2), dtype)
@@ -129,19 +147,6 @@ def test_tiles_are_the_block(pair, dtypes, width, fits):
                 np.testing.assert_array_equal(tile, expected[(*there, part)])
                 tile[...] = -5
             assert seen == shape[dim]
-
-
-@given(pair=pairs())
-def test_shards_of_two_processes_agree(pair):
-    """A map is made where it is used: asking in another order changes nothing."""
-    source, target = pair
-    one, other = ExchangeMap(source, target), ExchangeMap(source, target)
-    for block in list(target.indices())[::-1]:
-        for source_block, pieces, conjugate in list(shards_of(one, block))[::-1]:
-            ((axes, conjugates),) = other.images
-            ways = zip(axes, block, source_block, strict=True)
-            found = tuple(pieces_of(axis.given(j, (i,)))[i] for axis, i, j in ways)
-            assert (found, conjugates) == (pieces, conjugate)
 
 
 # --- half a spectrum completed --------------------------------------------------------------
@@ -267,20 +272,71 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
             if a != mirror.axis:
                 known &= np.where(direct, np.isin(numbers[a], mine), np.isin(turned[a], mine))
         expected = np.where(direct, value(numbers), value(turned).conj()) * known
-        shape = target.shape(block)
-        found = gather(exchange, block, shape, np.dtype("c16"), blocks.__getitem__)
+        found = gather(exchange, block, np.dtype("c16"), blocks.__getitem__)
         np.testing.assert_array_equal(found, expected)
         assert copied(exchange, block) == np.count_nonzero(known)
-        shards = packed_shards(exchange, block, blocks, np.dtype("c16"))
-        np.testing.assert_array_equal(
-            gather(exchange, block, shape, np.dtype("c16"), shards.__getitem__, packed=True),
-            expected,
-        )
+        check_packed(exchange, block, blocks, np.dtype("c16"), expected)
 
 
 def present_numbers(axis):
     found = np.concatenate([axis_numbers(axis, i).ravel() for i in range(axis.blocks)])
     return found[found != NOTHING]
+
+
+# --- where arrays are stored, and other memory ----------------------------------------------
+
+
+@st.composite
+def stored_pairs(draw):
+    """An array as it is stored, and blocks in digits of its axes."""
+    source, target = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        factors = draw(st.lists(st.integers(2, 4), min_size=1, max_size=3))
+        source.append(draw(plain_layouts(math.prod(factors))))
+        target.append(draw(axis_layouts(fine_places(factors))))
+    return Layout(tuple(source)), Layout(tuple(target))
+
+
+@pytest.mark.parametrize("way", ["in place", "packed"])
+@given(pair=stored_pairs(), dtypes=st.sampled_from(DTYPES))
+def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
+    source, target = pair
+    shape = tuple(axis.size for axis in source.axes)
+    stored = np.arange(math.prod(shape)).reshape(shape).astype(dtypes[0])
+    blocks = {b: stored[region_of(source, b)] for b in source.indices()}
+    exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[0])
+    for block in target.indices():
+        arguments = exchange, block, dtype
+        wanted = view_of(*arguments, blocks.__getitem__).gather()
+        if way == "in place":
+            found = fresh_block(*arguments)
+            regions = block_regions(exchange, block, found)
+        else:
+            sources = exchange.sources(block)
+            sizes = {s: pack(exchange, block, s, blocks[s], dtype).size for s in sources}
+            shards = {s: np.empty(size, dtype) for s, size in sizes.items()}
+            regions = shard_regions(exchange, block, shards)
+        for region, place in regions:
+            assert place.shape == tuple(cut.stop - cut.start for cut in region)
+            place[...] = stored[region]
+        if way == "packed":
+            found = view_of(*arguments, shards.__getitem__, packed=True).gather()
+        np.testing.assert_array_equal(found, wanted)
+
+
+def region_of(layout, block):
+    """Slices of the array that a block of plain chunks is."""
+    bounds = [axis.groups[0].bounds for axis in layout.axes]
+    return tuple(slice(b[i], b[i + 1]) for b, i in zip(bounds, block, strict=True))
+
+
+def test_blocks_that_lie_otherwise_are_copied_otherwise():
+    """The same chunks, in memory the other way round: copies of a block are worked out once."""
+    x = np.random.default_rng(0).standard_normal((60, 60))
+    with dask.config.set(scheduler="synchronous"):
+        for values in (x, np.asfortranarray(x), x[::-1], x):
+            y = fft.fft(da.from_array(values, chunks=(20, 20), asarray=False), axis=0).compute()
+            np.testing.assert_allclose(y, np.fft.fft(values, axis=0), atol=1e-10)
 
 
 # --- groups and shapes ----------------------------------------------------------------------
@@ -329,21 +385,13 @@ def runs_by_force(source, target, block, index):
     return sources, len(widths), widths
 
 
-def sizes_of_shards(exchange, block):
-    """Elements that each source block gives to a target block, mirrored ones among them."""
-    found = collections.Counter()
-    for source_block, per_axis, _ in shards_of(exchange, block):
-        found[source_block] += math.prod(sum(p.size for p in pieces) for pieces in per_axis)
-    return found.values()
-
-
 @given(case=round_cases(resize=False))
 def test_no_shard_of_a_plan_is_larger_than_said(case):
     for found in plan(case, case.array).exchanges:
         exchange = ExchangeMap(found.source, found.target, found.mirror)
         largest = found.shape.largest * (1 if found.mirror is None else 2)
         for block in itertools.islice(found.target.indices(), 16):
-            assert max(sizes_of_shards(exchange, block), default=0) <= largest
+            assert shard_sizes(exchange, block).max(initial=0) <= largest
 
 
 @given(pair=pairs(3, cut=aligned_cuts))
@@ -358,20 +406,7 @@ def test_shape_of_even_exchanges_against_brute_force(pair):
         assert shape.fan_in == fan_in
         assert shape.runs == runs
         assert {shape.width} == set(widths)
-        assert shape.largest == max(sizes_of_shards(ExchangeMap(source, target), block))
-
-
-@pytest.mark.parametrize("parts", [4, 16])
-def test_shape_of_the_reordering_of_a_long_axis(parts):
-    """k1 n2 cut along n2 to k1 n2 cut along k1: the rows wanted of a source block are one run."""
-    n1, n2 = 64, 128
-    k, n = Digit(1, 1, n1, n1), Digit(0, 1, n2, n2)
-    rows, columns = (n1 // parts,) * parts, (n2 // parts,) * parts
-    before = Layout((AxisLayout((Group((k,), (n1,)), Group((n,), columns))),))
-    after = Layout((AxisLayout((Group((k,), rows), Group((n,), (n2,)))),))
-    shape = exchange_shape(before, after)
-    assert (shape.fan_in, shape.runs, shape.width) == (parts, parts, n1 * n2 // parts**2)
-    assert (shape.groups, shape.local, shape.shards) == (1, False, parts**2)
+        assert shape.largest == shard_sizes(ExchangeMap(source, target), block).max()
 
 
 @given(low=st.integers(0, 119), high=st.integers(0, 120), sizes=st.permutations([2, 3, 4, 5]))

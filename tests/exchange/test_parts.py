@@ -10,6 +10,8 @@ from dask_bigfft import plan
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 
+TWO, BOTH = [{0: 12, 1: 10}, {1: 12}], [{0: 4, 1: 8}, {0: 6, 1: 8}]
+
 #: Per case, the exchanges whose blocks are composites.
 CASES = {
     "columns of slabs": ("fft2", (60, 48), (13, 48), {}, {0, 1}),
@@ -27,21 +29,9 @@ CASES = {
     "half, odd": ("irfft", (2048,), (300,), {"rounds": [63, 65], "n": 4095}, {0, 1}),
     "half, little": ("irfft", (4,), (2,), {"rounds": [2, 3]}, {0, 1, 2}),
     "half, cropped": ("irfft", (2049,), (300,), {"rounds": [62, 64], "n": 3968}, {0, 1}),
-    "half of two axes": (
-        "irfft2",
-        (12, 61),
-        (5, 13),
-        {"rounds": [{0: 12, 1: 10}, {1: 12}]},
-        {0, 1, 2},
-    ),
+    "half of two axes": ("irfft2", (12, 61), (5, 13), {"rounds": TWO}, {0, 1, 2}),
     "1D, padded far": ("fft", (100,), (30,), {"rounds": [64, 64], "n": 4096}, {0, 1, 2}),
-    "rows, padded": (
-        "fft2",
-        (20, 60),
-        (7, 11),
-        {"rounds": [{0: 4, 1: 8}, {0: 6, 1: 8}], "s": (24, 64)},
-        {0, 1, 2},
-    ),
+    "rows, padded": ("fft2", (20, 60), (7, 11), {"rounds": BOTH, "s": (24, 64)}, {0, 1, 2}),
 }
 
 
@@ -57,8 +47,7 @@ def composites(name, shape, chunks, keywords):
             source[block] = found.astype(dtype)
         map_ = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
         for block in exchange.target.indices():
-            shape_ = exchange.target.shape(block)
-            view = view_of(map_, block, shape_, dtype, source.__getitem__)
+            view = view_of(map_, block, dtype, source.__getitem__)
             boxes = view.boxes(False)
             yield number, view.gather(), None if boxes is None else boxes.around, source
 

@@ -4,15 +4,17 @@ import itertools
 import math
 import pickle
 from collections import Counter
+from types import SimpleNamespace
 
 import dask.array as da
+import numpy as np
 import pytest
-from distributed.shuffle._rechunk import ArrayRechunkSpec
+from distributed.shuffle._pickle import pickle_bytelist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft import fft
-from dask_bigfft.exchange.p2p import P2PBarrierTask, Spec
+from dask_bigfft.exchange.p2p import ALIGNMENT, P2PBarrierTask, Run, Spec
 from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.carriers import MOST_SHUFFLES
 from dask_bigfft.planning.arguments import make_plan
@@ -44,32 +46,6 @@ def even(found):
 
 def addresses(count):
     return [f"tcp://127.0.0.1:{40000 + 37 * i % 101}" for i in range(count)]
-
-
-@pytest.mark.parametrize(
-    "grid",
-    [
-        (64,),
-        (7, 1),
-        (64, 1),
-        (8, 1, 8),
-        (16, 1, 16),
-        (4, 4, 4),
-        (8, 8, 8),
-        (5, 1, 3, 2),
-        (8, 1, 1, 8),
-        (2, 3, 1, 2, 3),
-        (4, 1, 4, 1, 4),
-    ],
-)
-def test_grids_that_stock_p2p_skews(grid):
-    workers = addresses(8)
-    found = counts([spec_of(grid)], workers)
-    assert even(found)
-    assert sum(found.values()) == math.prod(grid)
-    stock = ArrayRechunkSpec("x", True, new=tuple((1,) * n for n in grid), old=())
-    if len(grid) > 2:  # half of the workers or more have nothing: else this test shows nothing
-        assert list(counts([stock], workers).values()).count(0) >= 4
 
 
 @given(
@@ -120,3 +96,25 @@ def test_tasks_stay_small():
         others = [task for key, task in graph.items() if key not in barriers and "plan" not in key]
         largest.append(max(len(pickle.dumps(task)) for task in others))
     assert largest[1] < 1.1 * largest[0]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c8", "c16", "g"])
+def test_values_are_aligned_in_files(dtype, tmp_path):
+    """Whatever lengths pickles have, and however often a file is added to."""
+    written, run = [], Run.__new__(Run)
+    vars(run).update(_folder=tmp_path, local_address="here")
+    for turn in range(9):
+        parts = [((turn, 10**k), k, np.full(3 * turn + k, k, dtype)) for k in (1, 2, 3)]
+        # As distributed hands them over: several lists of parts at a time.
+        frames = [frame for some in (parts[:2], parts[2:]) for frame in pickle_bytelist(some)]
+        run._write_frames(frames, "0_1")
+        written += [parts[:2], parts[2:]]
+    found, nbytes = Run.read(SimpleNamespace(), tmp_path / "0_1")
+    assert nbytes == (tmp_path / "0_1").stat().st_size
+    assert len(found) == len(written)
+    for lists in zip(found, written, strict=True):
+        for (source, checksum, values), wanted in zip(*lists, strict=True):
+            assert (source, checksum) == wanted[:2]
+            assert values.flags.aligned
+            np.testing.assert_array_equal(values, wanted[2], strict=True)
+        assert lists[0][0][2].ctypes.data % ALIGNMENT == 0

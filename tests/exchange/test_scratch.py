@@ -6,35 +6,32 @@ import json
 import os
 import pickle
 import resource
-import subprocess
-import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import heard, in_threads, python
 
-from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange import scratch as scratch_module
 from dask_bigfft.exchange.scratch import (
+    RESULT,
     Part,
     Scratch,
     ScratchPlace,
     ShardFile,
-    Stored,
     open_scratch,
+    records,
 )
 from dask_bigfft.files import places
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.memory import lend
 
-ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(5)
 
 
@@ -108,16 +105,13 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
         return found
 
     own = SimpleNamespace(**vars(os))
-    own.posix_fallocate, own.fstat = reserve, fstat
+    own.fstat = fstat
     monkeypatch.setattr(scratch_module, "os", own)
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
     shards = random_shards(100, 33)
     total, begins = sum(s.nbytes for s in shards), [0, shards[0].nbytes]
-    with ThreadPoolExecutor(2) as pool:
-        done = [
-            pool.submit(scratch.write, file((2, 1), total), begin, shard)
-            for begin, shard in zip(begins, shards, strict=True)
-        ]
-        sums = [each.result() for each in done]
+    whole = file((2, 1), total)
+    sums = in_threads(2, lambda i: scratch.write(whole, begins[i], shards[i]))
     assert sums == [checksum(s.view(np.uint8)) for s in shards]
     assert sizes == [0, 0]
     assert len(calls) == 1
@@ -157,18 +151,19 @@ def test_a_file_that_is_too_short_or_missing_is_named(tmp_path):
 def test_a_record_gives_the_checksums_back(scratch):
     crcs = np.array([0, 2**64 - 1, 7], np.uint64)
     targets = [(0, 0), (0, 1), (12, 3)]
-    assert scratch.recorded("exchange2", (4, 5), targets) is None
-    scratch.record("exchange2", (4, 5), targets, crcs)
-    np.testing.assert_array_equal(scratch.recorded("exchange2", (4, 5), targets), crcs)
-    assert scratch.recorded("exchange2", (4, 6), targets) is None
-    text = (scratch.folder / "exchange2" / "from-4.5.json").read_text()
+    assert scratch.recorded_shards("exchange2", (4, 5), targets) is None
+    scratch.record_shards("exchange2", (4, 5), targets, crcs)
+    np.testing.assert_array_equal(scratch.recorded_shards("exchange2", (4, 5), targets), crcs)
+    assert scratch.recorded_shards("exchange2", (4, 6), targets) is None
+    assert scratch.recorded_shards("exchange2", (4, 5), [*targets, (12, 4)]) is None
+    text = (scratch.folder / "exchange2" / "done-4.5.json").read_text()
     assert json.loads(text)["shards"]["12.3"] == 7
-    assert scratch_module.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
-    assert scratch_module.recorded_blocks(scratch.folder, "exchange1") == frozenset()
-    scratch.record_stored((3, 0), Stored())
-    assert scratch.stored((3, 0))
-    assert not scratch.stored((0, 3))
-    assert scratch_module.recorded_blocks(scratch.folder, None) == {(3, 0)}
+    assert set(records(scratch.folder, "exchange2")) == {(4, 5)}
+    assert not records(scratch.folder, "exchange1")
+    scratch.record(RESULT, (3, 0), {})
+    assert scratch.recorded(RESULT, (3, 0))
+    assert not scratch.recorded(RESULT, (0, 3))
+    assert set(records(scratch.folder, RESULT)) == {(3, 0)}
 
 
 @pytest.mark.parametrize(
@@ -186,45 +181,16 @@ def test_a_record_gives_the_checksums_back(scratch):
 )
 def test_what_is_no_record_is_none(scratch, text):
     """As a loss of power, or of a disk, may leave it: the block is done again."""
-    scratch.record("exchange1", (0,), [(1,)], np.array([9], np.uint32))
-    path = scratch.folder / "exchange1" / "from-0.json"
-    assert scratch_module.recorded_blocks(scratch.folder, "exchange1") == {(0,)}
+    scratch.record_shards("exchange1", (0,), [(1,)], np.array([9], np.uint32))
+    path = scratch.folder / "exchange1" / "done-0.json"
+    assert set(records(scratch.folder, "exchange1")) == {(0,)}
     path.write_text(text)
-    assert scratch.recorded("exchange1", (0,), [(1,)]) is None
-    assert scratch_module.recorded_blocks(scratch.folder, "exchange1") == frozenset()
-    scratch.record_stored((0,), Stored())
-    (scratch.folder / "result" / "stored-0.json").write_text(text)
-    assert not scratch.stored((0,))
-    assert scratch_module.recorded_blocks(scratch.folder, None) == frozenset()
-
-
-def test_a_record_that_lacks_a_shard_is_none(scratch):
-    scratch.record("exchange1", (0,), [(1,)], np.array([9], np.uint32))
-    assert scratch.recorded("exchange1", (0,), [(1,), (2,)]) is None
-
-
-def test_data_are_synced_before_their_record(tmp_path, monkeypatch):
-    order = []
-    real_sync, real_replace = os.fsync, Path.replace
-    monkeypatch.setattr(
-        os,
-        "fsync",
-        lambda handle: (
-            order.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))),
-            real_sync(handle),
-        ),
-    )
-    monkeypatch.setattr(
-        Path,
-        "replace",
-        lambda path, target: (order.append("replace"), real_replace(path, target))[1],
-    )
-    scratch = Scratch(tmp_path, sync=True, kept=True)
-    written(scratch, random_shards(3, 4))
-    scratch.record("exchange1", (0,), [(2, 1)], np.array([1], np.uint32))
-    assert order[:2] == ["to-2.1.shards"] * 2
-    assert order[2].startswith("from-0.json.")
-    assert order[3:] == ["replace", "exchange1", tmp_path.name]
+    assert scratch.recorded_shards("exchange1", (0,), [(1,)]) is None
+    assert not records(scratch.folder, "exchange1")
+    scratch.record(RESULT, (0,), {})
+    (scratch.folder / "result" / "done-0.json").write_text(text)
+    assert not scratch.recorded(RESULT, (0,))
+    assert not records(scratch.folder, RESULT)
 
 
 def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
@@ -241,18 +207,10 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
         crc = scratch.write(file((0,), int(begins[-1]), "e"), int(begins[i]), padded, shard.nbytes)
         assert crc == checksum(shard)
         parts.append(Part((i,), int(begins[i]), shard.nbytes, crc))
-    seen = []
-
-    def listening(name, numbers):
-        seen.append((name, numbers["nbytes"]))
-
-    events.add_sink(listening)
-    try:
+    with heard() as seen:
         out = lend((int(begins[-1]),), np.uint8)
         read_all(scratch, "e", (0,), parts, out)
-    finally:
-        events.remove_sink(listening)
-    assert seen == [("scratch_read", nbytes.sum())]
+    assert [(name, n["nbytes"]) for name, n in seen] == [("scratch_read", nbytes.sum())]
     for part, shard in zip(parts, shards, strict=True):
         assert (out[part.begin : part.begin + part.nbytes].view(complex) == shard).all()
     data = scratch.path("e", (0,)).read_bytes()
@@ -263,28 +221,19 @@ def test_what_a_second_look_finds_right_is_right(tmp_path, monkeypatch):
     """A bit that flips on the way from the disk does no harm."""
     scratch = Scratch(tmp_path, sync=False, kept=True)
     shards = random_shards(4, 6)
-    parts, real, seen = written(scratch, shards), files.File.read, []
+    parts, real, flips = written(scratch, shards), files.File.read, [4]
 
     def read(file, out, begin):
         found = real(file, out, begin)
-        if not seen:
-            out[70] ^= 4
-            seen.append("flipped")
+        out[70] ^= flips.pop() if flips else 0
         return found
 
     monkeypatch.setattr(files.File, "read", read)
-
-    def listening(name, numbers):
-        seen.append(name)
-
-    events.add_sink(listening)
-    try:
+    with heard() as seen:
         out = np.empty(160, np.uint8)
         read_all(scratch, "exchange1", (2, 1), parts, out)
-    finally:
-        events.remove_sink(listening)
     assert out.tobytes() == np.concatenate(shards).tobytes()
-    assert seen == ["flipped", "mismatch", "scratch_read"]
+    assert [name for name, _ in seen] == ["mismatch", "scratch_read"]
 
 
 # --- folders --------------------------------------------------------------------------------
@@ -305,19 +254,12 @@ def test_a_folder_goes_with_its_object(tmp_path):
     assert list((tmp_path / "deep" / "er").iterdir()) == []
 
 
-def test_processes_of_one_computation_share_a_folder(tmp_path):
-    place = ScratchPlace(str(tmp_path), "n")
-    one, other = open_scratch(place, shared=True), open_scratch(place, shared=True)
-    assert one.folder == other.folder
-    one.close()
-    other.close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_folder_lives_as_long_as_anybody_holds_it(tmp_path):
     """Whoever has been told of it holds it; one that is gone has let go."""
     place = ScratchPlace(str(tmp_path), "n")
-    opened = open_scratch(place, shared=True)
+    opened, same = open_scratch(place, shared=True), open_scratch(place, shared=True)
+    assert opened.folder == same.folder
+    same.close()
     told = pickle.loads(pickle.dumps(opened))
     other = pickle.loads(pickle.dumps(opened))
     other.own()
@@ -337,23 +279,13 @@ def test_only_what_dead_processes_left_is_removed(tmp_path):
     code = f"""
 import os
 import pickle
-from dask_bigfft.exchange.scratch import Stored
 from dask_bigfft.exchange.scratch import ScratchPlace, open_scratch
 scratch = open_scratch(ScratchPlace({str(tmp_path)!r}, "dead"), shared=False)
 print(scratch.folder, flush=True)
-os._exit(1)
+os._exit(0)
 """
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-        timeout=100,
-    )
-    dead = Path(done.stdout.strip())
-    assert dead.is_dir(), done.stderr
+    dead = Path(python("-c", code).stdout.strip())
+    assert dead.is_dir()
     (tmp_path / "bigfft-other").mkdir()  # no lock: not ours to judge
     living = open_scratch(ScratchPlace(str(tmp_path), "living"), shared=False)
     assert not dead.exists()

@@ -87,15 +87,6 @@ def test_pieces_of_a_file_are_under_way_at_a_time(tmp_path, monkeypatch, threads
     assert out.tobytes() == path.read_bytes()
 
 
-def test_results_have_the_order_of_the_calls(threads):
-    with files.Underway() as calls:
-        for i in range(40):
-            nbytes = files.LEAST if i % 3 else 1
-            calls.start(nbytes, lambda i=i: (time.sleep(0.001 * (i % 5)), i)[1])
-        assert calls.results() == list(range(40))
-        assert calls.results() == []
-
-
 @pytest.mark.parametrize("asks", [True, False])
 def test_after_an_error_nothing_is_under_way(threads, asks):
     running, most = set(), []

@@ -199,20 +199,13 @@ def memory_of(values: np.ndarray) -> Any:
 @pytest.mark.parametrize(
     ("most", "memory", "files"), [(0, False, True), (20_000, True, True), (None, True, False)]
 )
-@pytest.mark.parametrize("large", [1, 1 << 16])
 def test_shards_wait_in_memory_as_far_as_there_is_room(
-    client: Client,
-    monkeypatch: pytest.MonkeyPatch,
-    most: int | None,
-    memory: bool,
-    files: bool,
-    large: int,
+    client: Client, monkeypatch: pytest.MonkeyPatch, most: int | None, memory: bool, files: bool
 ) -> None:
     """A signal of 64 KiB goes two ways, of which three workers take 20,000 bytes or as they like.
 
     Nothing is left behind, and shards that wait keep no other memory alive.
     """
-    monkeypatch.setattr(carriers, "LARGE_SHARD", large)
     written, owners = Counter[str](), list[tuple[Any, Any]]()
     take, write = p2p.Run._receive, p2p.Run._write_frames
 

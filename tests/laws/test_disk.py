@@ -1,10 +1,8 @@
 """Exchanges through scratch files: how much is read and written, and what is left behind."""
 
-import collections
 import gc
 import os
 import signal
-import threading
 import time
 from dataclasses import replace
 
@@ -12,10 +10,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from support import local, until
+from support import heard, local, until
 
 import dask_bigfft
-from dask_bigfft import events, fft
+from dask_bigfft import fft
 from dask_bigfft.exchange import scratch
 from dask_bigfft.graph.carriers import PLAN_NAME
 from dask_bigfft.graph.layer import transformed_array
@@ -33,22 +31,6 @@ def on_disk(tmp_path):
     }
     with dask.config.set(options):
         yield tmp_path / "scratch"
-
-
-@pytest.fixture
-def counted():
-    """Bytes by event, and the largest sum of scratch files at a time."""
-    found, lock = collections.Counter(), threading.Lock()
-
-    def sink(name, numbers):
-        with lock:
-            found[name] += numbers.get("nbytes", 0)
-            held = found["scratch_write"] - found["scratch_free"]
-            found["worst"] = max(found["worst"], held)
-
-    events.add_sink(sink)
-    yield found
-    events.remove_sink(sink)
 
 
 @pytest.mark.parametrize("verify", ["none", "energy", "checksum"])
@@ -91,14 +73,20 @@ SCHEMES = {
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_exchange_writes_and_reads_the_data_once(on_disk, counted, scheme):
+def test_every_exchange_writes_and_reads_the_data_once(on_disk, scheme):
     shape, chunks, name, options, exchanges = SCHEMES[scheme]
     x = random_array(shape, "c16", 3)
     array = da.from_array(x, chunks=chunks)
     plan = dask_bigfft.plan(array, name, **options)
-    found = getattr(fft, name)(array, **options).compute()
-    assert counted["scratch_write"] == counted["scratch_read"] == exchanges * x.nbytes
-    assert counted["worst"] <= plan.expected.scratch <= 2 * x.nbytes
+    with heard("scratch_write", "scratch_read", "scratch_free") as seen:
+        found = getattr(fft, name)(array, **options).compute()
+    written, read, freed = (
+        [numbers["nbytes"] * (event == f"scratch_{what}") for event, numbers in seen]
+        for what in ("write", "read", "free")
+    )
+    assert sum(written) == sum(read) == exchanges * x.nbytes
+    worst = max(np.cumsum(np.subtract(written, freed)), default=0)
+    assert worst <= plan.expected.scratch <= 2 * x.nbytes
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
         assert found.tobytes() == getattr(fft, name)(array, **options).compute().tobytes()
 
@@ -150,7 +138,7 @@ def test_the_files_of_a_worker_that_goes_are_used_by_the_others(on_disk, client,
 
     array = da.from_array(x, chunks=(1, 32, 16))
     future = client.compute(fft.rfftn(array.map_blocks(slowly, dtype=float)))
-    until(lambda: len(list(on_disk.glob("bigfft-*/exchange*/from-*.json"))) >= 4)
+    until(lambda: len(list(on_disk.glob("bigfft-*/exchange*/done-*.json"))) >= 4)
     assert future.status == "pending", future.exception()
     (folder,) = on_disk.glob("bigfft-*")
     pids = client.run(opener)

@@ -2,6 +2,7 @@
 
 import collections
 import signal
+import threading
 from pathlib import Path
 
 import dask
@@ -83,11 +84,14 @@ def begun(here, kill):
 
 @pytest.fixture
 def counted():
-    found = collections.Counter()
+    """Events, their bytes, and the largest sum of scratch files at a time."""
+    found, lock = collections.Counter(), threading.Lock()
 
     def sink(name, numbers):
-        found[name] += 1
-        found[f"{name} bytes"] += numbers.get("nbytes", 0)
+        with lock:
+            found.update({name: 1, f"{name} bytes": numbers.get("nbytes", 0)})
+            held = found["scratch_write bytes"] - found["scratch_free bytes"]
+            found["worst"] = max(found["worst"], held)
 
     events.add_sink(sink)
     yield found

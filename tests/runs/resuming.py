@@ -1,5 +1,6 @@
 """What tests of runs that are killed and resumed share: one run, and what lies in its folders."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 
 import dask_bigfft
+from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.exchange.scratch import recorded_blocks
+from dask_bigfft.exchange.scratch import RESULT, records
 
 RNG = np.random.default_rng(11)
 N, BLOCK = 2**12, 2**8
@@ -26,7 +28,9 @@ def values_of(name):
 
 
 def contents(folder):
-    return {str(p): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+    """All files of a folder, by their names in it."""
+    found = (path for path in Path(folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def stored(name, values, chunks, **options):
@@ -36,10 +40,7 @@ def stored(name, values, chunks, **options):
 
 def files(folder):
     """What lies in a folder, but for the record of how it came to be."""
-    found = {}
-    for path in sorted(Path(folder).rglob("*")):
-        if path.is_file():
-            found[str(path.relative_to(folder))] = path.read_bytes()
+    found = contents(folder)
     text = json.loads(found.pop("zarr.json"))
     for name in ("run", "identity"):
         text["attributes"]["dask_bigfft"].pop(name, None)
@@ -52,14 +53,31 @@ def again(scratch="scratch", **options):
 
 def done_so_far():
     scratch = Path("scratch")
-    numbers = [len(recorded_blocks(scratch, f"exchange{i}")) for i in (1, 2, 3)]
-    return [*numbers, len(recorded_blocks(scratch, None))]
+    numbers = [len(records(scratch, f"exchange{i}")) for i in (1, 2, 3)]
+    return [*numbers, len(records(scratch, RESULT))]
 
 
 def command(more, destination="out.zarr", size=f"{NBYTES}B"):
     """The command line of a run in a scratch folder."""
     words = f"run in.zarr {destination} --kind fft --scratch scratch --quiet --block-size {size}"
     return [*words.split(), *more.split()]
+
+
+@contextlib.contextmanager
+def when_first_stored(call):
+    """Do something when the first block of a result is stored."""
+    left = [call]
+
+    def sink(name, numbers):
+        if name == "sink_write" and left:
+            left.pop()()
+
+    events.add_sink(sink)
+    try:
+        yield
+    finally:
+        events.remove_sink(sink)
+    assert not left
 
 
 def close(found, wanted, most=1e-13):

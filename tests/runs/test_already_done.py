@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runs.resuming import ASKED, BLOCK, again, close, command, files, stored
+from runs.resuming import ASKED, BLOCK, again, close, command, files, stored, when_first_stored
 from runs.resuming import values_of as values
 
 import dask_bigfft
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.storage import targets
+from dask_bigfft.testing import dying_runs
 
 zarr = pytest.importorskip("zarr")
 
@@ -26,11 +30,8 @@ IN_PLACE = {**ASKED, "scratch": "scratch", "overwrite": True}
 
 
 def everything(folder):
-    return {
-        str(p): (p.read_bytes(), p.stat().st_mtime_ns)
-        for p in Path(folder).rglob("*")
-        if p.is_file()
-    }
+    found = (path for path in Path(folder).rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
 
 
 @pytest.mark.parametrize("place", ENDS)
@@ -42,7 +43,6 @@ def test_killed_after_the_end(here, kill, undisturbed, counted, capsys, destinat
     assert not Path("scratch/run.json").exists()
     assert Path("scratch").exists() == (place == ENDS[0])
     before = everything(".")
-    before.pop("scratch/lock", None)
     counted.clear()
     done = dask_bigfft.run("in.zarr", destination, **asked, resume=True)
     assert done.already
@@ -143,15 +143,12 @@ def test_killed_before_cleaning_up_a_changed_result_is_not_already_done(
         attributes = zarr.open_array(destination, mode="r+").attrs
         attributes["dask_bigfft"] = {**attributes["dask_bigfft"], "identity": None}
     before = everything(".")
-    before.pop("scratch/lock")
     text = r"`destination`=.*has been changed since it was made"
     if destination == "in.zarr":
         text = r"`resume`=True .*in\.zarr as this run has left it"
     with pytest.raises(ArgumentError, match=text):
         dask_bigfft.run("in.zarr", destination, **asked, resume=True)
-    now = everything(".")
-    now.pop("scratch/lock")
-    assert now == before
+    assert everything(".") == before
     if destination == "out.zarr":
         with pytest.raises(ArgumentError, match="`scratch`="):
             again(overwrite=True)
@@ -217,3 +214,147 @@ def test_in_the_place_of_an_array_of_a_group(here, kill, place):
     assert dask_bigfft.run("group.zarr", "group.zarr/a", **asked, resume=True).already
     assert close(values("group.zarr/a"), np.fft.fft(x))
     assert not Path("scratch").exists()
+
+
+# --- what is at the destination, and what comes there ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("destination", "after", "names"),
+    [
+        ("in.zarr", 2, [".partial-", ".replaced-"]),
+        ("in.zarr", 3, ["", ".replaced-"]),
+        ("old.zarr", 2, [".partial-", ".replaced-"]),
+        ("old.zarr", 5, ["", ".replaced-"]),
+    ],
+)
+def test_killed_while_an_old_array_is_replaced(
+    here, processes, undisturbed, destination, after, names
+):
+    """Which may be the source: it comes back, or is not asked for any more, and nothing is left."""
+    if destination != "in.zarr":
+        stored(destination, np.arange(9.0), (3,))
+    asked = {**ASKED, "scratch": "scratch", "overwrite": True}
+    code = processes(dying_runs.run_and_die_replacing, after, "in.zarr", destination, **asked)
+    assert code == -signal.SIGKILL
+    found = [path.name.removeprefix(destination) for path in here.glob(f"{destination}*")]
+    old = targets.leftovers(Path(destination), targets.REPLACED)
+    assert [path.name.partition("-")[0] for path in old] == [f"{destination}.replaced"]
+    assert targets.leftovers(Path(destination)) == []  # it is gone on with
+    assert sorted(re.sub("-.*", "-", name) for name in found) == names
+    dask_bigfft.run("in.zarr", destination, **asked, resume=True)
+    assert files(destination) == undisturbed
+    assert {p.name for p in here.iterdir()} == {"in.zarr", "whole.zarr", destination}
+
+
+def a_file(path):
+    path.write_text("dear")
+
+
+def a_folder(path):
+    path.mkdir()
+    (path / "file").write_text("dear")
+
+
+def a_link(path):
+    os.symlink("in.zarr", path)
+
+
+def an_array(path):
+    stored(path, np.arange(9.0), (3,))
+
+
+def look(path):
+    """What is at a path."""
+    if path.is_symlink():
+        return os.readlink(path)
+    if path.is_file():
+        return path.read_text()
+    return {str(p.relative_to(path)): p.is_dir() or p.read_bytes() for p in path.rglob("*")}
+
+
+def remove(path):
+    if path.is_file() or path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("make", [a_file, a_folder, a_link, an_array])
+def test_what_comes_to_the_place_of_a_result_is_not_replaced(
+    here, undisturbed, counted, make, overwrite
+):
+    """An array may be, with overwrite=True. The run is finished when the place is free."""
+    text = "came while the run went on"
+    if overwrite and make is an_array:
+        with when_first_stored(lambda: make(Path("out.zarr"))):
+            again(overwrite=True)
+        assert files("out.zarr") == undisturbed
+        return
+    for scratch in (None, "scratch"):
+        refused = pytest.raises(ArgumentError, match=f"`destination`=.*{text}")
+        with when_first_stored(lambda: make(Path("out.zarr"))), refused:
+            dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch=scratch, overwrite=overwrite)
+        make(Path("wanted"))
+        assert look(Path("out.zarr")) == look(Path("wanted"))
+        left = {"in.zarr", "whole.zarr", "wanted", "out.zarr"}
+        assert {p.name for p in here.iterdir() if ".partial-" not in p.name} == (
+            left if scratch is None else left | {scratch}
+        )
+        with pytest.raises(ArgumentError, match=r"where nothing is yet|something else"):
+            again(overwrite=overwrite)
+        remove(Path("wanted"))
+        if scratch is None:
+            remove(Path("out.zarr"))
+    remove(Path("out.zarr"))
+    counted.clear()
+    again(overwrite=overwrite)
+    assert not any(counted[name] for name in ("source_read bytes", "round", "sink_write"))
+    assert files("out.zarr") == undisturbed
+    assert {p.name for p in here.iterdir()} == {"in.zarr", "whole.zarr", "out.zarr"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_comes_at_the_last_moment_is_not_replaced(here, undisturbed, monkeypatch, overwrite):
+    """Between a look and the move, and where the old array has just left its place."""
+    if overwrite:
+        an_array(Path("out.zarr"))
+    real = Path.rename
+
+    def rename(path, target):
+        if ".partial-" in path.name:
+            a_folder(Path("out.zarr"))
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    was = r"; .*out\.zarr\.replaced-\w+ was there before" if overwrite else ""
+    said = f"`destination`=.*came while the run went on{was};.*partial-"
+    with pytest.raises(ArgumentError, match=said):
+        again(overwrite=overwrite)
+    monkeypatch.undo()
+    os.chdir(here)
+    assert Path("out.zarr/file").read_text() == "dear"
+    if overwrite:
+        (old,) = here.glob("out.zarr.replaced-*")
+        assert zarr.open_array(old, mode="r")[8] == 8
+        with pytest.raises(ArgumentError, match=rf"`destination`=.* is now .*{old.name}"):
+            again(overwrite=True)
+    shutil.rmtree("out.zarr")
+    again(overwrite=overwrite)
+    assert files("out.zarr") == undisturbed
+    assert {p.name for p in here.iterdir()} == {"in.zarr", "whole.zarr", "out.zarr"}
+
+
+def test_an_old_array_goes_only_where_the_new_one_is_there(here, processes):
+    """What came to its place since may be anything."""
+    an_array(Path("old.zarr"))
+    asked = {**ASKED, "scratch": "scratch", "overwrite": True}
+    processes(dying_runs.run_and_die_replacing, 2, "in.zarr", "old.zarr", **asked)
+    (partial,) = here.glob("old.zarr.partial-*")
+    (old,) = here.glob("old.zarr.replaced-*")
+    shutil.rmtree(partial)
+    a_folder(Path("old.zarr"))
+    with pytest.raises(ArgumentError, match=rf"`destination`=.* is now .*{old.name}"):
+        dask_bigfft.run("in.zarr", "old.zarr", **asked, resume=True)
+    assert zarr.open_array(old, mode="r")[8] == 8

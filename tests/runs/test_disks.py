@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +13,10 @@ import dask
 import numpy as np
 import pytest
 from runs.resuming import close, contents, stored
+from support import python
 
 import dask_bigfft
+from dask_bigfft.errors import ScratchError
 from dask_bigfft.runs import run_json
 
 zarr = pytest.importorskip("zarr")
@@ -61,6 +61,27 @@ def test_no_room_for_the_result(scratch: str | None, inner: tuple[int, ...] | No
         assert os.listdir() == ["in.zarr"]
     dask_bigfft.run("in.zarr", "out.zarr", **asked, resume=scratch is not None)
     assert right()
+    assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("most", "text"),
+    [
+        (60_000, r"\d+ bytes are missing for a scratch file of \d+: '.*scratch/exchange\d/to-"),
+        (64, r"\d+ bytes are missing for a scratch file of \d+: '.*scratch/run\.json"),
+    ],
+)
+def test_no_room_for_scratch_files_or_the_record_of_the_run(most: int, text: str) -> None:
+    """The run goes on when there is room."""
+    asked, source = {"block_size": 1 << 16, "scratch": "scratch"}, contents("in.zarr")
+    with small_files(most), pytest.raises(ScratchError, match=text):
+        dask_bigfft.run("in.zarr", "out.zarr", "fftn", **asked)
+    assert not Path("out.zarr").exists()
+    assert contents("in.zarr") == source
+    Path("scratch").mkdir(exist_ok=True)
+    Path("scratch/run.json.0123").write_text("{")  # as a run leaves it that is killed there
+    dask_bigfft.run("in.zarr", "out.zarr", "fftn", **asked, resume=True)
+    assert close("out.zarr", np.fft.fftn(VALUES))
     assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
 
 
@@ -118,15 +139,7 @@ def test_what_may_not_be_read_or_written_is_named(scratch: str | None) -> None:
         ("out.zarr", {**ASKED, "scratch": scratch}),
         ("sealed/out.zarr", {**ASKED, "scratch": scratch and "other"}),
     ]
-    program = [sys.executable, "-c", KEPT_OUT, RUNS, json.dumps(runs)]
-    path = os.pathsep.join([str(Path(dask_bigfft.__file__).parents[1]), *filter(None, sys.path)])
-    said = subprocess.run(
-        program,
-        env={**os.environ, "PYTHONPATH": path},
-        text=True,
-        check=True,
-        stdout=subprocess.PIPE,
-    ).stdout.splitlines()
+    said = python("-c", KEPT_OUT, RUNS, json.dumps(runs)).stdout.splitlines()
     assert len(said) == 2
     assert str(chunk) in said[0]
     assert "`destination`='sealed/out.zarr' cannot be made: Permission denied" in said[1]
@@ -158,10 +171,10 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
     def replace(path: Path, target: Path) -> Path:
         """What lies in shards files and chunks has been synced as it is."""
         if "life-" in str(path):
-            name = Path(target).name
+            name = f"{Path(target).parent.name}/{Path(target).name}"
             speaks_of = (
-                Path().glob(f"out.zarr.partial-*/c/{name[7:-5].replace('.', '/')}")
-                if name.startswith("stored-")
+                Path().glob(f"out.zarr.partial-*/c/{name[12:-5].replace('.', '/')}")
+                if name.startswith("result/")
                 else Path(target).parent.glob("to-*.shards")
             )
             of_all = Path().glob("out.zarr.partial-*/zarr.json")
@@ -174,10 +187,9 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", replace)
     with dask.config.set({"bigfft.scratch.sync": True, "scheduler": "sync"}):
-        dask_bigfft.run(
-            "line.zarr", "out.zarr", "fft", block_size=256, scratch="scratch", inner_chunks=inner
-        )
-    assert {"stored", "from-0"} <= set(checked)
+        asked = {"block_size": 256, "scratch": "scratch", "inner_chunks": inner}
+        dask_bigfft.run("line.zarr", "out.zarr", "fft", **asked)
+    assert {"result", "exchan"} <= set(checked)
     assert close("out.zarr", np.fft.fft(x))
 
 

@@ -26,20 +26,21 @@ def hold(folder: str) -> None:
     """Let a worker wait before the first block is recorded as stored."""
     from pathlib import Path
 
-    from dask_bigfft.exchange.scratch import Scratch
+    from dask_bigfft.exchange.scratch import RESULT, Scratch
     from dask_bigfft.testing.traps import Board
 
-    record, there = Scratch.record_stored, Board(Path(folder))
+    record, there = Scratch.record, Board(Path(folder))
 
-    def waiting(self: Scratch, block: tuple[int, ...], nbytes: int | None = None) -> None:
-        if there.claim("sprung"):
+    def waiting(self: Scratch, exchange: str, block: tuple[int, ...], what: Any) -> None:
+        if exchange == RESULT and there.claim("sprung"):
             there.stay()
         try:
-            record(self, block, nbytes)
+            record(self, exchange, block, what)
         finally:
-            there.claim("tried")
+            if exchange == RESULT:
+                there.claim("tried")
 
-    Scratch.record_stored = waiting  # type: ignore[method-assign]
+    Scratch.record = waiting  # type: ignore[method-assign]
 
 
 def killed(cluster: Processes, board: Board, said: Path, *args: Any, **asked: Any) -> BaseProcess:

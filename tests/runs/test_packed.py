@@ -26,38 +26,31 @@ RAW = np.random.default_rng(3).integers(2, 120, SHAPE)
 pytestmark = pytest.mark.usefixtures("folder")
 
 
+F4, I2 = np.float32, np.int16
+SCALED = {"scale_factor": F4(0.01), "add_offset": F4(9)}
+FILL = {"_FillValue": I2(-999)}
+
 #: Attributes of a variable, and the dtype in which it is stored.
 PACKED = {
     "scale and offset, double": ({"scale_factor": np.float64(0.01), "add_offset": 273.15}, "i2"),
-    "scale and offset, single": (
-        {"scale_factor": np.float32(0.01), "add_offset": np.float32(9)},
-        "i2",
-    ),
-    "scale, single": ({"scale_factor": np.float32(0.25)}, "i2"),
-    "four bytes": ({"scale_factor": np.float32(0.01), "add_offset": np.float32(9)}, "i4"),
-    "mixed": ({"scale_factor": np.float32(0.01), "add_offset": np.float64(9)}, "i2"),
-    "offset": ({"add_offset": np.float32(9)}, "u1"),
-    "fill, unscaled": ({"_FillValue": np.int16(-999)}, "i2"),
+    "scale and offset, single": (SCALED, "i2"),
+    "scale, single": ({"scale_factor": F4(0.25)}, "i2"),
+    "four bytes": (SCALED, "i4"),
+    "mixed": (SCALED | {"add_offset": np.float64(9)}, "i2"),
+    "offset": ({"add_offset": F4(9)}, "u1"),
+    "fill, unscaled": (FILL, "i2"),
     "fill, unscaled, four bytes": ({"missing_value": np.int32(-999)}, "i4"),
     "everything": (
-        {
-            "scale_factor": 0.5,
-            "add_offset": 1.0,
-            "_FillValue": np.int16(-999),
-            "missing_value": np.int16(-999),
-        },
+        {"scale_factor": 0.5, "add_offset": 1.0, "missing_value": I2(-999), **FILL},
         "i2",
     ),
     "unsigned": ({"_Unsigned": "true", "_FillValue": np.int8(-1), "scale_factor": 0.5}, "i1"),
     "unsigned alone": ({"_Unsigned": "true"}, "i1"),
     "signed": ({"_Unsigned": "false", "scale_factor": 0.5}, "u1"),
-    "float with a fill value": ({"_FillValue": np.float32(1e20)}, "f4"),
-    "float with NaN": ({"_FillValue": np.float32(np.nan)}, "f4"),
-    "scaled float with NaN": (
-        {"_FillValue": np.float32(np.nan), "scale_factor": np.float64(0.1)},
-        "f4",
-    ),
-    "big-endian": ({"scale_factor": 0.5, "_FillValue": np.int16(-999)}, ">i2"),
+    "float with a fill value": ({"_FillValue": F4(1e20)}, "f4"),
+    "float with NaN": ({"_FillValue": F4(np.nan)}, "f4"),
+    "scaled float with NaN": ({"_FillValue": F4(np.nan), "scale_factor": np.float64(0.1)}, "f4"),
+    "big-endian": ({"scale_factor": 0.5, **FILL}, ">i2"),
     "nothing": ({"units": "m"}, "i2"),
 }
 
@@ -156,35 +149,37 @@ def test_missing_values_are_refused_or_filled(name, format, scratch):
     assert_close(values_of("out.zarr"), np.where(np.isnan(wanted), 7, wanted))
 
 
-def test_the_first_missing_value_is_named():
-    values = raw_values("i2")
-    values[20, 30:32] = -999
-    hdf5_file(values, {"_FillValue": np.int16(-999)})
+def gap(*places, dtype="i2", fill=-999):
+    """Stored values, some of which are missing."""
+    values = raw_values(dtype)
+    for place in places:
+        values[place] = fill
+    return values
+
+
+def test_the_first_missing_value_is_named_and_missing_values_may_stay_nan():
+    hdf5_file(gap((20, slice(30, 32))), FILL)
     with pytest.raises(ArgumentError, match=r"2 .*\(20, 30\)"):
         dask_bigfft.run("in.nc", "out.zarr", component="v")
-
-
-def test_missing_values_may_stay_nan_and_others_are_whole():
-    values = raw_values("i2")
-    values[20, 30] = -999
-    hdf5_file(values, {"_FillValue": np.int16(-999)})
-    dask_bigfft.run("in.nc", "out.zarr", "fft", component="v", missing=np.nan)
+    asked = {"component": "v", "scratch": "s", "missing": np.nan}
+    dask_bigfft.run("in.nc", "out.zarr", "fft", **asked)
+    assert dask_bigfft.run("in.nc", "out.zarr", "fft", **asked, resume=True).already
+    with pytest.raises(ArgumentError, match="other arguments"):
+        dask_bigfft.run("in.nc", "out.zarr", "fft", **asked | {"missing": 0}, resume=True)
     found = values_of("out.zarr")
     assert np.isnan(found[20]).all()
     assert np.isfinite(np.delete(found, 20, axis=0)).all()
 
 
 def test_nan_is_a_value_where_nothing_says_that_values_are_missing():
-    values = raw_values("f4")
-    values[20, 30] = np.nan
-    hdf5_file(values, {})
+    hdf5_file(gap((20, 30), dtype="f4", fill=np.nan), {})
     dask_bigfft.run("in.nc", "out.zarr", "fft", component="v")
     assert np.isnan(values_of("out.zarr")[20]).all()
 
 
 def test_a_chunk_without_a_file_that_reads_as_missing_values():
     """It is refused by either argument, and each of them replaces its own."""
-    _, _, wanted = zarr_group(raw_values("i2"), {"_FillValue": np.int16(-999)}, 2)
+    _, _, wanted = zarr_group(raw_values("i2"), FILL, 2)
     Path("in.zarr/v/1.0").unlink()
     wanted[12:24] = 4
     asked = {"component": "v", "missing": 4}
@@ -197,10 +192,7 @@ def test_a_chunk_without_a_file_that_reads_as_missing_values():
 
 
 def test_a_reader_can_be_sent_to_a_worker():
-    values = raw_values("i2")
-    values[20, 30] = -999
-    attributes = {"_FillValue": np.int16(-999), "scale_factor": np.float32(0.5)}
-    _, _, wanted = hdf5_file(values, attributes)
+    _, _, wanted = hdf5_file(gap((20, 30)), FILL | {"scale_factor": F4(0.5)})
     reader = sources.open_reader(Path("in.nc"), "v", 7.0)
     np.testing.assert_array_equal(
         pickle.loads(pickle.dumps(reader))[:, 3:], np.where(np.isnan(wanted), 7, wanted)[:, 3:]
@@ -210,12 +202,8 @@ def test_a_reader_can_be_sent_to_a_worker():
 @pytest.mark.parametrize("version", [2, 3])
 def test_the_fill_value_of_a_zarr_array_of_another_writer_is_a_value(version):
     """Zarr's own default is zero, which stands for nothing; xarray cannot open such an array."""
-    values = raw_values("i2")
-    values[20, 30] = 0
-    found = zarr.create_array(
-        "in", shape=SHAPE, chunks=CHUNKS, dtype="i2", fill_value=0, zarr_format=version
-    )
-    found[...] = values
+    values = gap((20, 30), fill=0)
+    zarr.create_array("in", data=values, chunks=CHUNKS, fill_value=0, zarr_format=version)
     dask_bigfft.run("in", "out.zarr")
     assert_close(values_of("out.zarr"), values)
 
@@ -236,38 +224,14 @@ def test_several_fill_values():
 @pytest.mark.parametrize("name", ["everything", "float with NaN"])
 def test_rows_that_are_read_in_place_are_decoded(format, name):
     attributes, dtype = PACKED[name]
-    values = raw_values(dtype)
-    values[20, 30] = fill_of(attributes)
+    values = gap((20, 30), dtype=dtype, fill=fill_of(attributes))
     path, component, wanted = FORMATS[format](values, attributes)
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "16 B"}
+    asked = {"component": component, "rounds": [{0: -1}, {1: -1}], "block_size": 4 * 12 * 40}
     with dask.config.set(options):
-        done = dask_bigfft.run(
-            path,
-            "out.zarr",
-            "fft2",
-            component=component,
-            missing=2,
-            rounds=[{0: -1}, {1: -1}],
-            block_size=4 * 12 * 40,
-        )
+        done = dask_bigfft.run(path, "out.zarr", "fft2", missing=2, **asked)
     assert done.plan.from_rows
     assert_close(values_of("out.zarr"), np.where(np.isnan(wanted), 2, wanted))
-
-
-def test_another_number_is_another_request():
-    values = raw_values("i2")
-    values[20, 30] = -999
-    hdf5_file(values, {"_FillValue": np.int16(-999)})
-    asked = {"component": "v", "scratch": "s"}
-    with pytest.raises(ArgumentError, match="`missing`='refuse'"):
-        dask_bigfft.run("in.nc", "out.zarr", **asked)
-    with pytest.raises(ArgumentError, match=r"`missing`=.*as in the run that is resumed"):
-        dask_bigfft.run("in.nc", "out.zarr", **asked, missing=0, resume=True)
-    asked["scratch"] = "t"
-    dask_bigfft.run("in.nc", "out.zarr", **asked, missing=np.nan)
-    assert dask_bigfft.run("in.nc", "out.zarr", **asked, missing=np.nan, resume=True).already
-    with pytest.raises(ArgumentError, match="other arguments"):
-        dask_bigfft.run("in.nc", "out.zarr", **asked, missing=0, resume=True)
 
 
 @pytest.mark.parametrize("missing", ["fill", True, None, 1j, [0], "0"])
@@ -288,10 +252,7 @@ def test_attributes_that_are_no_numbers_are_refused(name, value):
 
 
 def test_on_the_command_line(capsys):
-    values = raw_values("i2")
-    values[20, 30] = -999
-    attributes = {"_FillValue": np.int16(-999), "scale_factor": np.float32(0.5)}
-    _, _, wanted = hdf5_file(values, attributes)
+    _, _, wanted = hdf5_file(gap((20, 30)), FILL | {"scale_factor": F4(0.5)})
     argv = ["in.nc", "--component", "v"]
     assert cli.main(["plan", *argv]) == 0
     assert "float32" in capsys.readouterr().out

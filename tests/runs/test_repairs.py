@@ -2,12 +2,15 @@
 
 import itertools
 import json
+import os
+import random
 import re
 import shutil
 import warnings
 from pathlib import Path
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from runs.resuming import (
@@ -25,9 +28,9 @@ from runs.resuming import (
 
 import dask_bigfft
 from dask_bigfft.cli import main
-from dask_bigfft.errors import DamagedShardError
+from dask_bigfft.errors import ArgumentError, BigFFTError, DamagedShardError
 from dask_bigfft.exchange import scratch
-from dask_bigfft.exchange.scratch import block_name, recorded_blocks
+from dask_bigfft.exchange.scratch import DIGEST, RESULT, block_name, digest_of, records
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import Request, execute, resumable, run_json
 from dask_bigfft.runs.resumable import store_now
@@ -70,7 +73,7 @@ def test_damaged_scratch_files_are_made_once_more(here, kill, undisturbed, damag
     assert files("out.zarr") == undisturbed
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "sync", "processes"])
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
 def test_the_command_line_repairs_files_too(here, kill, undisturbed, scheduler):
     """What runs its tasks is still there for those that make them once more."""
     kill(450)
@@ -83,7 +86,7 @@ def test_the_command_line_repairs_files_too(here, kill, undisturbed, scheduler):
 
 def half_written(number):
     """Put files of a finished block there that nobody has written all of; return the blocks."""
-    done = sorted(recorded_blocks(Path("scratch"), f"exchange{number + 1}" if number < 3 else None))
+    done = sorted(records(Path("scratch"), f"exchange{number + 1}" if number < 3 else RESULT))
     assert 0 < len(done) < 16
     paths = [Path(f"scratch/exchange{number}/to-{block_name(block)}.shards") for block in done]
     for path in paths:
@@ -107,7 +110,7 @@ def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
     run_json.forget_damaged(Path("scratch"), plan, error)
     assert not [path for path in paths if path.exists()]
     if number < 3:
-        left = recorded_blocks(Path("scratch"), f"exchange{number}")
+        left = records(Path("scratch"), f"exchange{number}")
         assert not left  # each of them has a shard for the block that has to be made again
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
@@ -193,11 +196,8 @@ def test_what_is_lost_of_the_result_is_made_once_more(here, kill, counted, inner
     """More of it than damaged scratch files are made once more; what is whole is left alone."""
     asked = {**ASKED, "inner_chunks": inner}
     dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    if until == "some are stored":
-        kill(1080, **asked)
-    else:
-        kill(FINISH, **asked)
-    recorded = recorded_blocks(Path("scratch"), None)
+    kill(1080 if until == "some are stored" else FINISH, **asked)
+    recorded = records(Path("scratch"), RESULT)
     done = len(recorded)
     assert 6 < done < 16 if until == "some are stored" else done == 16
     lost = [path for path in stored_files() if (int(path.name),) in recorded][:5]
@@ -213,27 +213,40 @@ def test_what_is_lost_of_the_result_is_made_once_more(here, kill, counted, inner
     assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
-@pytest.mark.parametrize("inner", [None, (BLOCK // 4,)])
-@pytest.mark.parametrize("sync", [False, True])
-def test_zeros_in_files_of_the_right_size_are_noticed(here, kill, counted, inner, sync):
-    """As a loss of power leaves them; with `sync` there are none, and nothing is read again."""
-    asked = {**ASKED, "inner_chunks": inner}
+@pytest.mark.parametrize(
+    ("more", "sync", "noticed"),
+    [
+        ({}, False, True),
+        ({"inner_chunks": (BLOCK // 4,)}, False, True),
+        ({}, True, False),
+        ({"inner_chunks": (BLOCK // 4,)}, True, False),
+        ({"checksum": True}, True, True),
+        ({"verify": "energy"}, True, True),
+    ],
+)
+def test_files_of_the_right_size_with_other_contents_are_noticed(
+    here, kill, counted, more, sync, noticed
+):
+    """Zeros, as a loss of power leaves them, and a flipped bit.
+
+    With `sync` there are none, and nothing is read again unless that is asked for.
+    """
+    asked = {**ASKED, **more}
     dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
     kill(FINISH, **asked, settings={"bigfft.scratch.sync": sync})
     lost = stored_files()[:3]
-    before = lost[0].read_bytes()
     for path in lost:
-        path.write_bytes(bytes(path.stat().st_size))
+        data = path.read_bytes()
+        path.write_bytes(bytes(len(data)) if path != lost[1] else bytes([data[0] ^ 4]) + data[1:])
     counted.clear()
-    if sync:
-        again(inner_chunks=inner)
+    if not noticed:
+        again(**more)
         assert not counted["sink_write"]
         return
     with pytest.warns(RuntimeWarning, match=f"3 files of the result .*: .*{lost[0]}"):
-        again(inner_chunks=inner)
+        again(**more)
     assert counted["sink_write"] == 3
-    assert any(before)
-    assert files("out.zarr") == files("whole.zarr")
+    assert files("out.zarr")[0] == files("whole.zarr")[0]
 
 
 def test_parts_of_blocks_that_are_lost_are_made_once_more(here, kill, counted):
@@ -242,11 +255,7 @@ def test_parts_of_blocks_that_are_lost_are_made_once_more(here, kill, counted):
     with dask.config.set({"bigfft.scratch.row-size": "256 B"}):
         whole = dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole").plan
         assert run_json.result_files(whole)[1]
-        kill(
-            FINISH,
-            **asked,
-            settings={"bigfft.scratch.row-size": "256 B"},
-        )
+        kill(FINISH, **asked, settings={"bigfft.scratch.row-size": "256 B"})
         stored = stored_files()
         lose([stored[0], stored[-1]])
         counted.clear()
@@ -260,10 +269,89 @@ def test_killed_while_what_is_lost_is_taken_back(here, kill, undisturbed):
     """All of it is found once more: records of what is lost go last."""
     kill(FINISH)
     lose(stored_files()[:5])
-    for place in ("forget", "forget_stored"):
+    for place in ("free", "forget"):
         kill(f"dask_bigfft.exchange.scratch:Scratch.{place}", resume=True)
     assert done_so_far()[3] == 16
     with pytest.warns(RuntimeWarning) as said:
         again()
     assert [str(w.message)[:7] for w in said] == ["5 files"]
     assert files("out.zarr") == undisturbed
+
+
+# --- folders that somebody has changed: repaired, or refused by name ----------------------------
+
+
+@pytest.fixture
+def killed(here, kill, undisturbed):
+    """A run that was killed when a part of its result was stored; what it would have made."""
+    kill(1080)
+    assert 0 < done_so_far()[-1] < 16
+    return undisturbed
+
+
+def altered(path, change):
+    found = json.loads(Path(path).read_bytes())
+    Path(path).write_text(json.dumps(change(found)))
+
+
+def test_another_plan_is_noticed(killed):
+    x = da.zeros(2**12, chunks=2**8, dtype=complex)
+    other = dask_bigfft.plan(x, "ifft", device="cpu", kernel="scipy").to_json()
+    altered("scratch/run.json", lambda found: found | {"plan": other})
+    with pytest.raises(ArgumentError, match="delete the folder to start over"):
+        again()
+
+
+def test_shards_of_another_run_are_not_used(killed, processes):
+    """Records carry the digest of their run, so what another one has written is made anew."""
+    before = [path.read_bytes() for path in sorted(Path("scratch").glob("*/*.json"))]
+    assert before
+    for path in Path("scratch").glob("*/*.json"):
+        found = json.loads(path.read_bytes())
+        found["run"] = "0" * 16
+        path.write_text(json.dumps(found | {DIGEST: digest_of(found)}))
+    again()
+    assert files("out.zarr") == killed
+
+
+@pytest.mark.parametrize("change", [None, {"shape": [2**11]}, {"node_type": "group"}])
+def test_a_part_of_the_result_that_is_another_array_is_refused(killed, change):
+    (partial,) = Path().glob("out.zarr.partial-*")
+    altered(partial / "zarr.json", lambda found: found | change if change else {})
+    with pytest.raises(ArgumentError, match=f"{re.escape(partial.name)}.*delete"):
+        again()
+    assert not Path("out.zarr").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*makes it once more:RuntimeWarning")
+def test_any_change_of_what_a_run_keeps_is_repaired_or_refused(killed):
+    """Names and types of entries, at random: never an internal error, never a wrong result."""
+    rng = random.Random(5)
+    kept = [Path("scratch/run.json"), *sorted(Path("scratch").glob("*/*.json"))]
+    saved = {path: path.read_bytes() for path in kept}
+    values = [None, 0, -1, "", "x", [], {}, [1, 2], {"a": 1}, 1e300, True]
+    for _ in range(15):
+        for path in rng.sample(kept, 3):
+            found = json.loads(path.read_bytes())
+            name = rng.choice(list(found))
+            left, other = {k: v for k, v in found.items() if k != name}, rng.choice(values)
+            found = rng.choice([left, found | {name: other}, other])
+            path.write_text(json.dumps(found) if rng.random() < 0.8 else json.dumps(found)[:-3])
+        refused = ""
+        try:
+            again()
+        except BigFFTError as error:
+            refused = str(error)
+        if not refused:
+            assert files("out.zarr") == killed
+            return
+        assert "scratch" in refused  # the folder
+        for path, data in saved.items():
+            path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["pipe", "pipe.npy", "pipe.zip", "pipe.h5"])
+def test_a_pipe_is_no_source(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ArgumentError, match=r"`source`.*regular file"):
+        dask_bigfft.run(tmp_path / name, tmp_path / "out.zarr")

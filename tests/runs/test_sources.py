@@ -1,16 +1,17 @@
-"""Sources that change, or are not all there: every file that values come from is looked at."""
+"""Sources that change, or are not all there, and places where nothing may be written."""
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runs.resuming import close, refused_unless_filled
+from runs.resuming import close, refused_unless_filled, when_first_stored
 
 import dask_bigfft
-from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.runs import Request, resumable, run_json
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.hdf5 import open_hdf5
 from dask_bigfft.storage.sources import open_source, source_files
@@ -61,13 +62,8 @@ def virtual_source(values):
 
 def external_source(values):
     with h5py.File("in.h5", "w") as file:
-        file.create_dataset(
-            "x",
-            values.shape,
-            values.dtype,
-            external=[("one.raw", 0, values.nbytes // 2), ("two.raw", 16, h5py.h5f.UNLIMITED)],
-        )
-        file["x"][...] = values
+        plain = [("one.raw", 0, values.nbytes // 2), ("two.raw", 16, h5py.h5f.UNLIMITED)]
+        file.create_dataset("x", values.shape, values.dtype, external=plain)[...] = values
     return "in.h5", "two.raw"
 
 
@@ -92,17 +88,8 @@ def numbered_dataset(values, path, name):
         h5py.h5d.create(file.id, b"x", kind, space, plist)
 
 
-SOURCES = {
-    found.__name__.partition("_")[0]: found
-    for found in (
-        zarr_source,
-        linked_source,
-        npy_source,
-        virtual_source,
-        external_source,
-        numbered_source,
-    )
-}
+HDF5 = [virtual_source, external_source, numbered_source]
+SOURCES = {f.__name__[:-7]: f for f in (zarr_source, linked_source, npy_source, *HDF5)}
 
 
 @pytest.mark.parametrize("scratch", [None, "s"])
@@ -115,19 +102,10 @@ def test_a_source_that_changes_meanwhile_makes_no_result(monkeypatch, kind, scra
     shutil.rmtree("out.zarr")
     before = set(os.listdir())
     monkeypatch.setattr(targets.Target, "finish", lambda *_: pytest.fail("finished"))
-    wrote = []
-
-    def sink(name, numbers):
-        if name == "sink_write" and not wrote:
-            wrote.append(os.utime(changed, ns=(0, 0)))
-
-    events.add_sink(sink)
-    try:
-        with pytest.raises(ArgumentError, match=rf"`source`=.*{changed} has changed"):
-            dask_bigfft.run(path, "out.zarr", scratch=scratch, block_size=1024)
-    finally:
-        events.remove_sink(sink)
-    assert wrote
+    text = rf"`source`=.*{changed} has changed"
+    change = when_first_stored(lambda: os.utime(changed, ns=(0, 0)))
+    with change, pytest.raises(ArgumentError, match=text):
+        dask_bigfft.run(path, "out.zarr", scratch=scratch, block_size=1024)
     assert not Path("out.zarr").exists()
     if scratch is None:
         assert set(os.listdir()) == before
@@ -299,6 +277,11 @@ def test_a_damaged_file_is_named_whatever_its_package_raises(name):
     assert all(name in text for text in refused)
 
 
+def sharded(values, chunks, *codecs, **where):
+    made = {"chunks": chunks, "dtype": values.dtype, "codecs": list(codecs), "zarr_format": 3}
+    zarr.create(values.shape, **made, **where)[...] = values
+
+
 @pytest.mark.parametrize("where", ["folder", "zip"])
 @pytest.mark.parametrize("index", ["end", "start", "big"])
 def test_an_inner_chunk_that_a_shard_lacks_is_a_missing_one(where, index):
@@ -313,16 +296,7 @@ def test_an_inner_chunk_that_a_shard_lacks_is_a_missing_one(where, index):
     )
     store = "in" if where == "folder" else zarr.storage.ZipStore("in.zip", mode="w")
     group = zarr.open_group(store, mode="w")
-    array = zarr.create(
-        values.shape,
-        chunks=(9, 8),
-        dtype="f8",
-        codecs=[codec],
-        store=group.store,
-        path="a",
-        zarr_format=3,
-    )
-    array[...] = values
+    sharded(values, (9, 8), codec, store=group.store, path="a")
     if where == "zip":
         store.close()
     path = "in" if where == "folder" else "in.zip"
@@ -339,10 +313,7 @@ def test_shards_in_shards_are_looked_into(place):
     codec = [zarr.codecs.BytesCodec()]
     for shape in ((3, 4), (9, 8)):
         codec = [zarr.codecs.ShardingCodec(chunk_shape=shape, codecs=codec, index_location=place)]
-    array = zarr.create(
-        values.shape, chunks=(18, 16), dtype="f8", codecs=codec, store="in", zarr_format=3
-    )
-    array[...] = values
+    sharded(values, (18, 16), *codec, store="in")
     text = r"of 70 are missing, .* chunk \(0, 1\) of chunk \(1, 1\) in the shard c/0/0"
     refused_unless_filled("in", f"4 {text}; .*missing_chunks='fill'", values)
     Path("in/c/0/1").unlink()  # of 6 x 3 chunks
@@ -355,11 +326,122 @@ def test_a_shard_in_a_shard_that_ends_early_is_an_error_of_zarr():
     values = RNG.normal(size=(8, 8))
     inner = zarr.codecs.ShardingCodec(chunk_shape=(2, 2))
     codec = zarr.codecs.ShardingCodec(chunk_shape=(4, 4), codecs=[inner], index_location="start")
-    array = zarr.create(
-        values.shape, chunks=(8, 8), dtype="f8", codecs=[codec], store="in", zarr_format=3
-    )
-    array[...] = values
+    sharded(values, (8, 8), codec, store="in")
     with open("in/c/0/0", "r+b") as file:
         file.truncate(file.seek(0, os.SEEK_END) - 40)
     with pytest.raises(OSError, match="chunk c/0/0 cannot be read"):
         dask_bigfft.run("in", "out.zarr")
+
+
+# --- places that are refused before anything is made -------------------------------------------
+
+
+@pytest.fixture
+def group(folder):
+    """A Zarr group with one array."""
+    root = zarr.open_group("g.zarr", mode="w")
+    array = root.create_array("a", shape=(8,), chunks=(4,), dtype=float)
+    array[...] = np.arange(8.0)
+    return Path("g.zarr")
+
+
+PLACES = [
+    ("g.zarr/a/out", None, "destination", "outside of the source"),
+    ("out.zarr", "g.zarr/a", "scratch", "outside of the source"),
+    ("out.zarr", "g.zarr/a/s", "scratch", "outside of the source"),
+    ("out.zarr", "out.zarr", "scratch", "outside of the destination"),
+    ("out.zarr", "out.zarr/s", "scratch", "outside of the destination"),
+    ("out.zarr", "s3://bucket/s", "scratch", "a local path"),
+    ("work/result.zarr", "work", "destination", "outside of the scratch folder"),
+]
+
+
+@pytest.mark.parametrize(("destination", "scratch", "name", "text"), PLACES)
+def test_places_inside_of_each_other_are_refused(group, destination, scratch, name, text):
+    """Nothing is made then; what lies in a scratch folder would be deleted at the end."""
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(ArgumentError, match=rf"`{name}`=.*{text}"):
+        dask_bigfft.run(group, destination, "fft", component="a", scratch=scratch)
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["source", "destination", "scratch", "component"])
+@pytest.mark.parametrize("given", ["a\0b", "a\ud800b", f"a{300 * '-'}b", "circle"])
+def test_paths_that_no_file_can_have_are_refused_by_name(group, name, given):
+    """The system's calls say "embedded null byte", and not of what; a link may lead to itself."""
+    os.symlink("circle", "circle")
+    os.symlink("circle", group / "circle")
+    places = {"source": group, "destination": "out.zarr", "scratch": "s", "component": "a"}
+    with pytest.raises((ArgumentError, OSError), match=rf"`{name}`="):
+        dask_bigfft.run(**places | {name: given}, kind="fft")
+    assert sorted(os.listdir()) == ["circle", "g.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("destination", "scratch", "name"),
+    [("real/a/out", None, "destination"), ("out.zarr", "real/a/s", "scratch")],
+)
+def test_the_folder_that_a_component_is_a_link_to_is_the_source(group, destination, scratch, name):
+    Path("real").mkdir()
+    (group / "a").rename("real/a")
+    os.symlink(os.path.abspath("real/a"), group / "a")
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(ArgumentError, match=rf"`{name}`="):
+        dask_bigfft.run(group, destination, "fft", component="a", scratch=scratch)
+    assert sorted(Path().rglob("*")) == before
+    in_place = {"component": "a", "scratch": "s", "resume": True, "overwrite": True}
+    assert not dask_bigfft.run(group, "real/a", "fft", **in_place).already
+    assert dask_bigfft.run(group, "real/a", "fft", **in_place).already
+
+
+def test_beside_the_source_in_its_group_there_is_room(group):
+    dask_bigfft.run(group, "g.zarr/b", "fft", component="/a/", scratch="g.zarr/s")
+    np.testing.assert_allclose(zarr.open_array("g.zarr/b", mode="r")[...], np.fft.fft(np.arange(8)))
+    assert sorted(os.listdir(group)) == ["a", "b", "zarr.json"]
+
+
+def test_only_what_a_run_has_made_is_deleted_at_its_end(tmp_path):
+    ours = ["exchange1", "filter0_exchange12", "result", "life-0af", "ended-12"]
+    others = ["results", "my exchange1", "exchange1.zarr", "life-of-brian"]
+    for name in ours + others:
+        (tmp_path / name).mkdir()
+    (tmp_path / "run.json").write_text("{}")
+    run_json.clear(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(others)
+
+
+@pytest.mark.parametrize("component", ["a", "/a", "a/"])
+def test_files_of_a_component_are_pinned_however_it_is_written(group, component):
+    found = resumable.source_identity(Request(group, Path("b"), component=component), False)
+    assert set(found["files"]) == {"c/0", "c/1", "zarr.json"}
+    (group / "a/c/1").unlink()
+    now = resumable.source_identity(Request(group, Path("b"), component=component), False)
+    with pytest.raises(ArgumentError, match=r"g\.zarr/a/c/1 is gone"):
+        resumable.refuse_changed_source(found, now)
+
+
+def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones(8, "g"))
+    for scratch in (None, "s"):
+        with pytest.raises(ArgumentError, match="`source`="):
+            dask_bigfft.run("x.npy", "out.zarr", "fft", kernel="scipy", scratch=scratch)
+        assert os.listdir() == ["x.npy"]
+
+
+def test_integers_of_numpy_are_pinned_as_integers():
+    """So that a run may be gone on with by either."""
+
+    def asked(integer):
+        given = {"n": integer(7), "axis": integer(0), "inner_chunks": (integer(2), integer(3))}
+        return Request(Path("a"), Path("b"), **given, options={"chunks": [integer(4)]})
+
+    assert json.dumps(asked(np.int64).pinned) == json.dumps(asked(int).pinned)
+
+
+def test_a_folder_in_the_place_of_a_chunk_is_no_chunk(group):
+    """Zarr reads it as the fill value."""
+    (group / "a/c/1").unlink()
+    (group / "a/c/1").mkdir()
+    with pytest.raises(ArgumentError, match=r"1 of 2 are missing, the first of them c/1"):
+        dask_bigfft.run(group, "out.zarr", "fft", component="a")

@@ -13,7 +13,7 @@ so the window also says how far both inputs have to be padded.
 Imports `planning`, `transforms`, `decomposition` and `errors`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -211,11 +211,6 @@ def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
     if 0 in lengths:
         refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
     return lengths
-
-
-def are_several(axes: Axes) -> bool:
-    """Whether these are axes, however many; an array without dimensions is a single one."""
-    return isinstance(axes, Iterable) and getattr(axes, "ndim", 1) > 0
 
 
 def long_enough(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ from dask_bigfft.signal.arguments import (
     parse_inputs,
     work_dtype,
 )
-from dask_bigfft.signal.kernel_spectrum import filtered, is_local, product, spectrum_block
+from dask_bigfft.signal.kernel_spectrum import is_local, product, spectrum_block
 from dask_bigfft.signal.overlap import by_overlap
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
@@ -63,54 +63,39 @@ def _kernel_axes(
     return axes if all(is_local(along, kernel.shape[along.axis]) for along in axes) else None
 
 
-def _product(
-    first: da.Array,
-    second: da.Array,
-    transforms: Transforms,
-    there: Plan,
-    swapped: bool,
-    conjugate: tuple[bool, bool],
-    options: Options,
-) -> Any:
-    """The product of two spectra; that of `second` is made where it is needed if it is small."""
-    spectrum = applied(first, there)
-    turned = conjugate[::-1] if swapped else conjugate
-    dtype = np.result_type(spectrum.dtype, work_dtype(second))
-    axes = _kernel_axes(transforms, there, second)
-    if axes is not None and any(spectrum.numblocks[a] > 1 for a in transforms.others(second.ndim)):
-        library = there.kernel  # which may not work in the dtype of the product
-        if dtype != there.spec.work_dtype:
-            library = parse_kernel(options.get("kernel"), dtype)[0]
-        made = _kernel_array(second.rechunk(-1), axes, there, library, dtype)
-        return _multiplied(spectrum, made, turned)
+def _spectra(
+    large: da.Array, small: da.Array, transforms: Transforms, there: Plan, options: Options
+) -> tuple[da.Array, da.Array]:
+    """Return two spectra in equal blocks; a small kernel's is made in the other one's blocks."""
+    spectrum = cast("da.Array", applied(large, there))
+    axes = _kernel_axes(transforms, there, small)
     if axes is not None:
-        how = {"axes": axes, "conjugate": turned, "library": there.kernel}
-        return by_block(filtered, spectrum, second.rechunk(-1), dtype=dtype, **how)
-    if first.name == second.name:  # with itself: one spectrum will do
-        return _multiplied(spectrum, spectrum, turned)
+        return spectrum, _kernel_array(small.rechunk(-1), axes, there, options)
+    if large.name == small.name:  # with itself: one spectrum will do
+        return spectrum, spectrum
     wanted = tuple(
-        cut if sum(cut) == (n if axis in transforms.axes else second.shape[axis]) else "auto"
+        cut if sum(cut) == (n if axis in transforms.axes else small.shape[axis]) else "auto"
         for axis, (cut, n) in enumerate(zip(there.chunks, there.spec.out_shape, strict=True))
     )
-    later = _after(second, spectrum)
-    other = applied(later, transforms.forward(later, options, chunks=wanted))
-    return _multiplied(spectrum, other, turned)
+    later = _after(small, spectrum)
+    return spectrum, applied(later, transforms.forward(later, options, chunks=wanted))
 
 
 def _kernel_array(
-    kernel: da.Array,
-    axes: tuple[SpectrumAxis, ...],
-    there: Plan,
-    library: str,
-    dtype: np.dtype[Any],
+    kernel: da.Array, axes: tuple[SpectrumAxis, ...], there: Plan, options: Options
 ) -> Any:
-    """The spectrum of a small kernel, each block of which serves many of the other spectrum's.
+    """Return the spectrum of a small kernel, in the other spectrum's blocks of transformed axes.
 
-    These differ along axes that are not transformed, and each would make it anew.
+    A block serves all blocks of the other spectrum that differ along further axes. Where there are
+    none, dask makes it in the task that multiplies with it.
     """
     chunks: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
     for along in axes:
         chunks[along.axis] = there.chunks[along.axis]
+    dtype = np.result_type(there.spec.work_dtype, work_dtype(kernel))
+    library = there.kernel  # which may not work in the dtype of the product
+    if dtype != there.spec.work_dtype:
+        library = parse_kernel(options.get("kernel"), dtype)[0]
 
     def block(mark: Any, values: Any, block_id: tuple[int, ...]) -> Any:
         return spectrum_block(values, axes, block_id, library, dtype)
@@ -137,14 +122,6 @@ def _after(a: Any, first: Any) -> Any:
     return a.map_blocks(_kept, marks.sum(), dtype=a.dtype, meta=a._meta)
 
 
-def _multiplied(a: da.Array, b: da.Array, conjugate: tuple[bool, bool]) -> Any:
-    """The product of two arrays, block by block; either may have length 1 along an axis."""
-    index, dtype = tuple(range(a.ndim)), np.result_type(a.dtype, b.dtype)
-    meta = np.empty((0,) * a.ndim, dtype)
-    pairs = (index, a, index, b, index)
-    return da.blockwise(product, *pairs, conjugate=conjugate, dtype=dtype, meta=meta)
-
-
 def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     """The convolution, or the correlation, through spectra."""
     first, second = inputs.first, inputs.second
@@ -161,8 +138,15 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
         fast_length(w.least, alone and large.numblocks[w.axis] > 1, real) for w in windows
     )
     transforms, there = planned(large, axes, lengths, real, options)
-    conjugate = (False, correlated)
-    spectrum = _product(large, small, transforms, there, swapped, conjugate, options)
+    pair = _spectra(large, small, transforms, there, options)
+    index, dtype = tuple(range(large.ndim)), np.result_type(*(a.dtype for a in pair))
+    x, y = pair[::-1] if swapped else pair
+    spectrum: Any = da.blockwise(
+        *(product, index, x, index, y, index),
+        conjugate=correlated,
+        dtype=dtype,
+        meta=np.empty((0,) * large.ndim, dtype),
+    )
     starts = {
         w.axis: ((w.start - (w.second - 1 if correlated else 0)) % n, w.count)
         for w, n in zip(windows, lengths, strict=True)

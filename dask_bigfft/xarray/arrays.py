@@ -14,7 +14,7 @@ from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
 from dask_bigfft.transforms.spec import parse_orders
-from dask_bigfft.xarray.coordinates import PREFIX, Samples, refuse_parts, remembered, samples_of
+from dask_bigfft.xarray.coordinates import PREFIX, refuse_parts, remembered, samples_of
 
 Dims = Hashable | Sequence[Hashable] | None
 Norm = Literal["backward", "ortho", "forward"] | None
@@ -97,32 +97,21 @@ def forward(
 ) -> xr.DataArray:
     """The transform into frequencies."""
     dims = parse_dims(array, dim, lambda _: True)
-    orders = _orders(extras, len(dims))
     half = dims[-1] if name == "rfftn" else None
     shifted = [found for found in dims if found != half] if parse_flag("shift", shift) else []
-    if shifted and "transposed" in orders:
+    if shifted and "transposed" in _orders(extras, len(dims)):
         refuse("shift", shift, "False in transposed order")
     samples = {found: samples_of(array, found) for found in dims}
     data = _computed(name, array, array.data, dims, extras, norm=norm)
+    renamed: dict[Hashable, tuple[Hashable, Any]] = {}
+    for found in dims:
+        lazy = transforms.frequencies_of(data, array.get_axis_num(found), samples[found].spacing)
+        new, values = f"{PREFIX}{found}", lazy.compute(scheduler="sync")
+        values = np.fft.fftshift(values) if found in shifted else values
+        renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
     if shifted:
         data = transforms.fftshift(data, [array.get_axis_num(found) for found in shifted])
-    renamed: dict[Hashable, tuple[Hashable, Any]] = {}
-    for found, order in zip(dims, orders, strict=True):
-        if order == "transposed" and extras.get("digits") is not None:  # which the plan has
-            axis, spacing = array.get_axis_num(found), samples[found].spacing
-            lazy = transforms.frequencies_of(data, axis, spacing)
-        else:
-            lazy = _frequencies(samples[found], found == half, order)
-        values = lazy.compute(scheduler="sync")
-        values = np.fft.fftshift(values) if found in shifted else values
-        new = f"{PREFIX}{found}"
-        renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
     return _rebuilt(array, data, renamed)
-
-
-def _frequencies(samples: Samples, half: bool, order: str) -> da.Array:
-    frequencies = transforms.rfftfreq if half else transforms.fftfreq
-    return frequencies(samples.length, samples.spacing, order=order)  # type: ignore[arg-type]
 
 
 def inverse(

@@ -4,7 +4,7 @@ Imports `errors`; needs xarray.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,16 +61,9 @@ class Samples:
     @property
     def attrs(self) -> dict[str, Any]:
         """Attributes of the frequency coordinate: strings and numbers, as files store them."""
-        found = {
-            "units": self.frequency_units,
-            "direct_dim": self.dim,
-            "direct_length": self.length,
-            "direct_first": self.first,
-            "direct_step": self.step,
-            "direct_units": self.units,
-            "direct_dtype": self.dtype,
-            "direct_time_unit": self.time_unit if self.is_time else None,
-        }
+        known = asdict(self) | {"time_unit": self.time_unit if self.is_time else None}
+        found = {"units": self.frequency_units}
+        found |= {f"direct_{name}": value for name, value in known.items()}
         return {key: value for key, value in found.items() if value is not None}
 
     def resampled(self, length: int | None) -> "Samples":
@@ -147,10 +140,9 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     direct = attrs.get("direct_dim", name[len(PREFIX) :] if name.startswith(PREFIX) else f"{name}_")
     length = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
     if "direct_step" in attrs:
-        dtype, units = attrs.get("direct_dtype"), attrs.get("direct_units")
-        first, step = attrs["direct_first"], float(attrs["direct_step"])
-        unit = attrs.get("direct_time_unit", "ns")
-        return Samples(direct, length, first, step, units, dtype, unit)
+        names = ("first", "units", "dtype", "time_unit")
+        known = {name: attrs[f"direct_{name}"] for name in names if f"direct_{name}" in attrs}
+        return Samples(direct, length, step=float(attrs["direct_step"]), **known)
     if dim not in array.coords:
         return Samples(direct, length)
     frequencies = array.coords[dim].values

@@ -66,30 +66,23 @@ class Segments:
     keywords: dict[str, Any]
 
     def starts(self, block: int) -> range:
-        """Return where the segments begin that begin in a block."""
+        """Return the first samples of the segments that begin in a block."""
         nperseg = self.keywords["nperseg"]
         step = nperseg - self.keywords["noverlap"]
         low, high = self.bounds[block : block + 2]
         return range(-(-low // step) * step, min(high - 1, self.total - nperseg) + 1, step)
 
-    def cut(self, block: int) -> tuple[slice, ...]:
-        """Return what of a block, halo included, its segments take."""
-        starts, low = self.starts(block), self.bounds[block]
-        end = starts[-1] + self.keywords["nperseg"] - low if starts else 0
-        return (slice(None),) * self.axis + (slice(starts.start - low, end),)
-
-    def empty(self, shape: tuple[int, ...]) -> Array:
-        """Return zeros in the place of the spectra of a block."""
-        rest = shape[self.axis + 1 :]
-        return np.zeros((*shape[: self.axis], self.count, *rest), self.dtype)
-
 
 def _each(*blocks: Array, segments: Segments, place: int) -> Array:
     """Cross spectra of the segments that begin in a block, along a last axis of their own."""
-    axis, keywords, cut = segments.axis, segments.keywords, segments.cut(place)
-    count = len(segments.starts(place))
-    if not count or blocks[0].size == 0:
-        return segments.empty((*blocks[0].shape, count))
+    axis, keywords, starts = segments.axis, segments.keywords, segments.starts(place)
+    if not starts or blocks[0].size == 0:
+        shape = list(blocks[0].shape)
+        shape[axis] = segments.count
+        return np.zeros((*shape, len(starts)), segments.dtype)
+    low = segments.bounds[place]
+    samples = slice(starts[0] - low, starts[-1] - low + keywords["nperseg"])
+    cut = (slice(None),) * axis + (samples,)
     common = np.result_type(*blocks)  # alone an integer of few bits has a spectrum of single ones
     spectra = [
         scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
@@ -145,35 +138,31 @@ def _parse_rate(fs: Any) -> float:
 
 
 def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
-    """A window by its name, as it is, or its values."""
+    """Return a window by its name, as it is, or its values."""
     allowed = (
         f"a name or a tuple that scipy.signal.get_window knows, or nperseg={nperseg} numbers"
         f"{', real ones' if onesided else ''}"
     )
-    if isinstance(window, str | tuple):
-        try:
-            scipy.signal.get_window(window, nperseg)
-        except (ValueError, TypeError, IndexError):
-            refuse("window", window, allowed)
-        return window
-    values = np.asarray(window)
+    named = isinstance(window, str | tuple)
+    try:
+        values = scipy.signal.get_window(window, nperseg) if named else np.asarray(window)
+    except (ValueError, TypeError, IndexError):
+        refuse("window", window, allowed)
     if values.shape != (nperseg,) or values.dtype.kind not in ("biuf" if onesided else "biufc"):
         refuse("window", window, allowed)
-    return values
+    return window if named else values
 
 
 def _parse_detrend(detrend: Any, nperseg: int) -> Any:
-    named = isinstance(detrend, str) and detrend in ("constant", "c", "linear", "l")
     allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
-    if not (named or detrend is None or detrend is False or callable(detrend)):
-        refuse("detrend", detrend, allowed)
+    known = detrend is None or detrend is False or detrend in ("constant", "c", "linear", "l")
     if callable(detrend):
         try:
-            kept = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
+            known = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
         except Exception as error:
             refuse("detrend", detrend, f"{allowed} ({error})", kind=ArgumentTypeError)
-        if not kept:
-            refuse("detrend", detrend, allowed)
+    if not known:
+        refuse("detrend", detrend, allowed)
     return detrend
 
 

@@ -49,15 +49,14 @@ Method = Literal["auto", "fft", "direct"]
 def _kernel_axes(
     transforms: Transforms, plan: Plan, kernel: da.Array
 ) -> tuple[SpectrumAxis, ...] | None:
-    """What a kernel needs to be transformed where the spectrum's blocks lie, if it is small."""
+    """Return the spectrum's axes if its tasks can transform the kernel, too, else None."""
     largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
     itemsize = plan.spec.work_dtype.itemsize
     if kernel.size * kernel.dtype.itemsize > largest * itemsize:
         return None
     for axis, size in enumerate(kernel.shape):
-        if axis not in transforms.axes and size != 1 and len(plan.chunks[axis]) > 1:
-            return None
-        if axis not in transforms.axes and size > plan.spec.shape[axis]:
+        split = size != 1 and len(plan.chunks[axis]) > 1
+        if axis not in transforms.axes and (split or size > plan.spec.shape[axis]):
             return None
     axes = spectrum_axes(transforms, plan)
     return axes if all(is_local(along, kernel.shape[along.axis]) for along in axes) else None
@@ -113,17 +112,16 @@ def _kept(block: Any, mark: Any) -> Any:
 
 
 def _after(a: Any, first: Any) -> Any:
-    """The array, whose blocks wait until another array is there.
+    """Return the array with blocks that wait for all blocks of another array.
 
-    Its transform then does not begin beside the other one's: at no time do both have the blocks
-    before and after an exchange in memory.
+    Their transforms then do not overlap, which saves the memory of one exchange.
     """
     marks = first.map_blocks(_mark, chunks=tuple((1,) * n for n in first.numblocks), dtype=np.int8)
     return a.map_blocks(_kept, marks.sum(), dtype=a.dtype, meta=a._meta)
 
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
-    """The convolution, or the correlation, through spectra."""
+    """Return the convolution, or the correlation, through spectra."""
     first, second = inputs.first, inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     if not real:
@@ -159,10 +157,10 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
 
 
 def _takes_turns(there: Plan, back: Plan) -> bool:
-    """Whether the way back had best begin when all of the product is there.
+    """Return whether the inverse transform starts after the whole product.
 
-    Its blocks then lie where those of the way there lay together. Where blocks go through files or
-    to other processes, they had best go at once.
+    Its blocks then reuse the shared buffers of the forward transform. Blocks that go through files
+    or to other processes go at once.
     """
     return there.machine.shared and all(any(p.joints.exchanges) for p in (there, back))
 
@@ -186,7 +184,7 @@ def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
 def _convolution(
     inputs: Inputs, method: str, options: Options, *, correlated: bool = False
 ) -> da.Array:
-    """The convolution or correlation by the method `fft`, `direct`, `overlap` or `auto`."""
+    """Return the convolution or correlation by `fft`, `direct`, `overlap` or `auto`."""
     found: Any
     first, second = inputs.first, inputs.second
     if first.size == 0 or second.size == 0:
@@ -201,7 +199,7 @@ def _convolution(
     else:
         inputs = inputs.reversed() if correlated else inputs
         found = by_overlap(inputs, direct=method == "direct")
-    return inputs.cropped(found)
+    return cast("da.Array", found[inputs.crop])
 
 
 def fftconvolve(
@@ -291,7 +289,7 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
 
 
 def _is_short(inputs: Inputs) -> bool:
-    """Whether one input reaches less far than a chunk of the other."""
+    """Return whether one input is at most half as long as the other's chunks."""
     swapped = inputs.first.size < inputs.second.size
     long, short = (inputs.second, inputs.first) if swapped else (inputs.first, inputs.second)
     return all(
@@ -303,7 +301,7 @@ def _is_short(inputs: Inputs) -> bool:
 def _by_method(
     in1: Any, in2: Any, mode: Any, method: Any, correlated: bool, options: Options
 ) -> da.Array:
-    """The convolution or correlation over all axes, rounded where the inputs are integers."""
+    """Return the convolution or correlation over all axes, rounded for integer inputs."""
     parse_options(options)
     method = parse_choice("method", method, *get_args(Method))
     inputs = parse_inputs(in1, in2, mode, None, correlated=correlated, strict=True)

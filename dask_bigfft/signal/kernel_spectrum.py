@@ -35,7 +35,7 @@ def _rows(along: SpectrumAxis, samples: int) -> int:
 
 
 def is_local(along: SpectrumAxis, samples: int) -> bool:
-    """Whether a block's part of the spectrum follows cheaply from a kernel of so many samples."""
+    """Return whether a block of a kernel's spectrum is cheap to compute from its samples."""
     if len(along.digits) > 2:
         return False
     return _rows(along, samples) <= MOST_ROWS or (along.whole and len(along.digits) == 1)

@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 
 
 def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:
-    """What a squared spectrum is multiplied with."""
+    """Return the factor of a squared spectrum."""
     parse_choice("scaling", scaling, "density", "spectrum")
     pairs = zip(lengths, spacing, strict=True)
     return math.prod(d / n if scaling == "density" else 1 / (n * n) for n, d in pairs)
@@ -39,7 +39,7 @@ def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> fl
 def _spectrum(
     arrays: tuple[da.Array, ...], axes: Axes, d: Any, scaling: Any, onesided: Any, options: Options
 ) -> da.Array:
-    """The power spectrum of one array, or the cross spectrum of two."""
+    """Return the power spectrum of one array, or the cross spectrum of two."""
     _, along, spacing = parse_samples(arrays[0], axes, d, options)
     real = all(a.dtype.kind != "c" for a in arrays)
     natural = tuple("natural" for _ in along)
@@ -64,7 +64,7 @@ def _spectrum(
 def _crossed(
     *blocks: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
 ) -> Array:
-    """Products times the scale, with those of the missing half added if that is asked for."""
+    """Return products times the scale, with those of the missing half added if `onesided`."""
     x = blocks[0]
     found: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
     found *= np.asarray(scale, found.real.dtype)

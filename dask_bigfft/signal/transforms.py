@@ -1,4 +1,4 @@
-"""Transforms there and back around something that is done to spectra, and what lies where in them.
+"""Forward and inverse transforms around an operation on spectra, and the axes of spectra.
 
 Imports `planning`, `planner` and `decomposition`.
 """
@@ -62,9 +62,9 @@ def planned(
     *,
     back: bool = True,
 ) -> tuple[Transforms, Plan]:
-    """The transforms with the fewest exchanges there, and `back`, and the plan of the way there.
+    """Return the transforms with the fewest exchanges, and the plan of the forward transform.
 
-    Natural order, unless an axis falls apart: then transposed order along it is considered.
+    Exchanges of the inverse count if `back`. Transposed order is considered along split axes.
     """
     found: list[tuple[Any, ...]] = []
     split: list[int | None] = [None]
@@ -118,7 +118,7 @@ class SpectrumAxis:
 
     @property
     def whole(self) -> bool:
-        """Whether the axis lies whole in a block."""
+        """True if the axis has one chunk."""
         return len(self.bounds) == 2
 
     def places(self, block: tuple[int, ...]) -> tuple[int, int]:

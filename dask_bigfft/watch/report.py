@@ -61,7 +61,7 @@ class Row:
 
     @property
     def is_part(self) -> bool:
-        """Whether the phase is a part of a round, whose time has it already."""
+        """True for a part of a round, whose time includes it."""
         return self.phase not in PHASES
 
     @property
@@ -112,7 +112,7 @@ class RunReport:
 
     @cached_property
     def runs(self) -> int:
-        """How often the transform was computed: at least once."""
+        """Number of computations of the transform, at least 1."""
         counts = [
             self.totals["round", i].count / max(1, round_.target.blocks)
             for i, round_ in enumerate(self.plan.rounds, 1)

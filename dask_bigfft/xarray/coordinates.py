@@ -1,4 +1,4 @@
-"""Where the samples of a dimension are, and what its frequencies remember of that.
+"""Positions of a dimension's samples, and their record in the attributes of its frequencies.
 
 Imports `errors`; needs xarray.
 """
@@ -23,7 +23,7 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 @dataclass(frozen=True)
 class Samples:
-    """Where the samples of a dimension are: what a frequency coordinate remembers of it.
+    """Positions of the samples of a dimension, which a frequency coordinate keeps.
 
     ``first`` and ``step`` are in the coordinate's unit, for times in ``time_unit``; ``dtype`` is
     the coordinate's, None where the dimension had none.
@@ -39,7 +39,7 @@ class Samples:
 
     @property
     def is_time(self) -> bool:
-        """Whether the coordinate is a time."""
+        """True for times."""
         return self.dtype is not None and np.dtype(self.dtype).kind in "mM"
 
     @property
@@ -77,7 +77,7 @@ class Samples:
         return replace(self, length=length, step=step, dtype=self.dtype if whole else "float64")
 
     def _in_whole_steps(self) -> "Samples":
-        """The same times in the coarsest unit that has whole steps; in the finest that fits."""
+        """Return the times in the coarsest unit with whole steps, else in the finest that fits."""
         found = self
         for unit in list(SECONDS)[list(SECONDS).index(self.time_unit) + 1 :]:
             first, step = int(found.first) * 1000, found.step * 1000
@@ -88,7 +88,7 @@ class Samples:
         return found
 
     def coordinate(self) -> Any:
-        """The samples' places, None where there was no coordinate."""
+        """Return the positions of the samples, None without a coordinate."""
         if self.dtype is None:
             return None
         dtype, places = np.dtype(self.dtype), np.arange(self.length)
@@ -100,7 +100,7 @@ class Samples:
 
 
 def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
-    """Where the samples of a dimension are; refuses uneven ones."""
+    """Return the positions of a dimension's samples, and refuse uneven ones."""
     length = array.sizes[dim]
     if dim not in array.coords:
         return Samples(dim, length)
@@ -133,7 +133,7 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
 
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
-    """What a frequency coordinate tells of the dimension that it came from."""
+    """Return the samples of the dimension that a frequency coordinate came from."""
     attrs = array[dim].attrs
     size = array.sizes[dim]
     name = str(dim)

@@ -382,7 +382,11 @@ class Record:
             self._rss = int(self._process.memory_info().rss)
         nbytes, rss = int(numbers.get("nbytes", 0)), self._rss
         with self._lock:
-            plan = self._plan(place, str(token), rss)
+            plans = self._plans.setdefault(place, OrderedDict())
+            plan = plans.get(token) or plans.setdefault(token, PlanRecord(rss_before=rss))
+            plans.move_to_end(token)
+            while len(plans) > KEPT_PLANS:
+                plans.popitem(last=False)
             if name == "device_memory":
                 device = int(numbers["device"])
                 plan.devices[device] = max(plan.devices.get(device, 0), nbytes)
@@ -395,14 +399,6 @@ class Record:
                 plan.rss_peak = max(plan.rss_peak, rss)
                 lane = self._lanes.setdefault(thread, len(self._lanes))
                 plan.spans.append(Span(name, index, now - seconds, now, lane, nbytes, place))
-
-    def _plan(self, place: str, token: str, rss: int) -> PlanRecord:
-        plans = self._plans.setdefault(place, OrderedDict())
-        found = plans.get(token) or plans.setdefault(token, PlanRecord(rss_before=rss))
-        plans.move_to_end(token)
-        while len(plans) > KEPT_PLANS:
-            plans.popitem(last=False)
-        return found
 
     def plan(self, token: str, place: str = "") -> PlanRecord | None:
         """Return a copy of the record of a plan in a place, or None."""

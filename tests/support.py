@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -59,22 +60,14 @@ def heard(*names):
 
 def in_threads(count, work):
     """Let threads of their own call a function with their numbers; return what it returned."""
-    found, errors = [None] * count, []
+    start = threading.Barrier(count)
 
     def call(number):
-        try:
-            found[number] = work(number)
-        except BaseException as error:
-            errors.append(error)
+        start.wait()  # every thread takes one call
+        return work(number)
 
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return found
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(call, range(count)))
 
 
 @contextlib.contextmanager

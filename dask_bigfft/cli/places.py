@@ -1,4 +1,4 @@
-"""Where the tasks of a command run: on threads, in one thread, or on a cluster.
+"""Schedulers for the tasks of a command: threads, one thread, or a cluster.
 
 Imports `watch`; distributed and `cluster` only when a cluster is asked for.
 """
@@ -28,7 +28,7 @@ _CLUSTER = ("processes", "cluster")
 
 @dataclass
 class Place:
-    """Where tasks run, and how to make them stop."""
+    """Thread pool or cluster that runs tasks."""
 
     pool: ThreadPoolExecutor | None = None
     client: Any = None

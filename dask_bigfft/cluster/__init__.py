@@ -15,13 +15,12 @@ Imports `planning`, `watch` and this room.
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import dask
 from dask.utils import parse_bytes
-from distributed import Client, futures_of
+from distributed import Client, as_completed, futures_of
 from distributed.protocol.pickle import loads
 
 from dask_bigfft.cluster.scheduler import WatchScheduler
@@ -241,11 +240,7 @@ def wait_for(client: Any, collections: Any) -> None:
     """
     futures = futures_of(collections)
     try:
-        while not all(future.done() for future in futures):
-            time.sleep(POLL / 3)
-            if any(future.status in ("error", "cancelled", "lost") for future in futures):
-                break
-        for future in futures:
+        for future in as_completed(futures):
             if future.status != "finished":
                 future.result()
     except BaseException:

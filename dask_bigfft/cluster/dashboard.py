@@ -20,12 +20,12 @@ from tornado.ioloop import IOLoop
 
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.watch.progress import run_html
+from dask_bigfft.watch.report import COLOURS
 
 #: Runs that the page shows, and milliseconds between two looks at the scheduler.
 SHOWN, REFRESH = 6, 500
 
-#: Colours that most people can tell apart (Okabe and Ito, 2008), and greys for memory.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+#: Greys for memory.
 GREY, DARK = "#BBBBBB", "#555555"
 
 
@@ -139,23 +139,30 @@ def totals_text(state: Mapping[str, Any]) -> str:
 
 def phases(run: Mapping[str, Any], colour: str) -> list[Bar]:
     """Return a bar for each phase of a run: bytes per second of a thread, and by the profile."""
-    bars = []
-    for phase in run["phases"]:
-        speed, made = phase["bytes_per_thread_second"], human_bytes(phase["nbytes"])
-        text = f"{human_count(speed, 'B/s')}: {made} in {human_seconds(phase['seconds'])}"
-        name = f"{phase['phase']} {phase['index']}"
-        bars.append(Bar(name, speed, text, colour, mark=phase["limit"]))
-    return bars
+    return [
+        Bar(
+            f"{phase['phase']} {phase['index']}",
+            phase["bytes_per_thread_second"],
+            f"{human_count(phase['bytes_per_thread_second'], 'B/s')}: "
+            f"{human_bytes(phase['nbytes'])} in {human_seconds(phase['seconds'])}",
+            colour,
+            mark=phase["limit"],
+        )
+        for phase in run["phases"]
+    ]
 
 
 def balance(run: Mapping[str, Any], workers: Mapping[str, str], colour: str) -> list[Bar]:
     """Return a bar for each worker of a run: the bytes that it has made in rounds."""
-    bars = []
-    for address, done in run["balance"].items():
-        text = f"{human_bytes(done['nbytes'])} in {human_seconds(done['seconds'])}"
-        name = workers.get(address, f"{address} (gone)")
-        bars.append(Bar(name, done["nbytes"], text, colour))
-    return bars
+    return [
+        Bar(
+            workers.get(address, f"{address} (gone)"),
+            done["nbytes"],
+            f"{human_bytes(done['nbytes'])} in {human_seconds(done['seconds'])}",
+            colour,
+        )
+        for address, done in run["balance"].items()
+    ]
 
 
 def memory_bar(worker: Mapping[str, Any]) -> Bar:

@@ -25,11 +25,11 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.http.utils import RequestHandler
 
 from dask_bigfft.cluster.worker import METRIC, own_version
-from dask_bigfft.events import Total
+from dask_bigfft.events import PlanRecord, Total
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.carriers import PLAN_NAME
 from dask_bigfft.watch.progress import Board, Run
-from dask_bigfft.watch.report import added, phase_rows, times_run
+from dask_bigfft.watch.report import RunReport
 
 try:
     import prometheus_client
@@ -98,30 +98,22 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
     def _run(self, run: Run) -> dict[str, Any]:
         """Return the summary of a run, with its phases and the work of each worker in rounds."""
         places = {
-            address: {(name, index): Total(*numbers) for name, index, *numbers in plans[run.token]}
+            address: PlanRecord({(name, i): Total(*sums) for name, i, *sums in plans[run.token]})
             for address, plans in self.seen.items()
             if run.token in plans
         }
-        totals = added(places.values())
-        times = times_run(run.plan, totals)
-        rounds = {
-            address: [total for (name, _), total in found.items() if name == "round"]
-            for address, found in places.items()
-        }
-        return {
-            **run.summary(),
-            "phases": [
-                {**asdict(row), "bytes_per_thread_second": row.speed}
-                for row in phase_rows(run.plan, totals)
-            ],
-            "balance": {
-                address: {
-                    "nbytes": sum(total.nbytes for total in found) // times,
-                    "seconds": sum(total.seconds for total in found) / times,
-                }
-                for address, found in rounds.items()
-            },
-        }
+        report, balance = RunReport(run.plan, run.token, places), {}
+        for address, record in places.items():
+            rounds = [total for (name, _), total in record.totals.items() if name == "round"]
+            balance[address] = {
+                "nbytes": sum(total.nbytes for total in rounds) // report.runs,
+                "seconds": sum(total.seconds for total in rounds) / report.runs,
+            }
+        phases = [
+            asdict(row) | {"bytes_per_thread_second": row.bytes_per_thread_second}
+            for row in report.rows
+        ]
+        return {**run.summary(), "phases": phases, "balance": balance}
 
     def _worker(self, address: str, worker: Any) -> dict[str, Any]:
         told, devices = (worker.metrics.get(name, {}) for name in (METRIC, dispatch.METRIC))
@@ -199,25 +191,22 @@ class State(RequestHandler):  # type: ignore[misc, unused-ignore]
             self.write(plugin.state())
 
 
-def _has_pages(scheduler: Any) -> bool:
-    return dashboard is not None and bool(scheduler.http_application.applications)
-
-
 def _menu(scheduler: Any) -> list[str]:
-    """Return the pages in the menu of every page of the dashboard, which may be changed."""
-    return dashboard.menu_pages(scheduler) if _has_pages(scheduler) else []
+    """Return the pages in the dashboard's menu, which may be changed; none without a dashboard."""
+    there = dashboard is not None and scheduler.http_application.applications
+    return dashboard.menu_pages(scheduler) if there else []
 
 
 def add_routes(scheduler: Any) -> None:
     """Add the routes to a scheduler's web server, if it has not got them."""
+    pages = _menu(scheduler)
     if scheduler not in _routed:
         _routed.add(scheduler)
         prefix = http_prefix(scheduler)
         route = (rf"{prefix}/bigfft/json", State, {"dask_server": scheduler})
         scheduler.http_application.add_handlers(".*$", [route])
-        if _has_pages(scheduler):
+        if pages:
             dashboard.add_page(scheduler, prefix)
-    pages = _menu(scheduler)
     if METRIC not in pages:
         pages.append(METRIC)
     if prometheus_client is not None:
@@ -232,31 +221,24 @@ def remove_routes(scheduler: Any) -> None:
         _gauges().schedulers.discard(scheduler)
 
 
-#: Labels and names of gauges by kind.
-GAUGES = {
-    "run": ("plan name state", "share left_seconds bytes_per_second flops_per_second"),
-    "phase": ("plan phase index", "bytes thread_seconds"),
-    "arena": ("worker", "lent_bytes idle_bytes"),
-    "device": ("worker device name", "busy_share memory_bytes budget_bytes"),
-}
-
-
-def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[float]]]:
-    """Yield kind, labels and values of gauges, as `GAUGES` lists them."""
+def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], dict[str, float]]]:
+    """Yield kind, labels and values of gauges."""
     for run in state["runs"]:
-        total, speeds = run["bytes_total"], [run["bytes_per_second"], run["flops_per_second"]]
-        share = run["bytes_done"] / total if total else 0.0
-        yield "run", [run["token"], run["name"], run["state"]], [share, run["left"] or 0.0, *speeds]
+        total = run["bytes_total"]
+        values = {name: run[name] for name in ("bytes_per_second", "flops_per_second")}
+        values["share"] = run["bytes_done"] / total if total else 0.0
+        values["left_seconds"] = run["left"] or 0.0
+        yield "run", {"plan": run["token"], "name": run["name"], "state": run["state"]}, values
         for row in run["phases"]:
-            labels = [run["token"], row["phase"], str(row["index"])]
-            yield "phase", labels, [row["nbytes"], row["seconds"]]
+            labels = {"plan": run["token"], "phase": row["phase"], "index": str(row["index"])}
+            yield "phase", labels, {"bytes": row["nbytes"], "thread_seconds": row["seconds"]}
     for worker in state["workers"]:
-        arena = worker["arena"]
-        sizes = [arena.get("lent_bytes", 0), arena.get("idle_bytes", 0)]
-        yield "arena", [worker["address"]], sizes
+        sizes = {name: worker["arena"].get(name, 0) for name in ("lent_bytes", "idle_bytes")}
+        yield "arena", {"worker": worker["address"]}, sizes
         for place, device in enumerate(worker["devices"]):
-            values = [device["busy_share"], device["memory"], device["budget"]]
-            yield "device", [worker["address"], str(place), device["name"]], values
+            labels = {"worker": worker["address"], "device": str(place), "name": device["name"]}
+            memory = {"memory_bytes": device["memory"], "budget_bytes": device["budget"]}
+            yield "device", labels, {"busy_share": device["busy_share"], **memory}
 
 
 class Gauges:
@@ -265,26 +247,19 @@ class Gauges:
     def __init__(self) -> None:
         self.schedulers: WeakSet[Any] = WeakSet()
 
-    def collect(self) -> Iterator[Any]:
-        """Give the gauges as they are now."""
-        families = {
-            kind: [
-                GaugeMetricFamily(
-                    f"bigfft_{kind}_{name}",
-                    f"{kind}: {name}".replace("_", " "),
-                    labels=labels.split(),
-                )
-                for name in names.split()
-            ]
-            for kind, (labels, names) in GAUGES.items()
-        }
+    def collect(self) -> Iterable[Any]:
+        """Return the gauges as they are now."""
+        families: dict[str, Any] = {}
         plugins = [scheduler.plugins.get(METRIC) for scheduler in self.schedulers]
         for plugin in filter(None, plugins):
             for kind, labels, values in samples(plugin.state()):
-                for family, value in zip(families[kind], values, strict=True):
-                    family.add_metric(labels, value)
-        for found in families.values():
-            yield from found
+                for name, value in values.items():
+                    title = f"bigfft_{kind}_{name}"
+                    if title not in families:
+                        text = f"{kind}: {name}".replace("_", " ")
+                        families[title] = GaugeMetricFamily(title, text, labels=list(labels))
+                    families[title].add_metric(list(labels.values()), value)
+        return families.values()
 
 
 @functools.cache

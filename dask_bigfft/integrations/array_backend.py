@@ -19,7 +19,6 @@ so are random numbers, which come from NumPy's generators.
 Imports `memory`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import dask
@@ -29,13 +28,31 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint
-from dask_bigfft.memory import SMALL_NBYTES, lend
+from dask_bigfft.memory import lend
 from dask_bigfft.memory.arena import NUMERIC_KINDS, is_lent
 from dask_bigfft.memory_settings import configure_arena
 
 __all__ = ["ArenaBackend"]
 
 Array = npt.NDArray[Any]
+
+
+def _created_by(function: str, copy: bool = True) -> Any:
+    """Return a creation function of dask's with blocks in the arena, initialised if `copy`."""
+
+    def create(*args: Any, name: str | None = None, **kwargs: Any) -> da.Array:
+        with dask.config.set({"array.backend": "numpy"}):
+            like = getattr(da, function)(*args, **kwargs)
+        return _moved(like, name=name, copy=copy)
+
+    return staticmethod(create)
+
+
+def _moved(data: da.Array, **kwargs: Any) -> da.Array:
+    meta = np.empty((0,) * data.ndim, data.dtype)
+    work: Any = into_arena
+    found: da.Array = data.map_blocks(work, dtype=data.dtype, meta=meta, **kwargs)
+    return found
 
 
 class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
@@ -63,79 +80,21 @@ class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
                 "blocks of numpy.ndarray or cupy.ndarray",
                 kind=ArgumentTypeError,
             )
-        meta = np.empty((0,) * data.ndim, data.dtype)
-        blocks: Any = into_arena
-        found: da.Array = data.map_blocks(blocks, dtype=data.dtype, meta=meta, **kwargs)
-        return found
+        return _moved(data, **kwargs)
 
-    @staticmethod
-    def ones(*args: Any, **kwargs: Any) -> da.Array:
-        """Return what `dask.array.ones` returns, with a memory of its own for every block."""
-        return _filled(_by_dask("ones", *args, **kwargs), 1, kwargs.get("name"))
-
-    @staticmethod
-    def zeros(*args: Any, **kwargs: Any) -> da.Array:
-        """Return what `dask.array.zeros` returns, with a memory of its own for every block."""
-        return _filled(_by_dask("zeros", *args, **kwargs), 0, kwargs.get("name"))
-
-    @staticmethod
-    def empty(*args: Any, **kwargs: Any) -> da.Array:
-        """Return an array whose blocks are not initialised."""
-        return _filled(_by_dask("empty", *args, **kwargs), None, kwargs.get("name"))
-
-    @staticmethod
-    def full(shape: Any, fill_value: Any, *args: Any, **kwargs: Any) -> da.Array:
-        """Return what `dask.array.full` returns, with a memory of its own for every block."""
-        like = _by_dask("full", shape, fill_value, *args, **kwargs)
-        return _filled(like, fill_value, kwargs.get("name"))
-
-    @staticmethod
-    def arange(*args: Any, **kwargs: Any) -> da.Array:
-        """Return what `dask.array.arange` returns, moved into the arena."""
-        return ArenaBackend.to_backend(_by_dask("arange", *args, **kwargs))
+    # Dask knows arguments, dtypes and chunks; its ones, zeros and full take no memory.
+    ones, zeros, full = map(_created_by, ("ones", "zeros", "full"))
+    empty, arange = _created_by("empty", copy=False), _created_by("arange")
 
 
-def _by_dask(function: str, /, *args: Any, **kwargs: Any) -> da.Array:
-    """Return what dask makes with NumPy: it knows arguments, dtypes and chunks."""
-    with dask.config.set({"array.backend": "numpy"}):
-        found: da.Array = getattr(da, function)(*args, **kwargs)
-    return found
-
-
-def _filled(like: da.Array, value: Any, name: str | None) -> da.Array:
-    """An array with memory of its own, where blocks are large enough for the arena."""
-    largest = int(np.prod([max(cut, default=0) for cut in like.chunks], dtype=np.int64))
-    if largest * like.dtype.itemsize < SMALL_NBYTES or like.dtype.kind not in NUMERIC_KINDS:
-        return like
-    found: da.Array = da.map_blocks(
-        filled_block,
-        chunks=like.chunks,
-        dtype=like.dtype,
-        value=value,
-        name=name,
-        meta=np.empty((0,) * like.ndim, like.dtype),
-    )
-    return found
-
-
-def filled_block(value: Any, block_info: Mapping[None, Mapping[str, Any]]) -> Array:
-    """Return a block of one value, or one that is not initialised."""
-    configure_arena()
-    block = block_info[None]
-    out = lend(block["chunk-shape"], block["dtype"])
-    if value is not None:
-        out.fill(value)
-    return out
-
-
-def into_arena(block: Any) -> Array:
+def into_arena(block: Any, copy: bool = True) -> Array:
     """Return a block of NumPy's or CuPy's in memory of the arena, itself if it lies there."""
     if isinstance(block, np.ndarray) and (is_lent(block) or block.dtype.kind not in NUMERIC_KINDS):
         return block
     configure_arena()
     out = lend(block.shape, block.dtype)
-    if isinstance(block, np.ndarray):
-        out[...] = block
-    else:
+    if not isinstance(block, np.ndarray):
         block.get(out=out)
+    elif copy:
+        out[...] = block
     return out

@@ -43,29 +43,30 @@ def fht(a: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0
     bias : float
         Exponent of the power law that is taken off first.
     """
-    n = a.shape[-1]
-    first = _first_coefficient(mu, bias)
-    if math.isinf(first):
-        warnings.warn("singular transform; consider changing the bias", stacklevel=2)
-        first = 0.0
-    plain = _times_power(a, -bias * dln, 0.0)
-    u = _coefficients(n, first, dln=dln, mu=mu, offset=offset, bias=bias)
-    spectrum = fft.rfft(plain) * u
-    return _times_power(fft.irfft(spectrum, n)[..., ::-1], -bias * dln, -bias * offset)
+    return _hankel(a, dln, mu, offset, bias, inverse=False)
 
 
 def ifht(A: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0.0) -> da.Array:
     """Return the inverse of `fht`; parameters are those of `fht`."""
-    n = A.shape[-1]
-    first = _first_coefficient(mu, bias)
-    if first == 0:
-        text = "singular inverse transform; consider changing the bias"
-        warnings.warn(text, stacklevel=2)
-        first = math.inf
-    plain = _times_power(A, bias * dln, bias * offset)
-    u = _coefficients(n, first, dln=dln, mu=mu, offset=offset, bias=bias)
-    spectrum = fft.rfft(plain) / da.conj(u)
-    return _times_power(fft.irfft(spectrum, n)[..., ::-1], bias * dln, 0.0)
+    return _hankel(A, dln, mu, offset, bias, inverse=True)
+
+
+def _hankel(
+    a: da.Array, dln: float, mu: float, offset: float, bias: float, inverse: bool
+) -> da.Array:
+    n, first = a.shape[-1], _first_coefficient(mu, bias)
+    if first == (0.0 if inverse else math.inf):
+        kind = "inverse transform" if inverse else "transform"
+        warnings.warn(f"singular {kind}; consider changing the bias", stacklevel=3)
+        first = math.inf if inverse else 0.0
+    slope = bias * dln if inverse else -bias * dln
+    spectrum = fft.rfft(_times_power(a, slope, bias * offset if inverse else 0.0))
+    places = da.arange(n // 2 + 1, dtype=float)
+    parameters = {"n": n, "first": first, "dln": dln, "mu": mu, "offset": offset, "bias": bias}
+    u: da.Array = places.map_blocks(_coefficients, dtype=np.complex128, **parameters)
+    spectrum = spectrum / da.conj(u) if inverse else spectrum * u
+    found = fft.irfft(spectrum, n)[..., ::-1]
+    return _times_power(found, slope, 0.0 if inverse else -bias * offset)
 
 
 def _times_power(x: da.Array, slope: float, constant: float) -> da.Array:
@@ -87,18 +88,10 @@ def _first_coefficient(mu: float, bias: float) -> float:
     return float(2.0**bias * poch(low, high - low))
 
 
-def _coefficients(n: int, first: float, **parameters: float) -> da.Array:
-    """u_m for m = 0..n//2."""
-    places = da.arange(n // 2 + 1, dtype=float)
-    found: da.Array = places.map_blocks(
-        _coefficient_block, dtype=np.complex128, n=n, first=first, **parameters
-    )
-    return found
-
-
-def _coefficient_block(
+def _coefficients(
     m: Array, n: int, first: float, dln: float, mu: float, offset: float, bias: float
 ) -> Array:
+    """Return u_m for some m of 0..n//2."""
     y = math.pi * m / (n * dln)
     high = loggamma((mu + 1 + bias) / 2 + 1j * y)
     low = loggamma((mu + 1 - bias) / 2 + 1j * y)

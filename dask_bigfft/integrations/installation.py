@@ -49,7 +49,7 @@ def _inside(x: Any) -> Any:
 
 
 def _only_dasks(x: da.Array) -> bool:
-    """Whether the chunk sizes of an array are unknown, or its blocks have a mask or are sparse."""
+    """Return whether chunk sizes are unknown, or blocks have a mask or are sparse."""
     unknown = any(c != c for cut in x.chunks for c in cut)
     module = type(x._meta).__module__.partition(".")[0]
     return unknown or isinstance(x._meta, np.ma.MaskedArray) or module not in ("numpy", "cupy")

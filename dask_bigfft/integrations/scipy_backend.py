@@ -16,7 +16,6 @@ Imports `fft`, `front`, and the logarithmic transforms of this room.
 """
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,7 +35,7 @@ __ua_domain__ = "numpy.scipy.fft"
 
 
 class _Forgetful(dict[Any, Any]):
-    """What keeps nothing.
+    """Mapping that keeps nothing.
 
     SciPy keeps the context that a thread has set a backend in by the thread's number, which the
     system gives to another thread in time, and that one then crashes in it (SciPy 1.17).
@@ -69,23 +68,14 @@ def __ua_function__(
     first = next(iter(given))
     array = given.pop(first)
     scipys = {key: given.pop(key, None) for key in _SCIPYS}
-    _check_workers(scipys["workers"])
+    if scipys["workers"] is not None:
+        with scipy.fft.set_workers(scipys["workers"]):  # refuses what SciPy refuses
+            pass
     if array.dtype == np.float16:  # SciPy's results are of single precision throughout
         array = array.astype(np.float32)
     if name not in NAMES:
         return ours(array, **given)
     return _transform(name, array, given, scipys["plan"])
-
-
-def _check_workers(workers: Any) -> None:
-    """Refuse what `scipy.fft` refuses."""
-    if workers is None:
-        return
-    least = -(os.cpu_count() or 1)
-    if not isinstance(workers, int | np.integer) or isinstance(workers, bool):
-        refuse("workers", workers, "an integer other than 0, or None", kind=ArgumentTypeError)
-    if workers == 0 or workers < least:
-        refuse("workers", workers, f"a number of workers, or {least}..-1 to count from all")
 
 
 def _transform(name: str, x: da.Array, given: dict[str, Any], plan: Any) -> da.Array:

@@ -13,7 +13,7 @@ so the window also says how far both inputs have to be padded.
 Imports `planning`, `transforms`, `decomposition` and `errors`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -32,7 +32,7 @@ Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 @dataclass(frozen=True)
 class Window:
-    """What of the full convolution along one axis is wanted.
+    """Requested part of the full convolution along one axis.
 
     Parameters
     ----------
@@ -114,12 +114,8 @@ class Inputs:
         """The axes that are convolved."""
         return tuple(w.axis for w in self.windows)
 
-    def cropped(self, result: da.Array) -> da.Array:
-        """The result without what the mode leaves out of broadcast axes."""
-        return result if all(c == slice(None) for c in self.crop) else result[self.crop]
-
     def reversed(self) -> "Inputs":
-        """The inputs of the convolution that is the correlation of these."""
+        """Return inputs whose convolution is the correlation of these."""
         axes = {w.axis for w in self.windows}
         backwards = slice(None, None, -1)
         index = tuple(backwards if a in axes else slice(None) for a in range(self.second.ndim))
@@ -190,7 +186,7 @@ def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
 
 
 def without_empty(a: da.Array) -> da.Array:
-    """The array without empty chunks beside others, which dask broadcasts and reverses wrongly."""
+    """Return the array without empty chunks, which dask broadcasts and reverses wrongly."""
     found: da.Array = a.rechunk(tuple(tuple(filter(None, cut)) or (0,) for cut in a.chunks))
     return found
 
@@ -211,11 +207,6 @@ def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
     if 0 in lengths:
         refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
     return lengths
-
-
-def are_several(axes: Axes) -> bool:
-    """Whether these are axes, however many; an array without dimensions is a single one."""
-    return isinstance(axes, Iterable) and getattr(axes, "ndim", 1) > 0
 
 
 def long_enough(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:

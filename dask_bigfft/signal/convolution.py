@@ -37,7 +37,7 @@ from dask_bigfft.signal.arguments import (
     parse_inputs,
     work_dtype,
 )
-from dask_bigfft.signal.kernel_spectrum import filtered, is_local, product, spectrum_block
+from dask_bigfft.signal.kernel_spectrum import is_local, product, spectrum_block
 from dask_bigfft.signal.overlap import by_overlap
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
@@ -49,68 +49,52 @@ Method = Literal["auto", "fft", "direct"]
 def _kernel_axes(
     transforms: Transforms, plan: Plan, kernel: da.Array
 ) -> tuple[SpectrumAxis, ...] | None:
-    """What a kernel needs to be transformed where the spectrum's blocks lie, if it is small."""
+    """Return the spectrum's axes if its tasks can transform the kernel, too, else None."""
     largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
     itemsize = plan.spec.work_dtype.itemsize
     if kernel.size * kernel.dtype.itemsize > largest * itemsize:
         return None
     for axis, size in enumerate(kernel.shape):
-        if axis not in transforms.axes and size != 1 and len(plan.chunks[axis]) > 1:
-            return None
-        if axis not in transforms.axes and size > plan.spec.shape[axis]:
+        split = size != 1 and len(plan.chunks[axis]) > 1
+        if axis not in transforms.axes and (split or size > plan.spec.shape[axis]):
             return None
     axes = spectrum_axes(transforms, plan)
     return axes if all(is_local(along, kernel.shape[along.axis]) for along in axes) else None
 
 
-def _product(
-    first: da.Array,
-    second: da.Array,
-    transforms: Transforms,
-    there: Plan,
-    swapped: bool,
-    conjugate: tuple[bool, bool],
-    options: Options,
-) -> Any:
-    """The product of two spectra; that of `second` is made where it is needed if it is small."""
-    spectrum = applied(first, there)
-    turned = conjugate[::-1] if swapped else conjugate
-    dtype = np.result_type(spectrum.dtype, work_dtype(second))
-    axes = _kernel_axes(transforms, there, second)
-    if axes is not None and any(spectrum.numblocks[a] > 1 for a in transforms.others(second.ndim)):
-        library = there.kernel  # which may not work in the dtype of the product
-        if dtype != there.spec.work_dtype:
-            library = parse_kernel(options.get("kernel"), dtype)[0]
-        made = _kernel_array(second.rechunk(-1), axes, there, library, dtype)
-        return _multiplied(spectrum, made, turned)
+def _spectra(
+    large: da.Array, small: da.Array, transforms: Transforms, there: Plan, options: Options
+) -> tuple[da.Array, da.Array]:
+    """Return two spectra in equal blocks; a small kernel's is made in the other one's blocks."""
+    spectrum = cast("da.Array", applied(large, there))
+    axes = _kernel_axes(transforms, there, small)
     if axes is not None:
-        how = {"axes": axes, "conjugate": turned, "library": there.kernel}
-        return by_block(filtered, spectrum, second.rechunk(-1), dtype=dtype, **how)
-    if first.name == second.name:  # with itself: one spectrum will do
-        return _multiplied(spectrum, spectrum, turned)
+        return spectrum, _kernel_array(small.rechunk(-1), axes, there, options)
+    if large.name == small.name:  # with itself: one spectrum will do
+        return spectrum, spectrum
     wanted = tuple(
-        cut if sum(cut) == (n if axis in transforms.axes else second.shape[axis]) else "auto"
+        cut if sum(cut) == (n if axis in transforms.axes else small.shape[axis]) else "auto"
         for axis, (cut, n) in enumerate(zip(there.chunks, there.spec.out_shape, strict=True))
     )
-    later = _after(second, spectrum)
-    other = applied(later, transforms.forward(later, options, chunks=wanted))
-    return _multiplied(spectrum, other, turned)
+    later = _after(small, spectrum)
+    return spectrum, applied(later, transforms.forward(later, options, chunks=wanted))
 
 
 def _kernel_array(
-    kernel: da.Array,
-    axes: tuple[SpectrumAxis, ...],
-    there: Plan,
-    library: str,
-    dtype: np.dtype[Any],
+    kernel: da.Array, axes: tuple[SpectrumAxis, ...], there: Plan, options: Options
 ) -> Any:
-    """The spectrum of a small kernel, each block of which serves many of the other spectrum's.
+    """Return the spectrum of a small kernel, in the other spectrum's blocks of transformed axes.
 
-    These differ along axes that are not transformed, and each would make it anew.
+    A block serves all blocks of the other spectrum that differ along further axes. Where there are
+    none, dask makes it in the task that multiplies with it.
     """
     chunks: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
     for along in axes:
         chunks[along.axis] = there.chunks[along.axis]
+    dtype = np.result_type(there.spec.work_dtype, work_dtype(kernel))
+    library = there.kernel  # which may not work in the dtype of the product
+    if dtype != there.spec.work_dtype:
+        library = parse_kernel(options.get("kernel"), dtype)[0]
 
     def block(mark: Any, values: Any, block_id: tuple[int, ...]) -> Any:
         return spectrum_block(values, axes, block_id, library, dtype)
@@ -128,25 +112,16 @@ def _kept(block: Any, mark: Any) -> Any:
 
 
 def _after(a: Any, first: Any) -> Any:
-    """The array, whose blocks wait until another array is there.
+    """Return the array with blocks that wait for all blocks of another array.
 
-    Its transform then does not begin beside the other one's: at no time do both have the blocks
-    before and after an exchange in memory.
+    Their transforms then do not overlap, which saves the memory of one exchange.
     """
     marks = first.map_blocks(_mark, chunks=tuple((1,) * n for n in first.numblocks), dtype=np.int8)
     return a.map_blocks(_kept, marks.sum(), dtype=a.dtype, meta=a._meta)
 
 
-def _multiplied(a: da.Array, b: da.Array, conjugate: tuple[bool, bool]) -> Any:
-    """The product of two arrays, block by block; either may have length 1 along an axis."""
-    index, dtype = tuple(range(a.ndim)), np.result_type(a.dtype, b.dtype)
-    meta = np.empty((0,) * a.ndim, dtype)
-    pairs = (index, a, index, b, index)
-    return da.blockwise(product, *pairs, conjugate=conjugate, dtype=dtype, meta=meta)
-
-
 def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
-    """The convolution, or the correlation, through spectra."""
+    """Return the convolution, or the correlation, through spectra."""
     first, second = inputs.first, inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     if not real:
@@ -161,8 +136,15 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
         fast_length(w.least, alone and large.numblocks[w.axis] > 1, real) for w in windows
     )
     transforms, there = planned(large, axes, lengths, real, options)
-    conjugate = (False, correlated)
-    spectrum = _product(large, small, transforms, there, swapped, conjugate, options)
+    pair = _spectra(large, small, transforms, there, options)
+    index, dtype = tuple(range(large.ndim)), np.result_type(*(a.dtype for a in pair))
+    x, y = pair[::-1] if swapped else pair
+    spectrum: Any = da.blockwise(
+        *(product, index, x, index, y, index),
+        conjugate=correlated,
+        dtype=dtype,
+        meta=np.empty((0,) * large.ndim, dtype),
+    )
     starts = {
         w.axis: ((w.start - (w.second - 1 if correlated else 0)) % n, w.count)
         for w, n in zip(windows, lengths, strict=True)
@@ -175,10 +157,10 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
 
 
 def _takes_turns(there: Plan, back: Plan) -> bool:
-    """Whether the way back had best begin when all of the product is there.
+    """Return whether the inverse transform starts after the whole product.
 
-    Its blocks then lie where those of the way there lay together. Where blocks go through files or
-    to other processes, they had best go at once.
+    Its blocks then reuse the shared buffers of the forward transform. Blocks that go through files
+    or to other processes go at once.
     """
     return there.machine.shared and all(any(p.joints.exchanges) for p in (there, back))
 
@@ -202,7 +184,7 @@ def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
 def _convolution(
     inputs: Inputs, method: str, options: Options, *, correlated: bool = False
 ) -> da.Array:
-    """The convolution or correlation by the method `fft`, `direct`, `overlap` or `auto`."""
+    """Return the convolution or correlation by `fft`, `direct`, `overlap` or `auto`."""
     found: Any
     first, second = inputs.first, inputs.second
     if first.size == 0 or second.size == 0:
@@ -217,7 +199,7 @@ def _convolution(
     else:
         inputs = inputs.reversed() if correlated else inputs
         found = by_overlap(inputs, direct=method == "direct")
-    return inputs.cropped(found)
+    return cast("da.Array", found[inputs.crop])
 
 
 def fftconvolve(
@@ -307,7 +289,7 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
 
 
 def _is_short(inputs: Inputs) -> bool:
-    """Whether one input reaches less far than a chunk of the other."""
+    """Return whether one input is at most half as long as the other's chunks."""
     swapped = inputs.first.size < inputs.second.size
     long, short = (inputs.second, inputs.first) if swapped else (inputs.first, inputs.second)
     return all(
@@ -319,7 +301,7 @@ def _is_short(inputs: Inputs) -> bool:
 def _by_method(
     in1: Any, in2: Any, mode: Any, method: Any, correlated: bool, options: Options
 ) -> da.Array:
-    """The convolution or correlation over all axes, rounded where the inputs are integers."""
+    """Return the convolution or correlation over all axes, rounded for integer inputs."""
     parse_options(options)
     method = parse_choice("method", method, *get_args(Method))
     inputs = parse_inputs(in1, in2, mode, None, correlated=correlated, strict=True)

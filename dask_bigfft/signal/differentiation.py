@@ -21,10 +21,10 @@ from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planning.arguments import Options, parse_array, parse_options
-from dask_bigfft.signal.arguments import Axes, are_several, nonempty, several_axes
+from dask_bigfft.signal.arguments import Axes, nonempty, several_axes
 from dask_bigfft.signal.transforms import SpectrumAxis, planned, spectrum_axes
 
-__all__ = ["gradient", "laplacian", "parse_spacing", "poisson"]
+__all__ = ["gradient", "laplacian", "poisson"]
 
 Spacing = float | Sequence[float]
 Array = npt.NDArray[Any]
@@ -45,15 +45,26 @@ def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
     return tuple(float(step) for step in several)
 
 
-def _filtered(array: da.Array, axes: tuple[int, ...], factor: Any, options: Options) -> Any:
-    """The array whose spectrum over some axes is that of `array` times factors."""
-    real = array.dtype.kind != "c"
-    in_order = tuple(sorted(axes, key=lambda axis: (array.numblocks[axis] == 1, axis)))
-    lengths = nonempty(array, in_order)
-    transforms, there = planned(array, in_order, lengths, real, options)
+def parse_samples(
+    x: Any, axes: Axes, d: Any, options: Options
+) -> tuple[da.Array, tuple[int, ...], tuple[float, ...]]:
+    """Return an array, the axes of a transform, and the distance of samples along each of them."""
+    parse_options(options)
+    array = parse_array(x, "fft")
+    along = several_axes(axes, array.ndim)
+    return array, along, parse_spacing(d, len(along))
+
+
+def _filtered(array: da.Array, spacing: dict[int, float], factor: Any, options: Options) -> Any:
+    """Return the array whose spectrum over some axes is that of `array` times a factor."""
+    axes = tuple(sorted(spacing, key=lambda axis: (array.numblocks[axis] == 1, axis)))
+    lengths = nonempty(array, axes)
+    transforms, there = planned(array, axes, lengths, array.dtype.kind != "c", options)
     spectrum = applied(array, there)
-    where = spectrum_axes(transforms, there)
-    made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor, axes=where)
+    factor = partial(
+        factor, axes=spectrum_axes(transforms, there), spacing=[spacing[axis] for axis in axes]
+    )
+    made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor)
     back = transforms.inverse(made, options, {})
     if options.get("chunks") is None:  # in the chunks that came in, where that costs nothing
         kept = transforms.inverse(made, {**options, "chunks": array.chunks}, {})
@@ -61,43 +72,32 @@ def _filtered(array: da.Array, axes: tuple[int, ...], factor: Any, options: Opti
     return applied(made, back)
 
 
-def _times(block: Array, factor: Any, axes: tuple[SpectrumAxis, ...], block_id: Any) -> Array:
+def _times(block: Array, factor: Any, block_id: tuple[int, ...]) -> Array:
     out: Array = lend(block.shape, block.dtype)
-    np.multiply(block, factor(axes, block_id, block.ndim), out=out, casting="same_kind")
+    np.multiply(block, factor(block_id), out=out, casting="same_kind")
     return out
 
 
-def _frequency(
-    along: SpectrumAxis, block: tuple[int, ...], spacing: float, ndim: int
-) -> npt.NDArray[np.float64]:
-    """Frequencies of a block along one axis, to be broadcast over the others."""
-    found = along.index(block) / (along.length * spacing)
-    return found.reshape(*(-1 if axis == along.axis else 1 for axis in range(ndim)))
-
-
-def _derivative(axes: tuple[SpectrumAxis, ...], where: Any, ndim: int, spacing: float) -> Any:
-    """The factor 2j*pi*f of one axis; of the frequency N/2, which has no sign, zero."""
-    (along,) = axes
-    factor = 2j * np.pi * _frequency(along, where, spacing, ndim)
-    if along.length % 2 == 0:
-        middle = along.index(where) == along.length // 2
-        factor[middle.reshape(factor.shape)] = 0
-    return factor
+def _derivative(
+    block: tuple[int, ...], axes: Sequence[SpectrumAxis], spacing: Sequence[float]
+) -> Any:
+    """Return the factor 2j*pi*f of one axis; of the frequency N/2, which has no sign, zero."""
+    (along,), (d,) = axes, spacing
+    index = along.index(block)
+    index = np.where(2 * index == along.length, 0, index)
+    return 2j * np.pi * (index / (along.length * d))
 
 
 def _laplace(
-    axes: tuple[SpectrumAxis, ...], where: Any, ndim: int, spacing: dict[int, float], inverse: bool
+    block: tuple[int, ...], axes: Sequence[SpectrumAxis], spacing: Sequence[float], inverse: bool
 ) -> Any:
-    """The factor -4 pi**2 |f|**2 of several axes, or its inverse: of the frequency 0, zero."""
-    squares: Any = 0.0
-    for along in axes:
-        squares = squares + _frequency(along, where, spacing[along.axis], ndim) ** 2
+    """Return the factor -4 pi**2 |f|**2 of several axes, or its inverse: of frequency 0, zero."""
+    pairs = zip(axes, spacing, strict=True)
+    squares: Any = sum((along.index(block) / (along.length * d)) ** 2 for along, d in pairs)
     factor = -4 * np.pi**2 * squares
     if not inverse:
         return factor
-    zero = factor == 0
-    factor[zero] = 1
-    return np.where(zero, 0, 1 / factor)
+    return np.divide(1, factor, out=np.zeros_like(factor), where=factor != 0)
 
 
 def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> Any:
@@ -132,15 +132,13 @@ def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[O
     >>> gradient(np.sin(2 * np.pi * t), 0, d=1 / 8).compute().round(3)[0]
     np.float64(6.283)
     """
-    parse_options(options)
-    array = parse_array(x, "fft")
-    along = several_axes(axes, array.ndim)
-    spacing = parse_spacing(d, len(along))
+    array, along, spacing = parse_samples(x, axes, d, options)
     found = tuple(
-        _filtered(array, (axis,), partial(_derivative, spacing=step), options)
+        _filtered(array, {axis: step}, _derivative, options)
         for axis, step in zip(along, spacing, strict=True)
     )
-    return found if axes is None or are_several(axes) else found[0]
+    single = axes is not None and np.ndim(axes) == 0  # type: ignore[arg-type]
+    return found[0] if single else found
 
 
 def laplacian(
@@ -203,9 +201,7 @@ def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Op
 
 
 def _by_laplacian(x: Any, axes: Axes, d: Spacing, options: Options, *, inverse: bool) -> da.Array:
-    parse_options(options)
-    array = parse_array(x, "fft")
-    along = several_axes(axes, array.ndim)
-    spacing = dict(zip(along, parse_spacing(d, len(along)), strict=True))
-    factor = partial(_laplace, spacing=spacing, inverse=inverse)
-    return cast("da.Array", _filtered(array, along, factor, options))
+    array, along, spacing = parse_samples(x, axes, d, options)
+    factor = partial(_laplace, inverse=inverse)
+    found = _filtered(array, dict(zip(along, spacing, strict=True)), factor, options)
+    return cast("da.Array", found)

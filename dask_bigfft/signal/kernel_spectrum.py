@@ -35,7 +35,7 @@ def _rows(along: SpectrumAxis, samples: int) -> int:
 
 
 def is_local(along: SpectrumAxis, samples: int) -> bool:
-    """Whether a block's part of the spectrum follows cheaply from a kernel of so many samples."""
+    """Return whether a block of a kernel's spectrum is cheap to compute from its samples."""
     if len(along.digits) > 2:
         return False
     return _rows(along, samples) <= MOST_ROWS or (along.whole and len(along.digits) == 1)
@@ -115,32 +115,10 @@ def spectrum_block(
     return found
 
 
-def product(
-    a: Array, b: Array, conjugate: tuple[bool, bool] = (False, False), own: bool = False
-) -> Array:
-    """Return the product of two blocks, either of them conjugated, in lent memory.
-
-    Where `own` says that nobody else reads the second one, in its memory if that will do.
-    """
-    shape, dtype = np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b)
-    fits = own and (b.shape, b.dtype) == (shape, dtype) and b.flags.c_contiguous
-    out: Array = b if fits and not conjugate[0] else lend(shape, dtype)
-    if conjugate[0] == conjugate[1]:
-        np.multiply(a, b, out=out)
-        return np.conjugate(out, out=out) if conjugate[0] else out
-    plain, turned = (b, a) if conjugate[0] else (a, b)
-    np.conjugate(turned, out=out)
-    return np.multiply(out, plain, out=out)
-
-
-def filtered(
-    spectrum: Array,
-    kernel: Array,
-    axes: tuple[SpectrumAxis, ...],
-    conjugate: tuple[bool, bool],
-    library: str,
-    block_id: tuple[int, ...],
-) -> Array:
-    """Return a block of a spectrum times that of a kernel; see `product`, `spectrum_block`."""
-    found = spectrum_block(kernel, axes, block_id, library, spectrum.dtype)
-    return product(spectrum, found, conjugate, own=found is not kernel)
+def product(a: Array, b: Array, conjugate: bool) -> Array:
+    """Return the product of two blocks, the second one conjugated if asked for, in arena memory."""
+    out: Array = lend(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
+    if not conjugate:
+        return np.multiply(a, b, out=out)
+    np.conjugate(b, out=out)
+    return np.multiply(out, a, out=out)

@@ -13,7 +13,6 @@ The first block makes what begins before the array, the last one what goes on af
 Imports `arguments` and SciPy's convolutions of arrays in memory.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -26,53 +25,41 @@ from dask_bigfft.front import by_block
 from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, work_dtype
 
 Array = npt.NDArray[Any]
-Convolve = Callable[[Array, Array, tuple[int, ...]], Array]
 
-
-def _by_pieces(x: Array, h: Array, axes: tuple[int, ...]) -> Array:
-    return np.asarray(scipy.signal.oaconvolve(x, h, "full", axes))
-
-
-#: What sums are made in, by the character of their dtype, where SciPy makes none of several axes.
+#: Dtypes of sums, by the character of the inputs' dtype, where SciPy sums none along several axes.
 SUMMED_IN = {"e": np.float32, "?": np.int64}
-
-
-def _by_sums(x: Array, h: Array, axes: tuple[int, ...]) -> Array:
-    dtype = np.result_type(x, h)
-    wide = SUMMED_IN.get(dtype.char, dtype)
-    x, h = x.astype(wide, copy=False), h.astype(wide, copy=False)
-    return np.asarray(scipy.signal.convolve(x, h, "full", "direct"))
 
 
 def _convolved(
     x: Array,
     h: Array,
     windows: tuple[Window, ...],
-    work: Convolve,
+    direct: bool,
     block_id: tuple[int, ...],
     blocks: tuple[int, ...],
     out_dtype: np.dtype[Any],
 ) -> Array:
-    """What a block, which has its neighbours' samples around it, makes of the result."""
-    full = work(x, h, tuple(w.axis for w in windows))
+    """Return the part of the result that a block makes, which has its neighbours' samples."""
+    if direct:
+        dtype = np.result_type(x, h)
+        wide = SUMMED_IN.get(dtype.char, dtype)
+        x, h = x.astype(wide, copy=False), h.astype(wide, copy=False)
+        full = np.asarray(scipy.signal.convolve(x, h, "full", "direct"))
+    else:
+        axes = tuple(w.axis for w in windows)
+        full = np.asarray(scipy.signal.oaconvolve(x, h, "full", axes))
     crop = [slice(None)] * full.ndim
     for w in windows:
-        first = block_id[w.axis] == 0
-        start = w.start if first else w.second - 1
-        crop[w.axis] = slice(start, start + _made(w, x.shape[w.axis], block_id, blocks))
+        first, last = block_id[w.axis] == 0, block_id[w.axis] == blocks[w.axis] - 1
+        start, count = w.start if first else w.second - 1, x.shape[w.axis]
+        count -= 0 if first else w.second - 1 - w.start  # samples of the block before
+        count += w.count - w.first if last else -w.start  # samples of the block after
+        crop[w.axis] = slice(start, start + count)
     return full[tuple(crop)].astype(out_dtype, copy=False)
 
 
-def _made(w: Window, length: int, block: tuple[int, ...], blocks: tuple[int, ...]) -> int:
-    """Samples that a block of some length, halo included, makes along an axis."""
-    first, last = block[w.axis] == 0, block[w.axis] == blocks[w.axis] - 1
-    before, after = w.second - 1 - w.start, w.start
-    own = length - (0 if first else before) - (0 if last else after)
-    return own + (w.count - w.first if last else 0)
-
-
-def _by_blocks(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
-    """The convolution of a long array, first, with a short one, in one block."""
+def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> Any:
+    """Return the convolution of a long array, first, with a short one, in one block."""
     x, h = inputs.first, inputs.second
     h = h.rechunk(dict.fromkeys(inputs.axes, -1))
     kept: dict[int, Any] = {}
@@ -93,12 +80,12 @@ def _by_blocks(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
         elif x.shape[axis] < h.shape[axis]:
             cut = h.chunks[axis]
         chunks.append(cut)
-    how = {"windows": inputs.windows, "work": work, "blocks": x.numblocks, "out_dtype": dtype}
+    how = {"windows": inputs.windows, "direct": direct, "blocks": x.numblocks, "out_dtype": dtype}
     return by_block(_convolved, wide, h, dtype=dtype, chunks=tuple(chunks), **how)
 
 
 def _long_first(inputs: Inputs) -> Inputs:
-    """The inputs with the longer one first, which a convolution does not mind."""
+    """Return the inputs with the longer one first; their convolution is the same."""
     if all(w.first >= w.second for w in inputs.windows):
         return inputs
     windows = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
@@ -114,12 +101,11 @@ def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     if not direct:
         wide = np.result_type(*map(work_dtype, (inputs.first, inputs.second)))
         dtype = wide if dtype.kind == "c" else np.empty(0, wide).real.dtype
-    work = _by_sums if direct else _by_pieces
     found = _long_first(inputs)
     if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in found.windows):
-        return cast("da.Array", _by_blocks(found, work, dtype))
+        return cast("da.Array", _by_blocks(found, direct, dtype))
     windows = [window(w.axis, w.first, w.second, "full") for w in found.windows]
-    full = _by_blocks(replace(found, windows=tuple(windows)), work, dtype)
+    full = _by_blocks(replace(found, windows=tuple(windows)), direct, dtype)
     crop = [slice(None)] * full.ndim
     for w in found.windows:
         crop[w.axis] = slice(w.start, w.start + w.count)

@@ -17,7 +17,6 @@ Imports `planning`, `decomposition` and this room, and SciPy's spectra of arrays
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import dask.array as da
@@ -40,56 +39,26 @@ Array = npt.NDArray[Any]
 Average = Literal["mean", "median"]
 
 
-@dataclass(frozen=True)
-class Segments:
-    """Segments of an axis, each in the block in which it begins.
+def _each(
+    *blocks: Array,
+    place: int,
+    begun: list[range],
+    axis: int,
+    count: int,
+    out_dtype: np.dtype[Any],
+    keywords: dict[str, Any],
+) -> Array:
+    """Return the cross spectra of the segments that begin in a block, along a new last axis.
 
-    Parameters
-    ----------
-    axis, total : int
-        Axis, and its samples.
-    bounds : tuple of int
-        Where blocks begin, and where the last one ends.
-    count : int
-        Frequencies of a spectrum.
-    dtype : dtype
-        Of the spectra.
-    keywords : dict
-        What SciPy is called with.
+    `place` is the block's number, `begun` has the first samples of segments within each block,
+    `count` is the number of frequencies, and `keywords` are SciPy's.
     """
-
-    axis: int
-    total: int
-    bounds: tuple[int, ...]
-    count: int
-    dtype: np.dtype[Any]
-    keywords: dict[str, Any]
-
-    def starts(self, block: int) -> range:
-        """Return where the segments begin that begin in a block."""
-        nperseg = self.keywords["nperseg"]
-        step = nperseg - self.keywords["noverlap"]
-        low, high = self.bounds[block : block + 2]
-        return range(-(-low // step) * step, min(high - 1, self.total - nperseg) + 1, step)
-
-    def cut(self, block: int) -> tuple[slice, ...]:
-        """Return what of a block, halo included, its segments take."""
-        starts, low = self.starts(block), self.bounds[block]
-        end = starts[-1] + self.keywords["nperseg"] - low if starts else 0
-        return (slice(None),) * self.axis + (slice(starts.start - low, end),)
-
-    def empty(self, shape: tuple[int, ...]) -> Array:
-        """Return zeros in the place of the spectra of a block."""
-        rest = shape[self.axis + 1 :]
-        return np.zeros((*shape[: self.axis], self.count, *rest), self.dtype)
-
-
-def _each(*blocks: Array, segments: Segments, place: int) -> Array:
-    """Cross spectra of the segments that begin in a block, along a last axis of their own."""
-    axis, keywords, cut = segments.axis, segments.keywords, segments.cut(place)
-    count = len(segments.starts(place))
-    if not count or blocks[0].size == 0:
-        return segments.empty((*blocks[0].shape, count))
+    starts = begun[place]
+    if not starts or blocks[0].size == 0:
+        shape = list(blocks[0].shape)
+        shape[axis] = count
+        return np.zeros((*shape, len(starts)), out_dtype)
+    cut = (slice(None),) * axis + (slice(starts[0], starts[-1] + keywords["nperseg"]),)
     common = np.result_type(*blocks)  # alone an integer of few bits has a spectrum of single ones
     spectra = [
         scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
@@ -100,17 +69,16 @@ def _each(*blocks: Array, segments: Segments, place: int) -> Array:
         doubled: list[Any] = [slice(None)] * found.ndim
         doubled[axis] = slice(1, -1 if keywords["nfft"] % 2 == 0 else None)
         found[tuple(doubled)] *= 2
-    return np.asarray(found.real if segments.dtype.kind == "f" else found, segments.dtype)
+    return np.asarray(found.real if out_dtype.kind == "f" else found, out_dtype)
 
 
-def _sum(*blocks: Array, segments: Segments, block_id: tuple[int, ...]) -> Array:
-    """Sum of the cross spectra of the segments that begin in a block."""
-    place = block_id[segments.axis]
-    return np.asarray(_each(*blocks, segments=segments, place=place).sum(axis=-1))
+def _sum(*blocks: Array, block_id: tuple[int, ...], axis: int, **how: Any) -> Array:
+    """Return the sum of the cross spectra of the segments that begin in a block."""
+    return np.asarray(_each(*blocks, place=block_id[axis], axis=axis, **how).sum(axis=-1))
 
 
 def _median(spectra: Array, bias: float) -> Array:
-    """The median along the last axis, of real and imaginary parts by themselves."""
+    """Return the medians of real and imaginary parts along the last axis."""
     found = np.median(spectra.real, axis=-1)
     if spectra.dtype.kind == "c":
         found = found + 1j * np.median(spectra.imag, axis=-1)
@@ -145,40 +113,36 @@ def _parse_rate(fs: Any) -> float:
 
 
 def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
-    """A window by its name, as it is, or its values."""
+    """Return a window by its name, as it is, or its values."""
     allowed = (
         f"a name or a tuple that scipy.signal.get_window knows, or nperseg={nperseg} numbers"
         f"{', real ones' if onesided else ''}"
     )
-    if isinstance(window, str | tuple):
-        try:
-            scipy.signal.get_window(window, nperseg)
-        except (ValueError, TypeError, IndexError):
-            refuse("window", window, allowed)
-        return window
-    values = np.asarray(window)
+    named = isinstance(window, str | tuple)
+    try:
+        values = scipy.signal.get_window(window, nperseg) if named else np.asarray(window)
+    except (ValueError, TypeError, IndexError):
+        refuse("window", window, allowed)
     if values.shape != (nperseg,) or values.dtype.kind not in ("biuf" if onesided else "biufc"):
         refuse("window", window, allowed)
-    return values
+    return window if named else values
 
 
 def _parse_detrend(detrend: Any, nperseg: int) -> Any:
-    named = isinstance(detrend, str) and detrend in ("constant", "c", "linear", "l")
     allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
-    if not (named or detrend is None or detrend is False or callable(detrend)):
-        refuse("detrend", detrend, allowed)
+    known = detrend is None or detrend is False or detrend in ("constant", "c", "linear", "l")
     if callable(detrend):
         try:
-            kept = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
+            known = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
         except Exception as error:
             refuse("detrend", detrend, f"{allowed} ({error})", kind=ArgumentTypeError)
-        if not kept:
-            refuse("detrend", detrend, allowed)
+    if not known:
+        refuse("detrend", detrend, allowed)
     return detrend
 
 
 def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
-    """What SciPy is called with for segments of `n` samples, which are real or not."""
+    """Return SciPy's keywords for an axis of `n` samples."""
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling = given
     parse_choice("scaling", scaling, "density", "spectrum")
     length = 256 if isinstance(window, str | tuple) else np.size(window) or 256
@@ -221,33 +185,37 @@ def _averaged(
     ]
     dtype = np.result_type(*(a.dtype for a in arrays), np.complex64)
     dtype = np.empty(0, dtype).real.dtype if len(arrays) == 1 else dtype
-    bounds = (0, *itertools.accumulate(map(int, cut)))
-    segments = Segments(axis, n, bounds, len(frequencies), dtype, keywords)
-    begun = [len(segments.starts(block)) for block in range(len(cut))]
+    bounds, step = (0, *itertools.accumulate(map(int, cut))), nperseg - keywords["noverlap"]
+    begun = [
+        range(-(-low // step) * step - low, min(high - 1, n - nperseg) - low + 1, step)
+        for low, high in itertools.pairwise(bounds)
+    ]
+    how = {"begun": begun, "axis": axis, "count": len(frequencies)}
+    how |= {"out_dtype": dtype, "keywords": keywords}
     if average == "median":
-        return frequencies, cast("da.Array", _medians(wide, segments, begun))
+        return frequencies, cast("da.Array", _medians(wide, **how))
     made = (*shown[:axis], (len(frequencies),) * len(cut), *shown[axis + 1 :])
-    sums = by_block(_sum, *wide, dtype=dtype, chunks=made, segments=segments)
-    return frequencies, sum_of_blocks(sums, axis) / np.asarray(sum(begun), dtype)
+    sums = by_block(_sum, *wide, dtype=dtype, chunks=made, **how)
+    return frequencies, sum_of_blocks(sums, axis) / np.asarray(sum(map(len, begun)), dtype)
 
 
-def _medians(wide: list[Any], segments: Segments, begun: list[int]) -> Any:
-    """Medians over all segments: frequencies are cut into as many parts as samples were."""
-    axis, ndim, count = segments.axis, wide[0].ndim, segments.count
-    parts = []
-    for place, number in enumerate(begun):  # a block after the other: each has an axis more
+def _medians(
+    wide: list[Any], begun: list[range], axis: int, count: int, out_dtype: Any, **how: Any
+) -> Any:
+    """Return medians over all segments; frequencies are cut into as many parts as samples were."""
+    ndim, parts = wide[0].ndim, []
+    how |= {"begun": begun, "axis": axis, "count": count, "out_dtype": out_dtype}
+    meta = np.empty((0,) * (ndim + 1), out_dtype)
+    for place, starts in enumerate(begun):  # a block after the other: each has an axis more
         blocks = [a.blocks[(slice(None),) * axis + (slice(place, place + 1),)] for a in wide]
         cut = [(count,) if j == axis else c for j, c in enumerate(wide[0].chunks)]
-        made = {"chunks": (*cut, (number,)), "new_axis": [ndim], "dtype": segments.dtype}
-        meta = np.empty((0,) * (ndim + 1), segments.dtype)
-        parts.append(
-            da.map_blocks(_each, *blocks, meta=meta, segments=segments, place=place, **made)
-        )
+        made = {"chunks": (*cut, (len(starts),)), "new_axis": [ndim], "dtype": out_dtype}
+        parts.append(da.map_blocks(_each, *blocks, meta=meta, place=place, **made, **how))
     spectra = da.concatenate(parts, axis=ndim)
     spectra = spectra.rechunk({axis: even_chunks(count, len(begun)), ndim: -1})
-    meta = np.empty((0,) * ndim, segments.dtype)
-    bias = median_bias(sum(begun))
-    return spectra.map_blocks(_median, bias=bias, drop_axis=ndim, dtype=segments.dtype, meta=meta)
+    bias = median_bias(sum(map(len, begun)))
+    made = {"drop_axis": ndim, "dtype": out_dtype, "meta": np.empty((0,) * ndim, out_dtype)}
+    return spectra.map_blocks(_median, bias=bias, **made)
 
 
 def csd(

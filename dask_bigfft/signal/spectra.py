@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.front import applied, by_block
-from dask_bigfft.planning.arguments import Options, parse_array, parse_options
-from dask_bigfft.signal.arguments import Axes, nonempty, parse_choice, parse_pair, several_axes
-from dask_bigfft.signal.differentiation import Spacing, parse_spacing
+from dask_bigfft.planning.arguments import Options, parse_array
+from dask_bigfft.signal.arguments import Axes, nonempty, parse_choice, parse_pair
+from dask_bigfft.signal.differentiation import Spacing, parse_samples
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
 __all__ = ["cross_spectrum", "power_spectrum", "radial_power_spectrum"]
@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 
 
 def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:
-    """What a squared spectrum is multiplied with."""
+    """Return the factor of a squared spectrum."""
     parse_choice("scaling", scaling, "density", "spectrum")
     pairs = zip(lengths, spacing, strict=True)
     return math.prod(d / n if scaling == "density" else 1 / (n * n) for n, d in pairs)
@@ -39,9 +39,8 @@ def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> fl
 def _spectrum(
     arrays: tuple[da.Array, ...], axes: Axes, d: Any, scaling: Any, onesided: Any, options: Options
 ) -> da.Array:
-    """The power spectrum of one array, or the cross spectrum of two."""
-    parse_options(options)
-    along = several_axes(axes, arrays[0].ndim)
+    """Return the power spectrum of one array, or the cross spectrum of two."""
+    _, along, spacing = parse_samples(arrays[0], axes, d, options)
     real = all(a.dtype.kind != "c" for a in arrays)
     natural = tuple("natural" for _ in along)
     transforms = Transforms(along, nonempty(arrays[0], along), real, natural)  # type: ignore[arg-type]
@@ -55,7 +54,7 @@ def _spectrum(
             _crossed,
             *map(applied, arrays, plans),
             dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
-            scale=_scale(transforms.lengths, parse_spacing(d, len(along)), scaling),
+            scale=_scale(transforms.lengths, spacing, scaling),
             axes=spectrum_axes(transforms, there),
             onesided=parse_flag("onesided", onesided),
         ),
@@ -65,14 +64,12 @@ def _spectrum(
 def _crossed(
     *blocks: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
 ) -> Array:
-    """Products times the scale, with those of the missing half added if that is asked for."""
+    """Return products times the scale, with those of the missing half added if `onesided`."""
     x = blocks[0]
     found: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
     found *= np.asarray(scale, found.real.dtype)
-    last = axes[-1]
-    if onesided and last.half:
-        weights = last.weights(block_id).astype(found.real.dtype)
-        found *= weights.reshape(*(-1 if a == last.axis else 1 for a in range(found.ndim)))
+    if onesided and axes[-1].half:
+        found *= axes[-1].weights(block_id).astype(found.real.dtype)
     return found
 
 
@@ -173,36 +170,28 @@ def _binned(
     axes: tuple[SpectrumAxis, ...],
     spacing: tuple[float, ...],
     edges: Array,
-    block_id: Any,
+    block_id: tuple[int, ...],
 ) -> Array:
-    """Power and number of the frequencies of a block in each bin, as real and imaginary part."""
-    radius: Any = np.zeros((1,) * block.ndim)
-    weights: Any = np.ones((1,) * block.ndim)
-    for along, d in zip(axes, spacing, strict=True):
-        place = [-1 if a == along.axis else 1 for a in range(block.ndim)]
-        frequency = along.index(block_id) / (along.length * d)
-        radius = radius + (frequency**2).reshape(place)
-        weights = weights * along.weights(block_id).reshape(place)
+    """Return power and number of a block's frequencies in each bin, as real and imaginary part."""
+    pairs = zip(axes, spacing, strict=True)
+    radius = np.sqrt(sum((a.index(block_id) / (a.length * d)) ** 2 for a, d in pairs))
+    weights = math.prod(a.weights(block_id) for a in axes)
     count = len(edges) - 1
-    bins = np.searchsorted(edges, np.sqrt(radius), side="right") - 1
-    inside = (bins >= 0) & (bins < count)
-    weights = np.broadcast_to(weights * inside, bins.shape)
+    bins = np.searchsorted(edges, radius, side="right") - 1
+    weights = np.where((bins >= 0) & (bins < count), weights, 0.0)
     bins = np.clip(bins, 0, count - 1)
-    along_axes = tuple(along.axis for along in axes)
-    others = tuple(a for a in range(block.ndim) if a not in along_axes)
-    last = (*others, *along_axes)
-    flat, weight = (values.transpose(last).reshape(-1) for values in (bins, weights))
-    power = block.real.astype(float) ** 2 + block.imag.astype(float) ** 2
-    rows = power.transpose(last).reshape(-1, len(flat))
-    numbers = np.bincount(flat, weight, count)
+    along, ends = [a.axis for a in axes], range(-len(axes), 0)
+    flat, weight = (np.moveaxis(values, along, ends).reshape(-1) for values in (bins, weights))
+    power = np.moveaxis(block.real.astype(float) ** 2 + block.imag.astype(float) ** 2, along, ends)
+    rows = power.reshape(-1, len(flat))
     sums = [np.bincount(flat, row * weight, count) for row in rows]  # of an empty block none
-    found = np.reshape(sums, (len(rows), count)) + 1j * numbers
-    kept = found.reshape(*(block.shape[a] for a in others), *(1,) * (len(axes) - 1), count)
-    return np.moveaxis(kept, range(block.ndim), last)
+    found = np.reshape(sums, (len(rows), count)) + 1j * np.bincount(flat, weight, count)
+    ones = (1,) * (len(axes) - 1)
+    return np.moveaxis(found.reshape(*power.shape[: -len(axes)], *ones, count), ends, along)
 
 
 def sum_of_blocks(a: Any, axis: int) -> Any:
-    """The sum of blocks of one shape along an axis."""
+    """Return the sum of blocks of one shape along an axis."""
     ends = itertools.pairwise((0, *itertools.accumulate(a.chunks[axis])))
     parts = [a[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
     return parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
@@ -266,10 +255,7 @@ def radial_power_spectrum(
     >>> frequencies, power.compute()
     (array([0.   , 0.125, 0.25 , 0.375, 0.5  ]), array([1., 0., 0., 0., 0.]))
     """
-    parse_options(options)
-    array = parse_array(x, "fft")
-    along = several_axes(axes, array.ndim)
-    spacing = parse_spacing(d, len(along))
+    array, along, spacing = parse_samples(x, axes, d, options)
     real = array.dtype.kind != "c"
     lengths = nonempty(array, along)
     scale = _scale(lengths, spacing, scaling)

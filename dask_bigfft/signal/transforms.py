@@ -1,4 +1,4 @@
-"""Transforms there and back around something that is done to spectra, and what lies where in them.
+"""Forward and inverse transforms around an operation on spectra, and the axes of spectra.
 
 Imports `planning`, `planner` and `decomposition`.
 """
@@ -38,26 +38,19 @@ class Transforms:
     real: bool
     orders: Orders
 
-    @property
-    def names(self) -> tuple[str, str]:
-        """Names of the forward and the inverse transform."""
-        return ("rfftn", "irfftn") if self.real else ("fftn", "ifftn")
-
-    def others(self, ndim: int) -> tuple[int, ...]:
-        """Axes that are not transformed."""
-        return tuple(axis for axis in range(ndim) if axis not in self.axes)
-
     def forward(self, a: da.Array, options: Options, chunks: Any = "auto") -> Plan:
         """Plan of the transform of an input."""
         extras = inner_extras(options, order=self.orders, chunks=chunks)
-        return make_plan(a, self.names[0], self.lengths, self.axes, **extras)
+        name = "rfftn" if self.real else "fftn"
+        return make_plan(a, name, self.lengths, self.axes, **extras)
 
     def inverse(self, a: da.Array, options: Options, windows: dict[int, tuple[int, int]]) -> Plan:
         """Plan of the transform back of a spectrum, and of the windows that are kept."""
         extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
         lengths = dict(zip(self.axes, self.lengths, strict=True))
         kept = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
-        return make_plan(a, self.names[1], self.lengths, self.axes, windows=kept, **extras)
+        name = "irfftn" if self.real else "ifftn"
+        return make_plan(a, name, self.lengths, self.axes, windows=kept, **extras)
 
 
 def planned(
@@ -69,9 +62,9 @@ def planned(
     *,
     back: bool = True,
 ) -> tuple[Transforms, Plan]:
-    """The transforms with the fewest exchanges there, and `back`, and the plan of the way there.
+    """Return the transforms with the fewest exchanges, and the plan of the forward transform.
 
-    Natural order, unless an axis falls apart: then transposed order along it is considered.
+    Exchanges of the inverse count if `back`. Transposed order is considered along split axes.
     """
     found: list[tuple[Any, ...]] = []
     split: list[int | None] = [None]
@@ -125,7 +118,7 @@ class SpectrumAxis:
 
     @property
     def whole(self) -> bool:
-        """Whether the axis lies whole in a block."""
+        """True if the axis has one chunk."""
         return len(self.bounds) == 2
 
     def places(self, block: tuple[int, ...]) -> tuple[int, int]:
@@ -133,28 +126,30 @@ class SpectrumAxis:
         return self.bounds[block[self.axis]], self.bounds[block[self.axis] + 1]
 
     def index(self, block: tuple[int, ...]) -> npt.NDArray[np.int64]:
-        """Frequencies that the places of a block hold, -(N - 1)//2 to N//2."""
+        """Return the frequencies of a block, -(N - 1)//2 to N//2, to be broadcast with it."""
         low, high = self.places(block)
         place, index = np.arange(low, high, dtype=np.int64), np.zeros(high - low, np.int64)
         for digit in reversed(flat_digits(0, self.length, self.order, real=self.half)):
             place, value = np.divmod(place, digit.size)
             index += value * digit.stride
-        return np.where(index > self.length // 2, index - self.length, index)
+        index = np.where(index > self.length // 2, index - self.length, index)
+        return index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
 
     def weights(self, block: tuple[int, ...]) -> npt.NDArray[np.float64]:
-        """How often each frequency of a block is there if the missing half is counted, too."""
+        """Return how often each frequency of `index` occurs with the missing half."""
         index = self.index(block)
         if not self.half:
-            return np.ones(len(index))
+            return np.ones(index.shape)
         first = flat_digits(0, self.length, self.order, real=False)[0].radix
         return np.where(2 * index % first == 0, 1.0, 2.0)
 
 
 def spectrum_axes(transforms: Transforms, there: Plan) -> tuple[SpectrumAxis, ...]:
-    """Return what lies where along the transformed axes of a spectrum."""
-    found = []
-    for axis, n, order in zip(transforms.axes, transforms.lengths, transforms.orders, strict=True):
-        half = transforms.real and axis == transforms.axes[-1]
-        bounds = (0, *itertools.accumulate(there.chunks[axis]))
-        found.append(SpectrumAxis(axis, n, order, half, bounds))
-    return tuple(found)
+    """Return the transformed axes of a spectrum."""
+    last = transforms.axes[-1] if transforms.real else None
+    return tuple(
+        SpectrumAxis(axis, n, order, axis == last, (0, *itertools.accumulate(there.chunks[axis])))
+        for axis, n, order in zip(
+            transforms.axes, transforms.lengths, transforms.orders, strict=True
+        )
+    )

@@ -278,17 +278,6 @@ class Board:
 # --- displays -------------------------------------------------------------------------------
 
 
-def clock(seconds: float) -> str:
-    """Return a time as minutes and seconds.
-
-    >>> clock(65), clock(7265)
-    ('1:05', '2:01:05')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def is_running(runs: Sequence[Summary]) -> bool:
     """Return whether any of some runs goes on."""
     return any(run["state"] == "running" for run in runs)
@@ -314,9 +303,11 @@ def line_of(runs: Sequence[Summary]) -> str:
     text = f"{label_of(runs)} {100 * share:3.0f} %  {human_bytes(done)} of {human_bytes(total)}"
     if elapsed > 0:
         text += f", {human_count(done / elapsed, 'B/s')}"
-    text += f", {clock(elapsed)} elapsed{_compiled_text(sum(run['compiled'] for run in runs))}"
+    text += (
+        f", {human_seconds(elapsed)} elapsed{_compiled_text(sum(run['compiled'] for run in runs))}"
+    )
     if is_running(runs) and 0.02 < share < 1 and elapsed > 1:
-        text += f", {clock(elapsed * (1 / share - 1))} left"
+        text += f", {human_seconds(elapsed * (1 / share - 1))} left"
     return text
 
 

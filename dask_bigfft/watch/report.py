@@ -21,14 +21,12 @@ from dask_bigfft.planner.explain import (
     human_count,
     human_seconds,
     round_names,
+    table,
 )
 from dask_bigfft.planner.plan import Plan, phase_forecasts
 
 #: Headings of a report's rows.
-HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
-
-#: Devices up to which the memory of each is printed.
-_MOST_DEVICES = 8
+HEADINGS = ("phase", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
 
 
 @dataclass(frozen=True)
@@ -63,60 +61,26 @@ class Row:
 
     @property
     def is_part(self) -> bool:
-        """Whether the phase is a part of a round, whose time has it already."""
+        """True for a part of a round, whose time includes it."""
         return self.phase not in PHASES
 
     @property
-    def speed(self) -> float:
-        """Bytes per second of a thread; 0 where no time was measured."""
+    def bytes_per_thread_second(self) -> float:
+        """Speed of a thread; 0 where no time was measured."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
         return (
-            f"  {self.phase}" if self.is_part else f"{self.phase} {self.index}",
-            self.steps,
+            f"  {self.phase}" if self.is_part else f"{self.phase} {self.index} {self.steps}",
             str(self.count),
             human_bytes(self.nbytes),
             human_seconds(self.seconds),
             human_seconds(self.forecast) if self.forecast else "",
             f"{self.seconds / self.forecast:.2f}" if self.forecast else "",
-            f"{self.speed / 1e9:.2f}" if self.seconds else "",
+            f"{self.bytes_per_thread_second / 1e9:.2f}" if self.seconds else "",
         )
-
-
-def added(places: Iterable[Mapping[Phase, Total]]) -> dict[Phase, Total]:
-    """Return the totals of several places together."""
-    found: dict[Phase, Total] = {}
-    for totals in places:
-        for phase, total in totals.items():
-            found[phase] = total.plus(found.get(phase))
-    return found
-
-
-def times_run(plan: Plan, totals: Mapping[Phase, Total]) -> int:
-    """Return how often a transform was computed: at least once."""
-    counts = [
-        totals["round", i].count / max(1, round_.target.blocks)
-        for i, round_ in enumerate(plan.rounds, 1)
-        if ("round", i) in totals
-    ]
-    return max(1, round(max(counts, default=1)))
-
-
-def phase_rows(plan: Plan, totals: Mapping[Phase, Total]) -> list[Row]:
-    """Return the phases of a plan in the order in which they come, as means over its runs."""
-    runs, names = times_run(plan, totals), round_names(plan)
-    forecasts = {(found.name, found.index): found for found in phase_forecasts(plan)}
-    rows = []
-    for phase in sorted(totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
-        (name, index), total, forecast = phase, totals[phase], forecasts.get(phase)
-        steps = f"{{{names[index - 1]}}}" if name == "round" and index <= len(names) else ""
-        count, nbytes, seconds = total.count // runs, total.nbytes // runs, total.seconds / runs
-        model = (None, None) if forecast is None else (forecast.seconds, forecast.bytes_per_second)
-        rows.append(Row(name, index, steps, count, nbytes, seconds, *model))
-    return rows
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,12 +104,21 @@ class RunReport:
     @cached_property
     def totals(self) -> dict[Phase, Total]:
         """The totals of each phase in all places and runs."""
-        return added(record.totals for record in self.places.values())
+        found: dict[Phase, Total] = {}
+        for record in self.places.values():
+            for phase, total in record.totals.items():
+                found[phase] = total.plus(found.get(phase))
+        return found
 
     @cached_property
     def runs(self) -> int:
-        """How often the transform was computed."""
-        return times_run(self.plan, self.totals)
+        """Number of computations of the transform, at least 1."""
+        counts = [
+            self.totals["round", i].count / max(1, round_.target.blocks)
+            for i, round_ in enumerate(self.plan.rounds, 1)
+            if ("round", i) in self.totals
+        ]
+        return max(1, round(max(counts, default=1)))
 
     @cached_property
     def spans(self) -> list[Span]:
@@ -174,8 +147,18 @@ class RunReport:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The phases in the order in which they come."""
-        return phase_rows(self.plan, self.totals)
+        """The phases in the order in which they come, as means over the runs."""
+        runs, names = self.runs, round_names(self.plan)
+        forecasts = {(found.name, found.index): found for found in phase_forecasts(self.plan)}
+        rows = []
+        for phase in sorted(self.totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
+            (name, index), total = phase, self.totals[phase]
+            steps = f"{{{names[index - 1]}}}" if name == "round" else ""
+            means = total.count // runs, total.nbytes // runs, total.seconds / runs
+            model = forecasts.get(phase)
+            limits = (model.seconds, model.bytes_per_second) if model else (None, None)
+            rows.append(Row(name, index, steps, *means, *limits))
+        return rows
 
     @property
     def device_peaks(self) -> dict[tuple[str, int], int]:
@@ -192,8 +175,6 @@ class RunReport:
 
     def _peaks_text(self) -> str:
         peaks, workers = self.device_peaks, sorted(self.places)
-        if len(peaks) > _MOST_DEVICES:
-            return f"at most {human_bytes(max(peaks.values()))} of one of {len(peaks)} devices"
         texts = [
             f"{human_bytes(nbytes)} of device {device}"
             + (f" of worker {workers.index(place)}" if place else "")
@@ -219,16 +200,6 @@ class RunReport:
             for index, share in self.shares.items()
         )
 
-    def _threads(self) -> tuple[int, float]:
-        """Return how many threads the last run had, and the part of its time that they worked.
-
-        A worker sends beside its tasks.
-        """
-        spans = [span for span in self.spans if span.phase != "send"]
-        count = len({(span.place, span.lane) for span in spans})
-        whole = self.seconds * count
-        return count, sum(span.stop - span.start for span in spans) / whole if whole else 0.0
-
     @property
     def summary(self) -> list[tuple[str, str]]:
         """Forecast against measured for the whole transform, as names and values."""
@@ -236,7 +207,10 @@ class RunReport:
             return [("nothing", "was measured here: has it been computed?")]
         plan, seconds, forecast = self.plan, self.seconds, self.plan.expected
         taken, expected = human_seconds(seconds), human_seconds(forecast.seconds)
-        threads, busy = self._threads()
+        spans = [span for span in self.spans if span.phase != "send"]  # sent beside tasks
+        threads = len({(span.place, span.lane) for span in spans})
+        worked, whole = sum(span.stop - span.start for span in spans), seconds * threads
+        busy = worked / whole if whole else 0.0
         more = max(record.rss_peak - record.rss_before for record in self.places.values())
         held = f"{human_bytes(max(0, more))} more at most in a process"
         rows = [
@@ -260,7 +234,7 @@ class RunReport:
     def __repr__(self) -> str:
         lines = [self.title, *(f"  {name:9}{value}" for name, value in self.summary)]
         if self.totals:
-            lines += ["", *_columns([HEADINGS, *(row.cells for row in self.rows)])]
+            lines += ["", *table([HEADINGS, *(row.cells for row in self.rows)])]
         return "\n".join(lines)
 
     def timeline(self) -> str:
@@ -303,18 +277,10 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        texts = [cell.ljust(w) for cell, w in zip(row[:2], widths[:2], strict=True)]
-        numbers = [cell.rjust(w) for cell, w in zip(row[2:], widths[2:], strict=True)]
-        yield "  " + "  ".join([*texts, *numbers]).rstrip()
-
-
 # --- the picture ----------------------------------------------------------------------------
 
-#: Colours of rounds in the picture, and that of exchanges (Okabe and Ito, 2008).
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+#: Colours that most people can tell apart (Okabe and Ito, 2008), and that of exchanges.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _EXCHANGE = "#999999"
 
 #: Width of the picture, height of a thread, left margin, and top, in pixels; threads shown.
@@ -322,7 +288,7 @@ _WIDTH, _LANE, _MARGIN, _TOP, _MOST_LANES = 900, 14, 120, 24, 32
 
 
 def _colour(phase: str, index: int) -> str:
-    return _COLOURS[(index - 1) % len(_COLOURS)] if phase == "round" else _EXCHANGE
+    return COLOURS[(index - 1) % len(COLOURS)] if phase == "round" else _EXCHANGE
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
@@ -341,7 +307,7 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
     tops = {lane: _TOP + _LANE * number for number, lane in enumerate(lanes[:_MOST_LANES])}
     start, inside = spans[0].start, _WIDTH - _MARGIN - 10
     scale = inside / max(seconds, 1e-9)
-    drawn = _legend(plan, spans)
+    drawn = _legend(plan)
     for (place, lane), y in tops.items():
         name = f"worker {places.index(place)}, thread {lane}" if place else f"thread {lane}"
         drawn.append(_text(_MARGIN - 6, y + 10, name, "end"))
@@ -368,17 +334,11 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
     )
 
 
-def _legend(plan: Plan, spans: Sequence[Span]) -> list[str]:
-    names, phases = round_names(plan), sorted({(s.phase, s.index) for s in spans})
-    items = [
-        (f"round {i} {{{names[i - 1]}}}" if i <= len(names) else f"round {i}", _colour(phase, i))
-        for phase, i in phases
-        if phase == "round"
-    ]
-    if len(items) < len(phases):
-        items.append(("exchange", _EXCHANGE))
+def _legend(plan: Plan) -> list[str]:
+    names = [f"round {i} {{{name}}}" for i, name in enumerate(round_names(plan), 1)]
+    colours = [_colour("round", i) for i in range(1, len(names) + 1)]
     drawn, x = [], float(_MARGIN)
-    for name, colour in items:
+    for name, colour in zip([*names, "exchange"], [*colours, _EXCHANGE], strict=True):
         drawn.append(f'<rect x="{x:.0f}" y="6" width="10" height="10" fill="{colour}"/>')
         drawn.append(_text(x + 14, 15, name))
         x += 30 + 7 * len(name)

@@ -14,7 +14,7 @@ from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
 from dask_bigfft.transforms.spec import parse_orders
-from dask_bigfft.xarray.coordinates import PREFIX, Samples, refuse_parts, remembered, samples_of
+from dask_bigfft.xarray.coordinates import PREFIX, refuse_parts, remembered, samples_of
 
 Dims = Hashable | Sequence[Hashable] | None
 Norm = Literal["backward", "ortho", "forward"] | None
@@ -26,7 +26,7 @@ def listed(dim: Hashable | Sequence[Hashable]) -> list[Hashable]:
 
 
 def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> list[Hashable]:
-    """The dimensions that are meant; by default those of which `default` is true."""
+    """Return the requested dimensions; by default those of which `default` is true."""
     if not isinstance(array, xr.DataArray):
         allowed = "an xarray.DataArray or xarray.Dataset"
         refuse("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
@@ -38,7 +38,7 @@ def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> li
 
 
 def is_spectral(array: xr.DataArray) -> Callable[[Hashable], bool]:
-    """Whether a dimension is one of frequencies that a transform of ours has made."""
+    """Return a test for dimensions of frequencies that a transform of ours has made."""
     return lambda dim: dim in array.coords and "direct_dim" in array.coords[dim].attrs
 
 
@@ -55,7 +55,7 @@ def _computed(
     extras: dict[str, Any],
     **arguments: Any,
 ) -> Any:
-    """The transform of an array's data along some dimensions; lazy where the array is."""
+    """Return the lazy transform of an array's data along some dimensions."""
     axes = [array.get_axis_num(dim) for dim in dims]
     chunks = extras.get("chunks")
     if isinstance(chunks, Mapping):
@@ -67,7 +67,7 @@ def _computed(
 def _rebuilt(
     array: xr.DataArray, data: Any, renamed: Mapping[Hashable, tuple[Hashable, Any]]
 ) -> xr.DataArray:
-    """The array with other data, and new names and coordinates of some dimensions."""
+    """Return the array with other data, and new names and coordinates of some dimensions."""
     kept = {
         name: found for name, found in array.coords.items() if not set(found.dims) & set(renamed)
     }
@@ -95,34 +95,23 @@ def _named(
 def forward(
     name: str, array: xr.DataArray, dim: Dims, shift: bool, norm: Norm, extras: dict[str, Any]
 ) -> xr.DataArray:
-    """The transform into frequencies."""
+    """Return the transform into frequencies."""
     dims = parse_dims(array, dim, lambda _: True)
-    orders = _orders(extras, len(dims))
     half = dims[-1] if name == "rfftn" else None
     shifted = [found for found in dims if found != half] if parse_flag("shift", shift) else []
-    if shifted and "transposed" in orders:
+    if shifted and "transposed" in _orders(extras, len(dims)):
         refuse("shift", shift, "False in transposed order")
     samples = {found: samples_of(array, found) for found in dims}
     data = _computed(name, array, array.data, dims, extras, norm=norm)
+    renamed: dict[Hashable, tuple[Hashable, Any]] = {}
+    for found in dims:
+        lazy = transforms.frequencies_of(data, array.get_axis_num(found), samples[found].spacing)
+        new, values = f"{PREFIX}{found}", lazy.compute(scheduler="sync")
+        values = np.fft.fftshift(values) if found in shifted else values
+        renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
     if shifted:
         data = transforms.fftshift(data, [array.get_axis_num(found) for found in shifted])
-    renamed: dict[Hashable, tuple[Hashable, Any]] = {}
-    for found, order in zip(dims, orders, strict=True):
-        if order == "transposed" and extras.get("digits") is not None:  # which the plan has
-            axis, spacing = array.get_axis_num(found), samples[found].spacing
-            lazy = transforms.frequencies_of(data, axis, spacing)
-        else:
-            lazy = _frequencies(samples[found], found == half, order)
-        values = lazy.compute(scheduler="sync")
-        values = np.fft.fftshift(values) if found in shifted else values
-        new = f"{PREFIX}{found}"
-        renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
     return _rebuilt(array, data, renamed)
-
-
-def _frequencies(samples: Samples, half: bool, order: str) -> da.Array:
-    frequencies = transforms.rfftfreq if half else transforms.fftfreq
-    return frequencies(samples.length, samples.spacing, order=order)  # type: ignore[arg-type]
 
 
 def inverse(
@@ -133,7 +122,7 @@ def inverse(
     norm: Norm,
     extras: dict[str, Any],
 ) -> xr.DataArray:
-    """The transform back; `length` is that of the dimension that is halved."""
+    """Return the inverse transform; `length` is that of the halved dimension."""
     dims = parse_dims(array, dim, is_spectral(array))
     length = None if length is None else parse_count("n", length)
     orders = _orders(extras, len(dims))
@@ -159,7 +148,7 @@ def inverse(
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
-    """Whether the zero frequency is in the middle; refuses what is neither there nor first."""
+    """Return whether the zero frequency is in the middle, and refuse it elsewhere but first."""
     if dim not in array.coords or array.sizes[dim] < 2:
         return False
     zero = np.flatnonzero(array.coords[dim].values == 0)
@@ -174,7 +163,7 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
 
 
 def both_shifted(name: str, array: xr.DataArray, dim: Dims) -> xr.DataArray:
-    """Values and coordinates along some dimensions, shifted together."""
+    """Return values and coordinates along some dimensions, shifted together."""
     dims = parse_dims(array, dim, is_spectral(array))
     data = getattr(transforms, name)(array.data, [array.get_axis_num(found) for found in dims])
     places = {found: getattr(np.fft, name)(np.arange(array.sizes[found])) for found in dims}

@@ -1,10 +1,10 @@
-"""Where the samples of a dimension are, and what its frequencies remember of that.
+"""Positions of a dimension's samples, and their record in the attributes of its frequencies.
 
 Imports `errors`; needs xarray.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 @dataclass(frozen=True)
 class Samples:
-    """Where the samples of a dimension are: what a frequency coordinate remembers of it.
+    """Positions of the samples of a dimension, which a frequency coordinate keeps.
 
     ``first`` and ``step`` are in the coordinate's unit, for times in ``time_unit``; ``dtype`` is
     the coordinate's, None where the dimension had none.
@@ -39,7 +39,7 @@ class Samples:
 
     @property
     def is_time(self) -> bool:
-        """Whether the coordinate is a time."""
+        """True for times."""
         return self.dtype is not None and np.dtype(self.dtype).kind in "mM"
 
     @property
@@ -61,16 +61,9 @@ class Samples:
     @property
     def attrs(self) -> dict[str, Any]:
         """Attributes of the frequency coordinate: strings and numbers, as files store them."""
-        found = {
-            "units": self.frequency_units,
-            "direct_dim": self.dim,
-            "direct_length": self.length,
-            "direct_first": self.first,
-            "direct_step": self.step,
-            "direct_units": self.units,
-            "direct_dtype": self.dtype,
-            "direct_time_unit": self.time_unit if self.is_time else None,
-        }
+        known = asdict(self) | {"time_unit": self.time_unit if self.is_time else None}
+        found = {"units": self.frequency_units}
+        found |= {f"direct_{name}": value for name, value in known.items()}
         return {key: value for key, value in found.items() if value is not None}
 
     def resampled(self, length: int | None) -> "Samples":
@@ -84,7 +77,7 @@ class Samples:
         return replace(self, length=length, step=step, dtype=self.dtype if whole else "float64")
 
     def _in_whole_steps(self) -> "Samples":
-        """The same times in the coarsest unit that has whole steps; in the finest that fits."""
+        """Return the times in the coarsest unit with whole steps, else in the finest that fits."""
         found = self
         for unit in list(SECONDS)[list(SECONDS).index(self.time_unit) + 1 :]:
             first, step = int(found.first) * 1000, found.step * 1000
@@ -95,7 +88,7 @@ class Samples:
         return found
 
     def coordinate(self) -> Any:
-        """The samples' places, None where there was no coordinate."""
+        """Return the positions of the samples, None without a coordinate."""
         if self.dtype is None:
             return None
         dtype, places = np.dtype(self.dtype), np.arange(self.length)
@@ -107,7 +100,7 @@ class Samples:
 
 
 def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
-    """Where the samples of a dimension are; refuses uneven ones."""
+    """Return the positions of a dimension's samples, and refuse uneven ones."""
     length = array.sizes[dim]
     if dim not in array.coords:
         return Samples(dim, length)
@@ -140,17 +133,16 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
 
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
-    """What a frequency coordinate tells of the dimension that it came from."""
+    """Return the samples of the dimension that a frequency coordinate came from."""
     attrs = array[dim].attrs
     size = array.sizes[dim]
     name = str(dim)
     direct = attrs.get("direct_dim", name[len(PREFIX) :] if name.startswith(PREFIX) else f"{name}_")
     length = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
     if "direct_step" in attrs:
-        dtype, units = attrs.get("direct_dtype"), attrs.get("direct_units")
-        first, step = attrs["direct_first"], float(attrs["direct_step"])
-        unit = attrs.get("direct_time_unit", "ns")
-        return Samples(direct, length, first, step, units, dtype, unit)
+        names = ("first", "units", "dtype", "time_unit")
+        known = {name: attrs[f"direct_{name}"] for name in names if f"direct_{name}" in attrs}
+        return Samples(direct, length, step=float(attrs["direct_step"]), **known)
     if dim not in array.coords:
         return Samples(direct, length)
     frequencies = array.coords[dim].values

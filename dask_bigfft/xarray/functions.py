@@ -69,7 +69,7 @@ def _each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
 
 
 def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
-    """The dimensions that are meant, by default in the order in which the variables have them.
+    """Return the requested dimensions, by default all in the order of the variables.
 
     A dataset has its coordinates' first. The last one is halved, the same way in every variable.
     """

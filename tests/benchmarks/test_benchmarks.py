@@ -1,13 +1,11 @@
 """Benchmark programs run to their ends at a tiny scale, with checked results; pages are current."""
 
 import json
-import os
-import subprocess
-import sys
 
 import dask
 import numpy as np
 import pytest
+from support import python
 
 from benchmarks import core, pages, rows
 from dask_bigfft.testing.devices import simulated_devices
@@ -16,42 +14,18 @@ TINY = ("--scale", "0.00002", "--threads", "2")
 
 #: Arguments of each program, and the rows that it writes.
 PROGRAMS = {
-    "memory": (["--only", "real-512x512x256-x16", "--repeat", "1", "--kernels", "scipy"], 1),
+    "memory": ("--only real-512x512x256-x16 --repeat 1 --kernels scipy", 1),
     "convolution": (["--only", "taps: oaconvolve", "--repeat", "1"], 1),
-    "verification": (["--only", "3d", "--repeat", "1", "--kernels", "scipy"], 1),
+    "verification": ("--only 3d --repeat 1 --kernels scipy", 1),
     "forecasts": (
-        [
-            "--only",
-            "slabs",
-            "--repeat",
-            "1",
-            "--turns",
-            "1",
-            "--no-calibration",
-            "--kernels",
-            "scipy",
-            "--parts",
-            "errors",
-            "tuner",
-            "paper",
-        ],
+        "--only slabs --repeat 1 --turns 1 --no-calibration --kernels scipy "
+        "--parts errors tuner paper",
         5,
     ),
-    "out_of_core": (["--only", "3d", "--repeat", "1", "--kernel", "scipy"], 1),
+    "out_of_core": ("--only 3d --repeat 1 --kernel scipy", 1),
     "clusters": (["--only", "first: 4096 blocks", "--repeat", "1"], 1),
     "guard": (
-        [
-            "--before",
-            str(core.ROOT),
-            "--rows",
-            "tall-8192*x16",
-            "--pairs",
-            "1",
-            "--repeat",
-            "1",
-            "--kernel",
-            "scipy",
-        ],
+        f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernel scipy",
         1,
     ),
 }
@@ -60,17 +34,9 @@ PROGRAMS = {
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_programs_run_and_check_their_results(program, tmp_path):
     arguments, count = PROGRAMS[program]
+    arguments = arguments.split() if isinstance(arguments, str) else arguments
     out = tmp_path / "found.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", program, *TINY, *arguments, "--out", str(out)],
-        cwd=core.ROOT,
-        env={**os.environ, "PYTHONPATH": str(core.ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    python("-m", "benchmarks", program, *TINY, *arguments, "--out", out, cwd=core.ROOT)
     found = json.loads(out.read_text())
     written = [row for section in found["sections"].values() for row in section]
     assert len(written) == count

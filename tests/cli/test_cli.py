@@ -103,15 +103,6 @@ def test_there_and_back_in_transposed_order(here):
     assert (record["order"], record["order_of"]) == (["transposed"], "input")
 
 
-@pytest.mark.parametrize(
-    ("asked", "chunks"), [("10,16", (10, 16)), ("-1,8", (24, 8)), ("preserve", (7, 9))]
-)
-def test_chunks_of_the_result(here, asked, chunks):
-    values = stored("a.zarr", complex_values(24, 32), (7, 9))
-    assert run("a.zarr b.zarr --quiet --chunks", asked) == 0
-    assert check("b.zarr", np.fft.fftn(values)).chunks == chunks
-
-
 def test_plan_prints_the_explanation_and_writes_nothing(here, capsys):
     npy("a.npy", complex_values(64, 64))
     assert main(["plan", "a.npy", "--block-size", "8 KiB", "--axes", "-2,-1"]) == 0
@@ -245,19 +236,6 @@ def test_a_failure_leaves_nothing(here, monkeypatch, capsys, scheduler, error, s
     assert text in output.err
     time.sleep(0.1)  # nothing goes on writing
     only(here, "a.npy")
-
-
-def test_a_failed_run_keeps_the_old_result(here, monkeypatch):
-    npy("a.npy", complex_values(4096))
-    old = stored("b.zarr", complex_values(5, 5), (5, 5))
-    failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
-    assert run("a.npy b.zarr --kind fft --overwrite", SMALL) == 1
-    np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
-    monkeypatch.undo()
-    os.chdir(here)
-    assert run("a.npy b.zarr --kind fft --overwrite", SMALL) == 0
-    check("b.zarr", np.fft.fft(np.load("a.npy")))
-    only(here, "a.npy", "b.zarr")
 
 
 def test_what_a_killed_run_has_left_is_named(here, capsys):

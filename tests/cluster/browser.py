@@ -7,29 +7,34 @@ import json
 import os
 import shutil
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support import until
 from tornado.websocket import websocket_connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
-#: All text of a page, also what lies in shadow trees, where Bokeh puts its elements.
-TEXT = """
+#: Visits all nodes of a page, also in shadow trees, where Bokeh puts its elements.
+WALK = """
 (() => {
-  const parts = [];
+  const found = [];
   const walk = node => {
-    if (node.nodeType === Node.TEXT_NODE) parts.push(node.textContent);
-    if (node.tagName === "STYLE" || node.tagName === "SCRIPT") return;
+    VISIT
     if (node.shadowRoot) walk(node.shadowRoot);
     for (const child of node.childNodes) walk(child);
   };
   if (document.body) walk(document.body);
-  return parts.join("|");
+  return found;
 })()
+"""
+
+#: Collects texts.
+TEXT = """
+  if (node.tagName === "STYLE" || node.tagName === "SCRIPT") return;
+  if (node.nodeType === Node.TEXT_NODE) found.push(node.textContent);
 """
 
 
@@ -43,10 +48,8 @@ class Page:
     """A page of a browser."""
 
     def __init__(self, address: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._number = 0
+        self._loop, self._number, self.errors = asyncio.new_event_loop(), 0, list[str]()
         self._socket = self._loop.run_until_complete(self._connect(address))
-        self.errors: list[str] = []
         self("Runtime.enable")
         self("Page.enable")
 
@@ -77,19 +80,14 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def text(self) -> str:
-        """Return all text of the page."""
-        return str(self.evaluate(TEXT))
+    def collect(self, visit: str) -> list[Any]:
+        """Return what a statement on each `node` pushes to `found`."""
+        found: list[Any] = self.evaluate(WALK.replace("VISIT", visit))
+        return found
 
-    def wait(self, ready: Any, timeout: float = 60) -> str:
-        """Return the page's text as soon as it is as wanted."""
-        end = time.monotonic() + timeout
-        while True:
-            text = self.text()
-            if ready(text):
-                return text
-            assert time.monotonic() < end, text
-            time.sleep(0.1)
+    def wait(self, ready: Any) -> None:
+        """Wait until the page's text is as wanted."""
+        until(lambda: ready("|".join(self.collect(TEXT))))
 
     def screenshot(self, path: Path) -> None:
         """Write a picture of the page."""
@@ -123,24 +121,18 @@ def opened(program: str, folder: Path) -> Iterator[Page]:
         env={**os.environ, "HOME": str(folder)},
     )
     try:
-        port = _port(folder, process)
+        port = until(lambda: _port(folder, process))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=30) as answer:
             pages = [page for page in json.load(answer) if page["type"] == "page"]
-        page = Page(pages[0]["webSocketDebuggerUrl"])
-        try:
+        with contextlib.closing(Page(pages[0]["webSocketDebuggerUrl"])) as page:
             yield page
-        finally:
-            page.close()
     finally:
         process.terminate()
         process.wait(30)
 
 
-def _port(folder: Path, process: subprocess.Popen[bytes]) -> int:
-    end = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            return int((folder / "DevToolsActivePort").read_text().splitlines()[0])
-        assert process.poll() is None, "the browser did not start"
-        assert time.monotonic() < end, "the browser does not answer"
-        time.sleep(0.1)
+def _port(folder: Path, process: subprocess.Popen[bytes]) -> int | None:
+    assert process.poll() is None, "the browser did not start"
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int((folder / "DevToolsActivePort").read_text().splitlines()[0])
+    return None

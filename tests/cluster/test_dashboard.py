@@ -187,19 +187,10 @@ def test_a_scheduler_without_a_dashboard_still_answers():
 
 def bars(page):
     """Run, stage and share of all bars of stages."""
-    return page.evaluate("""
-      (() => {
-        const found = [];
-        const walk = node => {
-          if (node.nodeName === "PROGRESS")
-            found.push([node.closest("section").dataset.token,
-                        node.closest("tr").cells[0].textContent, node.value / node.max]);
-          if (node.shadowRoot) walk(node.shadowRoot);
-          for (const child of node.childNodes) walk(child);
-        };
-        walk(document.body);
-        return found;
-      })()
+    return page.collect("""
+      if (node.nodeName === "PROGRESS")
+        found.push([node.closest("section").dataset.token,
+                    node.closest("tr").cells[0].textContent, node.value / node.max]);
     """)
 
 

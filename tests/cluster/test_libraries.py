@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import dask
 import dask.array as da
@@ -61,19 +61,17 @@ def ducc_is_fast(tmp_path, monkeypatch):
         yield
 
 
-class Told:
-    """What workers answer by their names, and who was asked: a worker finds it by its module."""
-
-    of_worker: Any = None
-    asked: ClassVar[list[Any]] = []
+#: What workers answer by their names, and who was asked: a worker finds it by its module.
+OF_WORKER: list[Any] = []
+ASKED: list[Any] = []
 
 
 def told(dask_worker=None):
     """What is asked of workers, and of this process."""
     if dask_worker is None:
         return usable()
-    Told.asked.append(dask_worker.name)
-    return Told.of_worker(dask_worker.name)
+    ASKED.append(dask_worker.name)
+    return OF_WORKER[-1](dask_worker.name)
 
 
 async def told_later(dask_worker=None):
@@ -83,10 +81,10 @@ async def told_later(dask_worker=None):
 
 def tell(monkeypatch, of_worker):
     """Let workers answer by their names; return who is asked."""
-    monkeypatch.setattr(Told, "of_worker", staticmethod(of_worker))
-    monkeypatch.setattr(Told, "asked", [])
+    OF_WORKER.append(of_worker)
+    ASKED.clear()
     monkeypatch.setattr(environment, "usable", told)
-    return Told.asked
+    return ASKED
 
 
 def chosen(dtype="c16", **extras):

@@ -55,19 +55,12 @@ def test_every_example_is_run_here():
 
 
 @pytest.mark.parametrize(
-    ("script", "package", "arguments"),
-    [
-        ("elevation", "matplotlib", []),
-        ("spectra", "matplotlib", ["--n", "64", "--picture", "p.png"]),
-        ("xarray_field", "xarray", []),
-        ("large_field", "zarr", []),
-    ],
+    ("script", "package"),
+    [("elevation", "matplotlib"), ("xarray_field", "xarray"), ("large_field", "zarr")],
 )
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(
-    script, package, arguments, tmp_path
-):
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(script, package, tmp_path):
     code = (
-        f"import runpy, sys; sys.path.insert(0, {str(EXAMPLES)!r}); sys.argv[1:] = {arguments!r}\n"
+        f"import runpy, sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
         f"sys.modules[{package!r}] = None\n"
         f"runpy.run_path({str(EXAMPLES / script)!r} + '.py', run_name='__main__')\n"
     )
@@ -79,26 +72,6 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = table["project"]["optional-dependencies"][extra]
     assert package in [re.match(r"[\w-]+", text)[0] for text in needed]
-
-
-@pytest.mark.parametrize(
-    ("script", "function", "arguments"),
-    [
-        ("elevation", "rfft2", []),
-        ("large_field", "irfft2", ["--gib", "0.002", "--folder", "field"]),
-        ("transposed_order", "irfft", ["--n", "65536"]),
-        ("first_transform", "fft", ["--n", "16384"]),
-    ],
-)
-def test_a_wrong_answer_is_an_error(script, function, arguments, tmp_path):
-    code = (
-        f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); sys.argv[1:] = {arguments!r}\n"
-        f"import {script}\nfrom dask_bigfft import fft\nright = fft.{function}\n"
-        f"fft.{function} = lambda *a, **k: right(*a, **k) * (1 + 1e-12)\n{script}.main()\n"
-    )
-    done = run("-c", code, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "wrong" in done.stderr
 
 
 def test_readme_code_runs(tmp_path):

@@ -124,9 +124,7 @@ def field(chunks=None):
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        (xrft.fft, {"dim": ["y", "x"]}),
         (xrft.fft, {"dim": ["y", "x"], "real_dim": "x"}),
-        (xrft.fft, {"dim": "y", "true_phase": False}),
         (xrft.power_spectrum, {"dim": ["y", "x"], "window": "hann", "detrend": "constant"}),
     ],
 )

@@ -137,60 +137,31 @@ def test_transposed_order_there_and_back():
     np.testing.assert_allclose(low.values, np.fft.irfft(spectrum, n), atol=1e-12)
 
 
-def test_arithmetic_keeps_what_the_inverse_needs():
-    a = field(CHUNKS)
-    spectrum = a.bigfft.rfft(["y", "x"])
-    smooth = (spectrum * np.exp(-(spectrum.freq_y**2) - spectrum.freq_x**2)).bigfft.irfft()
-    assert smooth.dims == a.dims
-    np.testing.assert_allclose(smooth.y, a.y)
-    np.testing.assert_array_equal(smooth.x, a.x)
-    ky, kx = np.fft.fftfreq(30, 0.5)[:, None], np.fft.rfftfreq(24, 2)
-    wanted = np.fft.irfft2(np.fft.rfft2(a.values) * np.exp(-(ky**2) - kx**2), s=(30, 24))
-    np.testing.assert_allclose(smooth.values, wanted, atol=1e-12)
-
-
-def renamed(**names):
-    return field(CHUNKS).rename(**names)
-
-
 #: Calls that are refused, and what the error names.
-REFUSED = {
-    "uneven": (lambda: bx.fft(field(CHUNKS, x=np.arange(24.0) ** 2), "x"), "coordinate x"),
-    "equal": (lambda: bx.fft(field(CHUNKS, x=np.ones(24)), "x"), "coordinate x"),
-    "letters": (
-        lambda: bx.fft(field(CHUNKS, x=list("abcdefghijklmnopqrstuvwx")), "x"),
-        "coordinate x",
-    ),
-    "no such": (lambda: bx.fft(field(CHUNKS), "z"), "dim"),
-    "none": (lambda: bx.fft(field(CHUNKS), []), "dim"),
-    "twice": (lambda: bx.fft(field(CHUNKS), ["x", "x"]), "dim"),
-    "taken": (lambda: bx.fft(renamed(y="freq_x"), "x"), "dim"),
-    "no frequencies": (lambda: bx.ifft(field(CHUNKS)), "dim"),
-    "half": (lambda: bx.ifft(bx.rfft(field(CHUNKS), "x")), "freq_x.*of 13 frequencies"),
-    "no array": (lambda: bx.fft(np.ones(4)), "array"),
-    "no keyword": (lambda: bx.fft(field(CHUNKS), "x", nonsense=1), "nonsense"),
-    "shift": (lambda: bx.fft(field(CHUNKS), "x", shift="no"), "`shift`='no'"),
-    "shift of digits": (
-        lambda: bx.fft(field(CHUNKS), "x", order="transposed", shift=True),
-        "shift",
-    ),
-    **{
-        f"n {n}": (lambda n=n: bx.irfft(bx.rfft(field(CHUNKS), "x"), n=n), "`n`=")
-        for n in (0, -1, 1.5, "8")
-    },
-    "some variables": (
-        lambda: dataset().bigfft.fft(["time", "x"]),
-        r"\['station'\] have some; try .*\['u', 'v'\]",
-    ),
-    "no variable": (lambda: dataset().bigfft.fft("y"), "dim.*y"),
-    "no frequencies of a dataset": (lambda: dataset().bigfft.ifft(), "dim"),
-    "no dataset": (lambda: bx.fft({"u": 1}, "x"), r"or xarray\.Dataset"),
-}
+REFUSED = [
+    (lambda: bx.fft(field(CHUNKS, x=np.arange(24.0) ** 2), "x"), "coordinate x"),  # uneven
+    (lambda: bx.fft(field(CHUNKS, x=np.ones(24)), "x"), "coordinate x"),
+    (lambda: bx.fft(field(CHUNKS, x=list("abcdefghijklmnopqrstuvwx")), "x"), "coordinate x"),
+    (lambda: bx.fft(field(CHUNKS), "z"), "dim"),
+    (lambda: bx.fft(field(CHUNKS), []), "dim"),
+    (lambda: bx.fft(field(CHUNKS), ["x", "x"]), "dim"),
+    (lambda: bx.fft(field(CHUNKS).rename(y="freq_x"), "x"), "dim"),
+    (lambda: bx.ifft(field(CHUNKS)), "dim"),
+    (lambda: bx.ifft(bx.rfft(field(CHUNKS), "x")), "freq_x.*of 13 frequencies"),
+    (lambda: bx.fft(np.ones(4)), "array"),
+    (lambda: bx.fft(field(CHUNKS), "x", nonsense=1), "nonsense"),
+    (lambda: bx.fft(field(CHUNKS), "x", shift="no"), "`shift`='no'"),
+    (lambda: bx.fft(field(CHUNKS), "x", order="transposed", shift=True), "shift"),
+    *[(lambda n=n: bx.irfft(bx.rfft(field(), "x"), n=n), "`n`=") for n in (0, -1, 1.5, "8")],
+    (lambda: dataset().bigfft.fft(["time", "x"]), r"\['station'\] .* try .*\['u', 'v'\]"),
+    (lambda: dataset().bigfft.fft("y"), "dim.*y"),
+    (lambda: dataset().bigfft.ifft(), "dim"),
+    (lambda: bx.fft({"u": 1}, "x"), r"or xarray\.Dataset"),
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused(what):
-    call, named = REFUSED[what]
+@pytest.mark.parametrize(("call", "named"), REFUSED)
+def test_what_is_refused(call, named):
     with pytest.raises((ArgumentError, ArgumentTypeError), match=named):
         call()
 

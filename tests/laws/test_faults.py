@@ -14,7 +14,6 @@ import os
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 
 import dask
 import dask.array as da
@@ -225,14 +224,14 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
 
 
 @pytest.mark.parametrize(
-    ("phase", "same_client"),
+    "phase",
     [
-        pytest.param(*case, marks=() if case == ("scratch_write", True) else pytest.mark.slow)
-        for case in itertools.product(PHASES["files"], (True, False))
+        pytest.param(phase, marks=() if phase == "scratch_write" else pytest.mark.slow)
+        for phase in PHASES["files"]
     ],
 )
-def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, same_client, tmp_path):
-    """At the same address; the next run goes on, also by the client that was there before."""
+def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
+    """At the same address; the next run of the same client resumes it."""
     out, board = tmp_path / "out.zarr", Board(tmp_path / "board")
     asked = {**ASKED, "scratch": tmp_path / "scratch"}
     source = files(undisturbed / "in.zarr")
@@ -252,13 +251,8 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, same_clien
         assert (tmp_path / "scratch/run.json").exists()
         for _ in range(WORKERS - len(cluster.alive)):
             cluster.add_worker()
-        with (
-            nullcontext(client)
-            if same_client
-            else Client(scheduler_file=cluster.file, timeout=LONGEST) as again
-        ):
-            again.wait_for_workers(WORKERS, LONGEST)
-            dask_bigfft.run(undisturbed / "in.zarr", out, **asked, resume=True)
+        client.wait_for_workers(WORKERS, LONGEST)
+        dask_bigfft.run(undisturbed / "in.zarr", out, **asked, resume=True)
     assert files(out) == files(undisturbed / "out.zarr")
     assert files(undisturbed / "in.zarr") == source
     assert not (tmp_path / "scratch").exists()

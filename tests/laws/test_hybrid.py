@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 
 import dask
@@ -12,15 +13,14 @@ import pytest
 import scipy.fft
 from distributed import Client, LocalCluster
 from laws.test_devices import KINDS, SMALL, WIDE, assert_close, split, values
+from support import heard
 
 from dask_bigfft import fft, plan, report
 from dask_bigfft.cluster import register
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import dispatch, work_sharing
 from dask_bigfft.gpu.dispatch import Place
 from dask_bigfft.gpu.operations import FFT
-from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
@@ -37,20 +37,14 @@ def every_round_is_shared():
         yield
 
 
-def computed(lazy, found=None, **keywords):
-    """The result, and the bytes of each event, also while it is computed."""
-    found = {} if found is None else found
-    lock = threading.Lock()
-
-    def sink(name, numbers):
-        with lock:
-            found[name] = found.get(name, 0) + int(numbers.get("nbytes", 0))
-
-    add_sink(sink)
-    try:
-        return lazy.compute(**keywords), found
-    finally:
-        remove_sink(sink)
+def computed(lazy, **keywords):
+    """The result, and the bytes of each event."""
+    with heard() as events:
+        got = lazy.compute(**keywords)
+    nbytes_of = Counter()
+    for name, numbers in events:
+        nbytes_of[name] += int(numbers.get("nbytes", 0))
+    return got, nbytes_of
 
 
 def waited_for(ready):
@@ -198,14 +192,8 @@ EVEN = Profile(
     name="even",
     threads=4,
     copy=2e9,
-    run=0,
-    move=0,
-    task=0,
-    exchange=0,
-    pair=0,
-    shard=0,
     together=1.0,
-    shared_round=0,
+    **dict.fromkeys(("run", "move", "task", "exchange", "pair", "shard", "shared_round"), 0),
     libraries=(LIBRARY,),
     devices=(DeviceProfile(h2d=2e9, d2h=2e9),),
 )
@@ -233,11 +221,13 @@ def alike(monkeypatch):
 
 def test_a_device_does_what_the_cpu_does_not_come_to(monkeypatch, alike):
     """The CPU hangs in its first tile until the device has done three quarters of the block."""
-    x, found = values(256, 16), {}
-    cpu_threads_wait(monkeypatch, lambda: found.get("h2d", 0) >= 3 * x.nbytes // 4)
-    with simulated_devices(1 << 14, limits=SMALL):
+    x = values(256, 16)
+    with simulated_devices(1 << 14, limits=SMALL), heard("h2d") as copies:
+        cpu_threads_wait(
+            monkeypatch, lambda: sum(n["nbytes"] for _, n in copies) >= 3 * x.nbytes // 4
+        )
         lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
-        got, nbytes_of = computed(lazy, found)
+        got, nbytes_of = computed(lazy)
     assert_close(got, scipy.fft.fft(x, axis=1))
     assert nbytes_of["round_device"] >= 3 * x.nbytes // 4
 
@@ -306,53 +296,6 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
     assert factor < ours / theirs < 1.5 * factor
 
 
-def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):
-    """However good it looks to do one round here and another one there."""
-    real = sharing.divided
-
-    def parted(plan, *arguments):
-        found = real(plan, *arguments)
-        return replace(found, shares=(0.0, 1.0), expected=replace(found.expected, seconds=1e-9))
-
-    monkeypatch.setattr(sharing, "divided", parted)
-    array = da.zeros((2048, 2048), chunks=(256, 2048), dtype="c16")
-    sharing.decided.cache_clear()
-    try:
-        with speeds(tmp_path, EVEN):
-            found = plan(array, "fft2", device="hybrid", kernel="ducc0")
-    finally:
-        sharing.decided.cache_clear()
-    assert len(found.rounds) == len(found.shares) > 1
-    assert len(set(found.shares)) == 1
-
-
-@pytest.mark.parametrize(("profile", "who"), [(SLOW_THREADS, "device"), (SLOW_DEVICE, "cpu")])
-def test_those_alone_give_the_answer(tmp_path, profile, who):
-    x = values(512, 256)
-    with speeds(tmp_path, profile):
-        lazy = fft.fft2(da.from_array(x, (256, 256)), device="hybrid", kernel="ducc0")
-        got, nbytes_of = computed(lazy)
-    assert_close(got, scipy.fft.fft2(x))
-    assert ("h2d" in nbytes_of) == (who == "device")
-    assert "round_cpu" not in nbytes_of
-
-
-def test_explained_and_reported():
-    x = values(64, 64)
-    with simulated_devices(1 << 14, limits=SMALL):
-        found = plan(da.from_array(x, (16, 64)), "fft2", device="hybrid")
-        lazy = fft.fft2(da.from_array(x, (16, 64)), device="hybrid")
-        lazy.compute()
-        told = str(report(lazy))
-    assert len(found.shares) == len(found.rounds)
-    assert all(0 < share < 1 for share in found.shares)
-    text = " ".join(found.explain().split())
-    assert f"round 1 devices {100 * found.shares[0]:.0f} % of it at the same time" in text
-    assert type(found).from_json(found.to_json()) == found
-    assert "round_cpu" in told
-    assert "round_device" in told
-
-
 @pytest.mark.parametrize(
     ("nbytes", "who", "percent", "name"),
     [(1 << 19, "round_device", 100, "fft2"), (1 << 8, "round_cpu", 0, "ifft2")],
@@ -373,23 +316,6 @@ def test_what_one_kind_does_alone_is_forecast_as_its_share(nbytes, who, percent,
     assert f"devices  {percent} % of round 1 ({percent} % by the model)" in told
 
 
-@pytest.mark.parametrize("gain", [0, 1.1])
-def test_the_share_of_blocks_that_take_several_passes(gain):
-    """Pieces of such a block need each other: one kind does all of it, as is forecast."""
-    x = values(1 << 7, 1 << 12)
-    asked = {"axes": (1,), "device": "hybrid", "device_memory_limit": 1 << 15}
-    with dask.config.set({"bigfft.hybrid.min-speedup": gain}), simulated_devices(1 << 24):
-        array = da.from_array(x, (1 << 5, 1 << 12))
-        lazy, found = fft.fftn(array, **asked), plan(array, "fftn", **asked)
-        got, nbytes_of = computed(lazy)
-    assert_close(got, scipy.fft.fft(x))
-    measured = float("h2d" in nbytes_of)
-    assert found.shares == (measured,)
-    assert nbytes_of.get("round_device", x.nbytes * measured) == x.nbytes * measured
-    who = "devices" if measured else "CPU threads"
-    assert f"{who} do all rounds alone" in " ".join(found.explain().split())
-
-
 def test_without_a_gpu_it_is_refused_by_name():
     if dispatch.missing() is None:
         pytest.skip("there is one here")
@@ -407,16 +333,6 @@ def _simulated():
 def _spans():
     found = dispatch.leases()
     return 0 if found is None else len(found.engines[0].device.trace)
-
-
-def _told(client):
-    """Wait until all workers have told of their devices."""
-    for _ in range(int(PATIENCE / 0.05)):
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        if all(dispatch.METRIC in worker["metrics"] for worker in workers):
-            return
-        time.sleep(0.05)
-    pytest.fail("a worker has told nothing")
 
 
 @pytest.mark.slow
@@ -443,7 +359,6 @@ def test_a_cluster_of_workers_with_and_without_devices(tmp_path):
             assert plan(line, "fft", device="hybrid", kernel="ducc0").device == "gpu"
             alone = fft.fft(line, device="hybrid", kernel="ducc0").compute()
         register(client)
-        _told(client)
         lazy = fft.fft2(da.from_array(x, (16, 64)), device="hybrid")
         lazy.compute()
         (told,) = report(lazy).runs

@@ -219,18 +219,6 @@ def test_with_array_expressions():
     assert "array_expr" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["fftconvolve", "oaconvolve"])
-@pytest.mark.parametrize(
-    "dtypes", [("f4", "i2"), ("i1", "f4"), ("c8", "i2"), ("f2", "i1"), ("f2", "f4"), ("g", "i2")]
-)
-def test_integers_are_taken_in_double_precision(name, dtypes):
-    x, kernel = (np.arange(n).astype(d) for n, d in zip([100, 5], dtypes, strict=True))
-    expected = getattr(scipy.signal, name)(x, kernel)
-    found = getattr(signal, name)(da.from_array(x, chunks=30), kernel)
-    assert found.dtype == found.compute().dtype == expected.dtype
-    assert relative_l2(found.compute(), expected) < 1e-6
-
-
 class Watching(HostArena):
     """An arena that knows the most that was lent at a time."""
 

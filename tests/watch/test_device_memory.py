@@ -52,10 +52,3 @@ def test_the_most_of_each_of_several_devices(devices, monkeypatch, device):
     line = ", ".join(f"{human_bytes(devices[i].peak)} of device {i}" for i in used)
     assert line in str(run)
     assert line in run._repr_html_()
-
-
-def test_nothing_is_said_of_devices_that_were_not_used(devices):
-    x = da.from_array(np.ones((64, 64)), chunks=(16, 64))
-    lazy = fft.fft2(x, device="cpu")
-    lazy.compute()
-    assert not report(lazy).runs[0].device_peaks

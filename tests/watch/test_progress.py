@@ -42,7 +42,7 @@ def test_stages_weigh_their_bytes(clock):
     said = run.summary()
     assert (said["bytes_done"], said["bytes_total"]) == (65536 + 32768, 3 * 65536)
     assert "50 %" in line_of([said])
-    assert line_of([said]).endswith("1:00 elapsed, 1:00 left")
+    assert line_of([said]).endswith("60.0 s elapsed, 60.0 s left")
 
 
 def test_a_run_that_is_done_stops_its_clock(clock):
@@ -77,7 +77,7 @@ def test_compiling_is_shown_and_left_out_of_speeds(clock):
     first, second = stream.getvalue().splitlines()
     assert first.startswith("compiling")
     assert second.startswith("round 2 of 2")
-    assert second.endswith("0:10 elapsed, 20.0 s of compiling before, 0:05 left")
+    assert second.endswith("10.0 s elapsed, 20.0 s of compiling before, 5.00 s left")
     assert "20.0 s of compiling before" in runs_html([said])
 
 

@@ -50,7 +50,6 @@ from dask_bigfft.memory import lend
 from dask_bigfft.planner.tile_plan import (
     MOST_PRIME,
     TileLimits,
-    TilePlan,
     aligned,
     apart,
     in_turn,
@@ -495,10 +494,10 @@ class Engine:
         self._use(1)
         try:
             with self._turn(block):
-                carve = self._carve(block.plan, block.ffts)
+                carve = self._carve(block.block, block.ffts)
                 if self._tables and carve.nbytes + self._tables > nbytes:
                     self.recover()  # since the tiles were cut other rounds' plans have come
-                    carve = self._carve(block.plan, block.ffts)
+                    carve = self._carve(block.block, block.ffts)
                 self.executor.prepare(carve, max(carve.nbytes, nbytes - self._tables))
                 held = self.executor.arena_nbytes + self.device.libraries + self._tables
                 begin()
@@ -646,11 +645,12 @@ class Engine:
     def _cut(self, job: Job, limits: TileLimits, work: int) -> tuple[BlockTiles, Carve]:
         """Tiles that go with a work area of some size, and the arena that they need."""
         tiles = job.tiles(limits, work)
-        return tiles, self._carve(tiles.plan, tiles.ffts)
+        return tiles, self._carve(tiles, tiles.ffts)
 
-    def _carve(self, plan: TilePlan, ffts: Set[FFT]) -> Carve:
+    def _carve(self, tiles: BlockTiles, ffts: Set[FFT]) -> Carve:
         """The arena for tiles and their FFTs, whose plans are there from now on."""
-        return Carve(plan.buffers, plan.buffer_nbytes, aligned(self._area(ffts)))
+        plan, streams = tiles.plan, tiles.job.settings.streams or "role"
+        return Carve(plan.buffers, plan.buffer_nbytes, aligned(self._area(ffts)), streams)
 
     def _area(self, ffts: Set[FFT]) -> int:
         """Bytes of the work area that FFTs need; makes plans that are missing.

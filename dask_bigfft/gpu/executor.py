@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Strided, dense
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, HostView, Move, TileWork
@@ -141,11 +141,12 @@ HostBlock = Array | Composite
 
 @dataclass(frozen=True)
 class Carve:
-    """Division of the arena: buffers of one size, then a work area for FFTs."""
+    """Division of the arena: buffers of one size, then a work area for FFTs; and the streams."""
 
     buffers: int
     buffer_nbytes: int
     work_nbytes: int
+    streams: Literal["role", "tile"] = "role"
 
     @property
     def nbytes(self) -> int:
@@ -271,10 +272,11 @@ class BlockRun:
 
 
 class _Buffer:
-    """A part of the arena that holds one tile at a time, and its events."""
+    """A part of the arena that holds one tile at a time, its streams and its events."""
 
-    def __init__(self, device: Device, offset: int) -> None:
+    def __init__(self, device: Device, offset: int, streams: Sequence[Any]) -> None:
         self.offset = offset
+        self.h2d, self.compute, self.d2h = streams
         self.loaded, self.done, self.free = map(device.event, ("loaded", "done", "free"))
 
     def array(self, array: DeviceArray) -> DeviceArray:
@@ -299,6 +301,9 @@ class GPUExecutor:
     that of the tiles, says what a device holds beside a block in host memory, as in Lee and Kim's
     ring (Electronics 12, 2023).
 
+    With streams for tiles, each buffer has one stream for all three steps, as in Gu, Siegel and Li
+    (2011). FFTs share a work area, so they still run one after another.
+
     Only a pass waits for the one before it on the same block, whose result it reads.
 
     Parameters
@@ -311,6 +316,9 @@ class GPUExecutor:
         self.device = device
         self.h2d, self.compute, self.d2h = map(device.stream, ("h2d", "compute", "d2h"))
         self.arena_nbytes, self.carve = 0, Carve(0, 0, 0)
+        self._buffers: list[_Buffer] = []
+        self._by_tile: list[Any] = []
+        self._computed = device.event("computed")
 
     def run(self, block: BlockRun, following: Callable[[], BlockRun | None] = lambda: None) -> Any:
         """Put all tiles of a block into the streams; return the event that it is done.
@@ -349,13 +357,13 @@ class GPUExecutor:
         if not tile.announced:
             for view, _ in tile.comes:
                 if view is not None:
-                    self.device.ahead(self.h2d, view)
+                    self.device.ahead(self._buffers[0].h2d, view)
             tile.announced = True
 
     def acquire(self) -> _Buffer:
         """Return the next buffer, to which nothing comes before its last tile has gone."""
-        buffer = next(self._buffers)
-        self.device.wait(self.h2d, buffer.free)
+        buffer = next(self._next)
+        self.device.wait(buffer.h2d, buffer.free)
         return buffer
 
     def load(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Array]) -> None:
@@ -366,32 +374,41 @@ class GPUExecutor:
             comes.append((spectrum.reshape(found.array.shape), found.array))
         for view, array in comes:
             if view is None:
-                self.device.clear(self.h2d, buffer.array(array))
+                self.device.clear(buffer.h2d, buffer.array(array))
             else:
-                self.device.h2d(self.h2d, view, buffer.array(array))
-        self.device.record(buffer.loaded, self.h2d)
+                self.device.h2d(buffer.h2d, view, buffer.array(array))
+        self.device.record(buffer.loaded, buffer.h2d)
 
     def transform(self, buffer: _Buffer, tile: Tile) -> None:
         """Compute what is done with a tile, when all of it is there."""
-        self.device.wait(self.compute, buffer.loaded)
+        device, stream = self.device, buffer.compute
+        device.wait(stream, buffer.loaded)
+        if self.carve.streams == "tile":
+            device.wait(stream, self._computed)
         for found in (*tile.before, *tile.work.computations):
             ends = buffer.array(found.source), buffer.array(found.target)
-            self.device.compute(self.compute, found.op, *ends, self._work)
-        self.device.record(buffer.done, self.compute)
+            device.compute(stream, found.op, *ends, self._work)
+        device.record(buffer.done, stream)
+        if self.carve.streams == "tile":
+            device.record(self._computed, stream)
 
     def store(self, buffer: _Buffer, tile: Tile) -> None:
         """Copy a tile back, and mark that its buffer is free."""
-        self.device.wait(self.d2h, buffer.done)
+        self.device.wait(buffer.d2h, buffer.done)
         for view, array in tile.goes():
-            self.device.d2h(self.d2h, buffer.array(array), view)
-        self.device.record(buffer.free, self.d2h, stored=False)
+            self.device.d2h(buffer.d2h, buffer.array(array), view)
+        self.device.record(buffer.free, buffer.d2h, stored=self.carve.streams == "tile")
 
     def fence(self, event: Any) -> None:
         """Let no tile come from now on before an event is reached."""
-        self.device.wait(self.h2d, event)
+        for buffer in self._buffers[: None if self.carve.streams == "tile" else 1]:
+            self.device.wait(buffer.h2d, event)
 
     def finish(self, event: Any) -> None:
         """Record an event that is reached when all that was submitted is stored."""
+        if self.carve.streams == "tile":
+            for buffer in self._buffers:
+                self.device.wait(self.d2h, buffer.free)
         self.device.record(event, self.d2h)
 
     def prepare(self, carve: Carve, limit: int) -> None:
@@ -407,18 +424,24 @@ class GPUExecutor:
         fits = carve.nbytes <= self.arena_nbytes <= limit
         if fits and carve == self.carve:
             return
+        cleared = self.device.event("cleared")
         if fits:  # tiles of another size may still be where buffers begin now
-            cleared = self.device.event("cleared")
             self.finish(cleared)
-            self.fence(cleared)
         else:
             self.release()
             self.device.reserve(carve.nbytes)
             self.arena_nbytes = carve.nbytes
         self.carve, size = carve, carve.buffer_nbytes
-        self._buffers = itertools.cycle(
-            [_Buffer(self.device, i * size) for i in range(carve.buffers)]
-        )
+        if carve.streams == "tile":
+            while len(self._by_tile) < carve.buffers:
+                self._by_tile.append(self.device.stream("tile"))
+            streams = [(stream,) * 3 for stream in self._by_tile]
+        else:
+            streams = [(self.h2d, self.compute, self.d2h)] * carve.buffers
+        starts = range(0, carve.buffers * size, size)
+        self._buffers = list(map(_Buffer, [self.device] * carve.buffers, starts, streams))
+        self._next = itertools.cycle(self._buffers)
+        self.fence(cleared)
         self._work = DeviceArray(carve.buffers * size, (carve.work_nbytes,), "|u1")
 
     def release(self) -> None:
@@ -426,4 +449,4 @@ class GPUExecutor:
         if self.arena_nbytes:
             self.device.synchronize_all()
             self.device.release()
-        self.arena_nbytes, self.carve = 0, Carve(0, 0, 0)
+        self.arena_nbytes, self.carve, self._buffers = 0, Carve(0, 0, 0), []

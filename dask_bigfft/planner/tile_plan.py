@@ -12,7 +12,7 @@ A digit stays in its place, transformed; the last pass writes the digits of a sp
 their natural order, which needs memory apart from the block (or a pass that swaps two digits).
 
 The cost model, `explain()` and the executor use the same plan, which `passes` finds. Numbers of
-buffers and tiles can be set by hand (`DeviceSettings`).
+buffers and tiles, and the use of streams, can be set by hand (`DeviceSettings`).
 
 Pure: imports `decomposition` and `errors`.
 """
@@ -20,6 +20,7 @@ Pure: imports `decomposition` and `errors`.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -95,10 +96,14 @@ class DeviceSettings:
         Tiles that are on the GPU at a time (k of Lee and Kim, Electronics 12, 2023).
     passes : int or None
         Tiles that a block is cut into in each pass over the bus, about.
+    streams : {"role", "tile"} or None
+        One stream each for copies in, FFTs and copies out, or one for each buffer, in which a tile
+        is loaded, transformed and stored (Gu, Siegel and Li 2011).
     """
 
     buffers: int | None = None
     passes: int | None = None
+    streams: Literal["role", "tile"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("buffers", "passes"):

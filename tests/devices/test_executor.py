@@ -17,6 +17,13 @@ from dask_bigfft.testing.simulated import SimulatedGPU
 SEEDS = range(12)
 
 #: Every wait of the executor: the stream that waits, and for which event. "host" is the task.
+WAITS_OF_TILES = [
+    ("tile", "computed"),
+    ("tile", "stored"),
+    ("tile", "cleared"),
+    ("d2h", "free"),
+    ("host", "stored"),
+]
 WAITS = [
     ("h2d", "free"),
     ("compute", "loaded"),
@@ -54,15 +61,17 @@ def buffers(request):
     return request.param
 
 
-def transform_two(device, buffers):
+def transform_two(device, buffers, streams=None):
     """Two blocks one after the other.
 
     Returns whether both answers are right when the host has them.
     """
     engine = Engine(device, 1 << 14, SMALL)
-    engine.executor.prepare(Carve(1, 1 << 14, 0), 1 << 14)  # so that it is divided anew
+    engine.executor.prepare(
+        Carve(1, 1 << 14, 0, streams or "role"), 1 << 14
+    )  # so that it is divided anew
     inputs = [values(*shape) for shape in SHAPES[buffers]]
-    settings = DeviceSettings(buffers=buffers)
+    settings = DeviceSettings(buffers=buffers, streams=streams)
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
     plans = [engine.tiles(job) for job in jobs]  # this waits for the device
     tasks = []
@@ -96,6 +105,19 @@ def test_any_order_that_events_permit_is_right(seed, buffers):
 @pytest.mark.parametrize("deaf", WAITS)
 def test_without_any_one_wait_some_order_is_wrong(deaf, buffers):
     assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_streams_of_tiles_are_right_in_any_order(seed, buffers):
+    device = Deaf(1 << 14, seed)
+    assert transform_two(device, buffers, "tile")
+    own = {("tile", name) for name in ("free", "loaded", "done")}  # a stream is in order anyway
+    assert device.waited - own == set(WAITS_OF_TILES)
+
+
+@pytest.mark.parametrize("deaf", WAITS_OF_TILES)
+def test_without_any_one_wait_of_tiles_some_order_is_wrong(deaf, buffers):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers, "tile") for seed in SEEDS)
 
 
 def test_copies_both_ways_and_computing_overlap():

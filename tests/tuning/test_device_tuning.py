@@ -35,8 +35,9 @@ def asked():
     return spec, request, Machine(threads=1, profile=Profile(devices=(CARD,)), cards=1)
 
 
+@pytest.mark.parametrize("streams", ["role", "tile"])
 @pytest.mark.parametrize("seed", range(4))
-def test_answers_do_not_depend_on_settings(seed):
+def test_answers_do_not_depend_on_settings(streams, seed):
     rng = np.random.default_rng(seed)
     values = rng.standard_normal((16, 32, 60)) + 1j * rng.standard_normal((16, 32, 60))
     x = da.from_array(values, chunks=(4, 32, 60))
@@ -47,7 +48,7 @@ def test_answers_do_not_depend_on_settings(seed):
         Machine(),
     )
     for k, passes in itertools.product((1, 8), (1, 5)):
-        settings = DeviceSettings(k, passes)
+        settings = DeviceSettings(k, passes, streams)
         with simulated_devices(1 << 18, seed=seed, limits=limits):
             found = transformed_array(x, replace(plan, settings=settings), "shared").compute()
         assert np.allclose(found, np.fft.fftn(values))
@@ -58,19 +59,16 @@ def few(monkeypatch):
     """A region that can be tried as a whole."""
     monkeypatch.setattr(tuning, "SCALES", (1.0,))
     monkeypatch.setattr(tuning, "REPEAT", 1)
-    values = {
-        "buffers": (2, 3),
-        "passes": (2, 16),
-    }
+    values = {"buffers": (2, 3), "passes": (2, 16), "streams": ("role", "tile")}
     monkeypatch.setattr(tuning, "VALUES", values)
 
 
 def test_settings_are_kept_with_the_plan(few):
     spec, request, on = asked()
-    wanted = DeviceSettings(buffers=2, passes=16)
+    wanted = DeviceSettings(buffers=2, passes=16, streams="tile")
 
     def timer(plan):
-        names = ("buffers", "passes")
+        names = ("buffers", "passes", "streams")
         return 2.0 - sum(getattr(plan.settings, n) == getattr(wanted, n) for n in names) / 4
 
     with simulated_devices(NBYTES):

@@ -455,13 +455,8 @@ class Candidates:
     def worth_splitting(self) -> int:
         """Axes that may be split though fewer would do: those whose result is in digits."""
         orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
-        return max(
-            1,
-            sum(
-                "transposed" in (before, after) and len(transposed_digits(n)) > 1
-                for n, before, after in orders
-            ),
-        )
+        in_digits = [len(transposed_digits(n)) for n, *order in orders if "transposed" in order]
+        return max(1, sum(count > 1 for count in in_digits))
 
     def splits(self, sizes: Sizes) -> list[Candidate]:
         """All candidates without Bluestein's algorithm, few rounds and splits first."""

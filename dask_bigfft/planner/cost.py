@@ -405,10 +405,7 @@ def fresh_seconds(plan: PlanData) -> float:
     """Seconds that a first run takes longer: the memory that it needs comes as fresh pages."""
     machine = plan.machine
     came = plan.source.size * np.dtype(plan.spec.dtype).itemsize / machine.workers
-    # Blocks that go to devices are pinned when they are new, at the speed of the slowest device.
-    pinned = model_of(plan).devices if plan.device == "gpu" else ()
-    speed = min((device.pin for device in pinned), default=machine.profile.touch)
-    return max(0.0, peak_host(plan) - came) / speed
+    return max(0.0, peak_host(plan) - came) / machine.profile.touch
 
 
 def model_of(plan: PlanData) -> Model:

@@ -547,15 +547,13 @@ def digit_name(program: AxisProgram | None, digit: Digit) -> str:
 
     Digits that take a step of their own are numbered in the order of the steps.
     """
-    if program is None or digit.stage == 0:
-        letter = "n"
-    else:
-        letter = "k" if digit.stage == program.last_stage else "m"
-    steps = () if program is None or len(program.steps) == 1 else program.steps
-    for number, step in enumerate(steps, 1):
-        if digit == step.source or digit == step.target:
-            return f"{letter}{number}"
-    return letter
+    if program is None:
+        return "n"
+    letter = {0: "n", program.last_stage: "k"}.get(digit.stage, "m")
+    if len(program.steps) == 1:
+        return letter
+    numbers = (i for i, s in enumerate(program.steps, 1) if digit in (s.source, s.target))
+    return f"{letter}{next(numbers, '')}"
 
 
 def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
@@ -567,15 +565,6 @@ def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
     parts = len(group.chunks)
     boxes = "".join(_tag("span", escape(text), _BOX + fill) for text in texts)
     return _tag("div", boxes + _lines("whole" if parts == 1 else f"{parts} parts"), _SIDE)
-
-
-def _column(layout: Layout, axis: int, program: AxisProgram | None, steps: Sequence[Step]) -> str:
-    """Return an axis of some blocks."""
-    found = []
-    for group in layout.axes[axis].groups:
-        own = (step for step in steps if step.axis == axis and group.digits == (step.source,))
-        found.append(_group(group, program, next(own, None)))
-    return _tag("td", "".join(found), "text-align:center;white-space:nowrap")
 
 
 def _exchange(exchange: Exchange, moves: bool) -> str:
@@ -605,8 +594,13 @@ def _rounds(plan: PlanData) -> str:
     rows = [[_tag("th", escape(f"axis {axis}"))] for axis in range(ndim)]
     for number, (title, layout, steps) in enumerate(columns):
         head.append(_tag("th", _lines(title, block_shape(layout)), "text-align:center"))
+        own: dict[tuple[int, tuple[Digit, ...]], Step] = {
+            (step.axis, (step.source,)): step for step in steps
+        }
         for axis, row in enumerate(rows):
-            row.append(_column(layout, axis, programs.get(axis), steps))
+            groups = layout.axes[axis].groups
+            drawn = (_group(g, programs.get(axis), own.get((axis, g.digits))) for g in groups)
+            row.append(_tag("td", "".join(drawn), "text-align:center;white-space:nowrap"))
         if number < len(plan.exchanges):
             text = _exchange(plan.exchanges[number], plan.moves[number])
             head.append(f'<td rowspan="{ndim + 1}" style="padding:0 1em">{text}</td>')

@@ -8,7 +8,7 @@ Pure: imports `transforms`, `decomposition` and this room.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,11 +30,10 @@ from dask_bigfft.decomposition.layout import (
 )
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program
-from dask_bigfft.planner.cost import largest_fan_in
-from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
+from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
 from dask_bigfft.planner.plan_data import Machine, Request, flattened, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
-from dask_bigfft.planner.seconds import Model, flops
+from dask_bigfft.planner.seconds import Model, Stage, flops, is_real
 from dask_bigfft.transforms.spec import TransformSpec
 
 Factors = tuple[int, ...]
@@ -57,10 +56,8 @@ def factor_choices(
     of the unsplit axes in each round: digits are chosen so that rounds are of like size (Gu,
     Siegel, Li 2011, section 6.2).
     """
-    n = spec.lengths[spec.axes.index(axis)]
-    count = len(places)
-    found: list[Factors] = []
-    i = spec.axes.index(axis)
+    i, count = spec.axes.index(axis), len(places)
+    n, found = spec.lengths[i], list[Factors]()
     for order, backwards in ((spec.orders_in[i], True), (spec.orders_out[i], False)):
         digits = spec.digits_of(axis) or transposed_digits(n)
         if order == "transposed" and len(digits) == count:
@@ -171,11 +168,6 @@ def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
     return Layout(tuple(axes))
 
 
-def _places(steps: int, rounds: int) -> list[tuple[int, ...]]:
-    """Ways to put an axis' steps, in order, into different rounds."""
-    return list(itertools.combinations(range(rounds), steps))
-
-
 def assignments(spec: TransformSpec, steps: dict[int, int], rounds: int) -> Iterator[Assignment]:
     """Ways to put the steps of all axes into exactly `rounds` rounds.
 
@@ -183,7 +175,7 @@ def assignments(spec: TransformSpec, steps: dict[int, int], rounds: int) -> Iter
     """
     choices = []
     for axis in spec.axes:
-        places = _places(steps[axis], rounds)
+        places = list(itertools.combinations(range(rounds), steps[axis]))
         if axis == spec.real_axis and spec.kind == "r2c":
             places = [p for p in places if p[0] == 0]
         if axis == spec.real_axis and spec.kind == "c2r":
@@ -245,11 +237,6 @@ class Candidate:
         return seconds, steps, len(counts), self.travelling, most, largest, counts
 
 
-def _width(round_: Round) -> int:
-    """Return the elements of a round's blocks that are as large as a complex one."""
-    return 2 if any(step.kind == "r2c" for step in round_.steps) else 1
-
-
 class Candidates:
     """Candidates of one request, under one size of blocks."""
 
@@ -270,12 +257,13 @@ class Candidates:
         self.model = Model(machine, request.kernel, dtype, carrier, request.verify, request.device)
         self.itemsize = spec.work_dtype.itemsize
         self.source = source_layout(spec, request.chunks)
-        self.windows = {axis: (start, count) for axis, start, count in spec.windows}
+        windows = {axis: (start, count) for axis, start, count in spec.windows}
+        self.cutter = BlockCutter(request.variant, windows, request.wanted, self.on_gpu)
         #: Size of the largest block that comes in, in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
         self.bound, self.dearer = math.inf, DEARER
-        self.kept: dict[tuple[Sizes, bool], list[Candidate]] = {}
+        self.kept: dict[Sizes, list[Candidate]] = {}
 
     @property
     def on_gpu(self) -> bool:
@@ -290,25 +278,17 @@ class Candidates:
         return min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
 
     def build(
-        self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes, merge: bool
+        self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes
     ) -> Candidate | None:
         """The candidate of an assignment, if its blocks fit."""
         source = with_padding(self.source, programs)
-        variant = self.request.variant
+
+        def cost(before: Layout, after: Layout) -> float:
+            moves = before is not source or not self._reads_rows(source, after)
+            return self.model.stage(Stage(before, None, after, moves=moves)).seconds
+
         try:
-            ways = round_layouts(
-                programs,
-                assignment,
-                source,
-                sizes,
-                variant,
-                self._cost_from(source),
-                self.windows,
-                self.request.wanted,
-                merge,
-                self.bound,
-                self.on_gpu,
-            )
+            ways = self.cutter.rounds(programs, assignment, source, sizes, cost, self.bound)
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the order that is asked for
             return None
@@ -327,36 +307,27 @@ class Candidates:
         """The candidate of some rounds, with its result and price."""
         last = rounds[-1].target
         flat = flattened(last)
-        result = result_layout(programs, last, flat, self.request.wanted, self.windows)
+        result = self.cutter.result(programs, last, flat)
         split = flat != result and self._as_split(programs, last, result)
         result = split or result
         after = None if flat == result else result
         from_rows = self._reads_rows(source, rounds[0].source)
-        if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
+        layouts = [source, *(layout for r in rounds for layout in (r.source, r.target))]
+        pairs = zip(layouts[::2], [*layouts[1::2], after], strict=True)
+        shapes = [exchange_shape(a, b) for a, b in pairs if b is not None]
+        if max(shape.fan_in for shape in shapes) > MAX_FAN_IN:
             return None
         moves = (not from_rows, *(True,) * (len(rounds) - 1), not split)
         route = self.model.route(source, rounds, after, moves=moves)
         seconds = sum(found.seconds for found in route)
-        largest = max(round_.source.largest // _width(round_) for round_ in rounds)
+        largest = max(r.source.largest // (2 if is_real(r) else 1) for r in rounds)
         penalty = 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
         seconds *= penalty
         in_order = tuple(programs[axis] for axis in self.spec.axes)
-        layouts = [source, *(layout for r in rounds for layout in (r.source, r.target))]
-        pairs = zip(layouts[::2], [*layouts[1::2], after], strict=True)
         travelling = sum(
-            moved and b is not None and not exchange_shape(a, b).local
-            for (a, b), moved in zip(pairs, moves, strict=True)
+            moved and not shape.local for shape, moved in zip(shapes, moves, strict=False)
         )
         return Candidate(in_order, rounds, result, seconds, travelling, from_rows, penalty)
-
-    def _cost_from(self, source: Layout) -> Callable[[Layout, Layout], float]:
-        """The price of an exchange between two layouts, the first of which may be the source."""
-
-        def cost(before: Layout, after: Layout) -> float:
-            moves = before is not source or not self._reads_rows(source, after)
-            return self.model.exchange_seconds(before, after, moves)
-
-        return cost
 
     def _reads_rows(self, source: Layout, first: Layout) -> bool:
         """Return whether the first round reads rows of the stored array, without scratch files."""
@@ -377,66 +348,70 @@ class Candidates:
             return None
         if is_split(last, result):
             return result
-        if self.request.stored is None or self.request.wanted is not None or self.windows:
+        if self.request.stored is None or self.request.wanted is not None or spec.windows:
             return None
         return split_result(last, result, self.row)
 
     def _whole(self, digits: dict[int, int], assignment: Assignment) -> dict[int, int]:
         found: dict[int, int] = {}
         for axis, n in zip(self.spec.axes, self.spec.lengths, strict=True):
-            if digits[axis] == 1:
+            if digits.get(axis) == 1:
                 place = assignment[axis][0]
                 found[place] = found.get(place, 1) * n
         return found
 
     def split_candidates(
-        self, digits: dict[int, int], rounds: int, sizes: Sizes, merge: bool
+        self, digits: dict[int, int], rounds: int, sizes: Sizes, padded: dict[int, Factors]
     ) -> Iterator[Candidate]:
-        """Candidates with given numbers of digits per axis."""
+        """Candidates with given numbers of digits per axis.
+
+        `padded` has the digits of the axes that use Bluestein's algorithm.
+        """
         spec = self.spec
         alone = sum(count > 1 for count in digits.values()) == 1
-        for assignment in assignments(spec, digits, rounds):
+        steps = digits | {axis: 2 * len(factors) - 1 for axis, factors in padded.items()}
+        for assignment in assignments(spec, steps, rounds):
             whole = self._whole(digits, assignment)
             choices: list[list[Factors]] = []
             for axis, n in zip(spec.axes, spec.lengths, strict=True):
-                if digits[axis] == 1:
-                    choices.append([(n,)])
+                if axis in padded:
+                    choices.append([padded[axis]])
                 elif axis == self.rectangle:
                     choices.append(self._rectangle_factors(digits[axis]))
+                elif digits[axis] == 1:
+                    choices.append([(n,)])
+                elif padded:
+                    choices.append([found] if (found := balanced_split(n, digits[axis])) else [])
                 else:
-                    found = self._factors(axis, assignment[axis], whole, sizes.target)
+                    factors = self._factors(axis, assignment[axis], whole, sizes.target)
                     # The first ones are the digits of the order that is asked for.
-                    choices.append(found if alone else found[:1])
-            for factors in itertools.product(*choices):
+                    choices.append(factors if alone else factors[:1])
+            for chosen in itertools.product(*choices):
                 programs = {
-                    axis: program_of(spec, axis, f)
-                    for axis, f in zip(spec.axes, factors, strict=True)
+                    axis: program_of(spec, axis, f, bluestein=axis in padded)
+                    for axis, f in zip(spec.axes, chosen, strict=True)
                 }
-                candidate = self.build(programs, assignment, sizes, merge)
-                if candidate is not None:
+                if self._mirrors_padding(programs, assignment, rounds):
+                    continue
+                if (candidate := self.build(programs, assignment, sizes)) is not None:
                     yield candidate
-
-    def _in_natural_order(self, axis: int) -> bool:
-        """Return whether an axis may have any digits: in natural order before and after."""
-        i, variant = self.spec.axes.index(axis), self.request.variant
-        return self.spec.orders_in[i] == self.spec.orders_out[i] == "natural" and variant == "auto"
 
     def _factors(
         self, axis: int, places: tuple[int, ...], whole: dict[int, int], target: int
     ) -> list[Factors]:
         """Return lengths of the digits of a split axis that are worth trying."""
-        count = len(places)
-        n = self.spec.lengths[self.spec.axes.index(axis)]
-        chunks = len(self.request.chunks[axis])
-        found = factor_choices(self.spec, axis, places, whole, self.request.variant)
-        if count == 2 and self._in_natural_order(axis):
+        spec, count, chunks = self.spec, len(places), len(self.request.chunks[axis])
+        i, auto = spec.axes.index(axis), self.request.variant == "auto"
+        n, natural = spec.lengths[i], {spec.orders_in[i], spec.orders_out[i]} == {"natural"}
+        found = factor_choices(spec, axis, places, whole, self.request.variant)
+        if count == 2 and natural and auto:
             if self.on_gpu:
                 beside = max(whole.get(place, 1) for place in places)
                 room = self.piece_nbytes // self.itemsize // max(1, beside)
                 return wide_factors(n, room, chunks) or found
             if self.carrier == "disk" and self.request.stored is not None:
                 return [*found, *row_factors(n, target, self.row)]
-        if count == 3 and chunks > MAX_FAN_IN and self.request.variant == "auto":
+        if count == 3 and chunks > MAX_FAN_IN and auto:
             return [*found, *few_source_factors(n, MAX_FAN_IN)]
         return found
 
@@ -456,48 +431,37 @@ class Candidates:
         if axis is None:
             return None
         order = spec.orders_in[-1] if spec.kind == "c2r" else spec.orders_out[-1]
-        digits = spec.digits_of(axis) or transposed_digits(spec.lengths[-1])
-        return axis if order == "transposed" and len(digits) > 1 else None
+        return axis if order == "transposed" and len(self._last_digits) > 1 else None
+
+    @property
+    def _last_digits(self) -> Factors:
+        """Digits of the last axis in transposed order."""
+        return self.spec.digits_of(self.spec.axes[-1]) or transposed_digits(self.spec.lengths[-1])
 
     def _rectangle_factors(self, count: int) -> list[Factors]:
-        spec = self.spec
-        digits = spec.digits_of(self.rectangle or 0) or transposed_digits(spec.lengths[-1])
-        if len(digits) != count:
-            return []
-        backwards = spec.kind == "c2r" or spec.orders_in[-1] == "transposed"
-        return [digits[::-1] if backwards else digits]
+        digits = self._last_digits
+        backwards = self.spec.kind == "c2r" or self.spec.orders_in[-1] == "transposed"
+        return [digits[::-1] if backwards else digits] if len(digits) == count else []
 
     def in_place(self) -> list[Candidate]:
         """Candidates for axes that lie whole in every block: nothing has to be cut."""
         digits = dict.fromkeys(self.spec.axes, 1)
         if self.rectangle is not None:
-            digits[self.rectangle] = len(
-                self.spec.digits_of(self.rectangle) or transposed_digits(self.spec.lengths[-1])
-            )
+            digits[self.rectangle] = len(self._last_digits)
         rounds = max(digits.values())
-        return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), merge=False))
-
-    @property
-    def one_cut_axis(self) -> bool:
-        """Return whether a single axis is transformed, that lies in several chunks."""
-        axes = self.spec.axes
-        return len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
+        return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), {}))
 
     @property
     def worth_splitting(self) -> int:
         """Axes that may be split though fewer would do: those whose result is in digits."""
         orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
-        return max(
-            1,
-            sum(
-                "transposed" in (before, after) and len(transposed_digits(n)) > 1
-                for n, before, after in orders
-            ),
-        )
+        in_digits = [len(transposed_digits(n)) for n, *order in orders if "transposed" in order]
+        return max(1, sum(count > 1 for count in in_digits))
 
-    def splits(self, sizes: Sizes, merge: bool) -> list[Candidate]:
+    def splits(self, sizes: Sizes) -> list[Candidate]:
         """All candidates without Bluestein's algorithm, few rounds and splits first."""
-        axes = self.spec.axes
+        axes, pease = self.spec.axes, self.request.variant == "pease"
+        one_cut_axis = len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
         found: list[Candidate] = []
         enough = None
         for rounds in range(1, self.request.max_rounds + 1):
@@ -508,20 +472,20 @@ class Candidates:
                     break
                 if count == 1 and len(axes) > 3 and found:
                     break
-                most = rounds if self.request.variant == "pease" else min(rounds, MOST_DIGITS)
-                if self.request.variant == "pease" and count == 0 and self.one_cut_axis:
+                most = rounds if pease else min(rounds, MOST_DIGITS)
+                if pease and count == 0 and one_cut_axis:
                     continue  # an axis gathered whole has no geometry
                 for digits in digits_of_splits(axes, count, most):
                     if self.rectangle is not None and digits[self.rectangle] == 1:
                         continue
                     if max(digits.values()) > rounds or sum(digits.values()) < rounds:
                         continue
-                    found += self.split_candidates(digits, rounds, sizes, merge)
+                    found += self.split_candidates(digits, rounds, sizes, {})
             if found and enough is None:
                 enough = rounds + 1
         return found
 
-    def bluestein(self, sizes: Sizes, merge: bool) -> list[Candidate]:
+    def bluestein(self, sizes: Sizes) -> list[Candidate]:
         """Candidates in which the axes that have no useful split use Bluestein's algorithm."""
         spec = self.spec
         padded: dict[int, Factors] = {}
@@ -538,42 +502,10 @@ class Candidates:
                 if count and found:
                     break
                 for digits in digits_of_splits(regular, count, 2):
-                    found += self._with_bluestein(padded, digits, rounds, sizes, merge)
+                    found += self.split_candidates(digits, rounds, sizes, padded)
             if found:
                 break
         return found
-
-    def _with_bluestein(
-        self,
-        padded: dict[int, Factors],
-        digits: dict[int, int],
-        rounds: int,
-        sizes: Sizes,
-        merge: bool,
-    ) -> Iterator[Candidate]:
-        spec = self.spec
-        steps = digits | {axis: 2 * len(factors) - 1 for axis, factors in padded.items()}
-        for assignment in assignments(spec, steps, rounds):
-            programs: dict[int, AxisProgram] = {}
-            for axis, n in zip(spec.axes, spec.lengths, strict=True):
-                factors = padded.get(axis)
-                if factors is None:
-                    factors = self._regular_factors(axis, n, digits[axis])
-                    if factors is None:
-                        break
-                programs[axis] = program_of(spec, axis, factors, bluestein=axis in padded)
-            else:
-                if self._mirrors_padding(programs, assignment, rounds):
-                    continue
-                found = self.build(programs, assignment, sizes, merge)
-                if found is not None:
-                    yield found
-
-    def _regular_factors(self, axis: int, n: int, count: int) -> Factors | None:
-        """Digits of an axis beside one that uses Bluestein's algorithm."""
-        if axis == self.rectangle:
-            return next(iter(self._rectangle_factors(count)), None)
-        return (n,) if count == 1 else balanced_split(n, count)
 
     def _mirrors_padding(
         self, programs: dict[int, AxisProgram], assignment: Assignment, rounds: int

@@ -6,18 +6,20 @@ Pure: imports `decomposition` and this room.
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import LONG_BYTES, Chunks, Layout, tile_bytes_of
-from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.planner.plan_data import (
     Exchange,
     Forecast,
     Joints,
     Machine,
+    P,
     PlanData,
     no_joints,
 )
@@ -129,8 +131,10 @@ TILES = 4
 PACKED = 8 << 20
 
 
-def _itemsizes(plan: PlanData) -> list[int]:
-    return [np.dtype(dtype).itemsize for dtype in plan.dtypes]
+def _made(plan: PlanData, number: int) -> tuple[int, int]:
+    """Bytes of all blocks after a round, as the arena has them, and of the largest."""
+    blocks, itemsize = plan.rounds[number].target, np.dtype(plan.dtypes[2 * number + 1]).itemsize
+    return _stored(blocks, itemsize), blocks.largest * itemsize
 
 
 #: Bytes that codecs of chunks have at work in a thread, at most; half a chunk's. 4 to 6 MiB more
@@ -141,9 +145,9 @@ CODEC = 8 << 20
 UNEVEN = 1.5
 
 
-def _stored(layout: Layout, itemsize: int, paged: bool = True) -> int:
+def _stored(layout: Layout, itemsize: int) -> int:
     """Bytes of all blocks of a layout, in buffers of whole pages as the arena has them."""
-    largest = layout.largest * itemsize if paged else 0
+    largest = layout.largest * itemsize
     granule = (2 << 20) if largest >= (8 << 20) else (64 << 10)
     spare = -largest % granule if largest >= (512 << 10) else 0
     return layout.size * itemsize + layout.blocks * spare
@@ -175,24 +179,8 @@ def peak_host(plan: PlanData) -> int:
     together, and others wait in files. With scratch files only what the tasks of the moment work on
     is there. FFT libraries copy long lines, and keep the roots of unity of each length.
     """
-    return _peak_of_blocks(plan) + library_bytes(plan)
-
-
-def least_host(plan: PlanData) -> int:
-    """Bytes of host memory at the worst moment that smaller blocks in a plan's rounds do not save.
-
-    In memory, these are the data on both sides of an exchange, without what tasks work on; with
-    scratch files a block that comes in, twice for every thread.
-    """
-    if plan.carrier == "disk":
-        source = 0 if plan.from_rows else _nbytes_in(plan)
-        return (2 * plan.machine.threads + 1) * source
-    return _peak_of_blocks(plan, idle=True)
-
-
-def _nbytes_in(plan: PlanData) -> int:
-    """Bytes of the largest block that comes in."""
-    return plan.source.largest * np.dtype(plan.spec.dtype).itemsize
+    blocks = _peak_on_disk(plan) if plan.carrier == "disk" else _peak_in_memory(plan)
+    return blocks + library_bytes(plan)
 
 
 def library_bytes(plan: PlanData) -> int:
@@ -204,26 +192,20 @@ def library_bytes(plan: PlanData) -> int:
     return plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
 
 
-def _peak_of_blocks(plan: PlanData, idle: bool = False) -> int:
-    """Bytes of blocks, tiles and shards at the worst moment; where `idle`, of data alone."""
-    if plan.carrier == "disk":
-        return _peak_on_disk(plan)
-    machine, sizes = plan.machine, _itemsizes(plan)
+def _peak_in_memory(plan: PlanData) -> int:
+    """Bytes of blocks, tiles and shards at the worst moment."""
+    machine = plan.machine
     stages, joints = [0.0], joints_in(plan)
-    before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize, not idle)
+    before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
     for i, exchange in enumerate(plan.exchanges):
-        after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize, not idle)
+        after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
         if plan.inside and i < len(plan.rounds):  # what came in is all there is
             stages.append(float(before))
             continue
         block = exchange.target.largest * np.dtype(exchange.dtype).itemsize
-        made, out = after, 0
-        if i < len(plan.rounds):
-            round_ = plan.rounds[i]
-            made = _stored(round_.target, sizes[2 * i + 1], not idle)
-            out = round_.target.largest * sizes[2 * i + 1]
+        made, out = _made(plan, i) if i < len(plan.rounds) else (after, 0)
         blocks = exchange.target.blocks
-        threads = 0 if idle else min(working(plan, block), blocks)
+        threads = min(working(plan, block), blocks)
         work = threads * (block + out + _tiles(plan, i, block, out))
         if i + 1 < len(plan.exchanges) and joints.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
@@ -257,15 +239,13 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
     A block that is not cut is copied, unless it is gathered where its results belong, and libraries
     that do not answer elsewhere have real values' spectra, and these, in fresh memory.
     """
-    if number >= len(plan.rounds):
-        return min(block, _tiles_nbytes(plan))
+    tiled = min(block, _tiles_nbytes(plan))
+    if number >= len(plan.rounds) or _in_tiles(plan, number):
+        return tiled
     round_ = plan.rounds[number]
-    if _in_tiles(plan, number):
-        return min(block, _tiles_nbytes(plan))
-    supports_out = model_of(plan).library.supports_out
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
-    return min(block, _tiles_nbytes(plan)) if same else block + (0 if supports_out else out)
+    return tiled if same else block + (0 if model_of(plan).library.supports_out else out)
 
 
 def _in_tiles(plan: PlanData, number: int) -> bool:
@@ -287,17 +267,17 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
 
     `here` are those of the block that it comes from, unless that is read from files.
     """
-    exchange, sizes = plan.exchanges[i], _itemsizes(plan)
+    exchange = plan.exchanges[i]
     gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
     made, work = gathered, min(gathered, _tiles_nbytes(plan))
     whole = False
     if i < len(plan.rounds):
         round_ = plan.rounds[i]
-        made = round_.target.largest * sizes[2 * i + 1]
+        made = _made(plan, i)[1]
         whole = (made, round_.source.largest) != (gathered, round_.target.largest)
     # As it is stored, as it is decoded, and as it is given out.
     from_rows = i == 0 and plan.from_rows
-    decoding = 3 * max(DECODED, plan.decoded) if from_rows and plan.decoded else 0
+    decoding = 3 * max(DECODED, plan.storage.decoded) if from_rows and plan.storage.decoded else 0
     if not is_read or not plan.assembles:
         if is_read:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
@@ -305,17 +285,13 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
         # Decoding lies beside the memory that the arena keeps for what the round makes.
         return here + made + max(work, decoding), made
     arriving = decoding if from_rows else min(gathered, _under_way(exchange))
-    inside = i == len(plan.rounds) or _works_inside(plan.rounds[i], gathered, made)
-    alone = not inside or (i < len(plan.rounds) and plan.verify != "none")
-    if alone and not _in_tiles(plan, i):
-        work = gathered  # a copy of it
+    inside = True  # the round leaves each block where it was put together
+    if i < len(plan.rounds):
+        first, source = (0,) * len(round_.source.axes), round_.source
+        inside = made == gathered and source.shape(first) == round_.target.shape(first)
+        if not (inside and plan.verify == "none") and not _in_tiles(plan, i):
+            work = gathered  # a copy of it
     return max(gathered + arriving, gathered + work + (0 if inside else made)), made
-
-
-def _works_inside(round_: Round, gathered: int, made: int) -> bool:
-    """Return whether a round leaves each block where it was put together."""
-    first = (0,) * len(round_.source.axes)
-    return made == gathered and round_.source.shape(first) == round_.target.shape(first)
 
 
 def _under_way(exchange: Exchange) -> int:
@@ -345,7 +321,7 @@ def _peak_on_disk(plan: PlanData) -> int:
     another one returns.
     """
     exchanges = plan.exchanges
-    here = 0 if plan.from_rows else _nbytes_in(plan)
+    here = 0 if plan.from_rows else plan.source.largest * np.dtype(plan.spec.dtype).itemsize
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
     stages = [here + _beside(plan, here)]
     if plan.merges:  # neighbours, what they are merged into, and shards of that
@@ -353,7 +329,7 @@ def _peak_on_disk(plan: PlanData) -> int:
     for i, moves in enumerate(plan.moves):
         is_read = moves or (i == 0 and plan.from_rows)
         reading, made = _in_a_round(plan, i, here, is_read)
-        handed = 0 if plan.result_as_is and plan.outgoing is None else made
+        handed = 0 if plan.storage.result_as_is and plan.outgoing is None else made
         if i + 1 < len(exchanges):
             handed = min(made, _under_way(exchanges[i + 1])) if plan.moves[i + 1] else 0
         kept = 0 if is_read else here
@@ -362,16 +338,16 @@ def _peak_on_disk(plan: PlanData) -> int:
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
     merged = merge_nbytes(plan)
     tiles = min(last, _tiles_nbytes(plan))
-    task = max(stages) + min(CODEC, plan.decoded // 2)
+    task = max(stages) + min(CODEC, plan.storage.decoded // 2)
     return plan.machine.threads * task + last + tiles + filters + merged
 
 
 def _beside(plan: PlanData, here: int) -> int:
     """Bytes beside a block that comes in while it is read, or its shards are written."""
     if not plan.anew:
-        return 2 * here if plan.decoded else here
-    read = here if plan.read_beside is None else plan.read_beside
-    return max(read, min(here, _under_way(plan.exchanges[0])))
+        return 2 * here if plan.storage.decoded else here
+    read = plan.storage.read_beside(plan.spec.shape)
+    return max(here if read is None else read, min(here, _under_way(plan.exchanges[0])))
 
 
 def scratch_bytes(plan: PlanData) -> int:
@@ -419,29 +395,23 @@ def forecast(plan: PlanData) -> Forecast:
     )
 
 
+def with_forecast(plan: P, **changes: Any) -> P:
+    """Return a plan with some changes, and with its forecast."""
+    found = replace(plan, **changes)
+    return replace(found, expected=forecast(found))
+
+
 def fresh_seconds(plan: PlanData) -> float:
     """Seconds that a first run takes longer: the memory that it needs comes as fresh pages."""
     machine = plan.machine
     came = plan.source.size * np.dtype(plan.spec.dtype).itemsize / machine.workers
-    # Blocks that go to devices are pinned when they are new, at the speed of the slowest device.
-    pinned = model_of(plan).devices if plan.device == "gpu" else ()
-    speed = min((device.pin for device in pinned), default=machine.profile.touch)
-    return max(0.0, peak_host(plan) - came) / speed
+    return max(0.0, peak_host(plan) - came) / machine.profile.touch
 
 
 def model_of(plan: PlanData) -> Model:
     """The cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name
     return Model(plan.machine, plan.kernel, dtype, plan.carrier, plan.verify, plan.device)
-
-
-def largest_fan_in(source: Layout, rounds: Iterable[Round], result: Layout | None) -> int:
-    """Largest number of blocks that a block of any exchange is gathered from."""
-    found, before = 1, source
-    for round_ in rounds:
-        found = max(found, exchange_shape(before, round_.source).fan_in)
-        before = round_.target
-    return found if result is None else max(found, exchange_shape(before, result).fan_in)
 
 
 def task_seconds(machine: Machine) -> float:
@@ -478,7 +448,7 @@ def merge_nbytes(plan: PlanData) -> int:
     if plan.incoming is not None and plan.carrier != "disk":
         found += own_nbytes(spec)
     if plan.outgoing is not None:
-        found += math.prod(spec.out_shape) * spec.out_dtype.itemsize
+        found += out_nbytes(spec)
     return math.ceil(found * min(1.0, UNEVEN / machine.workers))
 
 
@@ -495,9 +465,8 @@ def merging_seconds(plan: PlanData) -> float:
         blocks = block_count(plan.incoming)
         seconds += merge_seconds(plan.machine, blocks, plan.source.blocks, own_nbytes(spec))
     if plan.outgoing is not None:
-        nbytes = math.prod(spec.out_shape) * spec.out_dtype.itemsize
         blocks = block_count(plan.outgoing)
-        seconds += merge_seconds(plan.machine, plan.result.blocks, blocks, nbytes)
+        seconds += merge_seconds(plan.machine, plan.result.blocks, blocks, out_nbytes(spec))
     return seconds
 
 
@@ -509,3 +478,8 @@ def block_count(chunks: Sequence[Chunks]) -> int:
 def own_nbytes(spec: TransformSpec) -> int:
     """Return the bytes of the array that comes in."""
     return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+
+
+def out_nbytes(spec: TransformSpec) -> int:
+    """Return the bytes of the array that goes out."""
+    return math.prod(spec.out_shape) * spec.out_dtype.itemsize

@@ -14,11 +14,11 @@ from html import escape
 import numpy as np
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
-from dask_bigfft.decomposition.rounds import exchange_shape
+from dask_bigfft.decomposition.rounds import ExchangeShape, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, Step
-from dask_bigfft.planner.cost import fresh_seconds
+from dask_bigfft.planner.cost import fresh_seconds, out_nbytes, own_nbytes
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan_data import Exchange, Forecast, PlanData, axis_letter
+from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.tile_plan import apart
 
@@ -122,18 +122,12 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
         if isinstance(getattr(profile, f.name), float)
     ]
     for library in profile.libraries:
-        flops = human_count(library.flops, "FLOP/s"), human_count(library.large_flops, "FLOP/s")
-        rows.append(
-            (f"{library.name}, {library.dtype}", "{} in tiles, {} in large blocks".format(*flops))
-        )
+        tiles, large = (human_count(n, "FLOP/s") for n in (library.flops, library.large_flops))
+        name = f"{library.name}, {library.dtype}"
+        rows.append((name, f"{tiles} in tiles, {large} in large blocks"))
     for device in profile.devices:
-        rows.append(
-            (
-                device.name,
-                f"bus {text('h2d', device.h2d)} and {text('d2h', device.d2h)} at "
-                f"once, FFTs {text('flops', device.flops)}",
-            )
-        )
+        bus = f"bus {text('h2d', device.h2d)} and {text('d2h', device.d2h)} at once"
+        rows.append((device.name, f"{bus}, FFTs {text('flops', device.flops)}"))
     pairs = profile.peers
     return rows + [(f"device {p.source} to {p.target}", text("speed", p.speed)) for p in pairs]
 
@@ -161,12 +155,6 @@ _LEGEND = (
 # --- what blocks and digits look like -------------------------------------------------------
 
 
-def item_sizes(plan: PlanData) -> list[int]:
-    """Bytes of an element on the source side of each exchange of a plan."""
-    found = [np.dtype(plan.spec.dtype).itemsize]
-    return found + [np.dtype(dtype).itemsize for dtype in plan.dtypes[1 : 2 * len(plan.rounds) : 2]]
-
-
 def round_names(plan: PlanData) -> list[str]:
     """Return the steps of each round by name.
 
@@ -184,8 +172,7 @@ def block_shape(layout: Layout) -> str:
 def blocks_text(layout: Layout) -> str:
     """Return the number and shape of the blocks of a layout, such as ``8 blocks (64, 512)``."""
     even = all(len(set(group.chunks)) <= 1 for axis in layout.axes for group in axis.groups)
-    count = f"{layout.blocks} block{'' if layout.blocks == 1 else 's'}"
-    return f"{count} {'' if even else 'up to '}{block_shape(layout)}"
+    return f"{counted(layout.blocks, 'block')} {'' if even else 'up to '}{block_shape(layout)}"
 
 
 def chunks_text(chunks: Sequence[int]) -> str:
@@ -210,18 +197,15 @@ def step_text(plan: PlanData, step: Step) -> str:
     """Return one step in I/O-tensor notation, with what is multiplied before and after."""
     i = step.source.stride * _strides(plan.spec.shape)[step.axis]
     o = step.target.stride * _strides(plan.spec.out_shape)[step.axis]
-    text = f"d({step.length}, {i}, {o})"
-    if step.kind != "c2c":
-        text += f" {step.kind}"
-    if step.convolve is not None:
-        text += " convolve"
-    if step.chirp_in is not None:
-        text = f"chirp {text}"
-    if step.chirp_out is not None:
-        text += " chirp"
-    if step.twiddle is not None:
-        text += f" t_{step.twiddle}"
-    return text
+    parts = (
+        "chirp" if step.chirp_in is not None else "",
+        f"d({step.length}, {i}, {o})",
+        step.kind if step.kind != "c2c" else "",
+        "convolve" if step.convolve is not None else "",
+        "chirp" if step.chirp_out is not None else "",
+        f"t_{step.twiddle}" if step.twiddle is not None else "",
+    )
+    return " ".join(filter(None, parts))
 
 
 # --- lines ----------------------------------------------------------------------------------
@@ -229,46 +213,36 @@ def step_text(plan: PlanData, step: Step) -> str:
 
 def _asked(plan: PlanData) -> Iterator[str]:
     spec = plan.spec
-    nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-    out = math.prod(spec.out_shape) * spec.out_dtype.itemsize
-    yield from wrapped(
-        f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)} ({human_bytes(nbytes)}) into "
-        f"{spec.out_shape} {spec.out_dtype} ({human_bytes(out)})",
-        "  ",
-        " ",
-    )
+    came = f"{spec.shape} {np.dtype(spec.dtype)} ({human_bytes(own_nbytes(spec))})"
+    goes = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(out_nbytes(spec))})"
+    text = f"{spec.name} of {came} into {goes}"
+    yield from wrapped(text, "  ", " ")
     axes = ", ".join(f"{axis}: {n}" for axis, n in zip(spec.axes, spec.lengths, strict=True))
-    orders = (_order(spec.orders_in), _order(spec.orders_out))
-    yield from wrapped(
+    texts = [
         f"lengths by axis {{{axes}}}, exponent {'+' if spec.sign > 0 else '-'}i, scale "
-        f"{_SCALES[spec.scale]}, {orders[0]} to {orders[1]} order",
-        "    ",
-        "  ",
-    )
+        f"{_SCALES[spec.scale]}, {_order(spec.orders_in)} to {_order(spec.orders_out)} order"
+    ]
     for side, layout in (("input", plan.source), ("result", plan.result)):
         firsts = [(a, axis.groups[0].offset) for a, axis in enumerate(layout.axes)]
-        shifted = ", ".join(f"{a}: {first}" for a, first in firsts if first)
-        if shifted:
-            text = f"the {side} is stored cyclically from the element of each axis {{{shifted}}}"
-            yield from wrapped(text, "    ", "  ")
-    for program in plan.programs:
-        if program.bluestein:
-            padded = " x ".join(map(str, program.factors))
-            yield from wrapped(
-                f"axis {program.axis} of length {program.length} as a convolution of length "
-                f"{math.prod(program.factors)} = {padded} (Bluestein)",
-                "    ",
-                "  ",
+        if shifted := ", ".join(f"{a}: {first}" for a, first in firsts if first):
+            texts.append(
+                f"the {side} is stored cyclically from the element of each axis {{{shifted}}}"
             )
-    yield from wrapped(
-        f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}{placed(plan)}",
-        "    ",
-        "  ",
+    texts += [
+        f"axis {program.axis} of length {program.length} as a convolution of length "
+        f"{math.prod(program.factors)} = {' x '.join(map(str, program.factors))} (Bluestein)"
+        for program in plan.programs
+        if program.bluestein
+    ]
+    texts.append(
+        f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}{placed(plan)}"
     )
     if plan.fallback:
-        yield from wrapped(f"kernel {plan.fallback}", "    ", "  ")
+        texts.append(f"kernel {plan.fallback}")
     if plan.shares:
-        yield from wrapped(share_text(plan), "    ", "  ")
+        texts.append(share_text(plan))
+    for text in texts:
+        yield from wrapped(text, "    ", "  ")
 
 
 def share_text(plan: PlanData) -> str:
@@ -281,20 +255,25 @@ def share_text(plan: PlanData) -> str:
     names = {0.0: "CPU threads alone", 1.0: "devices alone"}
     parts = []
     for found in rounds:
-        text = f"devices {100 * found.share:.0f} % of it at the same time"
-        seconds = human_seconds(found.seconds)
-        parts.append(f"round {found.index} {names.get(found.share, text)} ({seconds})")
+        part = f"devices {100 * found.share:.0f} % of it at the same time"
+        who = names.get(found.share, part)
+        parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
     text = f"shared by the model, {', '.join(parts)}; the faster one takes more"
-    return text + unlike_text(plan)
-
-
-def unlike_text(plan: PlanData) -> str:
-    """Return how many processes have how many devices, where they are unlike."""
     kinds = [
-        f"{count} with {cards or 'no'} device{'' if cards == 1 else 's'}"
-        for cards, count in plan.machine.by_cards
+        f"{count} with {counted(n, 'device') if n else 'no devices'}"
+        for n, count in plan.machine.by_cards
     ]
-    return f"; of {plan.machine.workers} processes {', '.join(kinds)}" if kinds else ""
+    return f"{text}; of {plan.machine.workers} processes {', '.join(kinds)}" if kinds else text
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(0, "device"), counted(1, "block"), counted(2, "process")
+    ('0 devices', '1 block', '2 processes')
+    """
+    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{plural}"
 
 
 def placed(plan: PlanData) -> str:
@@ -311,8 +290,13 @@ def _order(orders: Iterable[str]) -> str:
     return found[0] if len(found) == 1 else "(" + ", ".join(orders) + ")"
 
 
-def exchange_text(exchange: Exchange, itemsize: int, instead: str = "") -> str:
-    """Return what an exchange moves, in one line; `itemsize` is that of its source's elements.
+def width_text(shape: ExchangeShape, dtype: str) -> str:
+    """Return W in elements and bytes."""
+    return f"W = {shape.width} ({human_bytes(shape.width * np.dtype(dtype).itemsize)})"
+
+
+def exchange_text(exchange: Exchange, instead: str = "") -> str:
+    """Return what an exchange moves, in one line.
 
     `instead` says what is done instead of moving anything through scratch files.
     """
@@ -323,10 +307,10 @@ def exchange_text(exchange: Exchange, itemsize: int, instead: str = "") -> str:
     if exchange.local:
         return f"{text}, {instead or 'nothing travels'}"
     if instead:
-        return f"{text}, W = {shape.width} ({human_bytes(shape.width * itemsize)}), {instead}"
+        return f"{text}, {width_text(shape, exchange.source_dtype)}, {instead}"
     return (
-        f"{text}, {shape.groups} group{'' if shape.groups == 1 else 's'}, fan-in {shape.fan_in}, "
-        f"C = {shape.runs}, W = {shape.width} ({human_bytes(shape.width * itemsize)}), "
+        f"{text}, {counted(shape.groups, 'group')}, fan-in {shape.fan_in}, "
+        f"C = {shape.runs}, {width_text(shape, exchange.source_dtype)}, "
         f"moves {human_bytes(exchange.nbytes)}"
     )
 
@@ -340,7 +324,6 @@ _WITHOUT_FILES = {
 
 def _travels(plan: PlanData) -> Iterator[str]:
     names = round_names(plan)
-    sizes = item_sizes(plan)
     if plan.incoming is not None and plan.merges:
         count = math.prod(map(len, plan.incoming))
         text = f"{count} tiny blocks -> {blocks_text(plan.source)}, neighbours become one"
@@ -354,8 +337,7 @@ def _travels(plan: PlanData) -> Iterator[str]:
         if rows or not (exchange.local or plan.moves[number]):
             kind = "rows" if rows else "split"
             instead = _WITHOUT_FILES[kind]
-        itemsize = sizes[min(number, len(sizes) - 1)]
-        text = exchange_text(exchange, itemsize, instead)
+        text = exchange_text(exchange, instead)
         if plan.assembles and plan.moves[number]:
             text += ", blocks are put together as shards arrive, to save memory"
         yield from wrapped(text, " " * 12, f"  {kind:8}  ")
@@ -369,15 +351,13 @@ def _final(plan: PlanData) -> Iterator[str]:
     chunks = "; ".join(f"{axis}: {chunks_text(c)}" for axis, c in enumerate(plan.chunks))
     if plan.outgoing is not None:
         yield from wrapped(f"from {blocks_text(plan.result)}", " " * 12, "  cut       ")
-    blocks = math.prod(map(len, plan.chunks))
-    text = f"{blocks} chunk{'' if blocks == 1 else 's'} by axis {{{chunks}}}"
+    text = f"{counted(math.prod(map(len, plan.chunks)), 'chunk')} by axis {{{chunks}}}"
     yield from wrapped(text, " " * 12, "  result    ")
 
 
 def in_a_line(plan: PlanData) -> str:
     """Return a plan's rounds, of what, and what it needs, for a prompt."""
-    spec, forecast, moving = plan.spec, plan.expected, len(plan.travelling)
-    exchanges = f"{moving} exchange{'' if moving == 1 else 's'}"
+    spec, forecast, exchanges = plan.spec, plan.expected, counted(len(plan.travelling), "exchange")
     needs = f"{human_bytes(forecast.peak_host)} per process, {human_seconds(forecast.seconds)}"
     return (
         f"<Plan {plan.notation}: {spec.name} of {spec.shape} {np.dtype(spec.dtype)}, "
@@ -407,81 +387,56 @@ def budget_text(plan: PlanData) -> str:
 
 def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
     """Return what a plan is expected to need, as names and values."""
-    forecast, machine = plan.expected, plan.machine
-    moving = len(plan.travelling)
-    rows = [
-        (
-            "exchanged",
-            f"{human_bytes(forecast.bytes_exchanged)} in {moving} "
-            f"exchange{'' if moving == 1 else 's'}",
-        ),
-        ("peak memory", f"{budget_text(plan)}, per process"),
-        ("tasks", str(forecast.tasks)),
-        ("work", human_count(forecast.flops, "flop")),
-        (
-            "time",
-            f"{human_seconds(forecast.seconds)} by the cost model "
-            f"({machine.profile.name or 'common speeds'}), for {machine.workers} "
-            f"process{'' if machine.workers == 1 else 'es'} of {machine.threads} "
-            f"thread{'' if machine.threads == 1 else 's'}",
-        ),
-    ]
-    if machine.profile.name and plan.device == "cpu":
-        rows.append(("first run", f"{human_seconds(fresh_seconds(plan))} more, for fresh pages"))
+    forecast, machine, moving = plan.expected, plan.machine, len(plan.travelling)
+    exchanged = f"{human_bytes(forecast.bytes_exchanged)} in {counted(moving, 'exchange')}"
+    rows = [("exchanged", exchanged), ("peak memory", f"{budget_text(plan)}, per process")]
+    if plan.carrier == "disk":
+        text = f"{moving + 1} times the data are read, and {moving + 1} times written"
+        rows.append(("disk", f"{text}, from file to file"))
     if forecast.scratch:
         text = f"{human_bytes(forecast.scratch)} at the worst moment"
         if plan.piece_nbytes < math.inf:
             text += f", written in shards of {human_bytes(plan.piece_nbytes)} and more on average"
-        rows.insert(2, ("scratch files", text))
-    if plan.carrier == "disk":
-        rows.insert(
-            2,
-            (
-                "disk",
-                f"{moving + 1} times the data are read, and {moving + 1} times "
-                "written, from file to file",
-            ),
-        )
+        rows.append(("scratch files", text))
+    speeds = machine.profile.name or "common speeds"
+    workers, threads = counted(machine.workers, "process"), counted(machine.threads, "thread")
+    seconds = human_seconds(forecast.seconds)
+    rows += [
+        ("tasks", str(forecast.tasks)),
+        ("work", human_count(forecast.flops, "flop")),
+        ("time", f"{seconds} by the cost model ({speeds}), for {workers} of {threads}"),
+    ]
+    if machine.profile.name and plan.device == "cpu":
+        rows.append(("first run", f"{human_seconds(fresh_seconds(plan))} more, for fresh pages"))
     return rows
 
 
 def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
     """Return a row of the table for the plan and each of its runners-up."""
-    chosen = (f"{plan.notation} (chosen)", plan.expected)
-    return [_row(name, found, plan.expected) for name, found in (chosen, *plan.rejected)]
-
-
-def _row(name: str, found: Forecast, best: Forecast) -> tuple[str, ...]:
-    ratio = found.seconds / best.seconds if best.seconds else 1.0
-    return (
-        name,
-        human_bytes(found.bytes_exchanged),
-        human_bytes(found.peak_host),
-        str(found.tasks),
-        human_seconds(found.seconds),
-        f"{ratio:.2f}",
-    )
+    best = plan.expected
+    return [
+        (
+            name,
+            human_bytes(found.bytes_exchanged),
+            human_bytes(found.peak_host),
+            str(found.tasks),
+            human_seconds(found.seconds),
+            f"{found.seconds / best.seconds if best.seconds else 1.0:.2f}",
+        )
+        for name, found in ((f"{plan.notation} (chosen)", best), *plan.rejected)
+    ]
 
 
 def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
     """Return a row of the table for each exchange with its round: where its time goes."""
-    names = round_names(plan)
-    rows: list[tuple[str, ...]] = []
-    for found in plan.expected.rounds:
-        last = found.index > len(names)
-        name = "last exchange" if last else f"round {found.index} {{{names[found.index - 1]}}}"
+    names = [*(f"round {i} {{{name}}}" for i, name in enumerate(round_names(plan), 1))]
+    names.append("last exchange")
+    rows = []
+    for name, found in zip(names, plan.expected.rounds, strict=False):
         device = found.device * found.blocks
-        rows.append(
-            (
-                name,
-                human_seconds(found.seconds),
-                *(
-                    human_seconds(part) if part else "-"
-                    for part in (found.gather, found.fft, device, found.travel, found.scheduling)
-                ),
-                found.bound,
-            )
-        )
+        parts = found.gather, found.fft, device, found.travel, found.scheduling
+        shown = [human_seconds(part) if part else "-" for part in parts]
+        rows.append((name, human_seconds(found.seconds), *shown, found.bound))
     return rows
 
 
@@ -544,10 +499,10 @@ def preserved(plan: PlanData) -> str | None:
     axes = [replace(group, chunks=cut) for group, cut in zip(groups, wanted, strict=True)]
     target = Layout(tuple(AxisLayout((group,)) for group in axes))
     shape = exchange_shape(plan.result, target)
-    itemsize = spec.out_dtype.itemsize
     return (
-        f"chunks='preserve' costs an exchange more: {human_bytes(target.size * itemsize)}, "
-        f"C = {shape.runs}, W = {shape.width} ({human_bytes(shape.width * itemsize)})"
+        "chunks='preserve' costs an exchange more: "
+        f"{human_bytes(target.size * spec.out_dtype.itemsize)}, C = {shape.runs}, "
+        f"{width_text(shape, spec.out_dtype.str)}"
     )
 
 
@@ -592,15 +547,13 @@ def digit_name(program: AxisProgram | None, digit: Digit) -> str:
 
     Digits that take a step of their own are numbered in the order of the steps.
     """
-    if program is None or digit.stage == 0:
-        letter = "n"
-    else:
-        letter = "k" if digit.stage == program.last_stage else "m"
-    steps = () if program is None or len(program.steps) == 1 else program.steps
-    for number, step in enumerate(steps, 1):
-        if digit == step.source or digit == step.target:
-            return f"{letter}{number}"
-    return letter
+    if program is None:
+        return "n"
+    letter = {0: "n", program.last_stage: "k"}.get(digit.stage, "m")
+    if len(program.steps) == 1:
+        return letter
+    numbers = (i for i, s in enumerate(program.steps, 1) if digit in (s.source, s.target))
+    return f"{letter}{next(numbers, '')}"
 
 
 def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
@@ -614,16 +567,7 @@ def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
     return _tag("div", boxes + _lines("whole" if parts == 1 else f"{parts} parts"), _SIDE)
 
 
-def _column(layout: Layout, axis: int, program: AxisProgram | None, steps: Sequence[Step]) -> str:
-    """Return an axis of some blocks."""
-    found = []
-    for group in layout.axes[axis].groups:
-        own = (step for step in steps if step.axis == axis and group.digits == (step.source,))
-        found.append(_group(group, program, next(own, None)))
-    return _tag("td", "".join(found), "text-align:center;white-space:nowrap")
-
-
-def _exchange(exchange: Exchange, itemsize: int, moves: bool) -> str:
+def _exchange(exchange: Exchange, moves: bool) -> str:
     """Return an exchange: C, W, and the bytes that move."""
     shape = exchange.shape
     if not moves:
@@ -631,7 +575,7 @@ def _exchange(exchange: Exchange, itemsize: int, moves: bool) -> str:
     return _lines(
         "exchange",
         f"C = {shape.runs}",
-        f"W = {shape.width} ({human_bytes(shape.width * itemsize)})",
+        width_text(shape, exchange.source_dtype),
         f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}",
         human_bytes(exchange.nbytes),
     )
@@ -640,7 +584,7 @@ def _exchange(exchange: Exchange, itemsize: int, moves: bool) -> str:
 def _rounds(plan: PlanData) -> str:
     """Return the table of blocks, with a row for each axis and an exchange between columns."""
     programs = {program.axis: program for program in plan.programs}
-    names, sizes = round_names(plan), item_sizes(plan)
+    names = round_names(plan)
     columns: list[tuple[str, Layout, Sequence[Step]]] = [("in", plan.source, ())]
     for number, (name, round_) in enumerate(zip(names, plan.rounds, strict=True), 1):
         columns.append((f"round {number} {{{name}}}", round_.source, round_.steps))
@@ -650,11 +594,15 @@ def _rounds(plan: PlanData) -> str:
     rows = [[_tag("th", escape(f"axis {axis}"))] for axis in range(ndim)]
     for number, (title, layout, steps) in enumerate(columns):
         head.append(_tag("th", _lines(title, block_shape(layout)), "text-align:center"))
+        own: dict[tuple[int, tuple[Digit, ...]], Step] = {
+            (step.axis, (step.source,)): step for step in steps
+        }
         for axis, row in enumerate(rows):
-            row.append(_column(layout, axis, programs.get(axis), steps))
+            groups = layout.axes[axis].groups
+            drawn = (_group(g, programs.get(axis), own.get((axis, g.digits))) for g in groups)
+            row.append(_tag("td", "".join(drawn), "text-align:center;white-space:nowrap"))
         if number < len(plan.exchanges):
-            size = sizes[min(number, len(sizes) - 1)]
-            text = _exchange(plan.exchanges[number], size, plan.moves[number])
+            text = _exchange(plan.exchanges[number], plan.moves[number])
             head.append(f'<td rowspan="{ndim + 1}" style="padding:0 1em">{text}</td>')
     lines = ("".join(row) for row in (head, *rows))
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

@@ -46,6 +46,9 @@ class Sizes:
     blocks: int = 1
     #: How many times as large the last round's blocks should be: fewer are then asked for.
     last: int = 1
+    #: Whether Bluestein's algorithm is tried, and whether far smaller chunks are joined.
+    bluestein: bool = False
+    merge: bool = False
 
     def times(self, factor: int) -> "Sizes":
         """Sizes of so many times as large blocks."""
@@ -75,15 +78,6 @@ def _cut(digits: tuple[Digit, ...], chunks: Chunks | None = None, fixed: bool = 
     return _Cut(digits, size, (size,) if chunks is None else chunks, fixed)
 
 
-def axis_digits(program: AxisProgram, done: int) -> list[Digit]:
-    """Digits of an axis, in the order of its input's, after its first `done` steps."""
-    count = len(program.factors)
-    digits = [step.source for step in program.steps[:count]]
-    for step in program.steps[:done]:
-        digits[digits.index(step.source)] = step.target
-    return digits
-
-
 def _in_digits(
     program: AxisProgram, done: int, step: Step | None, variant: str, in_place: bool
 ) -> list[_Cut]:
@@ -95,50 +89,17 @@ def _in_digits(
     if in_place:
         fixed = None if step is None else step.source
         return [_cut((digit,), fixed=digit == fixed) for digit in program.in_place(done)]
-    digits = axis_digits(program, done)
+    digits = [one.source for one in program.steps[: len(program.factors)]]
+    for one in program.steps[:done]:
+        digits[digits.index(one.source)] = one.target
     others = [digit for digit in digits if step is None or digit != step.source]
     order = "transposed" if len(program.target) > 1 else "natural"
     groups = [_cut((digit,)) for digit in stored_order(others, variant, order)]
     return groups if step is None else [*groups, _cut((step.source,), fixed=True)]
 
 
-def _axis_cuts(
-    program: AxisProgram | None,
-    done: int,
-    step: Step | None,
-    before: AxisLayout,
-    source: AxisLayout,
-    variant: str,
-    window: tuple[int, int] | None = None,
-    on_gpu: bool = False,
-) -> list[_Cut]:
-    """Groups of an axis in a round, with the chunks they inherit.
-
-    What a window leaves out is dropped as soon as the axis is done.
-
-    A named variant cuts the outermost digits into as many parts as came in, whatever was cut in
-    between, so that all its rounds are cut alike.
-    """
-    if program is None:
-        return [_cut(group.digits, group.chunks) for group in before.groups]
-    first = (program.steps[0].source,)
-    if step is None and done == 0 and not (program.halves_input and program.source != first):
-        return [_flat(program.source, before)]
-    if step is None and done == len(program.steps) and window is not None:
-        return [_windowed(program.target, before, window)]
-    if step is None and done == len(program.steps):
-        stored = [d for group in before.groups for d in group.digits]
-        halved = program.mirror is not None and any(d.is_partial for d in stored)
-        if tuple(stored) == program.target or halved:
-            return [_cut(group.digits, group.chunks) for group in before.groups]
-        return [_flat(program.target, before)]
-    in_place = on_gpu and variant == "auto" and not program.bluestein
-    cuts = _in_digits(program, done, step, variant, in_place)
-    if variant != "auto":
-        return _in_parts(cuts, source.blocks)
-    had = {group.digits: group.chunks for group in before.groups}
-    inherited = [c if c.fixed else replace(c, chunks=had.get(c.digits, c.chunks)) for c in cuts]
-    return _in_parts(inherited, before.blocks)
+def _as_before(before: AxisLayout) -> list[_Cut]:
+    return [_cut(group.digits, group.chunks) for group in before.groups]
 
 
 def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
@@ -159,11 +120,11 @@ def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
 def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, int]) -> _Cut:
     """A window of an axis in one group, cut as before if it was."""
     start, count = window
-    cut = _Cut(digits, count, even_chunks(count, before.blocks), False, start)
     group = before.groups[0]
-    if len(before.groups) == 1 and group == Group(digits, group.chunks, start):
-        return replace(cut, chunks=group.chunks) if group.bounds[-1] == count else cut
-    return cut
+    same = group == Group(digits, group.chunks, start) and group.bounds[-1] == count
+    kept = same and len(before.groups) == 1
+    chunks = group.chunks if kept else even_chunks(count, before.blocks)
+    return _Cut(digits, count, chunks, False, start)
 
 
 def _in_parts(cuts: list[_Cut], parts: int) -> list[_Cut]:
@@ -247,109 +208,6 @@ def _merge(cuts: Cuts, target: int) -> Cuts:
     return cuts
 
 
-@dataclass(frozen=True)
-class _Partial:
-    """The first rounds of a candidate, and what their exchanges cost."""
-
-    rounds: tuple[Round, ...]
-    last: Layout
-    seconds: float
-
-
-def round_layouts(
-    programs: Mapping[int, AxisProgram],
-    assignment: Assignment,
-    source: Layout,
-    sizes: Sizes,
-    variant: str,
-    cost: Callable[[Layout, Layout], float],
-    windows: Mapping[int, tuple[int, int]],
-    wanted: tuple[Chunks, ...] | None = None,
-    merge: bool = False,
-    bound: float = math.inf,
-    on_gpu: bool = False,
-) -> list[tuple[Round, ...]]:
-    """Rounds of an assignment with the blocks of each: the cheapest few ways to cut them.
-
-    Parameters
-    ----------
-    programs : mapping
-        Program of each transformed axis.
-    assignment : mapping
-        Round of each step of each axis.
-    source : Layout
-        Blocks that come in.
-    sizes : Sizes
-        Target and largest size of a block.
-    variant : str
-        Data movement within an axis.
-    cost : callable
-        Price of an exchange between two layouts.
-    windows : mapping
-        Start and count of what goes out of an axis, by axis.
-    wanted : tuple of chunks, optional
-        Of the result: the last round tries to leave blocks of these, which saves an exchange.
-    merge : bool
-        Whether chunks much smaller than the target are joined.
-    bound : float
-        Price beyond which a candidate is not followed any further.
-    on_gpu : bool
-        Whether rounds are done on devices.
-
-    Returns
-    -------
-    list of tuples of Round
-        Empty if a block gets too large.
-    """
-    done = dict.fromkeys(programs, 0)
-    count = 1 + max(r for rounds in assignment.values() for r in rounds)
-    beam = [_Partial((), source, 0.0)]
-    for number in range(count):
-        steps = tuple(
-            programs[axis].steps[done[axis]]
-            for axis in sorted(programs)
-            if done[axis] < len(assignment[axis]) and assignment[axis][done[axis]] == number
-        )
-        by_axis = {step.axis: step for step in steps}
-        room = sizes
-        if any(step.kind == "r2c" for step in steps):  # real elements are half as wide
-            room = sizes.times(2)
-        fewer = number == count - 1 and sizes.last > 1
-        if fewer:
-            room = replace(room.times(sizes.last), blocks=-(-sizes.blocks // sizes.last))
-        found = []
-        for partial in beam:
-            cuts = [
-                _axis_cuts(
-                    programs.get(a),
-                    done.get(a, 0),
-                    by_axis.get(a),
-                    layout,
-                    source.axes[a],
-                    variant,
-                    windows.get(a),
-                    on_gpu,
-                )
-                for a, layout in enumerate(partial.last.axes)
-            ]
-            if merge or fewer:
-                cuts = _merge(cuts, room.target)
-            ways = _ways_to_cut(cuts, room, variant)
-            if number == count - 1 and wanted is not None:
-                ways = [*_as_wanted(cuts, wanted, programs, by_axis, room), *ways]
-            for layout in dict.fromkeys(ways):
-                after = transformed(layout, steps)
-                seconds = partial.seconds + cost(partial.last, layout)
-                if seconds > bound:
-                    continue
-                rounds = (*partial.rounds, Round(steps, layout, after))
-                found.append(_Partial(rounds, after, seconds))
-        beam = sorted(found, key=lambda partial: partial.seconds)[:BEAM]
-        for step in steps:
-            done[step.axis] += 1
-    return [partial.rounds for partial in beam]
-
-
 def _as_wanted(
     cuts: Cuts,
     wanted: tuple[Chunks, ...],
@@ -393,40 +251,155 @@ def _ways_to_cut(cuts: Cuts, sizes: Sizes, variant: str) -> list[Layout]:
     return list(dict.fromkeys(fitting))
 
 
-def result_layout(
-    programs: Mapping[int, AxisProgram],
-    last: Layout,
-    flat: Layout | None,
-    wanted: tuple[Chunks, ...] | None,
-    windows: Mapping[int, tuple[int, int]],
-) -> Layout:
-    """Blocks of the result: as wanted, else what the last round gives.
+@dataclass(frozen=True)
+class BlockCutter:
+    """Blocks of the rounds of candidates, and of their results.
 
-    An axis that the last round does not leave in the order that was asked for keeps its number
-    of parts; one of which only a window goes out, their size.
+    Parameters
+    ----------
+    variant : str
+        Data movement within an axis.
+    windows : mapping
+        Start and count of what goes out of an axis, by axis.
+    wanted : tuple of chunks or None
+        Of the result: the last round tries to leave blocks of these, which saves an exchange.
+    on_gpu : bool
+        Whether rounds are done on devices.
     """
-    axes = []
-    for a, axis in enumerate(last.axes):
-        program = programs.get(a)
-        digits = axis.digits if program is None else program.target
-        start, count = windows.get(a, (0, math.prod(d.size for d in digits)))
-        if wanted is not None:
-            chunks = wanted[a]
-        elif flat is not None and flat.axes[a] == _window_of(flat.axes[a], digits, start, count):
-            chunks = flat.axes[a].groups[0].chunks
-        elif a in windows:
-            width = -(-math.prod(d.size for d in digits) // axis.blocks)
-            chunks = even_chunks(count, -(-count // width))
-        else:
-            chunks = even_chunks(count, axis.blocks)
-        axes.append(AxisLayout((Group(digits, chunks, start),)))
-    return Layout(tuple(axes))
 
+    variant: str
+    windows: Mapping[int, tuple[int, int]]
+    wanted: tuple[Chunks, ...] | None
+    on_gpu: bool
 
-def _window_of(
-    axis: AxisLayout, digits: tuple[Digit, ...], start: int, count: int
-) -> AxisLayout | None:
-    """The axis itself if it is a window of these digits, else None."""
-    group = axis.groups[0]
-    same = group.digits == digits and group.offset == start and group.bounds[-1] == count
-    return axis if same and len(axis.groups) == 1 else None
+    def rounds(
+        self,
+        programs: Mapping[int, AxisProgram],
+        assignment: Assignment,
+        source: Layout,
+        sizes: Sizes,
+        cost: Callable[[Layout, Layout], float],
+        bound: float,
+    ) -> list[tuple[Round, ...]]:
+        """Return rounds with their blocks: the cheapest few ways to cut them.
+
+        Parameters
+        ----------
+        programs : mapping
+            Program of each transformed axis.
+        assignment : mapping
+            Round of each step of each axis.
+        source : Layout
+            Blocks that come in.
+        sizes : Sizes
+            Target and largest size of a block.
+        cost : callable
+            Price of an exchange between two layouts.
+        bound : float
+            Price beyond which a candidate is not followed any further.
+
+        Returns
+        -------
+        list of tuples of Round
+            Empty if a block gets too large.
+        """
+        done = dict.fromkeys(programs, 0)
+        count = 1 + max(r for rounds in assignment.values() for r in rounds)
+        beam: list[tuple[float, tuple[Round, ...]]] = [(0.0, ())]
+        for number in range(count):
+            last = number == count - 1
+            by_axis = {
+                axis: programs[axis].steps[done[axis]]
+                for axis in sorted(programs)
+                if number in assignment[axis][done[axis] : done[axis] + 1]
+            }
+            steps, room = tuple(by_axis.values()), sizes
+            if any(step.kind == "r2c" for step in steps):  # real elements are half as wide
+                room = sizes.times(2)
+            fewer = last and sizes.last > 1
+            if fewer:
+                room = replace(room.times(sizes.last), blocks=-(-sizes.blocks // sizes.last))
+            found = []
+            for price, rounds in beam:
+                before = rounds[-1].target if rounds else source
+                cuts = [
+                    self._axis_cuts(
+                        programs.get(a), done.get(a, 0), by_axis.get(a), axis, source.axes[a]
+                    )
+                    for a, axis in enumerate(before.axes)
+                ]
+                if sizes.merge or fewer:
+                    cuts = _merge(cuts, room.target)
+                ways = _ways_to_cut(cuts, room, self.variant)
+                if last and self.wanted is not None:
+                    ways = [*_as_wanted(cuts, self.wanted, programs, by_axis, room), *ways]
+                for layout in dict.fromkeys(ways):
+                    seconds = price + cost(before, layout)
+                    if seconds <= bound:
+                        done_round = Round(steps, layout, transformed(layout, steps))
+                        found.append((seconds, (*rounds, done_round)))
+            beam = sorted(found, key=lambda partial: partial[0])[:BEAM]
+            for axis in by_axis:
+                done[axis] += 1
+        return [rounds for _, rounds in beam]
+
+    def result(
+        self, programs: Mapping[int, AxisProgram], last: Layout, flat: Layout | None
+    ) -> Layout:
+        """Return the blocks of the result: as wanted, else what the last round gives.
+
+        An axis that the last round does not leave in the order that was asked for keeps its number
+        of parts; one of which only a window goes out, their size.
+        """
+        axes = []
+        for a, axis in enumerate(last.axes):
+            program = programs.get(a)
+            digits = axis.digits if program is None else program.target
+            size = math.prod(d.size for d in digits)
+            start, count = self.windows.get(a, (0, size))
+            left = None if flat is None else flat.axes[a].groups[0]
+            if self.wanted is not None:
+                chunks = self.wanted[a]
+            elif left and (left.digits, left.offset, left.bounds[-1]) == (digits, start, count):
+                chunks = left.chunks
+            elif a in self.windows:
+                chunks = even_chunks(count, -(-count // -(-size // axis.blocks)))
+            else:
+                chunks = even_chunks(count, axis.blocks)
+            axes.append(AxisLayout((Group(digits, chunks, start),)))
+        return Layout(tuple(axes))
+
+    def _axis_cuts(
+        self,
+        program: AxisProgram | None,
+        done: int,
+        step: Step | None,
+        before: AxisLayout,
+        source: AxisLayout,
+    ) -> list[_Cut]:
+        """Groups of an axis in a round, with the chunks they inherit.
+
+        What a window leaves out is dropped as soon as the axis is done.
+
+        A named variant cuts the outermost digits into as many parts as came in, whatever was cut in
+        between, so that all its rounds are cut alike.
+        """
+        if program is None:
+            return _as_before(before)
+        first = (program.steps[0].source,)
+        if step is None and done == 0 and not (program.halves_input and program.source != first):
+            return [_flat(program.source, before)]
+        if step is None and done == len(program.steps):
+            if program.axis in self.windows:
+                return [_windowed(program.target, before, self.windows[program.axis])]
+            stored = before.digits
+            halved = program.mirror is not None and any(d.is_partial for d in stored)
+            kept = halved or stored == program.target
+            return _as_before(before) if kept else [_flat(program.target, before)]
+        in_place = self.on_gpu and self.variant == "auto" and not program.bluestein
+        cuts = _in_digits(program, done, step, self.variant, in_place)
+        if self.variant != "auto":
+            return _in_parts(cuts, source.blocks)
+        had = {group.digits: group.chunks for group in before.groups}
+        inherited = [c if c.fixed else replace(c, chunks=had.get(c.digits, c.chunks)) for c in cuts]
+        return _in_parts(inherited, before.blocks)

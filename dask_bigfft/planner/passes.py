@@ -38,8 +38,6 @@ from dask_bigfft.planner.tile_plan import (
     request_of,
 )
 
-__all__ = ["find_tile_plan", "swap_pass", "tile_plans"]
-
 #: Passes that a block may take at most.
 MAX_PASSES = 4
 
@@ -124,11 +122,7 @@ def tile_plans(
 
 
 def _cheapest(
-    request: TileRequest,
-    limits: TileLimits,
-    buffers: int,
-    work: int,
-    counts: Iterable[int],
+    request: TileRequest, limits: TileLimits, buffers: int, work: int, counts: Iterable[int]
 ) -> TilePlan | None:
     """Return the cheapest plan of some numbers of passes."""
     room = limits.nbytes // (buffers + work) // ALIGNMENT * ALIGNMENT
@@ -360,18 +354,13 @@ def _pass(
         pairs = enumerate(zip(shape.after, tile, strict=True))
         done = tuple(n if dim in shape.fixed else extent for dim, (n, extent) in pairs)
         before, after = math.prod(tile), math.prod(done)
-        one = TilePass(
-            shape.steps,
-            shape.view,
-            shape.after,
-            tile,
-            order,
+        runs = (
             _runs(shape.read, tile),
             _runs(tuple(shape.stored[d] for d in order), tuple(done[d] for d in order)),
-            tuple(aligned(max(before * b, after * a)) for b, a in registers),
-            shape.itemsizes,
-            mirrored=mirrored,
         )
+        places = tuple(aligned(max(before * b, after * a)) for b, a in registers)
+        views = shape.view, shape.after, tile, order
+        one = TilePass(shape.steps, *views, *runs, places, shape.itemsizes, mirrored=mirrored)
         cost = _cost(one, request, limits, first, last)
         if best is None or cost < best[0]:
             best = cost, one
@@ -455,15 +444,5 @@ def swap_pass(
     if SWAP_PLACES * place > room:
         return None
     runs = _runs(view, tuple(tile))
-    return TilePass(
-        (),
-        view,
-        view,
-        tuple(tile),
-        order,
-        runs,
-        runs,
-        (place,) * SWAP_PLACES,
-        (itemsize, itemsize),
-        swap,
-    )
+    views, places = (view, view, tuple(tile), order), (place,) * SWAP_PLACES
+    return TilePass((), *views, runs, runs, places, (itemsize, itemsize), swap)

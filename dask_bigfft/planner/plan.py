@@ -21,8 +21,10 @@ from dask_bigfft.planner.cost import (
     merge_seconds,
     merge_tasks,
     merging_seconds,
+    out_nbytes,
     own_nbytes,
     task_seconds,
+    with_forecast,
 )
 from dask_bigfft.planner.explain import draw, in_a_line, summary
 from dask_bigfft.planner.explain import explain as explained
@@ -68,12 +70,9 @@ class Plan(PlanData):
         ArgumentError, ArgumentTypeError
             Where a number is not whole, or below 1 (0 for `cards`).
         """
-        for name, value, least in (
-            ("workers", workers, 1),
-            ("threads", threads, 1),
-            ("cards", cards, 0),
-        ):
-            parse_count(name, value, least)
+        parse_count("workers", workers, 1)
+        parse_count("threads", threads, 1)
+        parse_count("cards", cards, 0)
         if not isinstance(profile, Profile):
             refuse("profile", profile, "a Profile, as calibrate returns", kind=ArgumentTypeError)
         shared = self.machine.shared and workers == 1
@@ -280,66 +279,40 @@ def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
     Plan
         With the forecast of what it does. Its chunks are those of `plan`.
     """
-    chain = _Chain(plan)
-    for a, offset in after.items():
-        chain.roll_back(a, offset)
-    for a, offset in before.items():
-        chain.roll_on(a, offset)
-    rounds = tuple(
-        Round(round_.steps, *chain.layouts[2 * i + 1 : 2 * i + 3])
-        for i, round_ in enumerate(plan.rounds)
-    )
-    source, result = chain.layouts[0], chain.layouts[-1]
-    found = replace(plan, source=source, rounds=rounds, result=result)
-    return replace(found, expected=forecast(found))
+    pairs = [layout for r in plan.rounds for layout in (r.source, r.target)]
+    #: Of the source, before and after the steps of each round, of the result. An odd number is that
+    #: of a round's blocks before its steps; an exchange lies before it.
+    layouts = [plan.source, *pairs, plan.result]
+    last, in_round = len(layouts) - 1, plan.ends_in_round
 
-
-class _Chain:
-    """The layouts of a plan in order: its source, each round's two, its result.
-
-    An odd number is that of a round's blocks before its steps; an exchange lies before it.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        pairs = [layout for r in plan.rounds for layout in (r.source, r.target)]
-        self.layouts = [plan.source, *pairs, plan.result]
-
-    def _passes(self, i: int, a: int) -> bool:
+    def passes(i: int, a: int) -> bool:
         """Return whether an axis comes from layout i to i + 1 as it is, in blocks that stay."""
-        if self.layouts[i].axes[a] != self.layouts[i + 1].axes[a]:
+        if layouts[i].axes[a] != layouts[i + 1].axes[a]:
             return False
         if i % 2:
-            return all(step.axis != a for step in self.plan.rounds[i // 2].steps)
-        exchanges = self.plan.exchanges
-        return i // 2 >= len(exchanges) or exchanges[i // 2].local
+            return all(step.axis != a for step in plan.rounds[i // 2].steps)
+        return i // 2 >= len(plan.exchanges) or plan.exchanges[i // 2].local
 
-    def _flat(self, i: int, a: int) -> bool:
-        """Return whether layout i holds an axis as the result does."""
-        return self.layouts[i].axes[a] == self.layouts[-1].axes[a]
-
-    def roll_back(self, a: int, offset: int) -> None:
-        """Set the offset of the result, and of the layouts before it that only hand it on."""
-        last = len(self.layouts) - 1
-        first = last
-        if self.plan.ends_in_round and self._flat(last - 1, a):
-            first = last - 1
-            while first > 1 and self._passes(first - 1, a):
-                first -= 1
-        self._set(range(first, last + 1), a, offset)
-
-    def roll_on(self, a: int, offset: int) -> None:
-        """Set the offset of the source, and of the layouts after it that only hand it on."""
-        rounds = self.plan.rounds
-        last = len(rounds) - 1 if self.plan.ends_in_round else len(rounds)
-        number = 0  # of the round whose blocks are looked at
-        while number < last and self._passes(2 * number, a) and self._passes(2 * number + 1, a):
-            number += 1
-        self._set(range(2 * number + 1), a, offset)
-
-    def _set(self, numbers: range, a: int, offset: int) -> None:
+    def roll(numbers: range, a: int, offset: int) -> None:
         for i in numbers:
-            self.layouts[i] = rolled(self.layouts[i], {a: offset})
+            layouts[i] = rolled(layouts[i], {a: offset})
+
+    for a, offset in after.items():  # of the result, and of the layouts that only hand it on
+        first = last
+        if in_round and layouts[last - 1].axes[a] == layouts[last].axes[a]:
+            first = last - 1
+            while first > 1 and passes(first - 1, a):
+                first -= 1
+        roll(range(first, last + 1), a, offset)
+    for a, offset in before.items():  # of the source, and of those to which it is handed on
+        number, most = 0, len(plan.rounds) - in_round
+        while number < most and passes(2 * number, a) and passes(2 * number + 1, a):
+            number += 1
+        roll(range(2 * number + 1), a, offset)
+    rounds = tuple(
+        Round(round_.steps, *layouts[2 * i + 1 : 2 * i + 3]) for i, round_ in enumerate(plan.rounds)
+    )
+    return with_forecast(plan, source=layouts[0], rounds=rounds, result=layouts[-1])
 
 
 @dataclass(frozen=True)
@@ -383,24 +356,20 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
     """
     found = []
     for exchange, expected in zip(plan.exchanges, plan.expected.rounds, strict=False):
-        number, blocks, gather = expected.index, expected.blocks, expected.gather
-        rest = expected.handling
+        number, device = expected.index, expected.blocks * expected.device
+        seconds = expected.gather + expected.handling + (device or expected.fft)
         if number > len(plan.rounds):
-            seconds = gather + rest
-            found.append(PhaseForecast("unpack", number, blocks, exchange.nbytes, 0.0, seconds))
-            continue
-        round_ = plan.rounds[number - 1]
-        nbytes = round_.target.size * np.dtype(plan.dtypes[2 * number - 1]).itemsize
-        work, fft = flops(round_), expected.fft
-        if expected.device:
-            seconds = gather + rest + blocks * expected.device
-            found.append(PhaseForecast("round", number, blocks, nbytes, work, seconds))
-            continue
-        found += [
-            PhaseForecast("round", number, blocks, nbytes, work, gather + fft + rest),
-            PhaseForecast("gather", number, blocks, exchange.nbytes, 0.0, gather),
-            PhaseForecast("fft", number, blocks, nbytes, work, fft),
-        ]
+            parts = [("unpack", exchange.nbytes, 0.0, seconds)]
+        else:
+            round_ = plan.rounds[number - 1]
+            nbytes = round_.target.size * np.dtype(plan.dtypes[2 * number - 1]).itemsize
+            work = flops(round_)
+            parts = [("round", nbytes, work, seconds)]
+            if not device:
+                parts.append(("gather", exchange.nbytes, 0.0, expected.gather))
+                parts.append(("fft", nbytes, work, expected.fft))
+        for name, made, work, seconds in parts:
+            found.append(PhaseForecast(name, number, expected.blocks, made, work, seconds))
     return tuple(found)
 
 
@@ -411,16 +380,14 @@ def plan_card(plan: Plan) -> dict[str, object]:
         "name": spec.name,
         "shape": list(spec.shape),
         "dtype": spec.dtype,
-        "nbytes": math.prod(spec.shape) * np.dtype(spec.dtype).itemsize,
+        "nbytes": own_nbytes(spec),
         "rounds": plan.notation,
         "exchanges": len(plan.travelling),
         "kernel": plan.kernel,
         "variant": plan.variant,
         "forecast": {
-            "flops": forecast.flops,
-            "seconds": forecast.seconds,
-            "peak_host": forecast.peak_host,
-            "bytes_exchanged": forecast.bytes_exchanged,
+            name: getattr(forecast, name)
+            for name in ("flops", "seconds", "peak_host", "bytes_exchanged")
         },
         "memory_limit": plan.machine.memory_limit,
     }
@@ -561,9 +528,8 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
 
 def _is_tiny(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) -> bool:
     """Return whether blocks of a result are small and many: they are cut from larger ones."""
-    size = math.prod(spec.out_shape) * spec.out_dtype.itemsize
     blocks = block_count(chunks)
-    return blocks > MANY and size * FEWER <= blocks * nbytes
+    return blocks > MANY and out_nbytes(spec) * FEWER <= blocks * nbytes
 
 
 def with_merging(plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None) -> P:

@@ -16,7 +16,6 @@ Pure: imports `transforms`, `decomposition` and this room.
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Self, TypeVar
@@ -38,7 +37,7 @@ from dask_bigfft.decomposition.rounds import (
 from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode, encode
-from dask_bigfft.planner.rows import Stored, is_split
+from dask_bigfft.planner.rows import NOT_STORED, Stored, is_split
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -125,40 +124,6 @@ class Joints:
 def no_joints(exchanges: int, rounds: int) -> Joints:
     """Return the joints of a plan whose blocks have memory of their own."""
     return Joints((None,) * exchanges, (None,) * rounds)
-
-
-def joints_of(
-    rounds: Sequence[Round], exchanges: Sequence[Exchange], dtypes: Sequence[str], result: Layout
-) -> Joints:
-    """Return the joints of a plan whose blocks all lie in one process.
-
-    Parameters
-    ----------
-    rounds, exchanges : sequences
-        Of the plan.
-    dtypes : sequence of str
-        Of the blocks before and after each round, and of the result.
-    result : Layout
-        Blocks of the result.
-    """
-    found: list[Joint | None] = [None]
-    inside: list[Layout | None] = [None] if rounds else []
-    held: Joint | None = None
-    for number, exchange in enumerate(exchanges[1:], 1):
-        joint = held if held is not None else _fresh(exchange, number)
-        held, after = None, None
-        found.append(joint)
-        if number == len(rounds):
-            break
-        if joint is not None and dtypes[2 * number] == dtypes[2 * number + 1]:
-            after = _after(joint.layout, rounds[number])
-        if joint is not None and after is not None:
-            if number + 1 < len(exchanges):
-                held = _kept(after, joint, exchanges[number + 1])
-            if held is None and (number + 1 < len(exchanges) or not fits(after, result)):
-                after = None
-        inside.append(after)
-    return Joints(tuple(found), tuple(inside))
 
 
 def _movable(exchange: Exchange) -> bool:
@@ -316,26 +281,6 @@ def axis_letter(axis: int, ndim: int) -> str:
     return _LETTERS[place] if place < len(_LETTERS) else f"A{axis}"
 
 
-def step_name(spec: TransformSpec, program: AxisProgram, step: Step) -> str:
-    """Name of a step, such as ``Y1`` (first digit of Y), or ``X`` where the axis is whole."""
-    letter = axis_letter(step.axis, len(spec.shape))
-    if len(program.steps) == 1:
-        return letter
-    number = program.steps.index(step) + 1
-    return f"{letter}{number}" + ("*" if step.convolve is not None else "")
-
-
-def notation(
-    spec: TransformSpec, programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...]
-) -> str:
-    """Rounds in short."""
-    by_axis = {program.axis: program for program in programs}
-    return " ".join(
-        "{" + ", ".join(step_name(spec, by_axis[s.axis], s) for s in round_.steps) + "}"
-        for round_ in rounds
-    )
-
-
 #: A plan, or a plan with methods.
 P = TypeVar("P", bound="PlanData")
 
@@ -386,19 +331,14 @@ class PlanData:
         itself.
     settings : DeviceSettings
         What is set of the devices' pipelines.
-    decoded : int
-        Bytes of a chunk, or shard, of the stored array where it is decoded on its way in; 0 where
-        values are read straight into their places.
+    storage : Stored
+        Storage of the array that comes in, and of the result.
     assembles : bool
         Whether tasks put blocks together as shards, or rows, arrive from files. That takes longer
         than to gather them when all are there, and memory for one block less.
-    result_as_is : bool
-        Whether blocks of the result go to files as they lie in memory, without a copy.
     anew : bool
         Whether the stored array is opened anew, in larger blocks that are read a few chunks at a
         time.
-    read_beside : int or None
-        Bytes beside such a block while it is read; None for as many as it has.
     incoming : tuple of chunks or None
         Of the array that comes in, where its blocks are tiny and neighbours are merged into those
         of `source`.
@@ -428,11 +368,9 @@ class PlanData:
     verify: str = "none"
     from_rows: bool = False
     settings: DeviceSettings = AS_IS
-    decoded: int = 0
+    storage: Stored = NOT_STORED
     assembles: bool = False
-    result_as_is: bool = False
     anew: bool = False
-    read_beside: int | None = None
     incoming: tuple[Chunks, ...] | None = None
     outgoing: tuple[Chunks, ...] | None = None
     fallback: str = ""
@@ -461,7 +399,25 @@ class PlanData:
         on_gpu = self.machine.cards > 0 and self.device in ("auto", "gpu")
         if self.carrier == "disk" or on_gpu:
             return no_joints(len(self.exchanges), len(self.rounds))
-        return joints_of(self.rounds, self.exchanges, self.dtypes, self.result)
+        rounds, exchanges = self.rounds, self.exchanges
+        found: list[Joint | None] = [None]
+        inside: list[Layout | None] = [None] if rounds else []
+        held: Joint | None = None
+        for number, exchange in enumerate(exchanges[1:], 1):
+            joint = held if held is not None else _fresh(exchange, number)
+            held, after = None, None
+            found.append(joint)
+            if number == len(rounds):
+                break
+            if joint is not None and self.dtypes[2 * number] == self.dtypes[2 * number + 1]:
+                after = _after(joint.layout, rounds[number])
+            if joint is not None and after is not None:
+                follows = number + 1 < len(exchanges)
+                held = _kept(after, joint, exchanges[number + 1]) if follows else None
+                if held is None and (follows or not fits(after, self.result)):
+                    after = None
+            inside.append(after)
+        return Joints(tuple(found), tuple(inside))
 
     @cached_property
     def ends_in_round(self) -> bool:
@@ -566,8 +522,16 @@ class PlanData:
 
     @property
     def notation(self) -> str:
-        """The rounds in short, such as ``{Y1} {Y2, X}``."""
-        return notation(self.spec, self.programs, self.rounds)
+        """The rounds in short, such as ``{Y1} {Y2, X}``: first digit of Y; its second, and X."""
+        of_axis = {program.axis: program.steps for program in self.programs}
+
+        def name(step: Step) -> str:
+            letter, steps = axis_letter(step.axis, len(self.spec.shape)), of_axis[step.axis]
+            if len(steps) == 1:
+                return letter
+            return f"{letter}{steps.index(step) + 1}{'' if step.convolve is None else '*'}"
+
+        return " ".join(f"{{{', '.join(map(name, round_.steps))}}}" for round_ in self.rounds)
 
     def to_json(self) -> str:
         """Return the plan as JSON, from which `from_json` makes it again."""

@@ -15,7 +15,6 @@ round: that block's task hands them on, and no two tasks ever write to one chunk
 Pure: imports `decomposition`.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -90,6 +89,10 @@ class Stored:
         if self.anywhere:
             first = min(first, -(-self.row_nbytes // max(1, math.prod(inner) * itemsize)))
         return tuple(_cut(n, unit) for n, unit in zip(shape, (first, *inner), strict=True))
+
+
+#: An array that is in no files, or is read by dask.
+NOT_STORED = Stored((), anywhere=False)
 
 
 def _in_units(stored: Stored, source: Layout) -> Layout | None:
@@ -197,12 +200,20 @@ def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
 
 
 def _fine(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
-    """Stage, stride and radix of the common digits of a group, outermost first."""
-    return [
-        (digit.stage, stride, radix)
-        for digit in group.digits
-        for stride, radix in _finer(digit.stride, sub_radices(digit, points[digit.stage]))
-    ]
+    """Stage, stride and radix of the common digits of a group, outermost first.
+
+    >>> from dask_bigfft.decomposition.layout import Digit
+    >>> _fine(Group((Digit(0, 2, 12, 12),), (12,)), {0: (2, 8, 24)})
+    [(0, 8, 3), (0, 2, 4)]
+    """
+    found = []
+    for digit in group.digits:
+        radices = sub_radices(digit, points[digit.stage])
+        stride = digit.stride * math.prod(radices)
+        for radix in radices:
+            stride //= radix
+            found.append((digit.stage, stride, radix))
+    return found
 
 
 def _widths(
@@ -225,16 +236,6 @@ def _widths(
                 return None
             found[stage, stride], length = width, length // width
     return found
-
-
-def _finer(stride: int, radices: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Stride and radix of the digits that one is made of, outermost first.
-
-    >>> _finer(2, (3, 4))
-    [(8, 3), (2, 4)]
-    """
-    strides = list(itertools.accumulate((stride, *reversed(radices[1:])), lambda a, b: a * b))
-    return list(zip(reversed(strides), radices, strict=True))
 
 
 def row_factors(n: int, room: int, row: int) -> list[tuple[int, int]]:

@@ -25,11 +25,12 @@ from dask_bigfft.decomposition.layout import Chunks
 from dask_bigfft.decomposition.rounds import divided
 from dask_bigfft.errors import MemoryLimitError, PlanError, refuse
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
-from dask_bigfft.planner.cost import forecast, least_host, may_assemble
+from dask_bigfft.planner.cost import may_assemble, own_nbytes, with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes, human_seconds
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.plan import Plan, merged_up_to
-from dask_bigfft.planner.plan_data import Forecast, Machine, Request, largest_block, notation
+from dask_bigfft.planner.plan_data import Forecast, Machine, Request, largest_block
+from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: How often blocks are halved to meet a memory limit.
@@ -40,26 +41,27 @@ SMALLER = 6
 MOST_PAIRS = 1 << 23
 
 
-def ladder(spec: TransformSpec, request: Request) -> Iterator[tuple[Sizes, bool, bool]]:
-    """Sizes of blocks to try, whether Bluestein's algorithm is allowed, and chunks joined."""
+def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
+    """Sizes of blocks to try."""
     target = max(1, int(largest_block(spec, request) * request.scale))
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
     blocks = max(1, round(math.prod(len(c) for c in request.chunks) / request.scale))
+    near = Sizes(target, 2 * target, blocks)
     if blocks * (total // target) > MOST_PAIRS:
-        yield Sizes(target, 2 * target, blocks, last=2), False, False
-    yield Sizes(target, 2 * target, blocks), False, False
+        yield replace(near, last=2)
+    yield near
     if floor > 2 * target:
-        yield Sizes(target, floor, blocks), False, False
-    yield Sizes(target, 2 * target, blocks), True, False
+        yield replace(near, cap=floor)
+    yield replace(near, bluestein=True)
     if floor > 2 * target:
-        yield Sizes(floor, 2 * floor), True, True
+        yield Sizes(floor, 2 * floor, bluestein=True, merge=True)
     for shift in range(1, SMALLER + 1):  # only a memory limit leads here
-        yield Sizes(max(1, target >> shift), max(2, target >> (shift - 1))), True, False
+        yield Sizes(max(1, target >> shift), max(2, target >> (shift - 1)), bluestein=True)
     while target < 2 * total:
         target *= 2
-        yield Sizes(target, 2 * target), True, True
-    yield Sizes(4 * total, 8 * total), False, True
+        yield Sizes(target, 2 * target, bluestein=True, merge=True)
+    yield Sizes(4 * total, 8 * total, merge=True)
 
 
 def all_whole(search: Candidates) -> bool:
@@ -72,9 +74,6 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
     request = search.request
     found, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
     programs = {program.axis: program for program in found}
-    empty, stored = Forecast(0, 0, 0, 0, 0.0, 0.0), request.stored
-    anew = request.anew and not candidate.from_rows
-    beside = stored.read_beside(search.spec.shape) if stored is not None and anew else None
     plan = Plan(
         spec=search.spec,
         programs=found,
@@ -85,38 +84,35 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         kernel=request.kernel,
         verify=request.verify,
         machine=search.machine,
-        expected=empty,
+        expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
         carrier=search.carrier,
         device=request.device,
         from_rows=candidate.from_rows,
-        decoded=0 if stored is None else stored.decoded,
-        result_as_is=stored is not None and stored.result_as_is,
-        anew=anew,
-        read_beside=beside,
+        storage=request.stored or NOT_STORED,
+        anew=request.anew and not candidate.from_rows,
     )
-    return replace(plan, expected=forecast(plan))
+    return with_forecast(plan)
 
 
-def ranked_plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> list[Plan]:
+def ranked_plans(search: Candidates, sizes: Sizes) -> list[Plan]:
     """Plans with blocks of some size, cheapest first."""
     search.bound = math.inf
     if search.spec.waves is not None:  # by no other algorithm
-        candidates = search.bluestein(sizes, merge)
+        candidates = search.bluestein(sizes)
     elif all_whole(search) and sizes.target >= search.largest_in:
         candidates = search.in_place()
     else:
-        if (sizes, merge) not in search.kept:  # it is asked once more, with Bluestein's algorithm
-            search.kept[sizes, merge] = search.splits(sizes, merge)
-        candidates = search.kept[sizes, merge]
-        if bluestein:
-            candidates = candidates + search.bluestein(sizes, merge)
-    ranked = sorted(candidates, key=lambda c: c.rank)
-    few = _different(ranked)
-    plans = [finished(search, c) for c in few]
+        alone = replace(sizes, bluestein=False)
+        if alone not in search.kept:  # it is asked once more, with Bluestein's algorithm
+            search.kept[alone] = search.splits(sizes)
+        candidates = search.kept[alone]
+        if sizes.bluestein:
+            candidates = candidates + search.bluestein(sizes)
+    few = _different(sorted(candidates, key=lambda c: c.rank))
+    plans = [(finished(search, c), c.penalty) for c in few]
     if search.machine.shared and search.machine.profile.name:  # joints count, too
-        penalties = {id(plan): c.penalty for plan, c in zip(plans, few, strict=True)}
-        plans.sort(key=lambda plan: plan.expected.seconds * penalties[id(plan)])
-    return plans
+        plans.sort(key=lambda pair: pair[0].expected.seconds * pair[1])
+    return [plan for plan, _ in plans]
 
 
 def _different(ranked: list[Candidate]) -> list[Candidate]:
@@ -146,7 +142,7 @@ def chosen(plans: list[Plan], sizes: Sizes) -> Plan:
 
 def _described(plan: Plan) -> str:
     lengths = ", ".join(" x ".join(map(str, program.factors)) for program in plan.programs)
-    return f"{notation(plan.spec, plan.programs, plan.rounds)} with {lengths}"
+    return f"{plan.notation} with {lengths}"
 
 
 #: How often blocks are doubled for larger pieces, and into how many the data are cut at least.
@@ -207,12 +203,11 @@ def _small(plan: Plan, least: int) -> str:
 
 def _why_no_larger(best: Plan, too_large: list[Plan]) -> str:
     """Return why there are no larger pieces, with the memory that they would take."""
-    larger = [plan for plan in too_large if plan.piece_nbytes > best.piece_nbytes]
     if best.machine.memory_limit is None:
         return "without a memory limit blocks stay as they are"
-    if not larger:
+    found = max(too_large, key=lambda plan: plan.piece_nbytes, default=best)
+    if found.piece_nbytes <= best.piece_nbytes:
         return "larger blocks take longer by the model, or are fewer than are kept busy"
-    found = max(larger, key=lambda plan: plan.piece_nbytes)
     peak = human_bytes(found.expected.peak_host)
     return f"{human_bytes(found.piece_nbytes)} would take {peak} of memory"
 
@@ -241,40 +236,29 @@ def _in_blocks(
     Where they are `local`, in the order that it needs, it may read them itself, too, which takes
     the least memory. What would need too much is added to `too_large`.
     """
-    spec, request = search.spec, search.request
+    spec, request, stored = search.spec, search.request, search.request.stored
     nbytes = size * spec.work_dtype.itemsize
     merged = merged_up_to(spec, request.chunks, nbytes)
     fitting: list[Plan] = []
     for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
-        asked = replace(request, chunks=chunks, anew=_is_opened_anew(request, chunks))
+        new = chunks != request.chunks
+        # To open a decoded array anew takes more memory than to read it as it is.
+        anew = stored is not None and stored.anew and (new or not stored.decoded)
+        asked = replace(request, chunks=chunks, anew=anew)
         asked = replace(asked, scale=size / largest_block(spec, asked))
         larger = Candidates(spec, asked, search.machine, search.carrier, near)
         found = _fitting_in(larger, limit, too_large)
         if found is None or (near and not found.from_rows):
             continue
-        if chunks != request.chunks and not found.anew:
-            found = replace(found, incoming=request.chunks)
-            found = replace(found, expected=forecast(found))
-        if not (
-            found.from_rows or request.stored is None or not found.moves[0] or chunks == merged
-        ):
+        if new and not found.anew:
+            found = with_forecast(found, incoming=request.chunks)
+        if stored is not None and found.moves[0] and not found.from_rows and chunks != merged:
             continue
-        found = _as_it_fits(found, limit, search)
+        found = _as_it_fits(found, limit)
         (fitting if found.expected.peak_host <= limit else too_large).append(found)
         if near and fitting:
             break
     return _best(fitting, request.piece_nbytes) if fitting else None
-
-
-def _is_opened_anew(request: Request, chunks: tuple[Chunks, ...]) -> bool:
-    """Return whether blocks are opened as these chunks, and read a few stored ones at a time.
-
-    That takes more memory for a stored one that is decoded than to read it as it is.
-    """
-    stored = request.stored
-    if stored is None or not stored.anew:
-        return False
-    return chunks != request.chunks or not stored.decoded
 
 
 def _ways_to_come_in(
@@ -294,12 +278,11 @@ def _ways_to_come_in(
     return [(merged_up_to(spec, parts, nbytes), True), *ways]
 
 
-def _as_it_fits(plan: Plan, limit: int, search: Candidates) -> Plan:
+def _as_it_fits(plan: Plan, limit: int) -> Plan:
     """The plan, or the same one that puts blocks together as shards arrive if only that fits."""
     if plan.expected.peak_host <= limit or plan.assembles or not may_assemble(plan):
         return plan
-    found = replace(plan, assembles=True)
-    return replace(found, expected=forecast(found))
+    return with_forecast(plan, assembles=True)
 
 
 def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:
@@ -308,11 +291,10 @@ def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan |
     If none does, the one that needs the least memory is added to `too_large`.
     """
     rungs = list(ladder(search.spec, search.request))
-    for sizes, bluestein, merge in rungs:
-        if sizes.target != rungs[0][0].target:
+    for sizes in rungs:
+        if sizes.target != rungs[0].target:
             break
-        plans = ranked_plans(search, sizes, bluestein, merge)
-        plans = [_as_it_fits(plan, limit, search) for plan in plans]
+        plans = [_as_it_fits(plan, limit) for plan in ranked_plans(search, sizes)]
         fitting = [plan for plan in plans if plan.expected.peak_host <= limit]
         if fitting:
             return chosen(fitting, sizes)
@@ -328,25 +310,22 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
     """The candidate whose rounds the user named."""
     spec, rounds = search.spec, search.request.rounds
     assert rounds is not None
-    factors: dict[int, list[int]] = {axis: [] for axis in spec.axes}
-    places: dict[int, list[int]] = {axis: [] for axis in spec.axes}
-    for number, named in enumerate(rounds):
-        for axis, n in named:
-            factors[axis].append(n)
-            places[axis].append(number)
-    programs = {axis: program_of(spec, axis, tuple(f)) for axis, f in factors.items()}
-    assignment = {axis: tuple(p) for axis, p in places.items()}
+    named = [dict(pairs) for pairs in rounds]
+    assignment = {a: tuple(i for i, n in enumerate(named) if a in n) for a in spec.axes}
+    programs = {
+        axis: program_of(spec, axis, tuple(named[i][axis] for i in places))
+        for axis, places in assignment.items()
+    }
     while True:
-        found = search.build(programs, assignment, sizes, merge=False)
-        if found is not None:
+        if (found := search.build(programs, assignment, sizes)) is not None:
             return found
         if sizes.cap >= 4 * math.prod(spec.out_shape) + 4 * math.prod(spec.shape):
             refuse(
                 "rounds",
-                [dict(r) for r in rounds],
+                named,
                 "digits of which the order that was asked for can be made, and fewer blocks",
             )
-        sizes = Sizes(sizes.target * 2, sizes.cap * 2)
+        sizes = Sizes(2 * sizes.target, 2 * sizes.cap)
 
 
 # --- the search -----------------------------------------------------------------------------
@@ -372,13 +351,21 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
     needed: dict[str, int] = {}
     for carrier in carriers:
-        found = _found(Candidates(spec, request, machine, carrier))
-        if isinstance(found, Plan):
-            if needed:
-                text = f"; in memory it would take {enough_bytes(needed['memory'])} per process"
-                found = replace(found, reason=found.reason + text)
-            return found
-        needed[carrier] = found
+        search = Candidates(spec, request, machine, carrier)
+        found = _fitting(search)
+        if isinstance(found, int):
+            needed[carrier] = found
+            continue
+        plans, sizes = found
+        if request.rounds is not None:
+            best = replace(plans[0], reason="the rounds were named")
+        else:
+            best = chosen(plans, sizes)
+            best = in_larger_pieces(search, best) if carrier == "disk" else best
+        if not needed:
+            return best
+        text = f"in memory it would take {enough_bytes(needed['memory'])} per process"
+        return _with_reason(best, text)
     assert machine.memory_limit is not None
     _refuse_memory(machine.memory_limit, needed)
 
@@ -413,23 +400,11 @@ def every_plan(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     carrier = "memory" if request.carrier == "auto" else request.carrier
     search = Candidates(spec, request, machine, carrier)
     search.dearer = math.inf
-    for sizes, _, merge in ladder(spec, request):
+    for sizes in ladder(spec, request):
         whole = all_whole(search) and sizes.target >= search.largest_in
-        if candidates := search.in_place() if whole else search.splits(sizes, merge):
+        if candidates := search.in_place() if whole else search.splits(sizes):
             return tuple(finished(search, candidate) for candidate in candidates)
     return ()
-
-
-def _found(search: Candidates) -> Plan | int:
-    """The cheapest plan with one carrier, or the bytes that the least of them needs."""
-    found = _fitting(search)
-    if isinstance(found, int):
-        return found
-    plans, sizes = found
-    if search.request.rounds is not None:
-        return replace(plans[0], reason="the rounds were named")
-    best = chosen(plans, sizes)
-    return in_larger_pieces(search, best) if search.carrier == "disk" else best
 
 
 def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
@@ -437,36 +412,30 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
     spec, request, machine = search.spec, search.request, search.machine
     limit = machine.memory_limit
     if request.rounds is not None:
-        sizes = next(ladder(spec, request))[0]
+        sizes = next(ladder(spec, request))
         plan = finished(search, _named(search, sizes))
-        if limit is not None and plan.expected.peak_host > limit:
-            return plan.expected.peak_host
-        return [plan], sizes
-    smallest: int | None = None
-    in_vain = probed = False
+        peak = plan.expected.peak_host
+        return peak if limit is not None and peak > limit else ([plan], sizes)
+    needed: list[int] = []
+    in_vain = probed = False  # whether smaller blocks do not help, and whether that was tried
     hopeless = limit is not None and _never_fits(search, limit)
-    for sizes, bluestein, merge in ladder(spec, request):
-        if hopeless and smallest is not None:
+    for sizes in ladder(spec, request):
+        if hopeless and needed:
             break
         smaller = sizes.target < int(min(1.0, request.scale) * search.largest_in)
-        if smaller and (smallest is None or in_vain):
+        if smaller and (not needed or in_vain):
             continue  # what failed was not the memory limit, or smaller blocks do not help
-        plans = ranked_plans(search, sizes, bluestein, merge)
-        if limit is not None and plans:
-            lowest = min(plan.expected.peak_host for plan in plans)
-            smallest = lowest if smallest is None else min(smallest, lowest)
-            in_vain = _in_vain(search, plans, limit)
-            hopeless = hopeless or (in_vain and search.carrier == "disk")
-            plans = [plan for plan in plans if plan.expected.peak_host <= limit]
-        if plans:
-            return plans, sizes
+        plans = ranked_plans(search, sizes)
+        fitting = [plan for plan in plans if limit is None or plan.expected.peak_host <= limit]
+        if fitting:
+            return fitting, sizes
+        needed += [plan.expected.peak_host for plan in plans]
         if limit is not None and smaller and not probed:  # are those between worth a look?
-            probed, least = True, _least_in_smallest(search)
-            if smallest is not None and least is not None:
-                in_vain, smallest = in_vain or least > limit, min(smallest, least)
-    if smallest is not None:
-        least = None if probed else _least_in_smallest(search)
-        return smallest if least is None else min(smallest, least)
+            needed.append(least := _least_in_smallest(search))
+            probed, in_vain = True, limit < least < _NEVER
+            hopeless = hopeless or (in_vain and search.carrier == "disk")
+    if needed:
+        return min(needed) if probed else min(*needed, _least_in_smallest(search))
     if request.variant == "pease":
         refuse(
             "variant",
@@ -484,28 +453,19 @@ def _never_fits(search: Candidates, limit: int) -> bool:
 
     What comes in is there while a barrier waits for all of what is made of it.
     """
-    spec, here = search.spec, search.carrier == "memory" and search.machine.workers == 1
-    nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-    return here and not all_whole(search) and nbytes > limit
+    here = search.carrier == "memory" and search.machine.workers == 1
+    return here and not all_whole(search) and own_nbytes(search.spec) > limit
 
 
-def _in_vain(search: Candidates, plans: list[Plan], limit: int) -> bool:
-    """Return whether plans like these need too much memory in smaller blocks, too.
-
-    With scratch files that is so in blocks of any size: it is what comes in that is too large.
-    """
-    alone = search.machine.workers == 1  # else smaller blocks lie more evenly
-    onto_disk = search.carrier == "disk" and search.request.stored is None
-    return (alone or onto_disk) and min(map(least_host, plans)) > limit
+#: Bytes that nobody has: of a request without a plan.
+_NEVER = 1 << 62
 
 
-def _least_in_smallest(search: Candidates) -> int | None:
-    """Bytes of the least of all plans in the smallest blocks that are tried; None without any."""
-    sizes = min(
-        (rung for rung, *_ in ladder(search.spec, search.request)), key=lambda sizes: sizes.target
-    )
-    plans = ranked_plans(search, sizes, True, False)
-    return min((plan.expected.peak_host for plan in plans), default=None)
+def _least_in_smallest(search: Candidates) -> int:
+    """Bytes of the least of all plans in the smallest blocks that are tried."""
+    smallest = min(ladder(search.spec, search.request), key=lambda sizes: sizes.target)
+    plans = ranked_plans(search, replace(smallest, bluestein=True, merge=False))
+    return min((plan.expected.peak_host for plan in plans), default=_NEVER)
 
 
 def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
@@ -520,9 +480,6 @@ def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
 
 #: How often chunks are doubled until there is a plan.
 DOUBLED = 16
-
-#: Bytes that nobody has: of a request without a plan.
-_NEVER = 1 << 62
 
 
 def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) -> list[str]:
@@ -540,9 +497,8 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
         carrier = "disk" if request.carrier == "auto" else request.carrier
         if request.rounds is not None:
             asked = Candidates(spec, request, replace(machine, memory_limit=None), carrier)
-            return finished(asked, _named(asked, next(ladder(spec, request))[0])).expected.peak_host
-        found = _least_in_smallest(Candidates(spec, request, machine, carrier))
-        return _NEVER if found is None else found
+            return finished(asked, _named(asked, next(ladder(spec, request)))).expected.peak_host
+        return _least_in_smallest(Candidates(spec, request, machine, carrier))
 
     limit = machine.memory_limit
     if limit is None:

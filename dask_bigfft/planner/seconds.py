@@ -258,15 +258,8 @@ class Model:
 
     def tiles(self, round_: Round) -> tuple[int, int] | None:
         """Return the dimension and the width of a round's tiles; None where blocks are not cut."""
-        if round_ not in self._cut:
-            self._cut[round_] = self._tiles(round_)
-        return self._cut[round_]
-
-    @cached_property
-    def _cut(self) -> dict[Round, tuple[int, int] | None]:
-        return {}
-
-    def _tiles(self, round_: Round) -> tuple[int, int] | None:
+        if round_ in self._cut:
+            return self._cut[round_]
         before, after = round_.source.full_shape, round_.target.full_shape
         came = math.prod(before) * self._width(round_)
         goes = math.prod(after) * self._width(round_, after=True)
@@ -274,7 +267,13 @@ class Model:
         fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
         most = tile_bytes_of(threads)
         size = tile_bytes_of(threads, changes and not _halved(round_, self.library.supports_out))
-        return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
+        found = tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
+        self._cut[round_] = found
+        return found
+
+    @cached_property
+    def _cut(self) -> dict[Round, tuple[int, int] | None]:
+        return {}
 
     def _width(self, round_: Round | None, after: bool = False) -> int:
         """Return the bytes of an element of the blocks before a round, or after it."""
@@ -358,16 +357,6 @@ class Model:
         tiles = 0 if flow is None else shape.blocks_out * flow.tiles
         return shards * profile.shard + tiles * profile.tile
 
-    def block_seconds(self, stage: Stage) -> float:
-        """Return the seconds of one of all threads for a block of a stage with a round."""
-        round_, flow = stage.round_, self.flow(stage)
-        assert round_ is not None
-        assert flow is not None
-        seconds = self.gather(stage, flow) + (
-            self.transform(round_, flow) + self.store(round_, flow)
-        )
-        return (seconds + self.handling(stage, flow)) / stage.blocks
-
     # --- on a device -------------------------------------------------------------------------
 
     def on_device(self, round_: Round | None) -> bool:
@@ -446,21 +435,10 @@ class Model:
             "what travels": travel,
             "scheduling": max(scheduled, python) + serial,
         }
-        bound = max(parts, key=lambda name: parts[name])
-        share = float(on_gpu and round_ is not None)
-        return RoundForecast(
-            number,
-            blocks,
-            max(work, scheduled) + serial + travel,
-            gather,
-            fft,
-            handling,
-            device,
-            travel,
-            parts["scheduling"],
-            bound,
-            share,
-        )
+        bound, waits = max(parts, key=lambda name: parts[name]), parts["scheduling"]
+        share, seconds = float(on_gpu and bool(round_)), max(work, scheduled) + serial + travel
+        sums = gather, fft, handling, device, travel
+        return RoundForecast(number, blocks, seconds, *sums, waits, bound, share)
 
     def _scheduling(self, shape: ExchangeShape, tasks: int) -> tuple[float, float]:
         """Seconds of a scheduler while blocks are worked on, and while they wait for it."""
@@ -485,10 +463,6 @@ class Model:
         return nbytes * (1 - 1 / machine.workers) / (machine.workers * profile.network)
 
     # --- whole plans -------------------------------------------------------------------------
-
-    def exchange_seconds(self, before: Layout, after: Layout, moves: bool = True) -> float:
-        """Return the seconds of an exchange alone: what ways to cut blocks are compared by."""
-        return self.stage(Stage(before, None, after, moves=moves)).seconds
 
     def route(
         self,

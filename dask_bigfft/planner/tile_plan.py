@@ -30,23 +30,6 @@ from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Kind, Step
 from dask_bigfft.errors import DeviceError
 
-__all__ = [
-    "ALIGNMENT",
-    "AS_IS",
-    "COMPUTED",
-    "MOST_PRIME",
-    "DeviceSettings",
-    "Line",
-    "TileLimits",
-    "TilePass",
-    "TilePlan",
-    "TileRequest",
-    "aligned",
-    "apart",
-    "in_turn",
-    "request_of",
-]
-
 #: Characters of the dtypes that GPUs compute in: single and double precision.
 COMPUTED = "fdFD"
 
@@ -155,13 +138,11 @@ class TileLimits:
 
     def tuned(self, settings: DeviceSettings) -> "TileLimits":
         """Return the limits with what is set by hand."""
-        found = self
-        if settings.buffers is not None:
-            found = replace(found, slots=settings.buffers)
-        if settings.passes is not None:
-            least = min(self.least, LEAST_TILE)
-            found = replace(found, pieces=settings.passes, least=least, finer=(1,))
-        return found
+        found = replace(self, slots=settings.buffers or self.slots)
+        if settings.passes is None:
+            return found
+        least = min(self.least, LEAST_TILE)
+        return replace(found, pieces=settings.passes, least=least, finer=(1,))
 
     def staged(self, nbytes: int, settings: DeviceSettings) -> "TileLimits":
         """Return the limits of a block that travels through staging buffers.

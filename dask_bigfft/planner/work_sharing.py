@@ -121,13 +121,14 @@ def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
     machine = replace(plan.machine, cards=max(1, cards, plan.machine.cards))
     dtype, profile, devices = plan.spec.work_dtype.name, machine.profile, machine.devices
     model = Model(machine, plan.kernel, dtype, plan.carrier)
-    in_memory = replace(model, carrier="memory")
+    in_memory = replace(model, carrier="memory", device="cpu")
     found = []
     for round_, exchange in zip(plan.rounds, plan.exchanges, strict=False):
         before, blocks = exchange.source, max(1, round_.source.blocks)
         shape, threads = exchange_shape(before, round_.source), lanes(machine.threads, len(devices))
         stage = Stage(before, round_, round_.source)
-        cpu = max(in_memory.block_seconds(stage), 1e-12)
+        alone = in_memory.stage(stage)
+        cpu = max((alone.gather + alone.fft + alone.handling) / blocks, 1e-12)
         gather = in_memory.gather(stage, in_memory.flow(stage)) / blocks
         tiles = [tile_plans(round_, dtype, one.nbytes) for one in devices]
         device = max(model.of_device(round_), 1e-12) if all(tiles) else math.inf
@@ -247,12 +248,10 @@ def _waited_for(plan: Plan, of: Rounds) -> Plan:
     if not kinds:
         return plan
     workers = sum(count for _, count in kinds)
-    known = [(of(cards), count) for cards, count in kinds]
-    rounds = []
-    for number in range(len(plan.expected.rounds)):
-        each = [(found[number], count) for found, count in known]
-        slowest = max((found for found, _ in each), key=lambda found: found.seconds)
-        share = sum(found.share * count for found, count in each) / workers
+    counts, rounds = [count for _, count in kinds], []
+    for each in zip(*(of(cards) for cards, _ in kinds), strict=True):
+        slowest = max(each, key=lambda found: found.seconds)
+        share = sum(found.share * n for found, n in zip(each, counts, strict=True)) / workers
         rounds.append(replace(slowest, share=round(share, 4)))
     before, after = (sum(one.seconds for one in each) for each in (plan.expected.rounds, rounds))
     seconds = plan.expected.seconds + after - before

@@ -1,8 +1,5 @@
 """Every scheme of the literature, named by its rounds, on arrays small enough to check whole."""
 
-import subprocess
-import sys
-
 import dask.array as da
 import numpy as np
 import pytest
@@ -59,42 +56,3 @@ def test_real_input_halves_the_bytes_of_every_exchange(n):
     assert len(real.travelling) == len(full.travelling) == 3
     for half, whole in zip(real.travelling, full.travelling, strict=True):
         assert half.nbytes <= 0.56 * whole.nbytes
-
-
-PRIME = """
-import numpy as np, dask, dask.array as da, scipy.fft
-import dask_bigfft
-from dask_bigfft import fft
-
-def high_water():
-    lines = open("/proc/self/status").read().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
-
-n, limit = 10_000_019, 1536 * 2**20
-rng = np.random.default_rng(1)
-warm = da.from_array(rng.standard_normal(1009) + 0j, chunks=100)
-with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-    fft.fft(warm).compute()  # what numba and the libraries need is not the plan's
-a = rng.standard_normal(n) + 1j * rng.standard_normal(n)
-x = da.from_array(a, chunks=-(-n // 16), name=False)
-plan = dask_bigfft.plan(x, "fft", memory_limit=limit)
-before = high_water()
-y = fft.fft(x, memory_limit=limit).persist(scheduler="threads", num_workers=2)
-used = high_water() - before
-k = rng.integers(0, n, 8)
-direct = np.array([np.vdot(np.exp(2j * np.pi * ((m * np.arange(n)) % n) / n), a) for m in k])
-found = np.array([y[int(m)].compute(scheduler="sync") for m in k])
-error = abs(found - direct).max() / abs(direct).max()
-print(plan.notation, used, plan.expected.peak_host, limit, error)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_prime_of_ten_million_holds_its_memory_limit():
-    run = subprocess.run(
-        [sys.executable, "-c", PRIME], capture_output=True, text=True, check=True, timeout=280
-    )
-    *notation, used, forecast, limit, error = run.stdout.split()
-    assert " ".join(notation) == "{X1} {X2*} {X3}"
-    assert int(used) <= int(forecast) <= int(limit)
-    assert float(error) < 1e-9

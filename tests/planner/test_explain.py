@@ -25,32 +25,24 @@ def plan(shape, cut, dtype="c16", kind="fftn", **options):
     return dask_bigfft.plan(da.zeros(shape, chunks=cut, dtype=dtype), kind, **LIMIT | options)
 
 
-@pytest.fixture(scope="module")
-def two_rounds():
-    return plan(4096, 256, kind="fft", rounds=[32, 128])
+PLANS = {
+    "two_rounds": (4096, 256, "c16", "fft", {"rounds": [32, 128]}),
+    "slabs": ((64, 64, 64), (8, -1, -1), "c8", "fftn", {"rounds": [{1: 64, 2: 64}, {0: 64}]}),
+    "prime": (1_000_003, 62_501, "c16", "fft", {}),
+    "real": (2**16, 2**12, "f4", "rfft", {"rounds": [256, 256]}),
+    "many": (2**28, 2**16, "c16", "fft", {}),
+}
 
 
-@pytest.fixture(scope="module")
-def slabs():
-    return plan((64, 64, 64), (8, -1, -1), "c8", rounds=[{1: 64, 2: 64}, {0: 64}])
+@pytest.fixture
+def found(request):
+    """A plan by its name."""
+    *problem, options = PLANS[request.param]
+    return plan(*problem, **options)
 
 
-@pytest.fixture(scope="module")
-def prime():
-    return plan(1_000_003, 62_501, kind="fft")
-
-
-@pytest.fixture(scope="module")
-def real():
-    return plan(2**16, 2**12, "f4", kind="rfft", rounds=[256, 256])
-
-
-@pytest.fixture(scope="module")
-def many():
-    return plan(2**28, 2**16, kind="fft")
-
-
-PLANS = ["two_rounds", "slabs", "prime", "real", "many"]
+def each(*names):
+    return pytest.mark.parametrize("found", names or PLANS, indirect=True)
 
 
 def lines_of(text, start):
@@ -78,18 +70,20 @@ def transform_by_tensors(values, steps):
     return out
 
 
-def test_the_tensors_of_two_rounds_are_the_transform(two_rounds):
-    steps = [*tensors(two_rounds, 1), *tensors(two_rounds, 2)]
+@each("two_rounds")
+def test_the_tensors_of_two_rounds_are_the_transform(found):
+    steps = [*tensors(found, 1), *tensors(found, 2)]
     assert steps == [(32, 128, 1), (128, 1, 32)]
-    assert "d(32, 128, 1) t_4096" in str(two_rounds)
+    assert "d(32, 128, 1) t_4096" in str(found)
     values = np.random.default_rng(0).normal(size=4096) + 0j
     np.testing.assert_allclose(transform_by_tensors(values, steps), np.fft.fft(values), atol=1e-9)
 
 
-def test_slabs_have_one_exchange_with_the_papers_numbers(slabs):
-    text = str(slabs)
-    assert tensors(slabs, 1) == [(64, 64, 64), (64, 1, 1)]
-    assert tensors(slabs, 2) == [(64, 4096, 4096)]
+@each("slabs")
+def test_slabs_have_one_exchange_with_the_papers_numbers(found):
+    text = str(found)
+    assert tensors(found, 1) == [(64, 64, 64), (64, 1, 1)]
+    assert tensors(found, 2) == [(64, 4096, 4096)]
     (local,), (exchange,) = lines_of(text, "local"), lines_of(text, "exchange")
     assert local.endswith("nothing travels")
     assert exchange == (
@@ -99,9 +93,8 @@ def test_slabs_have_one_exchange_with_the_papers_numbers(slabs):
     assert "result    8 chunks by axis {0: 64; 1: 8 x 8; 2: 64}" in text
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_each_exchange_says_what_the_plan_has(name, request):
-    found = request.getfixturevalue(name)
+@each()
+def test_each_exchange_says_what_the_plan_has(found):
     lines = [s for s in map(str.split, str(found).splitlines()) if s]
     kinds = [s[0] for s in lines if s[0] in ("local", "exchange", "round", "result")]
     wanted = ["local" if e.local else "exchange" for e in found.exchanges]
@@ -115,9 +108,8 @@ def test_each_exchange_says_what_the_plan_has(name, request):
         assert line.endswith(f"moves {explain.human_bytes(exchange.nbytes)}")
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_no_line_is_longer_than_a_hundred_columns(name, request):
-    found = request.getfixturevalue(name)
+@each()
+def test_no_line_is_longer_than_a_hundred_columns(found):
     text = found.explain()
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith(str(found))
@@ -189,9 +181,8 @@ def checked(html):
     return checker
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_the_drawing_is_well_formed_and_has_every_exchange(name, request):
-    found = request.getfixturevalue(name)
+@each()
+def test_the_drawing_is_well_formed_and_has_every_exchange(found):
     checker = checked(found._repr_html_())
     assert found._repr_html_() == draw(found)
     for number, round_ in enumerate(explain.round_names(found), 1):
@@ -202,8 +193,9 @@ def test_the_drawing_is_well_formed_and_has_every_exchange(name, request):
     assert checker.texts.count("local") == len(found.exchanges) - len(found.travelling)
 
 
-def test_text_in_the_drawing_is_escaped(two_rounds):
-    html = draw(replace(two_rounds, reason="<script>alert(1)</script> & more"))
+@each("two_rounds")
+def test_text_in_the_drawing_is_escaped(found):
+    html = draw(replace(found, reason="<script>alert(1)</script> & more"))
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     checked(html)

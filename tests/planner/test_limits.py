@@ -52,8 +52,7 @@ def test_what_is_not_searched_would_not_fit(
 
         ours = found()
         with monkeypatch.context() as patched:  # every size of blocks is planned
-            patched.setattr(search, "_in_vain", lambda *_: False)
-            patched.setattr(search, "_least_in_smallest", lambda *_: None)
+            patched.setattr(search, "_least_in_smallest", lambda *_: search._NEVER)
             assert found() == ours
 
 

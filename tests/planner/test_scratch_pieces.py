@@ -4,6 +4,7 @@ import collections
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.array as da
@@ -62,62 +63,40 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize("chunks", [(2**5, 2**17), (2**12, 2**12)])
-def test_a_stored_plane_at_64_times_the_memory(chunks: tuple[int, ...], tmp_path: Path) -> None:
-    """Its first round reads it, whose blocks are then not merged from others."""
+def stored(folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool) -> Request:
+    """The run of an array of complex64 in files."""
     zarr = pytest.importorskip("zarr")
-    zarr.create_array(
-        tmp_path / "in.zarr", shape=(2**17, 2**17), chunks=chunks, dtype="c8", compressors=None
-    )
-    asked = Request(
-        tmp_path / "in.zarr",
-        tmp_path / "out.zarr",
-        "fft2",
-        missing_chunks="fill",
-        options={"memory_limit": 2 * GIB},
-    )
-    _, plan = planned_input(asked)
-    assert plan.carrier == "disk"
-    assert plan.moves == (False, True)  # read once, written to scratch files once
-    assert plan.from_rows
-    assert not plan.merges
-    assert plan.piece_nbytes >= MIB
-    assert plan.expected.peak_host <= 2 * GIB
-
-
-def stored_slabs(folder: Path, limit: int, planes: int, threads: int, compressed: bool) -> Plan:
-    """The plan of slabs of 64 times as many bytes as memory, in chunks of some planes of 32 MiB."""
-    zarr = pytest.importorskip("zarr")
-    options = {} if compressed else {"compressors": None}
-    zarr.create_array(
-        folder / "in.zarr",
-        shape=(2 * limit // MIB, 2**11, 2**11),
-        dtype="c8",
-        chunks=(planes, 2**11, 2**11),
-        **options,
-    )
-    asked = Request(
+    options: Any = {} if compressed else {"compressors": None}
+    zarr.create_array(folder / "in.zarr", shape=shape, dtype="c8", chunks=chunks, **options)
+    return Request(
         folder / "in.zarr",
         folder / "out.zarr",
         missing_chunks="fill",
         options={"memory_limit": limit},
     )
-    with dask.config.set(num_workers=threads):
-        _, plan = planned_input(asked)
-    assert plan.moves == (False, True)  # read once, written to scratch files once
-    assert plan.expected.peak_host <= limit
-    return plan
 
 
 @pytest.mark.parametrize(
-    ("gib", "planes", "threads", "compressed"), [(1, 4, 2, False), (1, 2, 1, True)]
+    ("gib", "shape", "chunks", "threads", "compressed"),
+    [
+        (2, (2**17, 2**17), (2**5, 2**17), 2, False),
+        (2, (2**17, 2**17), (2**12, 2**12), 2, False),
+        (1, (2**11, 2**11, 2**11), (4, 2**11, 2**11), 2, False),
+        (1, (2**11, 2**11, 2**11), (2, 2**11, 2**11), 1, True),
+    ],
 )
-def test_stored_slabs_at_64_times_the_memory(
-    gib: int, planes: int, threads: int, compressed: bool, tmp_path: Path
+def test_stored_planes_and_slabs_at_64_times_the_memory(
+    gib: int, shape: Any, chunks: Any, threads: int, compressed: bool, tmp_path: Path
 ) -> None:
-    """What merges chunks takes no room, and large ones are read in parts: 768 KiB without that."""
-    plan = stored_slabs(tmp_path, gib * GIB, planes, threads, compressed)
+    """The first round reads the array: nothing merges chunks, and large ones are read in parts."""
+    with dask.config.set(num_workers=threads):
+        _, plan = planned_input(stored(tmp_path, shape, chunks, gib * GIB, compressed))
+    assert plan.carrier == "disk"
+    assert plan.moves == (False, True)  # read once, written to scratch files once
+    assert plan.from_rows
+    assert not plan.merges
     assert plan.piece_nbytes >= MIB
+    assert plan.expected.peak_host <= gib * GIB
 
 
 @pytest.mark.parametrize(("gib", "chunk", "compressed"), [(1, 2**20, False), (2, 2**24, True)])
@@ -125,17 +104,7 @@ def test_a_stored_line_at_64_times_the_memory(
     gib: int, chunk: int, compressed: bool, tmp_path: Path
 ) -> None:
     """Read in blocks as they are wanted, where tasks that merge would have each block twice."""
-    zarr = pytest.importorskip("zarr")
-    options = {} if compressed else {"compressors": None}
-    zarr.create_array(
-        tmp_path / "in.zarr", shape=(gib * 2**33,), chunks=(chunk,), dtype="c8", **options
-    )
-    asked = Request(
-        tmp_path / "in.zarr",
-        tmp_path / "out.zarr",
-        missing_chunks="fill",
-        options={"memory_limit": gib * GIB},
-    )
+    asked = stored(tmp_path, gib * 2**33, chunk, gib * GIB, compressed)
     x, plan = planned_input(asked)
     assert plan.anew
     assert plan.incoming is None

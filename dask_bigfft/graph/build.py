@@ -19,16 +19,16 @@ whatever the carrier is.
 Imports `decomposition`, `planner`, `exchange` and this room.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import joint_block
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.graph import carriers, disk, inside, tasks
 from dask_bigfft.graph.carriers import (
     ON_GPUS,
     Block,
@@ -39,34 +39,11 @@ from dask_bigfft.graph.carriers import (
     Names,
     Shuffles,
     block_ref,
-    run_block_of_shuffle,
     shuffles_of,
 )
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
-from dask_bigfft.graph.disk import (
-    collect,
-    recall,
-    run_block_here,
-    run_block_of_file,
-    run_block_of_rows,
-    start_filter,
-    start_run,
-    write_source,
-)
-from dask_bigfft.graph.inside import own_block, weave_inside
-from dask_bigfft.graph.tasks import (
-    Run,
-    barrier,
-    barrier_in_common,
-    barrier_on_gpus,
-    common_memory,
-    generate_filter,
-    pack_shard,
-    run_block,
-    run_block_of_shards,
-)
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
-from dask_bigfft.planner.plan_data import Exchange, Joint
+from dask_bigfft.planner.plan_data import Joint
 
 #: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
 MAX_SHARD_TASKS = 2_000_000
@@ -75,200 +52,218 @@ MAX_SHARD_TASKS = 2_000_000
 FEW = 8
 
 
-@dataclass(frozen=True)
-class Weave:
-    """One exchange being written into a graph."""
+class Builder:
+    """Adds the tasks of a plan, or of one of its filters, to a graph, exchange by exchange.
 
-    graph: Graph
-    names: Names
-    number: int
-    exchange: Exchange
-    before: str
-    name: str
-    filters: Mapping[int, str]
-    finished: frozenset[Block] = frozenset()
-    #: How the blocks of this exchange lie together, and those of the next one.
-    joint: Joint | None = None
-    following: Joint | None = None
-    #: Blocks after the round.
-    made: Layout | None = None
-    #: What carries this exchange between processes, and the next one if the round sends to it.
-    shuffles: Shuffles | None = None
-    onward: Shuffles | None = None
+    Parameters
+    ----------
+    graph : dict
+        The graph.
+    plan : Plan, ShiftPlan or FilterPlan
+        What to do.
+    names : list of Names
+        Of the tasks, by exchange.
+    carrier, wanted
+        As `build_graph` takes them.
+    alone : bool
+        Whether nobody else looks at the blocks between two rounds: these may lie in common memory,
+        and be sent on by the rounds themselves.
+    finished : mapping, optional
+        Blocks that an earlier run has done, by the exchange that they are written for.
+    """
 
-    def run(self, carrier: str, wanted: bool) -> None:
-        """Write the exchange as a carrier has it, which was `wanted` by name or chosen."""
-        if carrier == "disk":
-            self.on_disk(not self.exchange.local)
-            return
-        near = carrier == "shared" or carrier.startswith(ON_GPUS) or self.exchange.local
-        few = self._few_sources() if near and self.joint is None else None
-        if few is not None:
-            self._from_few(few)
-        elif self.exchange.local:
-            self._directly(run_block)
-        elif carrier == "shared":
-            self._through_barriers(wanted)
-        elif carrier.startswith(ON_GPUS):
-            self._through_barriers_on_gpus(carrier.removeprefix(ON_GPUS))
-        elif self.shuffles is not None:
-            self._through_shuffles(self.shuffles)
+    def __init__(
+        self,
+        graph: Graph,
+        plan: Plan | ShiftPlan | FilterPlan,
+        names: list[Names],
+        carrier: str,
+        wanted: bool,
+        alone: bool = False,
+        finished: Mapping[int, frozenset[Block]] | None = None,
+    ) -> None:
+        self.graph, self.plan, self.names_of = graph, plan, names
+        self.carrier, self.wanted, self.finished = carrier, wanted, finished or {}
+        joints: Sequence[Joint | None] = (None,) * len(plan.exchanges)
+        in_place = alone and carrier == "shared" and config.get("bigfft.exchange.in-place")
+        if in_place and isinstance(plan, Plan):
+            joints = plan.joints.exchanges
+        #: How the blocks of each exchange lie together, and what carries it between processes; None
+        #: where nothing does, and after the last one.
+        self.joints = (*joints, None)
+        self.shuffles = (*shuffles_of(plan.exchanges, names, carrier, alone), None)
+        #: Names of filters by axis, by the exchange before the round that convolves.
+        self.filters: dict[int, dict[int, str]] = {}
+
+    def add(self, number: int, before: str) -> str:
+        """Add an exchange of the blocks `before` and its round; return the name of its blocks."""
+        self.number, self.exchange, self.before = number, self.plan.exchanges[number], before
+        self.joint, self.following = self.joints[number : number + 2]
+        shuffles, onward = self.shuffles[number : number + 2]
+        self.names = self.names_of[number]
+        self.run = TaskRef(self.names("plan"))
+        self.onward = onward if onward is not None and onward.sent else None
+        if number == len(self.plan.rounds):
+            self.name = self.names("unpack")
+        else:
+            mark = "0-" * (self.following is not None) + "1-" * (self.onward is not None)
+            self.name = self.names("round", number, mark)
+        plan, local, on_disk = self.plan, self.exchange.local, self.carrier == "disk"
+        near = self.carrier == "shared" or self.carrier.startswith(ON_GPUS) or on_disk or local
+        moves = plan.moves[number] if on_disk else not local
+        if on_disk and number == 0 and isinstance(plan, Plan) and plan.from_rows:
+            for block in self.exchange.target.indices():
+                self._task(block, disk.run_block_of_rows, TaskRef(self.names("rows")))
+        elif self._few_sources(moves, near):
+            self._from_few()
+        elif not moves:
+            self._directly()
+        elif near:
+            self._through_barriers()
+        elif shuffles is not None:
+            self._through_shuffles(shuffles)
         else:
             self._through_shards()
+        return self.name
 
-    def from_rows(self) -> None:
-        """Let every block of the first round be read in rows of the stored array."""
-        for block in self.exchange.target.indices():
-            self._task(run_block_of_rows, block, TaskRef(self.names.rows), [])
-
-    def on_disk(self, moves: bool) -> None:
-        """Write the exchange for scratch files; without any if nothing `moves`."""
-        if moves:
-            self._through_files()
-        elif self.exchange.local:
-            self._directly(run_block_here)
-        else:  # each block is a part of another one
-            shards = ExchangeMap(self.exchange.source, self.exchange.target)
-            for block in self.exchange.target.indices():
-                sources = sorted(shards.sources(block))
-                self._task(run_block_here, block, tuple(sources), self._refs(sources))
-
-    def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
-        key = (self.name, *block)
-        if block in self.finished:
-            self.graph[key] = Task(key, recall, TaskRef(self.names.plan), self.number, block)
-            return
-        filters = [block_ref(name, (block[axis],)) for axis, name in self.filters.items()]
-        task = Task(
-            key,
-            function,
-            TaskRef(self.names.plan),
-            self.number,
-            block,
-            tuple(self.filters),
-            sources,
-            *self._into(function, block),
-            *filters,
-            *inputs,
+    def add_inside(self, number: int, before: str) -> str:
+        """Add a round inside the blocks `before`; return the new name of these blocks."""
+        names = self.names_of[number]
+        plan, rounds, after = (
+            TaskRef(names("plan")),
+            names("round", number),
+            names("settled", number),
         )
+        for group, sources, targets in Groups(self.plan.exchanges[number]):
+            here: Key = (names("barrier", number), *group)
+            refs = [block_ref(before, block) for block in sources]
+            self.graph[here] = Task(
+                here, tasks.barrier, plan, number, tuple(sources), self.wanted, None, *refs
+            )
+            for block in targets:
+                key: Key = (rounds, *block)
+                self.graph[key] = Task(key, inside.run_inside, plan, number, block, TaskRef(here))
+            there: Key = (f"{after}-all", *group)
+            done = [block_ref(rounds, block) for block in targets]
+            self.graph[there] = Task(there, inside.settled, TaskRef(here), *done)
+            for block in sources:
+                key = (after, *block)
+                self.graph[key] = Task(key, inside.settled_block, TaskRef(there), block)
+        return after
+
+    def add_sources(
+        self, function: Callable[..., Any], exchange: int, name: str, source: str
+    ) -> str:
+        """Add tasks that take the blocks that come in after an exchange; return their name."""
+        for block in self.plan.exchanges[0].source.indices():
+            key: Key = (name, *block)
+            done = block in self.finished.get(exchange + 1, ())
+            inputs = [] if done else [block_ref(source, block)]
+            run = TaskRef(self.names_of[0]("plan"))
+            self.graph[key] = Task(key, function, run, exchange, block, (), *inputs)
+        return name
+
+    def _task(self, block: Block, function: Callable[..., Any], *inputs: Any) -> None:
+        """Add the task of a target block and its round, made from some inputs by a function."""
+        key: Key = (self.name, *block)
+        filters = self.filters.get(self.number, {})
+        arguments = self.run, self.number, block, tuple(filters)
+        if block in self.finished.get(self.number + 1, ()):  # it only looks up what was returned
+            self.graph[key] = Task(key, function, *arguments)
+            return
+        spectra = [block_ref(name, (block[axis],)) for axis, name in filters.items()]
+        task = Task(key, function, *arguments, *spectra, *inputs)
         if self.onward is None:
             self.graph[key] = task
         else:
             self.onward.write_send(self.graph, key, block, task)
 
-    def _into(self, function: Callable[..., Any], block: Block) -> tuple[Any, ...]:
-        """For `run_block`, the common memory that its block goes to, if there is one."""
-        if function is not run_block:
-            return ()
-        joint, following = self.following, self.number + 1
-        if joint is None or joint.home != following:
-            return (None,)
-        assert self.made is not None
-        group = joint_block(joint.layout, self.made, block)
-        return (self._common(following, group),)
+    def _from_blocks(
+        self, targets: Iterable[Block], sources: Sequence[Block] | None, refs: list[TaskRef]
+    ) -> None:
+        """Add the tasks of blocks that are made of source blocks, or of the handle of a barrier."""
+        indices = None if sources is None else tuple(sources)
+        for block in targets:
+            into = None
+            if self.following is not None and self.following.home == self.number + 1:
+                made = self.plan.rounds[self.number].target
+                into = self._common(
+                    self.number + 1, joint_block(self.following.layout, made, block)
+                )
+            self._task(block, tasks.run_block, indices, into, *refs)
 
     def _common(self, number: int, group: Block) -> TaskRef:
         """The memory of a group of the blocks before an exchange, and its task."""
-        key: Key = (self.names.common(number), *group)
+        key: Key = (self.names("common", number), *group)
         if key not in self.graph:
-            self.graph[key] = Task(key, common_memory, TaskRef(self.names.plan), number, group)
+            self.graph[key] = Task(key, tasks.common_memory, self.run, number, group)
         return TaskRef(key)
 
-    def _refs(self, sources: Sequence[Block]) -> list[Any]:
+    def _refs(self, sources: Sequence[Block]) -> list[TaskRef]:
         return [block_ref(self.before, block) for block in sources]
 
-    def _directly(self, function: Callable[..., Any]) -> None:
+    def _directly(self) -> None:
         for _, sources, targets in Groups(self.exchange):
-            self._make(function, targets, sources)
+            self._from_blocks(targets, sources, self._refs(sources))
 
-    def _make(
-        self, function: Callable[..., Any], targets: Sequence[Block], sources: Sequence[Block]
-    ) -> None:
-        """Add the tasks of blocks that are made of some source blocks as they are."""
-        for block in targets:
-            self._task(function, block, tuple(sources), self._refs(sources))
-
-    def _through_files(self) -> None:
+    def _through_barriers(self) -> None:
+        plan, number = self.run, self.number
         for group, sources, targets in Groups(self.exchange):
-            key: Key = (self.names.barrier(self.number), *group)
-            self.graph[key] = Task(
-                key, collect, tuple(sources), tuple(targets), *self._refs(sources)
-            )
-            for block in targets:
-                self._task(run_block_of_file, block, TaskRef(key), [])
-
-    def _through_barriers(self, wanted: bool) -> None:
-        for group, sources, targets in Groups(self.exchange):
-            if self.joint is None and (len(targets) == 1 or len(sources) <= 1):
-                self._make(run_block, targets, sources)
+            key: Key = (self.names("barrier", number), *group)
+            refs, before = self._refs(sources), tuple(sources)
+            call: tuple[Any, ...]
+            if self.carrier == "disk":
+                call = disk.Written, before, tuple(targets)
+            elif self.carrier.startswith(ON_GPUS):
+                transport = self.carrier.removeprefix(ON_GPUS)
+                call = tasks.barrier_on_gpus, plan, number, before, tuple(targets), transport
+            elif self.joint is not None:
+                common = self._common(self.joint.home, group)
+                call = tasks.barrier, plan, number, before, self.wanted, common
+            elif len(targets) == 1 or len(sources) <= 1:
+                self._from_blocks(targets, sources, refs)
                 continue
-            key: Key = (self.names.barrier(self.number), *group)
-            refs = self._refs(sources)
-            if self.joint is None:
-                token = self.names.token
-                self.graph[key] = Task(key, barrier, token, tuple(sources), wanted, *refs)
             else:
-                common, plan = self._common(self.joint.home, group), TaskRef(self.names.plan)
-                self.graph[key] = Task(
-                    key, barrier_in_common, plan, self.number, tuple(sources), wanted, common, *refs
-                )
-            for block in targets:
-                self._task(run_block, block, None, [TaskRef(key)])
-
-    def _through_barriers_on_gpus(self, transport: str) -> None:
-        for group, sources, targets in Groups(self.exchange):
-            key: Key = (self.names.barrier(self.number), *group)
-            self.graph[key] = Task(
-                key,
-                barrier_on_gpus,
-                TaskRef(self.names.plan),
-                self.number,
-                tuple(sources),
-                tuple(targets),
-                transport,
-                *self._refs(sources),
-            )
-            for block in targets:
-                self._task(run_block, block, None, [TaskRef(key)])
+                call = tasks.barrier, plan, number, before, self.wanted, None
+            self.graph[key] = Task(key, *call, *refs)
+            if self.carrier == "disk":
+                for block in targets:
+                    self._task(block, disk.run_block_of_file, TaskRef(key))
+            else:
+                self._from_blocks(targets, None, [TaskRef(key)])
 
     def _through_shuffles(self, shuffles: Shuffles) -> None:
         for shuffle in shuffles.by_group.values():
             if not shuffle.travels:
-                self._make(run_block, shuffle.targets, shuffle.sources)
+                self._from_blocks(shuffle.targets, shuffle.sources, self._refs(shuffle.sources))
                 continue
             for block in () if shuffles.sent else shuffle.sources:
-                key: Key = (self.names.pack(self.number), *block)
+                key: Key = (self.names("pack", self.number), *block)
                 shuffles.write_send(self.graph, key, block, block_ref(self.before, block))
-            barrier = shuffles.write_barrier(self.graph, shuffle, self.name)
+            attempt = shuffles.write_barrier(self.graph, shuffle, self.name)
             for block in shuffle.targets:
-                self._task(run_block_of_shuffle, block, shuffle.name, [barrier])
+                self._task(block, carriers.run_block_of_shuffle, shuffle.name, attempt)
 
-    def _few_sources(self) -> ExchangeMap | None:
-        """The shards of an exchange in which every block is made of few, without a round after."""
+    def _few_sources(self, moves: bool, near: bool) -> bool:
+        """Whether target blocks are parts of others on disk, or made of few, without a round."""
+        if self.carrier == "disk":
+            return not moves and not self.exchange.local
         axes = zip(self.exchange.source.axes, self.exchange.target.axes, strict=True)
         flat = all(a.digits == b.digits and len(a.groups) == 1 for a, b in axes)
-        if not flat or self.name != self.names.unpack or self.exchange.mirror is not None:
-            return None
-        few = self.exchange.shape.fan_in <= FEW
-        return ExchangeMap(self.exchange.source, self.exchange.target) if few else None
+        last = self.number == len(self.plan.rounds) and self.exchange.mirror is None
+        free = near and self.joint is None and flat and last
+        return free and self.exchange.shape.fan_in <= FEW
 
-    def _from_few(self, exchange: ExchangeMap) -> None:
+    def _from_few(self) -> None:
+        shards = ExchangeMap(self.exchange.source, self.exchange.target)
         for block in self.exchange.target.indices():
-            sources = sorted(exchange.sources(block))
-            if len(sources) == 1 and self._is_copy(exchange, block, sources[0]):
+            sources = sorted(shards.sources(block))
+            refs = self._refs(sources)
+            if self.carrier != "disk" and len(sources) == 1 and _is_copy(shards, block, sources[0]):
                 key: Key = (self.name, *block)
-                self.graph[key] = Alias(key, block_ref(self.before, sources[0]))
+                self.graph[key] = Alias(key, refs[0])
             else:
-                self._task(run_block, block, tuple(sources), self._refs(sources))
-
-    def _is_copy(self, exchange: ExchangeMap, block: Block, source: Block) -> bool:
-        """Whether a target block is its only source block as it is."""
-        ((tables, _),) = exchange.tables(block)
-        same = all(
-            len(table) == 1 and (table.source_steps == table.target_steps).all() for table in tables
-        )
-        shape = tuple(table.size for table in tables)
-        return same and exchange.source.shape(source) == exchange.target.shape(block) == shape
+                self._from_blocks([block], sources, refs)
 
     def _through_shards(self) -> None:
         expected = self.exchange.shape.shards
@@ -277,24 +272,30 @@ class Weave:
                 f"exchange {self.number} needs {expected} shard tasks, more than "
                 f"{MAX_SHARD_TASKS}: use larger chunks"
             )
+        name = self.names("pack", self.number)
         shards = ExchangeMap(self.exchange.source, self.exchange.target, self.exchange.mirror)
         for _, _, targets in Groups(self.exchange):
             for block in targets:
                 sources = tuple(sorted(shards.sources(block)))
-                name = self.names.pack(self.number)
-                keys: list[Key] = [(name, *block, *source) for source in sources]
-                for key, source in zip(keys, sources, strict=True):
+                refs = []
+                for source in sources:
+                    key: Key = (name, *block, *source)
+                    values = block_ref(self.before, source)
                     self.graph[key] = Task(
-                        key,
-                        pack_shard,
-                        TaskRef(self.names.plan),
-                        self.number,
-                        block,
-                        source,
-                        block_ref(self.before, source),
+                        key, tasks.pack_shard, self.run, self.number, block, source, values
                     )
-                refs = [TaskRef(key) for key in keys]
-                self._task(run_block_of_shards, block, sources, refs)
+                    refs.append(TaskRef(key))
+                self._task(block, tasks.run_block_of_shards, sources, *refs)
+
+
+def _is_copy(shards: ExchangeMap, block: Block, source: Block) -> bool:
+    """Whether a target block is its only source block as it is."""
+    ((tables, _),) = shards.tables(block)
+    same = all(
+        len(table) == 1 and (table.source_steps == table.target_steps).all() for table in tables
+    )
+    shape = tuple(table.size for table in tables)
+    return same and shards.source.shape(source) == shards.target.shape(block) == shape
 
 
 def _names(plan: Plan | ShiftPlan, token: str) -> Names:
@@ -304,7 +305,7 @@ def _names(plan: Plan | ShiftPlan, token: str) -> Names:
 def output_name(plan: Plan | ShiftPlan, token: str) -> str:
     """Name of the result's blocks."""
     names = _names(plan, token)
-    return names.round(len(plan.rounds) - 1) if plan.ends_in_round else names.unpack
+    return names("round", len(plan.rounds) - 1) if plan.ends_in_round else names("unpack")
 
 
 def build_graph(
@@ -339,137 +340,57 @@ def build_graph(
     alone : bool
         Whether no other plan uses tasks of this one, so that rounds may work in place.
     """
-    own = _names(plan, token)
-    if carrier == "disk":
-        return _graph_on_disk(plan, own, source, place)
-    private = carrier == "shared" and alone and known is None
-    graph: Graph = {own.plan: DataNode(own.plan, Run(plan, token, private))}
-    by_number = [own] * len(plan.exchanges)
-    if known is not None and (count := known.shared(plan)):
-        by_number[:count] = [Names(known.token)] * count
-        graph[by_number[0].plan] = DataNode(by_number[0].plan, Run(known.plan, known.token))
-    filters = _filters(graph, plan, by_number, carrier, wanted)
-    joints: Sequence[Joint | None] = (None,) * len(plan.exchanges)
-    if private and isinstance(plan, Plan) and config.get("bigfft.exchange.in-place"):
-        joints = plan.joints.exchanges
-    before, inside = source, isinstance(plan, Plan) and plan.inside
-    unseen = alone and known is None and not inside
-    shuffles = shuffles_of(plan.exchanges, by_number, carrier, unseen)
-    if inside:
-        before = _own_blocks(graph, plan, own, source)
-    for number, (exchange, names) in enumerate(zip(plan.exchanges, by_number, strict=True)):
-        last, following = number == len(plan.rounds), (*joints, None)[number + 1]
-        if inside and not last:
-            before = weave_inside(graph, own, number, exchange, before, wanted)
-            continue
-        onward = (*shuffles, None)[number + 1]
-        if onward is not None and not onward.sent:
-            onward = None
-        name = (
-            names.unpack
-            if last
-            else names.round(number, common=following is not None, sent=onward is not None)
-        )
-        weave = Weave(
-            graph,
-            names,
-            number,
-            exchange,
-            before,
-            name,
-            filters.get(number, {}),
-            joint=joints[number],
-            following=following,
-            made=None if last else plan.rounds[number].target,
-            shuffles=shuffles[number],
-            onward=onward,
-        )
-        weave.run(carrier, wanted)
-        before = name
+    own, on_disk = _names(plan, token), carrier == "disk"
+    alone = alone and known is None and not on_disk
+    private, within = carrier == "shared" and alone, False
+    names, finished = [own] * len(plan.exchanges), {}
+    graph: Graph
+    if on_disk:
+        assert place is not None
+        finished = dict(place.finished)
+        if isinstance(plan, Plan) and plan.from_rows and place.rows is None:  # not in files here
+            plan = replace(plan, from_rows=False)
+        opened = replace(place, rows=None)
+        run = tasks.Run(plan, token)
+        graph = {own("plan"): Task(own("plan"), disk.start_run, run, opened, own("plan"))}
+    else:
+        within = isinstance(plan, Plan) and plan.inside
+        graph = {own("plan"): DataNode(own("plan"), tasks.Run(plan, token, private))}
+        if known is not None and (count := known.shared(plan)):
+            names[:count] = [Names(known.token)] * count
+            shared = names[0]("plan")
+            graph[shared] = DataNode(shared, tasks.Run(known.plan, known.token))
+    builder = Builder(graph, plan, names, carrier, wanted, alone and not within, finished)
+    if isinstance(plan, Plan):
+        for part in filter_plans(plan):
+            name = _filter(graph, part, names[part.used_in].token, carrier, wanted)
+            builder.filters.setdefault(part.used_in, {})[part.axis] = name
+    before = source
+    if within:
+        before = builder.add_sources(inside.own_block, 0, own("own"), source)
+    elif on_disk and place is not None and isinstance(plan, Plan) and plan.from_rows:
+        graph[own("rows")] = DataNode(own("rows"), place.rows)
+    elif on_disk and plan.moves[0]:
+        before = builder.add_sources(disk.write_source, -1, own("pack", 0), source)
+    for number in range(len(plan.exchanges)):
+        in_blocks = within and number < len(plan.rounds)
+        before = (builder.add_inside if in_blocks else builder.add)(number, before)
     return graph
 
 
-def _graph_on_disk(
-    plan: Plan | ShiftPlan, names: Names, source: str, place: ScratchPlace | None
-) -> Graph:
-    """Tasks of a plan whose exchanges go through scratch files."""
-    assert place is not None
-    if isinstance(plan, Plan) and plan.from_rows and place.rows is None:  # it is not in files here
-        plan = replace(plan, from_rows=False)
-    run = Run(plan, names.token)
-    opened = replace(place, rows=None)
-    graph: Graph = {names.plan: Task(names.plan, start_run, run, opened, names.plan)}
-    filters = _filters(graph, plan, [names] * len(plan.exchanges), "disk", True)
-    before, finished = source, dict(place.finished)
-    if from_rows := isinstance(plan, Plan) and plan.from_rows:
-        graph[names.rows] = DataNode(names.rows, place.rows)
-    elif plan.moves[0]:
-        before = _written_source(graph, plan, names, source, finished.get(0, frozenset()))
-    for number, exchange in enumerate(plan.exchanges):
-        name = names.unpack if number == len(plan.rounds) else names.round(number)
-        mine, done = filters.get(number, {}), finished.get(number + 1, frozenset())
-        weave = Weave(graph, names, number, exchange, before, name, mine, done)
-        if number == 0 and from_rows:  # which are read from the stored array
-            weave.from_rows()
-        else:
-            weave.on_disk(plan.moves[number])
-        before = name
-    return graph
-
-
-def _own_blocks(graph: Graph, plan: Plan | ShiftPlan, names: Names, source: str) -> str:
-    """Add the tasks that take over the blocks that come in; return the name of these."""
-    for block in plan.source.indices():
-        key: Key = (names.own, *block)
-        graph[key] = Task(key, own_block, TaskRef(names.plan), 0, block, block_ref(source, block))
-    return names.own
-
-
-def _written_source(
-    graph: Graph, plan: Plan | ShiftPlan, names: Names, source: str, finished: frozenset[Block]
-) -> str:
-    """Add the tasks that write the blocks that come in, or know it was done; return their name."""
-    for block in plan.source.indices():
-        key: Key = (names.pack(0), *block)
-        if block in finished:
-            graph[key] = Task(key, recall, TaskRef(names.plan), -1, block)
-        else:
-            graph[key] = Task(
-                key, write_source, TaskRef(names.plan), block, block_ref(source, block)
-            )
-    return names.pack(0)
-
-
-def _filters(
-    graph: Graph, plan: Plan | ShiftPlan, names: Sequence[Names], carrier: str, wanted: bool
-) -> dict[int, dict[int, str]]:
-    """Add the tasks of all filters of a plan; return the names of their blocks.
-
-    By exchange, of which `names` are, and axis.
-    """
-    found: dict[int, dict[int, str]] = {}
-    for part in filter_plans(plan) if isinstance(plan, Plan) else ():
-        name = _filter_graph(graph, part, names[part.used_in].token, carrier, wanted)
-        found.setdefault(part.used_in, {})[part.axis] = name
-    return found
-
-
-def _filter_graph(graph: Graph, plan: FilterPlan, token: str, carrier: str, wanted: bool) -> str:
+def _filter(graph: Graph, plan: FilterPlan, token: str, carrier: str, wanted: bool) -> str:
     """Add the tasks of a filter; return the name of its blocks."""
     names = Names(token, f"filter{plan.axis}_")
-    run = Run(plan, f"{token}-filter{plan.axis}")
+    key, run = names("plan"), tasks.Run(plan, f"{token}-filter{plan.axis}")
     if carrier == "disk":
-        parent = TaskRef(Names(token).plan)
-        graph[names.plan] = Task(names.plan, start_filter, parent, run, names.part)
+        graph[key] = Task(key, disk.start_filter, TaskRef(Names(token)("plan")), run, names.part)
     else:
-        graph[names.plan] = DataNode(names.plan, run)
-    name = names.round(0)
+        graph[key] = DataNode(key, run)
+    name = names("round", 0)
     for block in plan.rounds[0].source.indices():
-        key = (name, *block)
-        graph[key] = Task(key, generate_filter, TaskRef(names.plan), block)
-    shuffles = shuffles_of(plan.exchanges, [names] * len(plan.exchanges), carrier, unseen=False)
-    for number, exchange in enumerate(plan.exchanges[1:], 1):
-        before, name = name, names.round(number)
-        weave = Weave(graph, names, number, exchange, before, name, {}, shuffles=shuffles[number])
-        weave.run(carrier, wanted)
+        made: Key = (name, *block)
+        graph[made] = Task(made, tasks.generate_filter, TaskRef(key), 0, block, ())
+    builder = Builder(graph, plan, [names] * len(plan.exchanges), carrier, wanted)
+    for number in range(1, len(plan.exchanges)):
+        name = builder.add(number, name)
     return name

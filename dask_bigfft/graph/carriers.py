@@ -19,10 +19,11 @@ import math
 import sys
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask.config
 import numpy as np
@@ -33,7 +34,7 @@ from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.graph.dask_private import Task, TaskRef, array_expressions_enabled
-from dask_bigfft.graph.tasks import Run, checked, compare, put_together, reported
+from dask_bigfft.graph.tasks import Run, block_task, checked, compare, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
@@ -51,59 +52,17 @@ class Names:
     token: str
     part: str = ""
 
-    def round(self, number: int, common: bool = False, sent: bool = False) -> str:
-        """Of the tasks of a round, from 0.
+    def __call__(self, role: str, number: int | None = None, mark: str = "") -> str:
+        """Return the name of the tasks with a role before a round, from 0, or in the whole plan.
 
-        Those that write to common memory, or send their blocks on, have names that no other plan
-        takes for its own.
+        A mark keeps results apart that no other plan may take for its own.
         """
-        mark = "0-" * common + "1-" * sent
-        return f"bigfft_{self.part}round{number + 1}-{mark}{self.token}"
-
-    def common(self, number: int) -> str:
-        """Of the memory in which the blocks before a round lie together, from 0."""
-        return f"bigfft_{self.part}common{number + 1}-{self.token}"
-
-    def barrier(self, number: int) -> str:
-        """Of the barriers before a round, from 0."""
-        return f"bigfft_{self.part}barrier{number + 1}-{self.token}"
-
-    def pack(self, number: int) -> str:
-        """Of the shards before a round, from 0."""
-        return f"bigfft_{self.part}pack{number + 1}-{self.token}"
-
-    def shuffle(self, number: int, group: Block, sent: bool = False) -> str:
-        """Of the shuffle of a group before a round, from 0, and of one that rounds send to."""
-        mark = "1-" * sent
-        return f"bigfft-{self.part}{number + 1}-{mark}{self.token}-{'_'.join(map(str, group))}"
-
-    @property
-    def rows(self) -> str:
-        """Of the stored array that the first round reads rows of."""
-        return f"bigfft_{self.part}rows-{self.token}"
-
-    @property
-    def own(self) -> str:
-        """Of the blocks that came in and are overwritten."""
-        return f"bigfft_{self.part}own-{self.token}"
-
-    def settled(self, number: int) -> str:
-        """Of these blocks after a round, from 0."""
-        return f"bigfft_{self.part}settled{number + 1}-{self.token}"
-
-    @property
-    def unpack(self) -> str:
-        """Of the gathers after the last round."""
-        return f"bigfft_{self.part}unpack-{self.token}"
-
-    @property
-    def plan(self) -> str:
-        """Of the plan itself."""
-        return f"bigfft_{self.part}plan-{self.token}"
+        place = "" if number is None else number + 1
+        return f"bigfft_{self.part}{role}{place}-{mark}{self.token}"
 
 
 #: How the names of plans of transforms begin; their token follows.
-PLAN_NAME = Names("").plan
+PLAN_NAME = Names("")("plan")
 
 
 def block_ref(name: str, block: Block) -> TaskRef:
@@ -124,33 +83,18 @@ class Groups:
     """
 
     def __init__(self, exchange: Exchange, most: int | None = None) -> None:
-        self.exchange, self.most = exchange, most
-
-    @cached_property
-    def axes(self) -> list[AxisComponents]:
-        """Groups along each axis; those of the array are their products."""
-        found = self._connected()
-        if self.most is None:
-            return found
-        count = math.prod(axis.count for axis in found)
-        for i in sorted(range(len(found)), key=lambda i: -found[i].count):
-            if count <= self.most:
-                break
-            fewer = taken_together(found[i], -(-count // self.most))
-            count, found[i] = count // found[i].count * fewer.count, fewer
-        return found
-
-    def _connected(self) -> list[AxisComponents]:
-        exchange = self.exchange
+        mirror = exchange.mirror
+        negated = set() if mirror is None else {mirror.axis, *mirror.others}
         pairs = zip(exchange.source.axes, exchange.target.axes, strict=True)
-        if exchange.mirror is not None:
-            negated = {exchange.mirror.axis, *exchange.mirror.others}
-        else:
-            negated = set()
-        return [
+        #: Groups along each axis; those of the array are their products.
+        self.axes = [
             _one_group(a.blocks, b.blocks) if i in negated else axis_components(a, b)
             for i, (a, b) in enumerate(pairs)
         ]
+        for i in sorted(range(len(self.axes)), key=lambda i: -self.axes[i].count):
+            excess = math.prod(axis.count for axis in self.axes) / (most or math.inf)
+            if excess > 1:
+                self.axes[i] = taken_together(self.axes[i], math.ceil(excess))
 
     def __iter__(self) -> Iterator[tuple[Block, list[Block], list[Block]]]:
         """Index of each group, its source blocks and its target blocks."""
@@ -172,11 +116,6 @@ class Groups:
     def _of_source(self) -> list[list[int]]:
         """Groups of source blocks along each axis, as lists: there may be very many questions."""
         return [axis.of_source.tolist() for axis in self.axes]
-
-    def targets_of(self, source: Block) -> list[Block]:
-        """Target blocks of a source block's group; none if the block is not used."""
-        group = self.group_of(source)
-        return [] if group is None else self.targets(group)
 
 
 def taken_together(axis: AxisComponents, width: int) -> AxisComponents:
@@ -300,8 +239,7 @@ Array = npt.NDArray[Any]
 MOST_SHUFFLES = 16
 
 
-@dataclass(frozen=True)
-class Shuffle:
+class Shuffle(NamedTuple):
     """A shuffle: its name, its blocks, and how many target blocks come before these."""
 
     name: str
@@ -309,7 +247,7 @@ class Shuffle:
     along: tuple[Sequence[int], ...]
     before: int
 
-    @cached_property
+    @property
     def targets(self) -> list[Block]:
         """Target blocks, row-major."""
         return list(itertools.product(*self.along))
@@ -317,10 +255,9 @@ class Shuffle:
     @property
     def travels(self) -> bool:
         """Whether there is anything to send: else its only target is made directly."""
-        return len(self.targets) > 1 and bool(self.sources)
+        return math.prod(map(len, self.along)) > 1 and bool(self.sources)
 
 
-@dataclass
 class Shuffles:
     """The shuffles of one exchange.
 
@@ -332,48 +269,33 @@ class Shuffles:
         Exchange, from 0.
     exchange : Exchange
         What they carry.
-    sent : bool
-        Whether the round before sends its blocks itself.
+    may_send : bool
+        Whether the round before may send its blocks itself; it does where all of them travel.
     """
 
-    names: Names
-    number: int
-    exchange: Exchange
-    sent: bool = False
-    #: Tasks that send, by the name of the shuffle.
-    senders: dict[str, list[TaskRef]] = field(default_factory=dict)
-
-    @cached_property
-    def groups(self) -> Groups:
-        """What goes together."""
-        return Groups(self.exchange, MOST_SHUFFLES)
-
-    @cached_property
-    def by_group(self) -> dict[Block, Shuffle]:
-        """Shuffles by group."""
+    def __init__(self, names: Names, number: int, exchange: Exchange, may_send: bool) -> None:
+        self.names, self.number, self.exchange = names, number, exchange
+        self.groups = Groups(exchange, MOST_SHUFFLES)
+        #: Tasks that send, by the name of the shuffle.
+        self.senders: dict[str, list[TaskRef]] = defaultdict(list)
         found, before, axes = {}, 0, self.groups.axes
         for group, sources, _ in self.groups:
             along = tuple(_compact(a.targets[i]) for a, i in zip(axes, group, strict=True))
-            name = self.names.shuffle(self.number, group, self.sent)
-            found[group] = Shuffle(name, sources, along, before)
+            found[group] = Shuffle("_".join(map(str, group)), sources, along, before)
             before += math.prod(map(len, along))
-        return found
-
-    @property
-    def all_travel(self) -> bool:
-        """Whether every source block goes to a shuffle."""
-        used = all(bool((axis.of_source >= 0).all()) for axis in self.groups.axes)
-        return used and all(shuffle.travels for shuffle in self.by_group.values())
+        all_used = all((axis.of_source >= 0).all() for axis in axes)
+        self.sent = may_send and all_used and all(shuffle.travels for shuffle in found.values())
+        name = f"bigfft-{names.part}{number + 1}-{'1-' * self.sent}{names.token}-"
+        #: Shuffles by group.
+        self.by_group = {group: x._replace(name=name + x.name) for group, x in found.items()}
 
     def write_send(self, graph: Graph, key: Key, block: Block, values: Any) -> None:
         """Add the task that sends a source block, a task or what another one returns."""
         group = self.groups.group_of(block)
         assert group is not None
-        name = self.by_group[group].name
-        graph[key] = Task(
-            key, send_block, TaskRef(self.names.plan), self.number, block, name, values
-        )
-        self.senders.setdefault(name, []).append(TaskRef(key))
+        name, plan = self.by_group[group].name, TaskRef(self.names("plan"))
+        graph[key] = Task(key, send_block, plan, self.number, block, name, values)
+        self.senders[name].append(TaskRef(key))
 
     def write_barrier(self, graph: Graph, shuffle: Shuffle, output: str) -> TaskRef:
         """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
@@ -404,11 +326,8 @@ def shuffles_of(
         if exchange.local or not wanted or not p2p_works():
             found.append(None)
             continue
-        own = Shuffles(names[number], number, exchange)
         ready = number > 0 and (exchanges[number - 1].local or found[-1] is not None)
-        if unseen and ready and own.all_travel:
-            own = Shuffles(names[number], number, exchange, sent=True)
-        found.append(own)
+        found.append(Shuffles(names[number], number, exchange, unseen and ready))
     return found
 
 
@@ -472,20 +391,17 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
     return attempt
 
 
-@reported
+@block_task
 def run_block_of_shuffle(
-    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], shuffle: str, *inputs: Any
+    run: Run, number: int, block: Block, filters: dict[int, Array], shuffle: str, attempt: int
 ) -> Array:
-    """Return a block put together from a shuffle's shards and taken through the next round.
-
-    The `inputs` are the filters, and the number of the shuffle's attempt.
+    """Return a block put together from a shuffle's shards, and taken through its round.
 
     Raises
     ------
     CarrierError
         If the shuffle does not have exactly the shards that the block is made of.
     """
-    *filters, attempt = inputs
     started = time.perf_counter()
     shards, free = p2p().collect(shuffle, attempt, block)
     nbytes = sum(shard.nbytes for shard, _ in shards.values())
@@ -499,6 +415,6 @@ def run_block_of_shuffle(
     if run.plan.verify == "checksum":
         compare(number, block, shards)
     plain = {source: shard for source, (shard, _) in shards.items()}
-    done = put_together(run, number, block, plain, dict(zip(filter_axes, filters, strict=True)))
+    done = put_together(run, number, block, plain, filters)
     free()
     return done

@@ -6,35 +6,21 @@ If a release of dask moves one of them, this file is what has to follow.
 import sys
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import dask.array as da
-from dask._task_spec import Alias, DataNode, Task, TaskRef
-from dask.array.backends import NumpyBackendEntrypoint
-from dask.array.core import finalize
+from dask._task_spec import Alias as Alias
+from dask._task_spec import DataNode as DataNode
+from dask._task_spec import Task as Task
+from dask._task_spec import TaskRef as TaskRef
+from dask.array.backends import NumpyBackendEntrypoint as NumpyBackendEntrypoint
+from dask.array.core import finalize as finalize
+from dask.array.core import slices_from_chunks as slices_from_chunks
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
-from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.highlevelgraph import HighLevelGraph as HighLevelGraph
+from dask.highlevelgraph import Layer as Layer
 from dask.layers import ArraySliceDep
-
-__all__ = [
-    "Alias",
-    "DataNode",
-    "HighLevelGraph",
-    "Layer",
-    "NumpyBackendEntrypoint",
-    "Recipe",
-    "Task",
-    "TaskRef",
-    "array_expressions_enabled",
-    "expression_array",
-    "finalize",
-    "finished_by",
-    "nearest_from_recipe",
-    "original_of",
-    "recipe_of",
-    "results_are_kept",
-]
 
 
 def results_are_kept() -> bool:
@@ -84,30 +70,17 @@ def array_expressions_enabled() -> bool:
     return bool(enabled is not None and enabled())
 
 
-class Recipe(Protocol):
-    """What an expression makes tasks from; its token says all that they depend on."""
+def expression_array(x: Any, recipe: Any) -> da.Array:
+    """Return the lazy result of a recipe on an array, where dask arrays are expressions.
 
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Chunks of the result."""
-
-    def meta(self, like: Any) -> Any:
-        """Return an empty array of the result's kind, given one of the array that comes in."""
-
-    def name(self, token: str) -> str:
-        """Return the name of the result's blocks."""
-
-    def tasks(self, token: str, source: str) -> dict[Any, Any]:
-        """Return the tasks, given the name of the array that comes in."""
-
-
-def expression_array(x: Any, recipe: Recipe) -> da.Array:
-    """Return the lazy result of a recipe on an array, where dask arrays are expressions."""
+    A recipe has the `chunks` of the result, the `meta` of it like another array, the `name` of its
+    blocks, given a token, and its `tasks`, given a token and the name of the array that comes in.
+    """
     expression: Any = _FromRecipe
     return cast("da.Array", new_collection(expression(x.expr, recipe)))
 
 
-def recipe_of(x: da.Array) -> tuple[da.Array, Recipe] | None:
+def recipe_of(x: da.Array) -> tuple[da.Array, Any] | None:
     """Return what an expression was made from by `expression_array`, if it was."""
     expression: Any = getattr(x, "expr", None)
     if not array_expressions_enabled() or not isinstance(expression, _FromRecipe):
@@ -136,21 +109,17 @@ if array_expressions_enabled():
 
         _parameters = ["array", "recipe"]  # noqa: RUF012 (the base class has it so)
 
-        @property
-        def _recipe(self) -> Recipe:
-            return cast("Recipe", self.operands[1])
-
         @cached_property
-        def _name(self) -> str:
-            return self._recipe.name(self.deterministic_token)
+        def _name(self) -> Any:
+            return self.operands[1].name(self.deterministic_token)
 
         @property
-        def chunks(self) -> tuple[tuple[int, ...], ...]:
-            return self._recipe.chunks
+        def chunks(self) -> Any:
+            return self.operands[1].chunks
 
         @property
         def _meta(self) -> Any:
-            return self._recipe.meta(self.operands[0]._meta)
+            return self.operands[1].meta(self.operands[0]._meta)
 
-        def _layer(self) -> dict[Any, Any]:
-            return self._recipe.tasks(self.deterministic_token, self.operands[0]._name)
+        def _layer(self) -> Any:
+            return self.operands[1].tasks(self.deterministic_token, self.operands[0]._name)

@@ -17,21 +17,20 @@ Imports `exchange`, `memory`, `events` and this room; looks a distributed worker
 """
 
 import asyncio
-import functools
 import itertools
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.events import current_worker, during, emit
+from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.folders import remove_unused
-from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
+from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions
 from dask_bigfft.exchange.packing import packed, shard_sizes
 from dask_bigfft.exchange.scratch import (
     RESULT,
@@ -43,7 +42,7 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
-from dask_bigfft.graph.tasks import Run, checked, reported, run_block, taken_through
+from dask_bigfft.graph.tasks import Run, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
@@ -65,11 +64,10 @@ def hold(scratch: Scratch, key: str) -> None:
 
     Every worker that takes part does so: those that are left go on with the files of one that died.
     """
-    if scratch.kept:
-        return
     worker = current_worker()
-    if worker is None and multiprocessing.parent_process() is None:
-        return  # one process: the folder goes with the object
+    alone = worker is None and multiprocessing.parent_process() is None
+    if scratch.kept or alone:  # in one process the folder goes with the object
+        return
     holder = str(scratch.folder), "" if worker is None else str(worker.address)
     with _lock:
         if holder in _held:
@@ -124,7 +122,7 @@ class Written:
     """Handle of a barrier: the checksums of all shards of a group."""
 
     def __init__(
-        self, sources: Sequence[Block], targets: Sequence[Block], receipts: Sequence[Array]
+        self, sources: Sequence[Block], targets: Sequence[Block], *receipts: Array
     ) -> None:
         self.sources = {block: i for i, block in enumerate(sources)}
         self.targets = {block: i for i, block in enumerate(targets)}
@@ -173,8 +171,11 @@ class DiskRun(Run):
 
     def targets(self, number: int, source: Block) -> list[Block]:
         """Target blocks that a source block of an exchange may have shards for."""
-        groups = self._groups.setdefault(number, Groups(self.exchange(number)))
-        return groups.targets_of(source)
+        if number not in self._groups:
+            self._groups[number] = Groups(self.exchange(number))
+        groups = self._groups[number]
+        group = groups.group_of(source)
+        return [] if group is None else groups.targets(group)
 
     def sizes(self, number: int, target: Block) -> npt.NDArray[np.int64]:
         """Elements of each source block's shard of a target block, row-major."""
@@ -205,12 +206,6 @@ class DiskRun(Run):
             crc = 0 if written is None else written.checksum(source, target)
             found.append(Part(source, int(begins[place]), int(nbytes[place]), crc))
         return found
-
-    def view(self, number: int, target: Block, shards: dict[Block, Array]) -> BlockView:
-        """View of a block that is gathered from packed shards."""
-        exchange = self.exchange(number)
-        dtype = np.dtype(exchange.dtype)
-        return view_of(self.map(number), target, dtype, shards.__getitem__, packed=True)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block would return, if its work is recorded as done, else None.
@@ -250,8 +245,7 @@ def start_run(run: Run, place: ScratchPlace, key: str) -> DiskRun:
     """Return a run with a scratch folder, which goes when the key `key` is needed no more."""
     shared = current_worker() is not None or multiprocessing.parent_process() is not None
     scratch = open_scratch(place, shared)
-    if shared:
-        hold(scratch, key)
+    hold(scratch, key)
     return DiskRun(run, scratch, "", place.memory, key)
 
 
@@ -260,79 +254,34 @@ def start_filter(parent: DiskRun, run: Run, part: str) -> DiskRun:
     return DiskRun(run, parent.scratch, part, parent.arena_most, parent.key)
 
 
-def once(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a task that hands on the block that a function makes, unless that is recorded as done.
-
-    It then returns what it returned before: the receipt of the block's shards, or None.
-    """
-
-    @functools.wraps(make)
-    def task(run: DiskRun, number: int, block: Block, *inputs: Any) -> Any:
-        done = run.done(number, block)
-        if done is not None:
-            return done[0]
-        return run.deliver(number, block, make(run, number, block, *inputs))
-
-    return reported(task)
+@block_task
+def write_source(
+    run: DiskRun, number: int, block: Block, filters: dict[int, Array], values: Any
+) -> Array:
+    """Return a block that comes in, whose shards are then written."""
+    return checked(run, 0, block, values)
 
 
-def write_source(run: DiskRun, block: Block, values: Any) -> Any:
-    """Write the shards of a block that comes in; return the receipt."""
-    done = run.done(-1, block)
-    if done is not None:
-        return done[0]
-    with during(run.token, 1):
-        return run.deliver(-1, block, checked(run, 0, block, values))
-
-
-def collect(sources: tuple[Block, ...], targets: tuple[Block, ...], *receipts: Array) -> Written:
-    """Return the handle of a group, all of whose shards are written."""
-    return Written(sources, targets, receipts)
-
-
-def recall(run: DiskRun, number: int, block: Block) -> Any:
-    """Return what the task of a block returned, whose work is recorded as done."""
-    done = run.done(number, block)
-    assert done is not None
-    return done[0]
-
-
-@once
+@block_task
 def run_block_of_file(
-    run: DiskRun,
-    number: int,
-    block: Block,
-    axes: tuple[int, ...],
-    written: Written,
-    *spectra: Array,
+    run: DiskRun, number: int, block: Block, filters: dict[int, Array], written: Written
 ) -> Array:
-    """Return a block read from its file and taken through the round.
+    """Return a block read from its file, and taken through its round.
 
-    `written` is the handle of the block's group, and `axes` are those whose filters the `spectra`
-    are.
+    `written` is the handle of the block's group.
     """
-    filters = dict(zip(axes, spectra, strict=True))
-    return taken_through(run, number, block, lambda: _read(run, number, block, written), filters)
+    return run.finish(number, block, lambda: _read(run, number, block, written), filters)
 
 
-@once
+@block_task
 def run_block_of_rows(
-    run: DiskRun, number: int, block: Block, axes: tuple[int, ...], stored: Any, *spectra: Array
+    run: DiskRun, number: int, block: Block, filters: dict[int, Array], stored: Any
 ) -> Array:
-    """Return a block read from a stored array and taken through the first round.
+    """Return a block read from a stored array, and taken through the first round.
 
     `stored` is the array: has `fill`, see `ScratchPlace`.
     """
-    filters = dict(zip(axes, spectra, strict=True))
     return run.finish(number, block, lambda: _read_rows(run, block, stored), filters)
-
-
-@once
-def run_block_here(
-    run: DiskRun, number: int, block: Block, axes: tuple[int, ...], sources: Any, *inputs: Any
-) -> Any:
-    """Return a block made from blocks in memory."""
-    return run_block(run, number, block, axes, sources, None, *inputs)
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -351,6 +300,14 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
     large = UNIT % dtype.itemsize == 0 and sum(nbytes.values()) >= LEAST * len(targets)
     unit = UNIT // dtype.itemsize if large else 1
     checksums = dict.fromkeys(targets, 0)
+
+    def write(target: Block, shard: Array) -> tuple[Block, int]:
+        """Write a shard; return its target and checksum."""
+        whole, begins = run.file(number, target)
+        begin, end = int(begins[place]), int(begins[place + 1])
+        data = shard.reshape(-1).view(np.uint8)[: end - begin]
+        return target, run.scratch.write(whole, begin, data, nbytes[target])
+
     started = time.perf_counter()
     kind = np.dtype(exchange.dtype)
     parts = packed(run.map(number), grid, source, values, kind, part_of.__getitem__, unit)
@@ -361,24 +318,13 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
             checksums |= calls.results()  # what was packed before is written
             for index, cut in zip(blocks.tolist(), itertools.pairwise(bounds), strict=True):
                 target, shard = tuple(index), shards[slice(*cut)]
-                write = partial(_write_shard, run, number, place, target, shard, nbytes[target])
-                calls.start(shard.nbytes, write)
-            del shards, shard, write
+                calls.start(shard.nbytes, partial(write, target, shard))
+            del shards, shard
             started = time.perf_counter()
         checksums |= calls.results()
     receipt = np.array([checksums[target] for target in targets], np.uint64)
     run.scratch.record_shards(folder, source, targets, receipt)
     return receipt
-
-
-def _write_shard(
-    run: DiskRun, number: int, place: int, target: Block, shard: Array, nbytes: int
-) -> tuple[Block, int]:
-    """Write a shard, of the source block at a place in the grid; return its target and checksum."""
-    whole, begins = run.file(number, target)
-    begin, end = int(begins[place]), int(begins[place + 1])
-    data = shard.reshape(-1).view(np.uint8)[: end - begin]
-    return target, run.scratch.write(whole, begin, data, nbytes)
 
 
 def _parts(nbytes: list[int]) -> list[int]:
@@ -403,7 +349,8 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
     if not run.assembles:
         packed = lend((whole.nbytes,), np.uint8)
         run.scratch.read(whole, parts, lambda begin, end: packed[begin:end])
-        return run.view(number, target, _shards(parts, packed, 0, exchange.shard_dtype))
+        shards = _shards(parts, packed, 0, exchange.shard_dtype)
+        return run.view(number, target, shards.__getitem__, packed=True)
     dtype = np.dtype(exchange.dtype)
     arriving = Arriving(run.map(number), target, dtype, exchange.shard_dtype)
 
@@ -423,7 +370,8 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
     else:
         packed = lend((run.file(0, target)[0].nbytes,), np.uint8)
         shards = _shards(run.parts(0, target, None), packed, 0, exchange.shard_dtype)
-        view, regions = run.view(0, target, shards), shard_regions(run.map(0), target, shards)
+        view = run.view(0, target, shards.__getitem__, packed=True)
+        regions = shard_regions(run.map(0), target, shards)
     with Underway[object]() as calls:
         for region, place in regions:
             calls.start(place.nbytes if stored.anywhere else 0, partial(stored.fill, region, place))

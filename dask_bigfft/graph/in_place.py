@@ -24,18 +24,19 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from dask.core import flatten
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import place_of
 from dask_bigfft.errors import CarrierError, KernelError
 from dask_bigfft.events import current_worker, task_threads
-from dask_bigfft.graph.dask_private import finalize
+from dask_bigfft.graph.dask_private import finalize, slices_from_chunks
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import lend
@@ -43,6 +44,7 @@ from dask_bigfft.memory import lend
 Array = npt.NDArray[Any]
 Made = TypeVar("Made")
 Block = tuple[int, ...]
+Cut = tuple[slice, ...]
 
 
 def lying(array: Array, joint: Layout, layout: Layout, block: Block) -> Array:
@@ -82,9 +84,7 @@ class Common:
         self.array: Array | None = None
         self._given: dict[Block, Array] = {}
         self._entered: dict[int, bool] = {}
-        self._locks: dict[tuple[int, Block], threading.Lock] = {}
-        self._begun: set[tuple[int, Block]] = set()
-        self._made: dict[tuple[int, Block], Any] = {}
+        self._made: dict[tuple[int, Block], Future[Any]] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
@@ -102,33 +102,29 @@ class Common:
             found = self._given[block] = lying(self.array, self.joint, layout, block)
         return prefault(found)  # together with all who are about to write there
 
-    def holds(self, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
-        """Whether blocks of a layout all lie where the joint has them."""
-        if self.array is None:
-            return False
-        if joint is self.joint:  # before the exchange that it was taken for
-            found = ((values, self._given.get(block)) for block, values in blocks.items())
-            return all(view is not None and same_memory(values, view) for values, view in found)
-        return all(
-            same_memory(values, lying(self.array, joint, layout, block))
-            for block, values in blocks.items()
-        )
-
-    def enter(self, exchange: int, holds: bool) -> bool:
+    def take(
+        self, token: str, exchange: int, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]
+    ) -> bool:
         """Whether the blocks before an exchange may be worked on in place: the first asker decides.
 
         Parameters
         ----------
-        exchange : int
-            Number of the exchange.
-        holds : bool
-            Whether all of the asker's blocks lie here.
+        token, exchange
+            Of the plan in task names, and the number of the exchange.
+        joint, layout : Layout
+            How the blocks lie together, and apart.
+        blocks : mapping
+            The asker's blocks, by index.
 
         Raises
         ------
         CarrierError
-            If some of them do not, and the others are being worked on already.
+            If some of them do not lie here, and the others are being worked on already, or an
+            earlier computation has worked on them.
         """
+        holds = self._holds(joint, layout, blocks)
+        if not holds:
+            refuse_spent(token, exchange, blocks)
         with self._lock:
             decided = self._entered.setdefault(exchange, holds)
         if decided and not holds:
@@ -136,7 +132,20 @@ class Common:
                 f"blocks before exchange {exchange + 1} were made again while others are worked "
                 "on in place; set bigfft.exchange.in-place to false"
             )
+        if decided:
+            advance(token, exchange + 1, blocks.values())
         return decided
+
+    def _holds(self, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
+        """Whether blocks of a layout all lie where the joint has them."""
+        if self.array is None:
+            return False
+        first = joint is self.joint  # before the exchange that it was taken for
+        for block, values in blocks.items():
+            view = self._given.get(block) if first else lying(self.array, joint, layout, block)
+            if view is None or not same_memory(values, view):
+                return False
+        return True
 
     def once(self, round_: int, block: Block, work: Callable[[], Made]) -> Made:
         """Return what work in place on a block has made, doing it if nobody has yet.
@@ -149,18 +158,16 @@ class Common:
             If it was begun and failed: the block is no longer what it was.
         """
         with self._lock:
-            lock = self._locks.setdefault((round_, block), threading.Lock())
-        with lock:
-            found = self._made.get((round_, block))
-            if found is None:
-                if (round_, block) in self._begun:
-                    raise CarrierError(
-                        f"round {round_ + 1} failed on block {block} while it worked in place, so "
-                        "it cannot be done again"
-                    )
-                self._begun.add((round_, block))
-                found = self._made[round_, block] = work()
-            return found
+            mine = (round_, block) not in self._made
+            found = self._made.setdefault((round_, block), Future())
+        if mine:
+            try:
+                found.set_result(work())
+            except BaseException:
+                text = f"round {round_ + 1} failed on block {block} while it worked in place"
+                found.set_exception(CarrierError(f"{text}, so it cannot be done again"))
+                raise
+        return found.result()  # type: ignore[no-any-return]
 
 
 def same_memory(values: Any, view: Array) -> bool:
@@ -177,9 +184,8 @@ def same_memory(values: Any, view: Array) -> bool:
 #: Generation of the memory that a plan's result lies in, and of that which the caller has got.
 RESULT, GIVEN = 1 << 30, 1 << 31
 
-#: Memory that rounds have worked on in place, by its address: itself, the plan, its generation.
-_memories: dict[int, tuple[weakref.ref[Array], str, int]] = {}
-_books = threading.Lock()
+#: Memory that rounds have worked on in place, by its identity: the plan, its generation, itself.
+_memories: dict[int, tuple[str, int, weakref.ref[Array]]] = {}
 
 
 def _root(values: Any) -> Any:
@@ -191,8 +197,8 @@ def _root(values: Any) -> Any:
 
 def _generation(token: str, root: Any) -> int:
     """The generation of memory that a plan has worked on; 0 if it has not."""
-    ref, plan, found = _memories.get(id(root), (lambda: None, "", 0))
-    return found if ref() is root and plan == token else 0
+    plan, found, _ = _memories.get(id(root), ("", 0, None))
+    return found if plan == token else 0
 
 
 def advance(token: str, generation: int, blocks: Iterable[Any]) -> None:
@@ -200,14 +206,10 @@ def advance(token: str, generation: int, blocks: Iterable[Any]) -> None:
 
     It is the number of the exchange after which they are worked on, from 1, or `RESULT`.
     """
-    roots = {id(root): root for root in map(_root, blocks)}
-    with _books:
-        fresh = [key for key, root in roots.items() if _generation(token, root) != generation]
-        if fresh:
-            for key in [key for key, (ref, *_) in _memories.items() if ref() is None]:
-                del _memories[key]
-        for key in fresh:
-            _memories[key] = weakref.ref(roots[key]), token, generation
+    for key, root in {id(root): root for root in map(_root, blocks)}.items():
+        if _generation(token, root) != generation:
+            gone = weakref.ref(root, lambda _, key=key: _memories.pop(key, None))  # type: ignore[misc]
+            _memories[key] = token, generation, gone
 
 
 def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
@@ -218,8 +220,7 @@ def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None
     CarrierError
         If there are such blocks.
     """
-    with _books:
-        spent = any(_generation(token, _root(block)) > exchange for block in blocks.values())
+    spent = any(_generation(token, _root(block)) > exchange for block in blocks.values())
     if spent:
         raise CarrierError(
             f"blocks before exchange {exchange + 1} were kept from another computation, which has "
@@ -229,7 +230,7 @@ def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None
 
 
 def whole_result(
-    token: str, blocks: Sequence[Array], cuts: Sequence[tuple[slice, ...]], shape: tuple[int, ...]
+    token: str, blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...]
 ) -> Array | None:
     """Return a plan's result, if its blocks lie in common memory as they do in an array.
 
@@ -247,23 +248,17 @@ def whole_result(
         Of the result.
     """
     root: Array = _root(blocks[0])
-    if _generation(token, root) != RESULT or not math.prod(shape):
+    dtype, size = blocks[0].dtype, math.prod(shape)
+    if _generation(token, root) != RESULT or not root.flags.c_contiguous or root.dtype != dtype:
         return None
-    itemsize, steps = blocks[0].itemsize, [blocks[0].itemsize]
-    for n in reversed(shape[1:]):
-        steps.insert(0, steps[0] * n)
-    if not root.flags.c_contiguous or root.dtype != blocks[0].dtype:
+    first = (blocks[0].ctypes.data - root.ctypes.data) // dtype.itemsize
+    whole = root.reshape(-1)[first : first + size]
+    if not size or whole.size != size:
         return None
-    start = blocks[0].ctypes.data
-    for block, cut in zip(blocks, cuts, strict=True):
-        offset = sum(part.start * step for part, step in zip(cut, steps, strict=True))
-        dims = zip(block.shape, block.strides, steps, strict=True)
-        if _root(block) is not root or block.ctypes.data != start + offset:
-            return None
-        if any(found != wanted for n, found, wanted in dims if n > 1):
-            return None
-    first = (start - root.ctypes.data) // itemsize
-    whole: Array = root.reshape(-1)[first : first + math.prod(shape)].reshape(shape)
+    whole = whole.reshape(shape)
+    pairs = zip(blocks, cuts, strict=True)
+    if not all(_root(block) is root and same_memory(block, whole[cut]) for block, cut in pairs):
+        return None
     advance(token, GIVEN, (root,))
     return whole
 
@@ -322,14 +317,14 @@ def spoiling(parts: Callable[[], Iterable[Array]]) -> Iterator[None]:
         raise
 
 
-Cut = tuple[slice, ...]
-
 #: Bytes from which on a result is copied by several threads, and of what each takes at a time.
 SHARED_NBYTES, PART_NBYTES = 1 << 22, 1 << 24
 
 
-def assembled(blocks: Any, token: str) -> Any:
-    """Return the blocks of a result as one array.
+def assembled(blocks: Any, token: str, chunks: tuple[tuple[int, ...], ...]) -> Any:
+    """Return the blocks of a result as one array, C-contiguous and writeable.
+
+    It is what dask itself makes of them where they are not arrays of NumPy, or not of the chunks.
 
     Parameters
     ----------
@@ -337,71 +332,38 @@ def assembled(blocks: Any, token: str) -> Any:
         As many levels as the array has axes, as dask hands them to what finishes a computation.
     token : str
         Of the plan. Blocks of its own common memory belong to this computation alone.
-
-    Returns
-    -------
-    ndarray
-        C-contiguous and writeable. What dask itself makes of them where the blocks are not arrays
-        of NumPy.
+    chunks : tuple of tuple of int
+        Of the result.
     """
-    found = list(_flat(blocks))
-    if not found or not found[0].ndim or any(type(block) is not np.ndarray for block in found):
+    found = list(flatten(blocks, container=(list, tuple)))
+    shapes = list(itertools.product(*chunks))
+    same = all(type(block) is np.ndarray and block.dtype == found[0].dtype for block in found)
+    if not chunks or not same or [block.shape for block in found] != shapes:
         return finalize(blocks)
-    sizes = _sizes(blocks)
-    cuts = list(itertools.product(*map(_slices, sizes)))
-    shapes = list(itertools.product(*sizes))
-    same = {block.dtype for block in found} == {found[0].dtype}
-    if not same or [block.shape for block in found] != shapes:
-        return finalize(blocks)
-    shape = tuple(map(sum, sizes))
-    here = current_worker() is None
+    shape, cuts, here = (
+        tuple(map(sum, chunks)),
+        slices_from_chunks(chunks),
+        current_worker() is None,
+    )
     whole = whole_result(token, found, cuts, shape) if here else None
     return _copied(found, cuts, shape, task_threads() if here else 1) if whole is None else whole
-
-
-def _flat(blocks: Any) -> Iterator[Any]:
-    if isinstance(blocks, (list, tuple)):
-        for inner in blocks:
-            yield from _flat(inner)
-    else:
-        yield blocks
-
-
-def _sizes(blocks: Any) -> list[tuple[int, ...]]:
-    """Of each axis, the lengths of its blocks."""
-    found: list[tuple[int, ...]] = []
-    while isinstance(blocks, (list, tuple)):
-        firsts = [next(_flat(inner)) for inner in blocks]
-        found.append(tuple(block.shape[len(found)] for block in firsts))
-        blocks = blocks[0]
-    return found
-
-
-def _slices(lengths: Sequence[int]) -> Iterator[slice]:
-    ends = itertools.accumulate(lengths)
-    return (slice(end - n, end) for n, end in zip(lengths, ends, strict=True))
 
 
 def _copied(
     blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...], threads: int
 ) -> Array:
-    """The blocks, copied to their places in an array of its own."""
+    """The blocks, copied to an array of its own in parts so small that threads end together."""
     out = lend(shape, blocks[0].dtype)
-    pairs = [
-        pair for block, cut in zip(blocks, cuts, strict=True) for pair in _parts(out[cut], block)
-    ]
+    pairs = []
+    for source, cut in zip(blocks, cuts, strict=True):
+        target, step = out[cut], max(1, len(source) * PART_NBYTES // max(1, source.nbytes))
+        for low in range(0, len(source), step):
+            pairs.append((target[low : low + step], source[low : low + step]))
     if threads == 1 or out.nbytes < SHARED_NBYTES:
-        for target, source in pairs:
-            copy_array(target, source)
+        for pair in pairs:
+            copy_array(*pair)
         return out
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-result") as pool:
         list(pool.map(prefault, [out] * threads))
         list(pool.map(copy_array, *zip(*pairs, strict=True)))
     return out
-
-
-def _parts(target: Array, source: Array) -> Iterator[tuple[Array, Array]]:
-    """A copy cut along its first axis, so that threads end together."""
-    step = max(1, len(source) * PART_NBYTES // max(1, source.nbytes))
-    for low in range(0, len(source), step):
-        yield target[low : low + step], source[low : low + step]

@@ -21,20 +21,17 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.parts import all_composite
 from dask_bigfft.gpu.dispatch import inside_device, job_of, on_device
-from dask_bigfft.graph.carriers import Block, Graph, Groups, Key, Names, block_ref
-from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.in_place import refuse_spoiled, spoiling
-from dask_bigfft.graph.tasks import Blocks, Run, barrier, checked, reported
+from dask_bigfft.graph.tasks import Block, Blocks, Run, block_task, checked, reported
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.loop import run_round
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Exchange, Machine, overwritten
+from dask_bigfft.planner.plan_data import Machine, overwritten
 
 Array = npt.NDArray[Any]
 
@@ -55,26 +52,24 @@ def plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
 
     Memory that is too little for blocks before and after a round may be enough for one of them.
     """
-    found: Plan | None = None
-    failure: PlanError | None = None
+    found, failure, limit = None, None, machine.memory_limit
     try:
         found = search(machine)
     except PlanError as error:
         failure = error
-    limit = machine.memory_limit
     if limit is not None and (found is None or found.carrier == "disk"):
         roomy = search(replace(machine, memory_limit=None))
         inside = inside_blocks(roomy)
         if inside.inside and inside.expected.peak_host <= limit:
             return replace(roomy, machine=machine)
-    if found is None:
-        assert failure is not None
+    if failure is not None:
         raise failure
+    assert found is not None
     return found
 
 
-@reported
-def own_block(run: Run, number: int, block: Block, values: Any) -> Array:
+@block_task
+def own_block(run: Run, number: int, block: Block, filters: dict[int, Array], values: Any) -> Array:
     """Return a block that may be overwritten: the one that came in, or a copy if that is not so."""
     found = checked(run, number, block, values)
     if is_on_gpu(found):
@@ -93,7 +88,7 @@ def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
     """Take a block through the round after exchange `number`, where it lies; return its bytes."""
     started = time.perf_counter()
     round_, dtype = run.plan.rounds[number], np.dtype(run.exchange(number).dtype)
-    view = view_of(run.map(number), block, dtype, blocks.__getitem__)
+    view = run.view(number, block, blocks.__getitem__)
     found = view.boxes(False)
     assert found is not None  # as was made sure of when the graph was built
     shards = found.around
@@ -133,24 +128,3 @@ def settled(blocks: Blocks, *done: int) -> Blocks:
 def settled_block(blocks: Blocks, block: Block) -> Array:
     """Return one of a group's blocks."""
     return blocks[block]
-
-
-def weave_inside(
-    graph: Graph, names: Names, number: int, exchange: Exchange, before: str, wanted: bool
-) -> str:
-    """Add the tasks of a round inside the blocks that came in; return these blocks' new name."""
-    after, rounds = names.settled(number), names.round(number)
-    for group, sources, targets in Groups(exchange):
-        here: Key = (names.barrier(number), *group)
-        refs = [block_ref(before, block) for block in sources]
-        graph[here] = Task(here, barrier, names.token, tuple(sources), wanted, *refs)
-        for block in targets:
-            key: Key = (rounds, *block)
-            graph[key] = Task(key, run_inside, TaskRef(names.plan), number, block, TaskRef(here))
-        there: Key = (f"{after}-all", *group)
-        done = [block_ref(rounds, block) for block in targets]
-        graph[there] = Task(there, settled, TaskRef(here), *done)
-        for block in sources:
-            key = (after, *block)
-            graph[key] = Task(key, settled_block, TaskRef(there), block)
-    return after

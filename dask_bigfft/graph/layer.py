@@ -56,14 +56,10 @@ MANY = 512
 
 
 def _rechunked(x: da.Array, chunks: Chunks) -> da.Array:
+    """Return the array with blocks merged or cut, by plain tasks."""
     if tuple(tuple(map(int, cut)) for cut in x.chunks) == chunks:
         return x
     return cast("da.Array", x.rechunk(chunks, method="tasks"))
-
-
-def merged_blocks(x: da.Array, chunks: Chunks) -> da.Array:
-    """Return the array with neighbouring blocks merged, by plain tasks."""
-    return _rechunked(x, chunks)
 
 
 def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
@@ -121,78 +117,94 @@ def _places(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, slic
 AnyPlan = Plan | ShiftPlan
 
 
-class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
-    """All tasks of one plan.
+@dataclass(frozen=True)
+class TransformRecipe:
+    """Makes the tasks of one plan, whose result is a layer or an expression.
 
     Parameters
     ----------
     plan : Plan or ShiftPlan
         What to do.
+    carrier : str
+        ``"auto"``, ``"shared"``, ``"tasks"``, ``"p2p"`` or ``"disk"``.
+    travelled : bool
+        Whether this has been sent to another process.
+    place : ScratchPlace, optional
+        Where scratch files go, with carrier ``"disk"``.
+    """
+
+    plan: AnyPlan
+    carrier: str
+    travelled: bool = False
+    place: ScratchPlace | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TransformRecipe, (self.plan, self.carrier, True, self.place)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "TransformRecipe", self.plan, self.carrier, *_attempt(self.place)
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Chunks of the result."""
+        return self.plan.chunks
+
+    def meta(self, like: Any) -> Any:
+        """Return an empty array of the result's kind, given one of the array that comes in."""
+        return result_meta(self.plan, like)
+
+    def name(self, token: str) -> str:
+        """Return the name of the result's blocks."""
+        return output_name(self.plan, token)
+
+    def tasks(self, token: str, source: str) -> Graph:
+        """Return the tasks, given the name of the array that comes in."""
+        return PlanLayer(self, token, source).tasks
+
+
+class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
+    """All tasks of one plan.
+
+    Parameters
+    ----------
+    recipe : TransformRecipe
+        Makes them.
     token : str
         Makes the task names unique.
     source : str
         Name of the array that comes in.
-    carrier : str
-        ``"auto"``, ``"shared"``, ``"tasks"``, ``"p2p"`` or ``"disk"``.
-    travelled : bool
-        Whether the layer has been sent to another process.
     known : Known, optional
         A plan of the same source, whose tasks are used where they are the same.
-    place : ScratchPlace, optional
-        Where scratch files go, with carrier ``"disk"``.
     """
 
     plan: Any
 
     def __init__(
-        self,
-        plan: AnyPlan,
-        token: str,
-        source: str,
-        carrier: str,
-        travelled: bool = False,
-        known: Known | None = None,
-        place: ScratchPlace | None = None,
+        self, recipe: TransformRecipe, token: str, source: str, known: Known | None = None
     ) -> None:
         super().__init__()
-        self.plan, self.token, self.source = plan, token, source
-        self.carrier, self.travelled, self.known, self.place = carrier, travelled, known, place
-        self.alone = True
+        self.recipe, self.token, self.source, self.known = recipe, token, source, known
+        self.plan, self.alone = recipe.plan, True
         self._forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.plan, self.token, self.source, self.carrier, True, self.known, self.place)
+        arguments = self.recipe, self.token, self.source, self.known
         return type(self), arguments, {"annotations": self.annotations, "alone": self.alone}
-
-    @property
-    def resolved_carrier(self) -> str:
-        """The carrier that is used if the tasks are made here and now; ``"cluster"``: either."""
-        return resolved(self.carrier, self.plan, self.travelled)
 
     @property
     def tasks(self) -> Graph:
         """The tasks by key, as they are where they are asked for here and now."""
-        carrier = self.resolved_carrier
-        with self._lock:
-            if carrier not in self._made:
-                self._made[carrier] = self._built(carrier)
-            found = self._read.tasks = self._made[carrier]
-        return found
-
-    def _built(self, carrier: str) -> Graph:
-        wanted, place = self.carrier != "auto", self.place
+        recipe, place = self.recipe, self.recipe.place
+        carrier = resolved(recipe.carrier, recipe.plan, recipe.travelled)
         if place is not None and not place.kept:  # a name that no other process has
             place = replace(place, name=f"{self.token[:8]}-{uuid.uuid4().hex[:8]}")
-        return build_graph(
-            self.plan,
-            self.token,
-            self.source,
-            carrier,
-            wanted,
-            self.known,
-            place,
-            self.alone and not results_are_kept(),
-        )
+        alone = self.alone and not results_are_kept()
+        with self._lock:
+            if carrier not in self._made:
+                what = self.plan, self.token, self.source, carrier, recipe.carrier != "auto"
+                self._made[carrier] = build_graph(*what, self.known, place, alone)
+            found = self._read.tasks = self._made[carrier]
+        return found
 
     def _forget(self) -> None:
         """Have made no tasks."""
@@ -258,50 +270,6 @@ def _carrier_on_gpus() -> str:
     return "tasks" if transport == "none" else ON_GPUS + transport
 
 
-def _layer_class(plan: AnyPlan) -> type[PlanLayer]:
-    return ShiftLayer if isinstance(plan, ShiftPlan) else TransformLayer
-
-
-@dataclass(frozen=True)
-class TransformRecipe:
-    """All tasks of one plan, where dask arrays are expressions: a layer without a source.
-
-    Parameters
-    ----------
-    plan, carrier, travelled, place
-        As a `PlanLayer` has them.
-    """
-
-    plan: AnyPlan
-    carrier: str
-    travelled: bool = False
-    place: ScratchPlace | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TransformRecipe, (self.plan, self.carrier, True, self.place)
-
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return "TransformRecipe", self.plan, self.carrier, *_attempt(self.place)
-
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Chunks of the result."""
-        return self.plan.chunks
-
-    def meta(self, like: Any) -> Any:
-        """Return an empty array of the result's kind, given one of the array that comes in."""
-        return result_meta(self.plan, like)
-
-    def name(self, token: str) -> str:
-        """Return the name of the result's blocks."""
-        return output_name(self.plan, token)
-
-    def tasks(self, token: str, source: str) -> Graph:
-        """Return the tasks, given the name of the array that comes in."""
-        layer = PlanLayer(self.plan, token, source, self.carrier, self.travelled, place=self.place)
-        return layer.tasks
-
-
 def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
     """Return an empty array with the result's dtype and number of axes, on a GPU if `like` is."""
     shape = (0,) * len(plan.chunks)
@@ -345,7 +313,7 @@ def transformed_array(
     ones after.
     """
     if isinstance(plan, Plan) and (plan.incoming is not None or plan.outgoing is not None):
-        merged = merged_blocks(x, plan.core.chunks_in)
+        merged = _rechunked(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
     if carrier == "auto" and is_on_gpu(x._meta):
@@ -354,15 +322,17 @@ def transformed_array(
         carrier = "disk"
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
+    recipe = TransformRecipe(plan, carrier, place=place)
     if array_expressions_enabled():
-        return expression_array(x, TransformRecipe(plan, carrier, place=place))
+        return expression_array(x, recipe)
     token = tokenize(x.name, plan, carrier, *_attempt(place))
     name = output_name(plan, token)
-    layer = _layer_class(plan)(plan, token, x.name, carrier, known=known, place=place)
+    made = ShiftLayer if isinstance(plan, ShiftPlan) else TransformLayer
+    layer = made(recipe, token, x.name, known)
     dependencies: Any = [x]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
     array = da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan, x._meta))
-    return finished_by(array, assembled, token)
+    return finished_by(array, assembled, token, plan.chunks)
 
 
 @dataclass(frozen=True)
@@ -407,14 +377,14 @@ def origin(x: da.Array) -> Origin | None:
     if not isinstance(layer, PlanLayer):
         return None
     plan = layer.plan
-    layers = {name: found for name, found in graph.layers.items() if name != x.name}
-    edges = {name: graph.dependencies[name] for name in layers}
+    layers, edges = dict(graph.layers), dict(graph.dependencies)
+    del layers[x.name], edges[x.name]
     chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
     dtype = plan.dtype if isinstance(plan, ShiftPlan) else plan.spec.dtype
     meta = np.empty_like(x._meta, np.dtype(dtype), shape=(0,) * len(chunks))
     array = da.Array(HighLevelGraph(layers, edges), layer.source, chunks, meta=meta)
     known = Known(plan, layer.token) if isinstance(plan, Plan) else None
-    return Origin(array, plan, layer.carrier, layer.known or known, layer)
+    return Origin(array, plan, layer.recipe.carrier, layer.known or known, layer)
 
 
 def uncut(x: da.Array) -> da.Array:

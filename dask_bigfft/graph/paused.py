@@ -73,18 +73,13 @@ class _Watch:
         """Whether transforms wait, all workers of the cluster are paused, and no task runs."""
         scheduler = self.worker.scheduler
         workers = (await scheduler.identity(n_workers=-1))["workers"].values()
-        if not all(
-            found["status"] == "paused"
-            and not found["metrics"].get("task_counts", {}).get("executing")
-            for found in workers
-        ):
-            return False
+        for found in workers:
+            executing = found["metrics"].get("task_counts", {}).get("executing")
+            if found["status"] != "paused" or executing:
+                return False
         prefixes = await scheduler.get_task_prefix_states()
-        return any(
-            states["waiting"] + states["processing"] > 0
-            for name, states in prefixes.items()
-            if OURS in name
-        )
+        ours = [states for name, states in prefixes.items() if OURS in name]
+        return any(states["waiting"] + states["processing"] > 0 for states in ours)
 
     def _fail(self, memory: int) -> None:
         """Tell the scheduler that tasks have failed which this worker will never begin.
@@ -103,15 +98,7 @@ class _Watch:
             "memory_limit"
         )
         said = {key: value for key, value in error_message(error).items() if key != "status"}
+        said |= {"op": "task-erred", "thread": None, "startstops": []}
+        said["stimulus_id"] = f"bigfft-paused-{time.time()}"
         for task in waiting:
-            worker.batched_send(
-                {
-                    "op": "task-erred",
-                    "key": task.key,
-                    "run_id": task.run_id,
-                    "thread": None,
-                    "startstops": [],
-                    "stimulus_id": f"bigfft-paused-{time.time()}",
-                    **said,
-                }
-            )
+            worker.batched_send({**said, "key": task.key, "run_id": task.run_id})

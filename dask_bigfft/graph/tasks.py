@@ -14,7 +14,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -22,33 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Layout
-from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, refuse
 from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange.gather import TRANSPORTS, Choice, transport_of, view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.parts import stacked_layout, stacking
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
-from dask_bigfft.gpu.dispatch import (
-    Place,
-    getting_ready,
-    job_of,
-    missing,
-    moved_on_device,
-    on_device,
-)
+from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
-from dask_bigfft.graph.in_place import (
-    RESULT,
-    Common,
-    advance,
-    lying,
-    refuse_spent,
-    refuse_spoiled,
-    same_memory,
-    spoiling,
-)
+from dask_bigfft.graph import in_place
 from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.composite import Stacked
@@ -59,7 +42,7 @@ from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
-from dask_bigfft.planner.plan_data import Exchange, Joints, no_joints
+from dask_bigfft.planner.plan_data import Exchange, Joints
 from dask_bigfft.planner.profile import DEFAULT
 
 Array = npt.NDArray[Any]
@@ -88,11 +71,9 @@ class Run:
     ) -> None:
         self.plan, self.token, self.private = plan, token, private
         self._maps: dict[int, ExchangeMap] = {}
-        self._places: dict[int, Place] = {}
-        self._stored: dict[int, Layout] = {}
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan | ShiftPlan, str, bool]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Run, (self.plan, self.token, self.private)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:
@@ -109,27 +90,27 @@ class Run:
         threads = self.plan.machine.threads if isinstance(self.plan, Plan) else 1
         return get_library(self.plan.kernel).among(threads)
 
-    @property
-    def place(self) -> Place:
+    @cached_property
+    def place(self) -> dispatch.Place:
         """Where rounds are done. Filters are small, and made once.
 
         Devices that do all of what CPU threads might have shared are taken where there are some.
         """
         plan = self.plan if isinstance(self.plan, Plan) else None
         if plan is None:
-            return Place("cpu")
+            return dispatch.Place("cpu")
         device = "auto" if plan.device == "gpu" and plan.shares else plan.device
-        return Place(device, plan.device_memory_limit, plan.settings)
+        return dispatch.Place(device, plan.device_memory_limit, plan.settings)
 
-    def place_of(self, number: int) -> Place:
-        """Where a round is done."""
-        found = self._places.get(number)
-        if found is None:
-            found = self.place
-            if isinstance(self.plan, Plan):
-                found = found.for_share(self.plan.shares[number : number + 1])
-            self._places[number] = found
-        return found
+    @cached_property
+    def _places(self) -> list[dispatch.Place]:
+        shares = self.plan.shares if isinstance(self.plan, Plan) else ()
+        numbers = range(len(self.plan.rounds) + 1)
+        return [self.place.for_share(shares[number : number + 1]) for number in numbers]
+
+    def place_of(self, number: int) -> dispatch.Place:
+        """Return where a round is done, or the gather after the last one."""
+        return self._places[number]
 
     def exchange(self, number: int) -> Exchange:
         """An exchange of the plan."""
@@ -160,37 +141,46 @@ class Run:
             found = self._maps.get(number)
             if found is None:
                 exchange = self.exchange(number)
-                found = exchange_map(self.stored(number), exchange.target, exchange.mirror)
+                found = exchange_map(self.stored[number], exchange.target, exchange.mirror)
                 self._maps[number] = found
             return found
 
-    def stacking(self, number: int) -> Stacked | None:
-        """How a device stacks the blocks before an exchange, if it does."""
-        plan = self.plan
-        if not self.private or not 0 < number < len(plan.exchanges) or plan.verify != "none":
-            return None
-        if isinstance(plan, Plan) and plan.inside:
-            return None  # blocks stay where they are
-        cpu = not self.on_devices(number - 1) or missing() is not None
-        return None if cpu or plan.rounds[number - 1].rolls else stacking(self.exchange(number))
+    def view(
+        self,
+        number: int,
+        block: Block,
+        source_of: Callable[[Block], Any],
+        packed: bool = False,
+        home: int | None = None,
+        choice: Choice | None = None,
+    ) -> BlockView:
+        """Return the view of a block after an exchange, as `view_of` takes its sources."""
+        dtype = np.dtype(self.exchange(number).dtype)
+        return view_of(self.map(number), block, dtype, source_of, packed, home, choice)
 
-    def stored(self, number: int) -> Layout:
-        """The blocks before an exchange as they lie in memory."""
-        found = self._stored.get(number)
-        if found is None:
-            found, stacked = self.exchange(number).source, self.stacking(number)
-            if stacked is not None:
-                found = stacked_layout(found, stacked)
-            self._stored[number] = found
+    @cached_property
+    def stacked(self) -> list[Stacked | None]:
+        """How a device stacks the blocks before each exchange, and after the last, if it does."""
+        plan = self.plan
+        found: list[Stacked | None] = [None] * (len(plan.exchanges) + 1)
+        inside = isinstance(plan, Plan) and plan.inside  # blocks stay where they are
+        if self.private and not inside and plan.verify == "none" and dispatch.missing() is None:
+            for number in range(1, len(plan.exchanges)):
+                if self.on_devices(number - 1) and not plan.rounds[number - 1].rolls:
+                    found[number] = stacking(self.exchange(number))
         return found
+
+    @cached_property
+    def stored(self) -> list[Layout]:
+        """The blocks before each exchange as they lie in memory."""
+        pairs = zip(self.plan.exchanges, self.stacked, strict=False)
+        return [e.source if s is None else stacked_layout(e.source, s) for e, s in pairs]
 
     @property
     def joints(self) -> Joints:
         """Which blocks lie together."""
-        plan = self.plan
-        if isinstance(plan, Plan):
-            return plan.joints
-        return no_joints(len(plan.exchanges), len(plan.rounds))
+        assert isinstance(self.plan, Plan)
+        return self.plan.joints
 
     def finish(
         self,
@@ -201,93 +191,89 @@ class Run:
         here: Array | None = None,
         flat: Array | None = None,
     ) -> Array:
-        """Return the block after the round that follows an exchange, verified if the plan says so.
+        """Return the block after an exchange and the round that follows, if one does.
 
-        `here` is where it has to be, `flat` the same place as a block of the result has it.
+        It is verified if the plan says so. `here` is where it has to be, `flat` the same place as a
+        block of the result has it.
         """
-        round_ = self.plan.rounds[number]
         started = time.perf_counter()
-        done = self.transformed(number, round_, block, view_of, filters)
-        if here is not None and not same_memory(done, here):
+        if number == len(self.plan.rounds):
+            done = self._gathered(number, view_of())
+            emit("unpack", nbytes=done.nbytes, seconds=time.perf_counter() - started)
+            return done
+        done = self._transformed(number, block, view_of, filters)
+        if here is not None and not in_place.same_memory(done, here):
             copy_array(here, done)
             done = here
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
-            done = done.reshape(round_.target.flat_shape(block)) if flat is None else flat
+            flat_shape = self.plan.rounds[number].target.flat_shape(block)
+            done = done.reshape(flat_shape) if flat is None else flat
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
         return done
 
-    def transformed(
-        self,
-        number: int,
-        round_: Round,
-        block: Block,
-        view_of: Callable[[], BlockView],
-        filters: Mapping[int, Array],
-    ) -> Array:
-        """Return the block after a round on a device or on the CPU, verified if the plan says."""
-        mode, dtype = self.plan.verify, np.dtype(self.plan.dtypes[2 * number + 1])
-        if mode == "none":
-            view = view_of()
-            done = self._on_device(number, round_, block, dtype, filters, view)
-            if done is None:
-                with with_spare_threads(self.library, round_.target.blocks) as library:
-                    done = run_round(round_, block, view, library, dtype, filters)
-                self._told("round_cpu", done)
-                return done
-        else:
-            with with_spare_threads(self.library, round_.target.blocks) as library:
-                checks = Verification(mode, round_, block, library, dtype, filters, number + 1)
-                runner = functools.partial(self._on_device, number, round_, block, dtype, filters)
-                done = None
-                if self.on_devices(number):
-                    done = checks.run_elsewhere(view_of, runner)
-                if done is None:
-                    return checks.run(functools.partial(_in_host_memory, mode, view_of))
-        return (roll_on_gpu if is_on_gpu(done) else roll)(done, round_.rolls)
+    def _gathered(self, number: int, view: BlockView) -> Array:
+        """Return the block after the last exchange, gathered by a device on the way, or here."""
+        found = None
+        if not view.on_gpu and self.on_devices(number):
+            blocks = self.exchange(number).target.blocks
+            found = dispatch.moved_on_device(view, self.place_of(number), blocks)
+        return view.gather() if found is None else found
 
     def on_devices(self, number: int) -> bool:
         """Return whether devices may do a round on blocks in host memory, or are asked to."""
         if not isinstance(self.plan, Plan) or self.plan.device == "cpu":
             return False
         device = self.place_of(number).device
-        return device != "cpu" and (device != "auto" or missing() is None)
+        return device != "cpu" and (device != "auto" or dispatch.missing() is None)
 
-    def _on_device(
+    def _transformed(
         self,
         number: int,
-        round_: Round,
         block: Block,
-        dtype: np.dtype[Any],
+        view_of: Callable[[], BlockView],
         filters: Mapping[int, Array],
-        view: BlockView,
-    ) -> Array | None:
-        """Return the block after a round on a device, but for its rolls; None on the CPU."""
-        if not view.on_gpu and not self.on_devices(number):
-            return None
-        job = job_of(round_, block, view.dtype, dtype, inside=self.overwrites(number))
-        if view.on_gpu:
-            return round_on_gpu(job, view.gather, filters)  # type: ignore[no-any-return]
-        done, place = None, self.place_of(number)
-        if place.device == "hybrid" and self.plan.verify == "none":
-            with with_spare_threads(self.library, round_.target.blocks) as library:
-                done = shared_with_device(job, view, library, filters, place)
-        if done is None:
-            done = on_device(job, view, filters, place, self.stacking(number + 1))
+    ) -> Array:
+        """Return the block after a round on a device or on the CPU, verified if the plan says."""
+        round_, mode = self.plan.rounds[number], self.plan.verify
+        dtype, place = np.dtype(self.plan.dtypes[2 * number + 1]), self.place_of(number)
+        spare = functools.partial(spare_threads, self.library, round_.target.blocks)
+
+        def by_device(view: BlockView) -> Array | None:
+            """Return the block after the round, but for its rolls; None on the CPU."""
+            if not view.on_gpu and not self.on_devices(number):
+                return None
+            job = dispatch.job_of(round_, block, view.dtype, dtype, inside=self.overwrites(number))
+            if view.on_gpu:
+                return round_on_gpu(job, view.gather, filters)  # type: ignore[no-any-return]
+            if place.device == "hybrid" and mode == "none":
+                with spare() as library:
+                    shared = shared_with_device(job, view, library, filters, place)
+                if shared is not None:
+                    return shared
+            done = dispatch.on_device(job, view, filters, place, self.stacked[number + 1])
             self._told("round_device", done)
-        return done
+            return done
+
+        if mode == "none":
+            view = view_of()
+            done = by_device(view)
+            if done is None:
+                with spare() as library:
+                    done = run_round(round_, block, view, library, dtype, filters)
+                self._told("round_cpu", done)
+                return done
+        else:
+            with spare() as library:
+                checks = Verification(mode, round_, block, library, dtype, filters, number + 1)
+                done = checks.run_elsewhere(view_of, by_device) if self.on_devices(number) else None
+                if done is None:
+                    return checks.run(functools.partial(_in_host_memory, mode, view_of))
+        return (roll_on_gpu if is_on_gpu(done) else roll)(done, round_.rolls)
 
     def _told(self, event: str, done: Array | None) -> None:
         """Report who has done a whole block, where CPU threads and devices share a round."""
         if done is not None and isinstance(self.plan, Plan) and self.plan.device == "hybrid":
             emit(event, nbytes=done.nbytes)
-
-    def moved(self, number: int, view: BlockView) -> Array:
-        """Return the block after the last exchange, gathered by a device on the way, or here."""
-        found = None
-        if not view.on_gpu and self.on_devices(number):
-            blocks = self.exchange(number).target.blocks
-            found = moved_on_device(view, self.place_of(number), blocks)
-        return view.gather() if found is None else found
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block after exchange `number` would return, if that is known."""
@@ -310,32 +296,19 @@ _lock = threading.Lock()
 _running = 0
 
 
-class with_spare_threads:
+@contextlib.contextmanager
+def spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
     """Give out the library as a round on one of some blocks may use it, while that is done.
 
-    Parameters
-    ----------
-    library : FFTLibrary
-        Makes the FFTs.
-    blocks : int
-        Of the round. Where blocks of other rounds are worked on meanwhile, these count as well.
+    Where blocks of other rounds are worked on meanwhile, these count as well.
     """
-
-    __slots__ = ("blocks", "library")
-
-    def __init__(self, library: FFTLibrary, blocks: int) -> None:
-        self.library, self.blocks = library, blocks
-
-    def __enter__(self) -> FFTLibrary:
-        threads = task_threads()
-        global _running
-        with _lock:
-            _running += 1
-            at_work = max(self.blocks, _running)
-        return self.library.using(max(1, threads // at_work))
-
-    def __exit__(self, *_: object) -> None:
-        global _running
+    global _running
+    with _lock:
+        _running += 1
+        at_work = max(blocks, _running)
+    try:
+        yield library.using(max(1, task_threads() // at_work))
+    finally:
         with _lock:
             _running -= 1
 
@@ -350,7 +323,7 @@ class Blocks:
 
     def __init__(self, blocks: Mapping[Block, Array]) -> None:
         self.blocks = dict(blocks)
-        self.common: Common | None = None
+        self.common: in_place.Common | None = None
         self.homes: dict[Block, int] = {}
         self.choice: Choice | None = None
         self._checked: dict[Block, Array] = {}
@@ -387,7 +360,7 @@ def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
     block: Array = as_block(values) if is_on_gpu(values) else np.asarray(values)
     exchange = run.exchange(number)
     expected = exchange.source.shape(index)
-    if block.shape != expected and block.shape != run.stored(number).shape(index):
+    if block.shape != expected and block.shape != run.stored[number].shape(index):
         refuse(
             "a",
             f"block {index} of shape {block.shape}",
@@ -402,71 +375,60 @@ def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
                 f"block {index} of dtype {block.dtype}",
                 f"the real dtype {declared} that the dask array declares",
             )
-    return block.reshape(run.stored(number).shape(index))
+    return block.reshape(run.stored[number].shape(index))
 
 
 Task = Callable[..., Any]
 
 
-def barrier(token: str, indices: tuple[Block, ...], wanted: bool, *blocks: Array) -> Blocks:
+def barrier(
+    run: Run,
+    number: int,
+    indices: tuple[Block, ...],
+    wanted: bool,
+    common: in_place.Common | None,
+    *blocks: Array,
+) -> Blocks:
     """Return a handle of all source blocks of a group; all of them exist now.
 
     Parameters
     ----------
-    token : str
-        Of the plan in task names.
+    run, number
+        The plan, and the exchange, from 0.
     indices : tuple of block indices
         Of the blocks.
     wanted : bool
         Whether the `shared` carrier was asked for by name.
+    common : Common or None
+        Memory in which all of them may lie together.
 
     Raises
     ------
     CarrierError
         In a task of a cluster, where sharing would move every block to every worker.
     """
-    _refuse_cluster(token, wanted)
-    return Blocks(dict(zip(indices, blocks, strict=True)))
+    _refuse_cluster(run.token.partition("-")[0], wanted)  # names of a filter have its plan's
+    found = Blocks(dict(zip(indices, blocks, strict=True)))
+    if common is not None:
+        joint, layout = run.joints.exchanges[number], run.exchange(number).source
+        assert joint is not None
+        if common.take(run.token, number, joint.layout, layout, found.blocks):
+            found.common = common
+    return found
 
 
-def common_memory(run: Run, number: int, group: Block) -> Common:
+def common_memory(run: Run, number: int, group: Block) -> in_place.Common:
     """Return memory for the blocks of a group before an exchange; none where it does not help.
 
     That is on workers of a cluster, where a task may be done again, and where devices do rounds.
     """
     joint = run.joints.exchanges[number]
-    used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and missing() is None
+    used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and dispatch.missing() is None
     if joint is None or used or current_worker() is not None:
-        return Common()
+        return in_place.Common()
     with during(run.token, number):
         emit("begun")
-    return Common(joint.layout, group, run.exchange(number).dtype)
-
-
-def barrier_in_common(
-    run: Run, number: int, indices: tuple[Block, ...], wanted: bool, common: Common, *blocks: Array
-) -> Blocks:
-    """Return a handle of all source blocks of a group, which may lie in common memory.
-
-    Parameters
-    ----------
-    run, number
-        The plan, and the exchange, from 0.
-    indices, wanted
-        As `barrier` takes them.
-    common : Common
-        The group's memory.
-    """
-    found = barrier(run.token, indices, wanted, *blocks)
-    joint = run.joints.exchanges[number]
-    assert joint is not None
-    holds = common.holds(joint.layout, run.exchange(number).source, found.blocks)
-    if not holds:
-        refuse_spent(run.token, number, found.blocks)
-    if common.enter(number, holds):
-        found.common = common
-        advance(run.token, number + 1, found.blocks.values())
-    return found
+    return in_place.Common(joint.layout, group, run.exchange(number).dtype)
 
 
 def barrier_on_gpus(
@@ -488,7 +450,7 @@ def barrier_on_gpus(
     transport : {"auto", "host", "staged", "swap", "kernel"}
         How segments travel between GPUs; "auto" as the plan's profile suggests.
     """
-    found = barrier(run.token, sources, False, *blocks)
+    found = barrier(run, number, sources, False, None, *blocks)
     homes = gpus().homes(found.blocks)
     used = sorted(set(homes.values()))
     if len(used) < 2:
@@ -503,8 +465,16 @@ def barrier_on_gpus(
 
 
 def _refuse_cluster(token: str, wanted: bool) -> None:
-    worker = _worker_of(token)
-    if worker is None:
+    """Stop in a task that a worker was sent, but for one that is alone where this is `wanted`.
+
+    A task of a cluster may compute an array by a scheduler of its own: then the worker knows that
+    task only, and not in the threads that the scheduler starts. Blocks stay in its process.
+    """
+    worker = current_worker()
+    try:
+        if worker is None or token not in str(worker.get_current_task()):
+            return
+    except KeyError:
         return
     client = sys.modules["distributed"].get_client()
     if wanted and len(client.scheduler_info(n_workers=-1)["workers"]) == 1:
@@ -517,91 +487,73 @@ def _refuse_cluster(token: str, wanted: bool) -> None:
     )
 
 
-def _worker_of(token: str) -> Any:
-    """The worker that was sent the calling task of a plan, or None.
-
-    A task of a cluster may compute an array by a scheduler of its own: then the worker knows that
-    task only, and not in the threads that the scheduler starts. Blocks stay in its process.
-    """
-    worker = current_worker()
-    if worker is None:
-        return None
-    try:
-        key = worker.get_current_task()
-    except KeyError:
-        return None
-    return worker if token in str(key) else None
-
-
 def reported(task: Task) -> Task:
     """Return a task ``(run, number, ...)`` whose events carry the plan and the round."""
 
     @functools.wraps(task)
     def reporting(run: Run, number: int, *inputs: Any) -> Any:
-        with during(run.token, number + 1):
+        with during(run.token, max(number, 0) + 1):
             return task(run, number, *inputs)
 
     return reporting
 
 
-@reported
+def block_task(make: Task) -> Task:
+    """Return the task of a block after an exchange and its round, which a function makes.
+
+    The task is ``(run, number, block, filter_axes, *filters, *inputs)``; the function gets the
+    filters by axis. What is recorded as done is not made again, and what is made is handed on as
+    the run does it.
+    """
+
+    def task(run: Run, number: int, block: Block, axes: tuple[int, ...], *inputs: Any) -> Any:
+        done = run.done(number, block)
+        if done is not None:
+            return done[0]
+        filters = dict(zip(axes, inputs, strict=False))
+        return run.deliver(number, block, make(run, number, block, filters, *inputs[len(axes) :]))
+
+    return reported(functools.wraps(make)(task))
+
+
+@block_task
 def run_block(
     run: Run,
     number: int,
     block: Block,
-    filter_axes: tuple[int, ...],
-    sources: Any,
-    into: Common | None,
+    filters: dict[int, Array],
+    sources: tuple[Block, ...] | None,
+    into: in_place.Common | None,
     *inputs: Any,
 ) -> Array:
-    """Return a block gathered in exchange `number` and taken through the round that follows.
+    """Return a block gathered from blocks in memory, and taken through its round.
 
-    Parameters
-    ----------
-    run : Run
-        The plan.
-    number : int
-        Exchange, from 0.
-    block : tuple of int
-        Which block.
-    filter_axes : tuple of int
-        Axes whose filters come first among the inputs.
-    sources : tuple of block indices or None
-        What the other inputs are: source blocks of these indices; None for a handle.
-    into : Common or None
-        Memory in which the block is to lie with others, after the round.
+    The `inputs` are source blocks of the indices `sources`, or the handle of a barrier if that is
+    None. `into` is memory in which the block is to lie with others, after the round.
     """
-    filters = dict(zip(filter_axes, inputs, strict=False))
-    given = inputs[len(filter_axes) :]
-    exchange = run.exchange(number)
     place = None if into is None else into.place(run.plan.rounds[number].target, block)
-    if sources is None and given[0].common is not None:
-        return _where_it_lies(run, number, block, given[0].common, place, filters)
-    dtype, started = np.dtype(exchange.dtype), time.perf_counter()
-    blocks = given[0] if sources is None else Blocks(dict(zip(sources, given, strict=True)))
+    if sources is None and inputs[0].common is not None:
+        return _where_it_lies(run, number, block, inputs[0].common, place, filters)
+    blocks = inputs[0] if sources is None else Blocks(dict(zip(sources, inputs, strict=True)))
     own = _own(run, number, blocks.blocks) if run.stays(number) else None
 
     def view() -> BlockView:
         if own is not None:
             return BlockView.of(own, target=place)
         source_of = functools.partial(blocks.checked, run, number)
-        home, choice = blocks.homes.get(block), blocks.choice
-        found = view_of(run.map(number), block, dtype, source_of, False, home, choice)
+        home = blocks.homes.get(block)
+        found = run.view(number, block, source_of, home=home, choice=blocks.choice)
         found.target = place
         return found
 
     if own is not None and run.overwrites(number):
-        refuse_spoiled(number, block, own)
+        in_place.refuse_spoiled(number, block, own)
         if own.flags.writeable:
             here = BlockView.of(own, owned=own.flags.c_contiguous, target=own)
-            with spoiling(lambda: [own]):
+            with in_place.spoiling(lambda: [own]):
                 return run.finish(number, block, lambda: here, filters)
     with _turn(run, number, block, blocks):
-        if number < len(run.plan.rounds):
-            return run.finish(number, block, view, filters)
-        values = run.moved(number, view())
-    emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
-    return values
+        return run.finish(number, block, view, filters)
 
 
 def _turn(
@@ -613,32 +565,30 @@ def _turn(
         return contextlib.nullcontext()
     exchange = run.exchange(number)
     nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
-    place = run.place_of(number) if number < len(run.plan.rounds) else run.place
-    return getting_ready(place, nbytes, exchange.dtype)
+    return dispatch.getting_ready(run.place_of(number), nbytes, exchange.dtype)
 
 
 def _where_it_lies(
     run: Run,
     number: int,
     block: Block,
-    common: Common,
+    common: in_place.Common,
     into: Array | None,
     filters: dict[int, Array],
 ) -> Array:
     """A block that lies in common memory, taken through the round that follows, if one does."""
     joint, exchange = run.joints.exchanges[number], run.exchange(number)
-    assert joint is not None
-    assert common.array is not None
+    assert joint is not None and common.array is not None  # noqa: PT018
     started = time.perf_counter()
-    values = lying(common.array, joint.layout, exchange.target, block)
+    values = in_place.lying(common.array, joint.layout, exchange.target, block)
     if number == len(run.plan.rounds):
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
-        advance(run.token, RESULT, (values,))
+        in_place.advance(run.token, in_place.RESULT, (values,))
         return values
     after, flat = run.joints.inside[number], None
     if after is not None and isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
-        flat = lying(common.array, after, run.plan.result, block)
-        advance(run.token, RESULT, (flat,))
+        flat = in_place.lying(common.array, after, run.plan.result, block)
+        in_place.advance(run.token, in_place.RESULT, (flat,))
 
     def work() -> Array:
         here = None if after is None else values
@@ -667,24 +617,23 @@ def pack_shard(
     started = time.perf_counter()
     values = checked(run, number, source, values)
     packed = pack(run.map(number), block, source, values, np.dtype(run.exchange(number).dtype))
-    if run.plan.verify == "checksum":
-        found = packed, shard_checksum(packed, number, source, block)
+    checksums = run.plan.verify == "checksum"
+    found = (packed, shard_checksum(packed, number, source, block)) if checksums else packed
     emit("pack", nbytes=packed.nbytes, seconds=time.perf_counter() - started)
-    return found if run.plan.verify == "checksum" else packed
+    return found
 
 
-@reported
+@block_task
 def run_block_of_shards(
     run: Run,
     number: int,
     block: Block,
-    filter_axes: tuple[int, ...],
+    filters: dict[int, Array],
     sources: tuple[Block, ...],
-    *inputs: Any,
+    *packed: Any,
 ) -> Array:
-    """Return a block put together from packed shards and taken through the round that follows."""
-    filters = dict(zip(filter_axes, inputs, strict=False))
-    shards = dict(zip(sources, inputs[len(filter_axes) :], strict=True))
+    """Return a block put together from packed shards, and taken through its round."""
+    shards = dict(zip(sources, packed, strict=True))
     if run.plan.verify == "checksum":
         compare(number, block, shards)
         shards = {source: shard for source, (shard, _) in shards.items()}
@@ -706,50 +655,25 @@ def compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]
 def put_together(
     run: Run, number: int, block: Block, shards: Mapping[Block, Array], filters: dict[int, Array]
 ) -> Array:
-    """Return a block put together from packed shards and taken through the round that follows."""
-    dtype = np.dtype(run.exchange(number).dtype)
-
-    def view() -> BlockView:
-        return view_of(run.map(number), block, dtype, shards.__getitem__, packed=True)
-
-    return taken_through(run, number, block, view, filters)
+    """Return a block put together from packed shards, and taken through its round."""
+    view = functools.partial(run.view, number, block, shards.__getitem__, packed=True)
+    return run.finish(number, block, view, filters)
 
 
-def taken_through(
-    run: Run, number: int, block: Block, view: Callable[[], BlockView], filters: dict[int, Array]
-) -> Array:
-    """Return a block that is gathered, taken through the round that follows, if one does."""
-    if number < len(run.plan.rounds):
-        return run.finish(number, block, view, filters)
-    started = time.perf_counter()
-    values = view().gather()
-    emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
-    return values
-
-
-def generate_filter(run: Run, block: Block) -> Array:
+@block_task
+def generate_filter(run: Run, number: int, block: Block, filters: dict[int, Array]) -> Array:
     """Return a block of a Bluestein filter after its first round."""
-    plan, known = run.plan, run.done(0, block)
+    plan = run.plan
     assert isinstance(plan, FilterPlan)
-    if known is not None:
-        return known[0]  # type: ignore[no-any-return]
     round_ = plan.rounds[0]
     axis = round_.source.axes[0]
     places = axis_index(axis, block[0], 0)
     padded = math.prod(digit.radix for digit in axis.digits)
-    dtype = np.dtype(plan.dtypes[0])
+    chirp, shape, dtype = plan.chirp, axis.shape(block[0]), np.dtype(plan.dtypes[0])
 
     def incoming() -> BlockView:
-        values = chirp_filter(
-            places.reshape(axis.shape(block[0])),
-            padded,
-            plan.chirp.length,
-            plan.chirp.sign,
-            dtype,
-            plan.chirp.step,
-            plan.chirp.offset,
-        )
+        numbers = chirp.length, chirp.sign, dtype, chirp.step, chirp.offset
+        values = chirp_filter(shape, places, padded, *numbers)
         return BlockView.of(np.ascontiguousarray(values), owned=True)
 
-    with during(run.token, 1):
-        return run.deliver(0, block, run.finish(0, block, incoming, {}))
+    return run.finish(number, block, incoming, filters)

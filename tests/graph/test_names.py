@@ -44,47 +44,32 @@ def test_every_round_and_barrier_has_a_prefix_of_its_own(carrier, optimized):
     assert ours["bigfft_round1"] == plan.rounds[0].target.blocks
 
 
+def fused():
+    return abs(fft.ifft2(fft.fft2(field() * 2 + 1) * 3)) ** 2
+
+
+def sliced():
+    return fft.rfft2(field(), order="transposed")[::2, 3:9].sum()
+
+
+def filtered():
+    return fft.fft(da.from_array(np.random.default_rng(2).standard_normal(10007), chunks=1000))
+
+
+EXPECTED = [
+    (fused, {"bigfft_round1", "bigfft_round2-mul", "bigfft_round2-pow"}),
+    (sliced, {"bigfft_plan", "bigfft_round1"}),
+    (filtered, {"bigfft_round1", "bigfft_filter0_round1"}),
+]
+
+
 @pytest.mark.parametrize("carrier", ["shared", "tasks"])
-def test_what_is_fused_in_comes_after_the_round(carrier):
-    with dask.config.set({"bigfft.exchange.carrier": carrier}):
-        found = prefixes(abs(fft.ifft2(fft.fft2(field() * 2 + 1) * 3)) ** 2)
+@pytest.mark.parametrize(("build", "expected"), EXPECTED)
+def test_names_begin_with_the_round_whatever_is_fused_in(build, expected, carrier):
+    settings = {"bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1000}
+    with dask.config.set(settings):
+        found = prefixes(build())
     ours = {name for name in found if "bigfft" in name}
     assert all(OURS.fullmatch(name) for name in ours), ours
-    assert {"bigfft_round1", "bigfft_round2-mul", "bigfft_round2-pow"} <= ours
+    assert expected <= ours
     assert not {name for name in found if name.startswith(("abs", "pow", "mul"))}
-
-
-@pytest.mark.parametrize("carrier", ["shared", "tasks"])
-def test_slices_and_sums_keep_the_rounds_apart(carrier):
-    with dask.config.set({"bigfft.exchange.carrier": carrier}):
-        found = prefixes(fft.rfft2(field(), order="transposed")[::2, 3:9].sum())
-    ours = {name for name in found if "bigfft" in name}
-    assert all(OURS.fullmatch(name) for name in ours), ours
-    assert {re.match(r"bigfft_\w+", name)[0] for name in ours} >= {
-        "bigfft_round1",
-        "bigfft_round2",
-        "bigfft_plan",
-    }
-
-
-def test_filters_of_bluestein_are_named_apart():
-    a = np.random.default_rng(2).standard_normal(10007)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1000}):
-        found = prefixes(fft.fft(da.from_array(a, chunks=1000)))
-    ours = {name for name in found if "bigfft" in name}
-    assert all(OURS.fullmatch(name) for name in ours), ours
-    assert any(name.startswith("bigfft_filter0_round") for name in ours)
-    assert any(name.startswith("bigfft_round") for name in ours)
-
-
-def test_two_transforms_have_groups_of_their_own():
-    one, two = fft.fft2(field()), fft.fft2(field() + 1)
-    tokens = {y.name.rpartition("-")[2] for y in (one, two)}
-    names = {
-        str(key[0])
-        for key in dict(one.__dask_graph__()) | dict(two.__dask_graph__())
-        if isinstance(key, tuple)
-    }
-    groups = {name.rpartition("-")[2] for name in names if name.startswith("bigfft")}
-    assert groups == tokens
-    assert len(tokens) == 2

@@ -70,7 +70,9 @@ def test_blocks_lie_evenly_after_a_persist(client: Client) -> None:
     mean = sum(counts.values()) / 3
     assert len(counts) == 3
     assert all(abs(n - mean) < 1 for n in counts.values())
-    assert "shuffle-barrier-bigfft" in prefixes(client)
+    names = prefixes(client)
+    assert "shuffle-barrier-bigfft" in names
+    assert any("bigfft_round1" in name for name in names)
 
 
 @pytest.mark.parametrize("kind", ["rfftn", "fftn"])
@@ -120,14 +122,6 @@ def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:
     assert close(kept.compute(), wanted)
 
 
-def test_computed_twice_and_with_other_blocks_kept(client: Client) -> None:
-    y = fft.fftn(blocks())
-    first = y.blocks[0].persist()
-    assert close(y.compute(), np.fft.fftn(FIELD))
-    assert close(y.compute(), np.fft.fftn(FIELD))
-    del first
-
-
 def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tasks of one have put together those of the other ask for as well."""
     asked, plainly = threading.Event(), p2p.barrier
@@ -152,13 +146,6 @@ def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.Mon
     assert close(whole.result(timeout=60), wanted)
     assert close(part.compute(), wanted)
     assert sum(began.values()) <= 8  # until the first attempt was over
-
-
-def test_a_block_that_lies_is_refused_by_name(client: Client) -> None:
-    x = da.from_array(RNG.standard_normal(4096), chunks=256)
-    wrong = x.map_blocks(lambda b: b[:-1], chunks=x.chunks, dtype=x.dtype)
-    with pytest.raises(ValueError, match=r"block \(\d+,\) of shape"):
-        fft.fft(wrong).compute()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -82,12 +82,3 @@ def test_other_transforms(shape, chunks, name, transport):
     assert np.linalg.norm(got - expected) <= 1e-13 * np.linalg.norm(expected)
     np.testing.assert_array_equal(x, source)
     assert sum(moved.values()) > 0
-
-
-def test_blocks_that_live_in_one_place_are_gathered():
-    """A transport may be named where there is a single GPU, or none."""
-    x = random((24, 24, 10))
-    _, got, moved = computed(x, (4, 24, 10), "fftn", "swap")
-    expected = scipy.fft.fftn(x)
-    assert np.linalg.norm(got - expected) <= 1e-14 * np.linalg.norm(expected)
-    assert sum(moved.values()) == 0

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from laws.law import call, damaged, planned_small, small_tiles
 from support import heard, local
 
-import dask_bigfft.graph.build
 import dask_bigfft.graph.tasks
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import DamagedShardError, VerificationError
@@ -251,16 +250,17 @@ def broken_on_the_way(shards, fault):
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
 def test_shards_of_tasks(monkeypatch, found, fault, mode):
     """The data themselves are damaged, on their way from one task to another."""
-    original, when = dask_bigfft.graph.build.run_block_of_shards, Times(1, after=2)
+    original, when = dask_bigfft.graph.tasks.run_block_of_shards, Times(1, after=2)
 
-    def broken(run, number, block, filter_axes, sources, *inputs):
+    def broken(run, number, block, filter_axes, *inputs):
         count = len(filter_axes)
-        shards = dict(zip(sources, inputs[count:], strict=True))
+        filters, sources, packed = inputs[:count], inputs[count], inputs[count + 1 :]
+        shards = dict(zip(sources, packed, strict=True))
         if when():
             shards = broken_on_the_way(shards, fault)
-        return original(run, number, block, filter_axes, sources, *inputs[:count], *shards.values())
+        return original(run, number, block, filter_axes, *filters, sources, *shards.values())
 
-    monkeypatch.setattr(dask_bigfft.graph.build, "run_block_of_shards", broken)
+    monkeypatch.setattr(dask_bigfft.graph.tasks, "run_block_of_shards", broken)
     right = transformed(signal())
     with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
         if mode == "checksum":

@@ -673,7 +673,7 @@ def generate_filter(run: Run, number: int, block: Block, filters: dict[int, Arra
 
     def incoming() -> BlockView:
         numbers = chirp.length, chirp.sign, dtype, chirp.step, chirp.offset
-        values = chirp_filter(shape, places, padded, *numbers)
+        values = chirp_filter(places.reshape(shape), padded, *numbers)
         return BlockView.of(np.ascontiguousarray(values), owned=True)
 
     return run.finish(number, block, incoming, filters)

@@ -10,6 +10,7 @@ paper     Forecasts for machines that nobody has here, by assumed speeds.
 """
 
 import itertools
+import math
 import random
 import statistics
 import tempfile
@@ -28,13 +29,14 @@ from benchmarks import core
 from benchmarks.rows import Problem, Truth, alternate, fill, graph_of, lazy, seconds_of, settings
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import machine_nbytes
+from dask_bigfft.planner.candidates import Candidates
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile
-from dask_bigfft.planner.search import every_plan, find_plan
+from dask_bigfft.planner.search import all_whole, find_plan, finished, ladder
 from dask_bigfft.planning.environment import known_profile
 from dask_bigfft.planning.tuning import region
-from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.transforms.spec import TransformSpec, transform_spec
 
 #: Problems of both sizes, of lengths that calibration does not measure.
 SMALL = {
@@ -120,6 +122,20 @@ def errors(args: Any, results: core.Results, problems: dict[str, Problem]) -> No
 
 
 # --- ranking ----------------------------------------------------------------------------------
+
+
+def every_plan(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
+    """Return the plans in memory of all candidates, in blocks of the first size that has any.
+
+    Memory limits and Bluestein's algorithm are left out.
+    """
+    search = Candidates(spec, request, machine)
+    search.dearer = math.inf
+    for sizes in ladder(spec, request):
+        whole = all_whole(search) and sizes.target >= search.largest_in
+        if candidates := search.in_place() if whole else search.splits(sizes):
+            return tuple(finished(search, candidate) for candidate in candidates)
+    return ()
 
 
 def candidates(problem: Problem, array: da.Array, args: Any) -> list[tuple[Plan, str]]:

@@ -331,9 +331,17 @@ def even_chunks(size: int, parts: int) -> Chunks:
     """
     if size == 0:
         return (0,)
-    width = -(-size // max(1, min(parts, size)))
-    whole, rest = divmod(size, width)
-    return (width,) * whole + ((rest,) if rest else ())
+    return wide_chunks(size, -(-size // max(1, min(parts, size))))
+
+
+def wide_chunks(size: int, width: int) -> Chunks:
+    """Chunks of one width, the last one smaller where it must be.
+
+    >>> wide_chunks(10, 4), wide_chunks(0, 4)
+    ((4, 4, 2), (0,))
+    """
+    whole, rest = divmod(size, max(1, width))
+    return (width,) * whole + ((rest,) if rest else ()) or (0,)
 
 
 def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:

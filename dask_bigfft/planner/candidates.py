@@ -6,6 +6,7 @@ the blocks of every round from what was cut before (`layouts`).
 Pure: imports `transforms`, `decomposition` and this room.
 """
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -42,9 +43,8 @@ Factors = tuple[int, ...]
 def nearest_divisors(n: int, ideal: float) -> list[int]:
     """The divisors of n next to `ideal` on either side, 1 and n left out."""
     inner = [d for d in divisors(n) if 1 < d < n]
-    below = [d for d in inner if d <= ideal][-1:]
-    above = [d for d in inner if d > ideal][:1]
-    return below + above
+    place = bisect.bisect_right(inner, ideal)
+    return inner[max(0, place - 1) : place + 1]
 
 
 def factor_choices(
@@ -58,10 +58,10 @@ def factor_choices(
     """
     i, count = spec.axes.index(axis), len(places)
     n, found = spec.lengths[i], list[Factors]()
-    for order, backwards in ((spec.orders_in[i], True), (spec.orders_out[i], False)):
-        digits = spec.digits_of(axis) or transposed_digits(n)
-        if order == "transposed" and len(digits) == count:
-            found.append(digits[::-1] if backwards else digits)
+    digits = spec.digits_of(axis) or transposed_digits(n)
+    for order, named in ((spec.orders_in[i], digits[::-1]), (spec.orders_out[i], digits)):
+        if order == "transposed" and len(named) == count:
+            found.append(named)
     if count == 2:
         ideal = math.sqrt(n * whole.get(places[1], 1) / whole.get(places[0], 1))
         found += [(d, n // d) for d in nearest_divisors(n, ideal)]
@@ -129,15 +129,11 @@ def wide_factors(n: int, room: int, blocks: int) -> list[Factors]:
 
 def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
     """Blocks of the array that comes in."""
-    axes = []
-    for axis, cut in enumerate(chunks):
-        if axis in spec.axes:
-            program = program_of(spec, axis, (spec.lengths[spec.axes.index(axis)],))
-            digits = program.source
-        else:
-            digits = flat_digits(0, spec.shape[axis], "natural", real=False)
-        axes.append(AxisLayout((Group(digits, cut),)))
-    return Layout(tuple(axes))
+    digits = [flat_digits(0, n, "natural", real=False) for n in spec.shape]
+    for axis, n in zip(spec.axes, spec.lengths, strict=True):
+        digits[axis] = program_of(spec, axis, (n,)).source
+    pairs = zip(digits, chunks, strict=True)
+    return Layout(tuple(AxisLayout((Group(found, cut),)) for found, cut in pairs))
 
 
 def program_of(
@@ -352,14 +348,6 @@ class Candidates:
             return None
         return split_result(last, result, self.row)
 
-    def _whole(self, digits: dict[int, int], assignment: Assignment) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for axis, n in zip(self.spec.axes, self.spec.lengths, strict=True):
-            if digits.get(axis) == 1:
-                place = assignment[axis][0]
-                found[place] = found.get(place, 1) * n
-        return found
-
     def split_candidates(
         self, digits: dict[int, int], rounds: int, sizes: Sizes, padded: dict[int, Factors]
     ) -> Iterator[Candidate]:
@@ -371,8 +359,11 @@ class Candidates:
         alone = sum(count > 1 for count in digits.values()) == 1
         steps = digits | {axis: 2 * len(factors) - 1 for axis, factors in padded.items()}
         for assignment in assignments(spec, steps, rounds):
-            whole = self._whole(digits, assignment)
-            choices: list[list[Factors]] = []
+            whole, choices = dict[int, int](), list[list[Factors]]()
+            for axis, n in zip(spec.axes, spec.lengths, strict=True):
+                if digits.get(axis) == 1:
+                    place = assignment[axis][0]
+                    whole[place] = whole.get(place, 1) * n
             for axis, n in zip(spec.axes, spec.lengths, strict=True):
                 if axis in padded:
                     choices.append([padded[axis]])
@@ -497,12 +488,10 @@ class Candidates:
             return []
         found: list[Candidate] = []
         regular = [axis for axis in spec.axes if axis not in padded]
-        for rounds in range(3, max(3, self.request.max_rounds) + 1):  # fewer cannot do it
-            for count in range(len(regular) + 1):
-                if count and found:
-                    break
-                for digits in digits_of_splits(regular, count, 2):
-                    found += self.split_candidates(digits, rounds, sizes, padded)
+        most = max(3, self.request.max_rounds)  # fewer than three cannot do it
+        for rounds, count in itertools.product(range(3, most + 1), range(len(regular) + 1)):
+            for digits in digits_of_splits(regular, count, 2):
+                found += self.split_candidates(digits, rounds, sizes, padded)
             if found:
                 break
         return found

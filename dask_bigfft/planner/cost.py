@@ -25,7 +25,6 @@ from dask_bigfft.planner.plan_data import (
 )
 from dask_bigfft.planner.rows import DECODED
 from dask_bigfft.planner.seconds import Model, flops, shuffled
-from dask_bigfft.transforms.spec import TransformSpec
 
 
 @dataclass(frozen=True)
@@ -164,9 +163,9 @@ def admitted(nbytes: int) -> int:
 
 def working(plan: PlanData, nbytes: int) -> int:
     """Tasks of a process that hold a block at a time: a device admits a few, and others wait."""
-    threads = plan.machine.threads
-    demanded = plan.machine.cards and plan.device == "gpu"
-    return min(threads, admitted(nbytes) * plan.machine.cards) if demanded else threads
+    machine = plan.machine
+    demanded = machine.cards and plan.device == "gpu"
+    return min(machine.threads, admitted(nbytes) * machine.cards if demanded else machine.threads)
 
 
 def peak_host(plan: PlanData) -> int:
@@ -180,16 +179,11 @@ def peak_host(plan: PlanData) -> int:
     is there. FFT libraries copy long lines, and keep the roots of unity of each length.
     """
     blocks = _peak_on_disk(plan) if plan.carrier == "disk" else _peak_in_memory(plan)
-    return blocks + library_bytes(plan)
-
-
-def library_bytes(plan: PlanData) -> int:
-    """Bytes that the FFT library needs at the worst moment, beside what it transforms."""
     if plan.machine.cards and plan.device == "gpu":
-        return 0
+        return blocks
     itemsize = plan.spec.work_dtype.itemsize
     work = work_bytes(plan.kernel, plan.rounds, itemsize, plan.machine.threads)
-    return plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
+    return blocks + plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
 
 
 def _peak_in_memory(plan: PlanData) -> int:
@@ -225,7 +219,7 @@ def _peak_in_memory(plan: PlanData) -> int:
         else:
             stages.append(min(1.0, share * UNEVEN) * (2 * before + max(made, after)) + work)
         before = made
-    return math.ceil(max(stages) + filter_bytes(plan)) + merge_nbytes(plan)
+    return math.ceil(max(stages) + filter_bytes(plan)) + merging(plan)[0]
 
 
 def _tiles_nbytes(plan: PlanData) -> int:
@@ -336,10 +330,9 @@ def _peak_on_disk(plan: PlanData) -> int:
         stages += [reading, kept + made + handed]
         here = made
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
-    merged = merge_nbytes(plan)
     tiles = min(last, _tiles_nbytes(plan))
     task = max(stages) + min(CODEC, plan.storage.decoded // 2)
-    return plan.machine.threads * task + last + tiles + filters + merged
+    return plan.machine.threads * task + last + tiles + filters + merging(plan)[0]
 
 
 def _beside(plan: PlanData, here: int) -> int:
@@ -368,11 +361,11 @@ def filter_bytes(plan: PlanData) -> int:
 
 def task_count(plan: PlanData) -> int:
     """Number of tasks of the graph."""
-    total = 1 + merge_tasks(plan)
+    total = 1 + merging(plan)[1]
     if plan.carrier == "disk" and plan.moves[0]:
         total += plan.source.blocks  # each writes its shards
-    for exchange, moves in zip(plan.exchanges, plan.moves, strict=True):
-        total += exchange.shape.blocks_out + (exchange.shape.groups if moves else 0)
+    pairs = zip(plan.exchanges, plan.moves, strict=True)
+    total += sum(e.shape.blocks_out + moves * e.shape.groups for e, moves in pairs)
     joints = enumerate(joints_in(plan).exchanges)
     return total + sum(j.layout.blocks for i, j in joints if j is not None and j.home == i)
 
@@ -382,15 +375,14 @@ def forecast(plan: PlanData) -> Forecast:
     result = None if plan.ends_in_round else plan.result
     route = model_of(plan).route
     rounds = route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
+    seconds = plan.machine.profile.start + merging(plan)[2] + sum(r.seconds for r in rounds)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
         flops=sum(map(flops, plan.rounds)),
-        seconds=plan.machine.profile.start
-        + merging_seconds(plan)
-        + sum(found.seconds for found in rounds),
+        seconds=seconds,
         rounds=rounds,
     )
 
@@ -437,49 +429,27 @@ def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> flo
     return after * task_seconds(machine) + copied / lanes
 
 
-def merge_nbytes(plan: PlanData) -> int:
-    """Bytes of host memory of a process that merging and cutting take, at most.
+def merging(plan: PlanData) -> tuple[int, int, float]:
+    """Return the bytes, tasks and seconds of merging incoming blocks and cutting outgoing ones.
 
-    Somebody else may keep the blocks that come in. With scratch files they are read as they are
-    needed, which is counted with what the tasks of the moment work on.
+    The bytes are host memory of a process: others may keep the blocks that come in. With scratch
+    files these are read as needed and counted with the tasks of the moment.
     """
     machine, spec = plan.machine, plan.spec
-    found = 0
+    nbytes, tasks, seconds = 0, 0, 0.0
     if plan.incoming is not None and plan.carrier != "disk":
-        found += own_nbytes(spec)
-    if plan.outgoing is not None:
-        found += out_nbytes(spec)
-    return math.ceil(found * min(1.0, UNEVEN / machine.workers))
-
-
-def merge_tasks(plan: PlanData) -> int:
-    """Number of tasks that merge the blocks that come in, and cut those that go out."""
-    merged = plan.source.blocks if plan.merges else 0
-    return merged + (0 if plan.outgoing is None else block_count(plan.outgoing))
-
-
-def merging_seconds(plan: PlanData) -> float:
-    """Seconds of merging the blocks that come in, and of cutting those that go out."""
-    seconds, spec = 0.0, plan.spec
+        nbytes += spec.nbytes
     if plan.incoming is not None and plan.merges:
+        tasks += plan.source.blocks
         blocks = block_count(plan.incoming)
-        seconds += merge_seconds(plan.machine, blocks, plan.source.blocks, own_nbytes(spec))
+        seconds += merge_seconds(machine, blocks, plan.source.blocks, spec.nbytes)
     if plan.outgoing is not None:
-        blocks = block_count(plan.outgoing)
-        seconds += merge_seconds(plan.machine, plan.result.blocks, blocks, out_nbytes(spec))
-    return seconds
+        nbytes += spec.out_nbytes
+        tasks += (blocks := block_count(plan.outgoing))
+        seconds += merge_seconds(machine, plan.result.blocks, blocks, spec.out_nbytes)
+    return math.ceil(nbytes * min(1.0, UNEVEN / machine.workers)), tasks, seconds
 
 
 def block_count(chunks: Sequence[Chunks]) -> int:
     """Return the number of blocks of an array with these chunks."""
     return math.prod(map(len, chunks))
-
-
-def own_nbytes(spec: TransformSpec) -> int:
-    """Return the bytes of the array that comes in."""
-    return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-
-
-def out_nbytes(spec: TransformSpec) -> int:
-    """Return the bytes of the array that goes out."""
-    return math.prod(spec.out_shape) * spec.out_dtype.itemsize

@@ -16,7 +16,7 @@ import numpy as np
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, Step
-from dask_bigfft.planner.cost import fresh_seconds, out_nbytes, own_nbytes
+from dask_bigfft.planner.cost import fresh_seconds
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
@@ -213,8 +213,8 @@ def step_text(plan: PlanData, step: Step) -> str:
 
 def _asked(plan: PlanData) -> Iterator[str]:
     spec = plan.spec
-    came = f"{spec.shape} {np.dtype(spec.dtype)} ({human_bytes(own_nbytes(spec))})"
-    goes = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(out_nbytes(spec))})"
+    came = f"{spec.shape} {np.dtype(spec.dtype)} ({human_bytes(spec.nbytes)})"
+    goes = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
     text = f"{spec.name} of {came} into {goes}"
     yield from wrapped(text, "  ", " ")
     axes = ", ".join(f"{axis}: {n}" for axis, n in zip(spec.axes, spec.lengths, strict=True))
@@ -259,10 +259,8 @@ def share_text(plan: PlanData) -> str:
         who = names.get(found.share, part)
         parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
     text = f"shared by the model, {', '.join(parts)}; the faster one takes more"
-    kinds = [
-        f"{count} with {counted(n, 'device') if n else 'no devices'}"
-        for n, count in plan.machine.by_cards
-    ]
+    by_cards = plan.machine.by_cards
+    kinds = [f"{count} with {counted(n, 'device') if n else 'no devices'}" for n, count in by_cards]
     return f"{text}; of {plan.machine.workers} processes {', '.join(kinds)}" if kinds else text
 
 
@@ -359,10 +357,8 @@ def in_a_line(plan: PlanData) -> str:
     """Return a plan's rounds, of what, and what it needs, for a prompt."""
     spec, forecast, exchanges = plan.spec, plan.expected, counted(len(plan.travelling), "exchange")
     needs = f"{human_bytes(forecast.peak_host)} per process, {human_seconds(forecast.seconds)}"
-    return (
-        f"<Plan {plan.notation}: {spec.name} of {spec.shape} {np.dtype(spec.dtype)}, "
-        f"{exchanges}, {needs}>"
-    )
+    what = f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)}"
+    return f"<Plan {plan.notation}: {what}, {exchanges}, {needs}>"
 
 
 def summary(plan: PlanData) -> str:
@@ -400,12 +396,9 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
         rows.append(("scratch files", text))
     speeds = machine.profile.name or "common speeds"
     workers, threads = counted(machine.workers, "process"), counted(machine.threads, "thread")
-    seconds = human_seconds(forecast.seconds)
-    rows += [
-        ("tasks", str(forecast.tasks)),
-        ("work", human_count(forecast.flops, "flop")),
-        ("time", f"{seconds} by the cost model ({speeds}), for {workers} of {threads}"),
-    ]
+    seconds = f"{human_seconds(forecast.seconds)} by the cost model ({speeds})"
+    rows += [("tasks", str(forecast.tasks)), ("work", human_count(forecast.flops, "flop"))]
+    rows.append(("time", f"{seconds}, for {workers} of {threads}"))
     if machine.profile.name and plan.device == "cpu":
         rows.append(("first run", f"{human_seconds(fresh_seconds(plan))} more, for fresh pages"))
     return rows
@@ -413,18 +406,12 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
 
 def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
     """Return a row of the table for the plan and each of its runners-up."""
-    best = plan.expected
-    return [
-        (
-            name,
-            human_bytes(found.bytes_exchanged),
-            human_bytes(found.peak_host),
-            str(found.tasks),
-            human_seconds(found.seconds),
-            f"{found.seconds / best.seconds if best.seconds else 1.0:.2f}",
-        )
-        for name, found in ((f"{plan.notation} (chosen)", best), *plan.rejected)
-    ]
+    best, rows = plan.expected, list[tuple[str, ...]]()
+    for name, found in ((f"{plan.notation} (chosen)", best), *plan.rejected):
+        memory = human_bytes(found.bytes_exchanged), human_bytes(found.peak_host)
+        ratio = f"{found.seconds / best.seconds if best.seconds else 1.0:.2f}"
+        rows.append((name, *memory, str(found.tasks), human_seconds(found.seconds), ratio))
+    return rows
 
 
 def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
@@ -569,16 +556,11 @@ def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
 
 def _exchange(exchange: Exchange, moves: bool) -> str:
     """Return an exchange: C, W, and the bytes that move."""
-    shape = exchange.shape
+    shape, width = exchange.shape, width_text(exchange.shape, exchange.source_dtype)
     if not moves:
         return _lines("local")
-    return _lines(
-        "exchange",
-        f"C = {shape.runs}",
-        width_text(shape, exchange.source_dtype),
-        f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}",
-        human_bytes(exchange.nbytes),
-    )
+    blocks = f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}"
+    return _lines("exchange", f"C = {shape.runs}", width, blocks, human_bytes(exchange.nbytes))
 
 
 def _rounds(plan: PlanData) -> str:

@@ -98,10 +98,6 @@ def _in_digits(
     return groups if step is None else [*groups, _cut((step.source,), fixed=True)]
 
 
-def _as_before(before: AxisLayout) -> list[_Cut]:
-    return [_cut(group.digits, group.chunks) for group in before.groups]
-
-
 def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
     """An axis in one group, cut as before if it was, cropped to its digits.
 
@@ -384,8 +380,9 @@ class BlockCutter:
         A named variant cuts the outermost digits into as many parts as came in, whatever was cut in
         between, so that all its rounds are cut alike.
         """
+        as_before = [_cut(group.digits, group.chunks) for group in before.groups]
         if program is None:
-            return _as_before(before)
+            return as_before
         first = (program.steps[0].source,)
         if step is None and done == 0 and not (program.halves_input and program.source != first):
             return [_flat(program.source, before)]
@@ -395,7 +392,7 @@ class BlockCutter:
             stored = before.digits
             halved = program.mirror is not None and any(d.is_partial for d in stored)
             kept = halved or stored == program.target
-            return _as_before(before) if kept else [_flat(program.target, before)]
+            return as_before if kept else [_flat(program.target, before)]
         in_place = self.on_gpu and self.variant == "auto" and not program.bluestein
         cuts = _in_digits(program, done, step, self.variant, in_place)
         if self.variant != "auto":

@@ -322,15 +322,10 @@ class _Shapes:
         self.order = request.order or tuple(order)
         came, result = real if widens else whole, real if narrows else whole
         self.itemsizes = came, result
-        registers = [(came, 0)]
-        if widens or narrows:
-            registers.append((0, result))
-        if self.order != tuple(range(len(view))):
-            if len(registers) == 1:
-                registers.append((0, result))
-            else:
-                registers[0] = came, result
-        self.registers = (*registers, *[(whole, 0)] * filters, *beside)
+        changes, turned = widens or narrows, self.order != tuple(range(len(view)))
+        results = [(0, result)] if changes or turned else []
+        first_place = came, result if changes and turned else 0
+        self.registers = (first_place, *results, *[(whole, 0)] * filters, *beside)
 
 
 def _pass(
@@ -354,10 +349,8 @@ def _pass(
         pairs = enumerate(zip(shape.after, tile, strict=True))
         done = tuple(n if dim in shape.fixed else extent for dim, (n, extent) in pairs)
         before, after = math.prod(tile), math.prod(done)
-        runs = (
-            _runs(shape.read, tile),
-            _runs(tuple(shape.stored[d] for d in order), tuple(done[d] for d in order)),
-        )
+        stored = tuple(shape.stored[d] for d in order)
+        runs = _runs(shape.read, tile), _runs(stored, tuple(done[d] for d in order))
         places = tuple(aligned(max(before * b, after * a)) for b, a in registers)
         views = shape.view, shape.after, tile, order
         one = TilePass(shape.steps, *views, *runs, places, shape.itemsizes, mirrored=mirrored)

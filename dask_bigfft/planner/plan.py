@@ -17,12 +17,8 @@ from dask_bigfft.errors import ArgumentTypeError, parse_count, refuse
 from dask_bigfft.planner.cost import (
     block_count,
     forecast,
-    merge_nbytes,
     merge_seconds,
-    merge_tasks,
-    merging_seconds,
-    out_nbytes,
-    own_nbytes,
+    merging,
     task_seconds,
     with_forecast,
 )
@@ -130,12 +126,9 @@ class FilterPlan:
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
         """The exchange before each round; the one before the first is never made."""
-        layouts = [self.rounds[0].source]
-        layouts += [round_.target for round_ in self.rounds[:-1]]
-        return tuple(
-            Exchange(before, round_.source, self.dtype, self.dtype)
-            for before, round_ in zip(layouts, self.rounds, strict=True)
-        )
+        befores = (self.rounds[0].source, *(r.target for r in self.rounds[:-1]))
+        pairs = zip(befores, self.rounds, strict=True)
+        return tuple(Exchange(a, r.source, self.dtype, self.dtype) for a, r in pairs)
 
     @property
     def moves(self) -> tuple[bool, ...]:
@@ -146,9 +139,7 @@ class FilterPlan:
 def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
     """Filters of a plan's axes that use Bluestein's algorithm."""
     found = []
-    for program in plan.programs:
-        if not program.bluestein:
-            continue
+    for program in (program for program in plan.programs if program.bluestein):
         forward = program.steps[: len(program.factors)]
         plain = axis_program(0, program.length, program.factors, bluestein=True).steps
         rounds, used_in = [], 0
@@ -159,10 +150,8 @@ def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
             rounds.append(Round(own, layout, transformed(layout, own)))
         chirp = forward[-1].convolve
         assert chirp is not None
-        dtype = plan.spec.work_dtype.str
-        found.append(
-            FilterPlan(program.axis, chirp, tuple(rounds), used_in, dtype, plan.kernel, plan.verify)
-        )
+        values = plan.spec.work_dtype.str, plan.kernel, plan.verify
+        found.append(FilterPlan(program.axis, chirp, tuple(rounds), used_in, *values))
     return tuple(found)
 
 
@@ -364,10 +353,9 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
             round_ = plan.rounds[number - 1]
             nbytes = round_.target.size * np.dtype(plan.dtypes[2 * number - 1]).itemsize
             work = flops(round_)
-            parts = [("round", nbytes, work, seconds)]
-            if not device:
-                parts.append(("gather", exchange.nbytes, 0.0, expected.gather))
-                parts.append(("fft", nbytes, work, expected.fft))
+            gather = "gather", exchange.nbytes, 0.0, expected.gather
+            parts = [("round", nbytes, work, seconds), gather, ("fft", nbytes, work, expected.fft)]
+            parts = parts[:1] if device else parts
         for name, made, work, seconds in parts:
             found.append(PhaseForecast(name, number, expected.blocks, made, work, seconds))
     return tuple(found)
@@ -380,7 +368,7 @@ def plan_card(plan: Plan) -> dict[str, object]:
         "name": spec.name,
         "shape": list(spec.shape),
         "dtype": spec.dtype,
-        "nbytes": own_nbytes(spec),
+        "nbytes": spec.nbytes,
         "rounds": plan.notation,
         "exchanges": len(plan.travelling),
         "kernel": plan.kernel,
@@ -401,26 +389,6 @@ MOST_PADDED = 1024
 
 #: How many times fewer blocks there have to be for merging to be worth a task for each.
 FEWER = 8
-
-
-def merged_chunks(
-    spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int
-) -> tuple[Chunks, ...] | None:
-    """Return the chunks of an array whose tiny blocks are merged; None if they stay as they are.
-
-    Parameters
-    ----------
-    spec : TransformSpec
-        What is asked.
-    chunks : tuple of chunks
-        Of the array that comes in.
-    nbytes : int
-        Size up to which blocks are merged, as complex values take it; 0 merges none.
-    """
-    if block_count(chunks) <= MANY:
-        return None
-    found = merged_up_to(spec, chunks, nbytes)
-    return found if FEWER * block_count(found) <= block_count(chunks) else None
 
 
 def merged_up_to(
@@ -483,20 +451,26 @@ def merged_request(
 ) -> Request | None:
     """Return what is asked of the array with its tiny blocks merged; None where that would not pay.
 
-    What the user has said of rounds or of the movement of data holds for the blocks that come in,
-    and with scratch files a stored array is read as it lies in its own.
+    Rounds and variants that the user named hold for the blocks that come in, and with scratch files
+    a stored array is read in its own chunks. Blocks of at most `nbytes` are made, as complex values
+    take it; 0 merges none.
     """
     on_disk = request.stored is not None and request.carrier == "disk"
     free = request.rounds is None and request.variant == "auto" and not on_disk
-    merged = merged_chunks(spec, request.chunks, nbytes) if free else None
-    if merged is None:
+    before = block_count(request.chunks)
+    if not free or before <= MANY:
         return None
-    before, after = block_count(request.chunks), block_count(merged)
+    merged = merged_up_to(spec, request.chunks, nbytes)
+    after = block_count(merged)
+    if FEWER * after > before:
+        return None
     saved = (before - after) * (task_seconds(machine) + machine.profile.shard)
-    if merge_seconds(machine, before, after, own_nbytes(spec)) > saved:
+    if merge_seconds(machine, before, after, spec.nbytes) > saved:
         return None
-    tiny = request.wanted is not None and _is_tiny(spec, request.wanted, nbytes)
-    wanted = None if tiny else request.wanted
+    wanted = request.wanted
+    blocks = 0 if wanted is None else block_count(wanted)
+    if blocks > MANY and spec.out_nbytes * FEWER <= blocks * nbytes:
+        wanted = None  # small blocks are cut from larger ones
     return replace(request, chunks=merged, wanted=wanted, stored=None)
 
 
@@ -526,25 +500,18 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
     return replace(request, scale=request.scale * wanted / block)
 
 
-def _is_tiny(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) -> bool:
-    """Return whether blocks of a result are small and many: they are cut from larger ones."""
-    blocks = block_count(chunks)
-    return blocks > MANY and out_nbytes(spec) * FEWER <= blocks * nbytes
-
-
 def with_merging(plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None) -> P:
     """Return a plan for merged blocks as one for the array as it comes in and goes out.
 
     The plan may have merged some of them again.
     """
-    found = replace(plan, incoming=incoming, outgoing=outgoing)
-    needed = plan.expected
-    return replace(
-        found,
-        expected=replace(
-            needed,
-            peak_host=needed.peak_host + merge_nbytes(found) - merge_nbytes(plan),
-            tasks=needed.tasks + merge_tasks(found) - merge_tasks(plan),
-            seconds=needed.seconds + merging_seconds(found) - merging_seconds(plan),
-        ),
+    found, needed = replace(plan, incoming=incoming, outgoing=outgoing), plan.expected
+    pairs = zip(merging(found), merging(plan), strict=True)
+    nbytes, tasks, seconds = (after - before for after, before in pairs)
+    expected = replace(
+        needed,
+        peak_host=int(needed.peak_host + nbytes),
+        tasks=int(needed.tasks + tasks),
+        seconds=needed.seconds + seconds,
     )
+    return replace(found, expected=expected)

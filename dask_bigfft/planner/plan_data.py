@@ -14,9 +14,10 @@ order without being copied::
 Pure: imports `transforms`, `decomposition` and this room.
 """
 
+import itertools
 import json
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Self, TypeVar
 
@@ -440,15 +441,12 @@ class PlanData:
         """Dtype of the blocks before and after each round, and of the result."""
         spec = self.spec
         real, work = spec.real_dtype.str, spec.work_dtype.str
-        found = []
-        halved = any(step.kind == "r2c" for round_ in self.rounds for step in round_.steps)
-        current = real if halved or self._begins_real else work
-        for round_ in self.rounds:
-            found.append(current)
-            kinds = {step.kind for step in round_.steps}
-            current = real if "c2r" in kinds else work
-            found.append(current)
-        return (*found, spec.out_dtype.str)
+        kinds = [{step.kind for step in round_.steps} for round_ in self.rounds]
+        halved = any("r2c" in found for found in kinds)
+        afters = [real if "c2r" in found else work for found in kinds]
+        befores = [real if halved or self._begins_real else work, *afters]
+        pairs = zip(befores, afters, strict=False)
+        return (*itertools.chain.from_iterable(pairs), spec.out_dtype.str)
 
     @cached_property
     def _begins_real(self) -> bool:
@@ -555,8 +553,7 @@ class PlanData:
 
     def in_full(self) -> str:
         """Return all that the plan is made of, as text, which plans that differ do not share."""
-        parts = ", ".join(f"{part.name}={getattr(self, part.name)!r}" for part in fields(self))
-        return f"Plan({parts})"
+        return PlanData.__repr__(self)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "dask_bigfft.Plan", self.in_full()
@@ -589,12 +586,8 @@ def flattened(layout: Layout) -> Layout | None:
     An axis' blocks are intervals of its flattened digits when only the first group is cut, or
     the groups before the cut one are cut into single values.
     """
-    axes = []
-    for axis in layout.axes:
-        if (flat := _flattened(axis)) is None:
-            return None
-        axes.append(flat)
-    return Layout(tuple(axes))
+    axes = [flat for axis in layout.axes if (flat := _flattened(axis)) is not None]
+    return Layout(tuple(axes)) if len(axes) == len(layout.axes) else None
 
 
 @lru_cache(maxsize=1024)

@@ -104,10 +104,8 @@ class _Prices:
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if (
-                field.type in (int, float)
-                and not (0 if field.name in _FREE else LEAST) <= value <= MOST
-            ):
+            least = 0 if field.name in _FREE else LEAST
+            if field.type in (int, float) and not least <= value <= MOST:
                 raise ValueError(f"{type(self).__name__}.{field.name} is {value!r}")
 
 
@@ -284,10 +282,8 @@ class Profile(_Prices):
     def library(self, name: str, dtype: str) -> LibrarySpeeds:
         """Return the speeds of a library in a complex dtype, or in another one if need be."""
         of_name = [found for found in self.libraries if found.name == name]
-        exact = [found for found in of_name if found.dtype == dtype]
-        for found in (*exact, *of_name):
-            return found
-        return LibrarySpeeds(name, dtype, self.flops, 0.95 * self.flops)
+        unknown = LibrarySpeeds(name, dtype, self.flops, 0.95 * self.flops)
+        return min(of_name, key=lambda found: found.dtype != dtype, default=unknown)
 
     def peer(self, source: int, target: int) -> float | None:
         """Return bytes per second from one device to another, None where they cannot."""

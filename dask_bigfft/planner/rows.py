@@ -27,6 +27,7 @@ from dask_bigfft.decomposition.layout import (
     NoCommonDigits,
     radix_points,
     sub_radices,
+    wide_chunks,
 )
 from dask_bigfft.decomposition.rounds import exchange_shape
 
@@ -88,7 +89,7 @@ class Stored:
         first, *inner = (min(n, unit) for n, unit in zip(shape, self.unit, strict=True))
         if self.anywhere:
             first = min(first, -(-self.row_nbytes // max(1, math.prod(inner) * itemsize)))
-        return tuple(_cut(n, unit) for n, unit in zip(shape, (first, *inner), strict=True))
+        return tuple(wide_chunks(n, unit) for n, unit in zip(shape, (first, *inner), strict=True))
 
 
 #: An array that is in no files, or is read by dask.
@@ -101,18 +102,8 @@ def _in_units(stored: Stored, source: Layout) -> Layout | None:
     for axis, unit in zip(source.axes, stored.unit, strict=True):
         if len(axis.groups) != 1 or axis.groups[0].offset or axis.groups[0].arrangement:
             return None
-        axes.append(AxisLayout((Group(axis.groups[0].digits, _cut(axis.size, unit)),)))
+        axes.append(AxisLayout((Group(axis.groups[0].digits, wide_chunks(axis.size, unit)),)))
     return Layout(tuple(axes))
-
-
-def _cut(size: int, unit: int) -> tuple[int, ...]:
-    """Chunks of one size, and a rest.
-
-    >>> _cut(10, 4), _cut(0, 4)
-    ((4, 4, 2), (0,))
-    """
-    whole, rest = divmod(size, max(1, unit))
-    return (unit,) * whole + ((rest,) if rest else ()) or (0,)
 
 
 def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) -> bool:
@@ -140,8 +131,7 @@ def is_split(before: Layout, after: Layout) -> bool:
 
     False where that is not plain to see.
     """
-    pairs = zip(before.axes, after.axes, strict=True)
-    return all(_is_split(a, b) for a, b in pairs)
+    return all(map(_is_split, before.axes, after.axes))
 
 
 def _is_split(before: AxisLayout, after: AxisLayout) -> bool:
@@ -188,13 +178,10 @@ def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
         widths.append(width)
     if math.prod(widths) < least:
         return None
-    pairs = zip(result.axes, widths, strict=True)
-    axes = (
-        axis
-        if axis.largest == width
-        else AxisLayout((Group(axis.digits, _cut(axis.groups[0].size, width)),))
-        for axis, width in pairs
-    )
+    axes = list(result.axes)
+    for i, (axis, width) in enumerate(zip(result.axes, widths, strict=True)):
+        if axis.largest != width:
+            axes[i] = AxisLayout((Group(axis.digits, wide_chunks(axis.groups[0].size, width)),))
     found = Layout(tuple(axes))
     return found if is_split(last, found) else None
 

@@ -21,11 +21,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Chunks
+from dask_bigfft.decomposition.layout import Chunks, wide_chunks
 from dask_bigfft.decomposition.rounds import divided
 from dask_bigfft.errors import MemoryLimitError, PlanError, refuse
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
-from dask_bigfft.planner.cost import may_assemble, own_nbytes, with_forecast
+from dask_bigfft.planner.cost import may_assemble, with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes, human_seconds
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.plan import Plan, merged_up_to
@@ -168,8 +168,7 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     if plan.piece_nbytes >= least:
         return plan
     if total * search.itemsize < FEWEST**2 * least:
-        text = f"the data are less than {human_bytes(FEWEST**2 * least)}"
-        return _with_reason(plan, f"{_small(plan, least)}: {text}")
+        return _small(plan, least, f"the data are less than {human_bytes(FEWEST**2 * least)}")
     tried, too_large, local = [plan], list[Plan](), plan.exchanges[0].local
     for _ in range(MOST_DOUBLED):
         size *= 2
@@ -186,19 +185,20 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     if others := "; ".join(_in_pieces(found) for found in tried if found is not best):
         text = f"scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
         best = _with_reason(best, text)
-    if best.piece_nbytes < least:
-        want = _why_no_larger(best, too_large)
-        best = _with_reason(best, f"{_small(best, least)}: {want}")
-    return best
+    if best.piece_nbytes >= least:
+        return best
+    return _small(best, least, _why_no_larger(best, too_large))
+
+
+def _small(plan: Plan, least: int, why: str) -> Plan:
+    """Return a plan with the reason why scratch files are written in small pieces."""
+    found, wanted = human_bytes(plan.piece_nbytes), human_bytes(least)
+    text = f"pieces of {found} are smaller than bigfft.scratch.min-write, {wanted}"
+    return _with_reason(plan, f"{text}: {why}")
 
 
 def _with_reason(plan: Plan, text: str) -> Plan:
     return replace(plan, reason=f"{plan.reason}; {text}")
-
-
-def _small(plan: Plan, least: int) -> str:
-    found, wanted = human_bytes(plan.piece_nbytes), human_bytes(least)
-    return f"pieces of {found} are smaller than bigfft.scratch.min-write, {wanted}"
 
 
 def _why_no_larger(best: Plan, too_large: list[Plan]) -> str:
@@ -239,7 +239,7 @@ def _in_blocks(
     spec, request, stored = search.spec, search.request, search.request.stored
     nbytes = size * spec.work_dtype.itemsize
     merged = merged_up_to(spec, request.chunks, nbytes)
-    fitting: list[Plan] = []
+    fitting = list[Plan]()
     for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
         new = chunks != request.chunks
         # To open a decoded array anew takes more memory than to read it as it is.
@@ -271,11 +271,9 @@ def _ways_to_come_in(
     spec, request, stored = search.spec, search.request, search.request.stored
     if stored is None:
         return [(merged, False)]
-    ways = [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
-    if not local:
-        return ways
     parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
-    return [(merged_up_to(spec, parts, nbytes), True), *ways]
+    near = [(merged_up_to(spec, parts, nbytes), True)] if local else []
+    return near + [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
 
 
 def _as_it_fits(plan: Plan, limit: int) -> Plan:
@@ -320,11 +318,8 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
         if (found := search.build(programs, assignment, sizes)) is not None:
             return found
         if sizes.cap >= 4 * math.prod(spec.out_shape) + 4 * math.prod(spec.shape):
-            refuse(
-                "rounds",
-                named,
-                "digits of which the order that was asked for can be made, and fewer blocks",
-            )
+            text = "digits of which the order that was asked for can be made, and fewer blocks"
+            refuse("rounds", named, text)
         sizes = Sizes(2 * sizes.target, 2 * sizes.cap)
 
 
@@ -357,11 +352,11 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
             needed[carrier] = found
             continue
         plans, sizes = found
+        best = chosen(plans, sizes)
         if request.rounds is not None:
-            best = replace(plans[0], reason="the rounds were named")
-        else:
-            best = chosen(plans, sizes)
-            best = in_larger_pieces(search, best) if carrier == "disk" else best
+            best = replace(best, reason="the rounds were named")
+        elif carrier == "disk":
+            best = in_larger_pieces(search, best)
         if not needed:
             return best
         text = f"in memory it would take {enough_bytes(needed['memory'])} per process"
@@ -391,22 +386,6 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     return ()
 
 
-def every_plan(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
-    """Return the plans of all candidates, however dear, in blocks of the first size that has any.
-
-    What `find_plans` returns are the cheapest of them. Memory limits and Bluestein's algorithm are
-    left out.
-    """
-    carrier = "memory" if request.carrier == "auto" else request.carrier
-    search = Candidates(spec, request, machine, carrier)
-    search.dearer = math.inf
-    for sizes in ladder(spec, request):
-        whole = all_whole(search) and sizes.target >= search.largest_in
-        if candidates := search.in_place() if whole else search.splits(sizes):
-            return tuple(finished(search, candidate) for candidate in candidates)
-    return ()
-
-
 def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
     """The plans with one carrier, best first, or the bytes that the least of them needs."""
     spec, request, machine = search.spec, search.request, search.machine
@@ -418,7 +397,9 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         return peak if limit is not None and peak > limit else ([plan], sizes)
     needed: list[int] = []
     in_vain = probed = False  # whether smaller blocks do not help, and whether that was tried
-    hopeless = limit is not None and _never_fits(search, limit)
+    here = search.carrier == "memory" and machine.workers == 1 and not all_whole(search)
+    # What comes in is there while a barrier waits for all that is made of it.
+    hopeless = limit is not None and here and spec.nbytes > limit
     for sizes in ladder(spec, request):
         if hopeless and needed:
             break
@@ -437,24 +418,10 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
     if needed:
         return min(needed) if probed else min(*needed, _least_in_smallest(search))
     if request.variant == "pease":
-        refuse(
-            "variant",
-            "pease",
-            "axes of length r**m for constant geometry, m at most "
-            f"{request.max_rounds}; these are {spec.lengths}",
-        )
-    raise PlanError(
-        f"no plan was found for {spec.name} of {spec.shape} in chunks of {_widths(request)}"
-    )
-
-
-def _never_fits(search: Candidates, limit: int) -> bool:
-    """Return whether no plan in memory fits, in blocks of any size.
-
-    What comes in is there while a barrier waits for all of what is made of it.
-    """
-    here = search.carrier == "memory" and search.machine.workers == 1
-    return here and not all_whole(search) and own_nbytes(search.spec) > limit
+        text = f"axes of length r**m for constant geometry, m at most {request.max_rounds}"
+        refuse("variant", "pease", f"{text}; these are {spec.lengths}")
+    what = f"{spec.name} of {spec.shape} in chunks of {_widths(request)}"
+    raise PlanError(f"no plan was found for {what}")
 
 
 #: Bytes that nobody has: of a request without a plan.
@@ -469,10 +436,10 @@ def _least_in_smallest(search: Candidates) -> int:
 
 
 def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
-    texts = {carrier: enough_bytes(nbytes) for carrier, nbytes in needed.items()}
     text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
     if len(needed) > 1:
-        text += f" ({texts['disk']} with scratch files, {texts['memory']} in memory)"
+        files, memory = (enough_bytes(needed[carrier]) for carrier in ("disk", "memory"))
+        text += f" ({files} with scratch files, {memory} in memory)"
     refuse("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
 
 
@@ -573,8 +540,6 @@ def _halved(request: Request, count: int) -> tuple[int, ...]:
 def _in_chunks(request: Request, widths: tuple[int, ...]) -> Request:
     """Return a request in other chunks; a result in the same chunks gets the new ones, too."""
     sizes = map(sum, request.chunks)
-    cut = tuple(
-        (w,) * (n // w) + ((n % w,) if n % w else ()) for n, w in zip(sizes, widths, strict=True)
-    )
+    cut = tuple(wide_chunks(n, w) for n, w in zip(sizes, widths, strict=True))
     same = request.wanted == request.chunks
     return replace(request, chunks=cut, wanted=cut if same else request.wanted)

@@ -12,7 +12,7 @@ Pure: imports `decomposition` and this room.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -136,11 +136,6 @@ class Stage:
         """Fan-in, C, W and groups of the exchange."""
         return exchange_shape(self.before, self.after)
 
-    @property
-    def blocks(self) -> int:
-        """Number of blocks that the exchange makes, at least 1."""
-        return max(1, self.after.blocks)
-
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
@@ -183,16 +178,12 @@ def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
     bus = calls = most = 0.0
     for one in passes:
         ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
-        bus += max(
-            device.bus_seconds(nbytes, runs * BY_KERNEL, speed) for nbytes, runs, speed in ends
-        )
+        bus += max(device.bus_seconds(size, runs * BY_KERNEL, speed) for size, runs, speed in ends)
         calls += device.call * (len(round_.steps) + 2) * one.tiles
         most = max(most, *one.nbytes)
     blocks = max(1, round_.source.blocks)
-    kernels = sum(
-        max(count / blocks / device.flops, 4 * most / device.memory)
-        for step, count in step_flops(round_)
-    )
+    counts = (count / blocks / device.flops for _, count in step_flops(round_))
+    kernels = sum(max(seconds, 4 * most / device.memory) for seconds in counts)
     return max(calls, bus, kernels)
 
 
@@ -222,6 +213,10 @@ class Model:
     carrier: str = "memory"
     verify: str = "none"
     device: str = "auto"
+    _cut: dict[Round, tuple[int, int] | None] = field(
+        default_factory=dict, init=False, compare=False
+    )
+    _stages: dict[Stage, RoundForecast] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
     def itemsize(self) -> int:
@@ -259,7 +254,8 @@ class Model:
     def tiles(self, round_: Round) -> tuple[int, int] | None:
         """Return the dimension and the width of a round's tiles; None where blocks are not cut."""
         if round_ in self._cut:
-            return self._cut[round_]
+            known: tuple[int, int] | None = self._cut[round_]
+            return known
         before, after = round_.source.full_shape, round_.target.full_shape
         came = math.prod(before) * self._width(round_)
         goes = math.prod(after) * self._width(round_, after=True)
@@ -270,10 +266,6 @@ class Model:
         found = tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
         self._cut[round_] = found
         return found
-
-    @cached_property
-    def _cut(self) -> dict[Round, tuple[int, int] | None]:
-        return {}
 
     def _width(self, round_: Round | None, after: bool = False) -> int:
         """Return the bytes of an element of the blocks before a round, or after it."""
@@ -321,15 +313,8 @@ class Model:
         """Contiguous elements of a tile of a block: a gather reads no more at a time."""
         block = stage.after.full_shape
         tiles = None if stage.round_ is None else self.tiles(stage.round_)
-        if tiles is None:
-            return max(1, math.prod(block))
-        dim, width = tiles
+        dim, width = (-1, 1) if tiles is None else tiles
         return max(1, width * math.prod(block[dim + 1 :]))
-
-    def store(self, round_: Round, flow: Traffic) -> float:
-        """Return the seconds of storing the results of all blocks, from tiles in a cache."""
-        nbytes = round_.target.size * self._width(round_, after=True) if flow.stored else 0
-        return nbytes / (2 * self.machine.profile.copy)
 
     def transform(self, round_: Round, flow: Traffic) -> float:
         """Return the seconds of a round's FFTs on all blocks, with twiddles and checks."""
@@ -339,11 +324,8 @@ class Model:
         large = whole and block > tile_bytes_of(self.machine.threads)
         seconds = flops(round_) / (self.library.large_flops if large else self.library.flops)
         seconds /= 1 + INNER_THREAD * (self.machine.threads // self.lanes(layout.blocks) - 1)
-        passes = sum(
-            x is not None
-            for step in round_.steps
-            for x in (step.twiddle, step.convolve, step.chirp_in, step.chirp_out)
-        )
+        factors = ((s.twiddle, s.convolve, s.chirp_in, s.chirp_out) for s in round_.steps)
+        passes = sum(one is not None for each in factors for one in each)
         seconds += passes * round_.target.size * self.itemsize / (2 * profile.copy)
         speeds = {"energy": profile.energy, "checksum": profile.checksum}
         checked = (round_.source.size + round_.target.size) * self.itemsize
@@ -375,11 +357,8 @@ class Model:
         in_process = self.carrier != "disk" and self.machine.workers == 1
         if not in_process or row < NARROWEST_NBYTES:
             return None
-        part = 1.0 if shape.local else SHARDS
-        return max(
-            nbytes / found.h2d / part + nbytes / row * found.run * BY_KERNEL
-            for found in self.devices
-        )
+        part, runs = 1.0 if shape.local else SHARDS, nbytes / row
+        return max(nbytes / d.h2d / part + runs * d.run * BY_KERNEL for d in self.devices)
 
     # --- stages ------------------------------------------------------------------------------
 
@@ -393,13 +372,9 @@ class Model:
         found = self._stages[stage]
         return found if found.index == number else replace(found, index=number)
 
-    @cached_property
-    def _stages(self) -> dict[Stage, RoundForecast]:
-        return {}
-
     def _stage(self, stage: Stage, number: int) -> RoundForecast:
         profile, workers = self.machine.profile, self.machine.workers
-        round_, shape, blocks = stage.round_, stage.shape, stage.blocks
+        round_, shape, blocks = stage.round_, stage.shape, max(1, stage.after.blocks)
         on_gpu = self.on_device(round_) or (round_ is None and bool(self.devices))
         flow, nbytes = self.flow(stage), stage.after.size * self.itemsize
         gather = fft = device = handling = 0.0
@@ -423,7 +398,8 @@ class Model:
         else:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow)
-                gather += self.store(round_, flow)
+                stored = round_.target.size * self._width(round_, after=True) if flow.stored else 0
+                gather += stored / (2 * profile.copy)  # from tiles in a cache
             work = waves * (gather + fft) / blocks + python
         scheduled, serial = self._scheduling(shape, tasks)
         files = stage.moves or self.carrier != "disk"
@@ -453,14 +429,12 @@ class Model:
 
     def _travel(self, shape: ExchangeShape, nbytes: int) -> float:
         """Seconds of the network or the disk for an exchange."""
-        machine, profile = self.machine, self.machine.profile
-        if shape.local:
+        workers, profile = self.machine.workers, self.machine.profile
+        if shape.local or (self.carrier != "disk" and workers == 1):
             return 0.0
         if self.carrier == "disk":
             return nbytes * (1 / profile.write + 1 / profile.read)
-        if machine.workers == 1:
-            return 0.0
-        return nbytes * (1 - 1 / machine.workers) / (machine.workers * profile.network)
+        return nbytes * (1 - 1 / workers) / (workers * profile.network)
 
     # --- whole plans -------------------------------------------------------------------------
 

@@ -223,20 +223,18 @@ def divided_among(plan: Plan, cards: int, least: float) -> Plan:
     least : float
         Minimum speed-up, as `divided` takes it.
     """
-
-    def of(count: int) -> tuple[RoundForecast, ...]:
-        return (divided(plan, count, least) if count else plan).expected.rounds
-
-    return _waited_for(divided(plan, cards, least), of)
+    return _waited_for(
+        divided(plan, cards, least),
+        lambda count: (divided(plan, count, least) if count else plan).expected.rounds,
+    )
 
 
 def _by_devices(plan: Plan) -> Plan:
     """Return a plan for devices on a cluster where some processes have fewer or none."""
 
     def of(count: int) -> tuple[RoundForecast, ...]:
-        machine = replace(plan.machine, cards=count)
-        device = plan.device if count else "cpu"
-        return forecast(replace(plan, machine=machine, device=device)).rounds
+        on, device = replace(plan.machine, cards=count), plan.device if count else "cpu"
+        return forecast(replace(plan, machine=on, device=device)).rounds
 
     bare = any(not count for count, _ in plan.machine.by_cards)
     return _waited_for(replace(plan, device="hybrid") if bare else plan, of)

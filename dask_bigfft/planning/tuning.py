@@ -365,8 +365,7 @@ def tuned(
     """
     name, context = problem_class(spec, request, kernels), _context(machine)
     limit = machine.memory_limit
-    nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-    nbytes += math.prod(spec.out_shape) * spec.out_dtype.itemsize
+    nbytes = spec.nbytes + spec.out_nbytes
     too_large = limit is not None and nbytes > SHARE * limit * machine.workers
     entry = _entries().get(name)
     known = entry is not None and entry["context"] == context

@@ -5,7 +5,6 @@ Imports `planning`, `front`, `storage` and what lies below.
 
 import contextlib
 import errno
-import math
 import stat
 import sys
 import time
@@ -145,9 +144,8 @@ class Request:
     def done(self, plan: Plan, started: float, already: bool = False) -> "Done":
         """Return what has been done since `started`."""
         seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
-        read = math.prod(spec.shape) * dtype.itemsize
-        written = math.prod(spec.out_shape) * spec.out_dtype.itemsize
-        return Done(self.destination, plan, str(dtype), read, written, seconds, already)
+        ends = spec.nbytes, spec.out_nbytes
+        return Done(self.destination, plan, str(dtype), *ends, seconds, already)
 
 
 def _setting(name: str) -> Any:

@@ -105,6 +105,16 @@ class TransformSpec:
         return self.real_dtype if is_real else self.work_dtype
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the array that comes in."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def out_nbytes(self) -> int:
+        """Bytes of the result."""
+        return math.prod(self.out_shape) * self.out_dtype.itemsize
+
+    @property
     def real_axis(self) -> int | None:
         """Axis that has half a spectrum on one side, if any."""
         return None if self.kind == "c2c" else self.axes[-1]

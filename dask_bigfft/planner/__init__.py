@@ -2,8 +2,8 @@
 
 ::
 
-    plan_data        what a plan says, what is asked (Request), where it runs (Machine), its
-                     exchanges, and which blocks lie together in memory (Joints)
+    plan_data        the data of a plan, the Request, the Machine, exchanges, and shared
+                     buffers of blocks (Joints)
     plan             Plan (for users), plans of filters and shifts, phases (of a report); tiny
                      blocks that are merged first
     search           search -> candidates (digits and steps of an axis) -> layouts (blocks),

@@ -2,8 +2,6 @@
 
 The lengths of the digits of a split axis follow from what else lies whole in their rounds, and
 the blocks of every round from what was cut before (`layouts`).
-
-Pure: imports `transforms`, `decomposition` and this room.
 """
 
 import bisect
@@ -41,7 +39,7 @@ Factors = tuple[int, ...]
 
 
 def nearest_divisors(n: int, ideal: float) -> list[int]:
-    """The divisors of n next to `ideal` on either side, 1 and n left out."""
+    """Return the proper divisors of n just below and just above `ideal`."""
     inner = [d for d in divisors(n) if 1 < d < n]
     place = bisect.bisect_right(inner, ideal)
     return inner[max(0, place - 1) : place + 1]
@@ -50,11 +48,11 @@ def nearest_divisors(n: int, ideal: float) -> list[int]:
 def factor_choices(
     spec: TransformSpec, axis: int, places: tuple[int, ...], whole: dict[int, int], variant: str
 ) -> list[Factors]:
-    """Lengths of the digits of a split axis worth trying.
+    """Return digit lengths of a split axis that are worth trying.
 
-    The digits of the order that is asked for come first. `whole` is the product of the lengths
-    of the unsplit axes in each round: digits are chosen so that rounds are of like size (Gu,
-    Siegel, Li 2011, section 6.2).
+    The digits of the requested order come first. `whole` is the product of the lengths of the
+    unsplit axes in each round. Digits are chosen so that rounds have similar sizes (Gu, Siegel, Li
+    2011, section 6.2).
     """
     i, count = spec.axes.index(axis), len(places)
     n, found = spec.lengths[i], list[Factors]()
@@ -100,18 +98,18 @@ def few_source_factors(n: int, most: int) -> list[Factors]:
 
 
 def wide_factors(n: int, room: int, blocks: int) -> list[Factors]:
-    """Return two digits of an axis that leave rows wide: the first as short as it can be.
+    """Return two digits of an axis that leave rows wide: the first is as short as possible.
 
-    A piece of the first round, and one that puts the result into its order, has rows of what fits
-    it beside the whole first digit. Every block has some of the first digit in the second round,
-    whose digit has to fit a piece.
+    A tile of the first round holds the whole first digit, and so does a tile that reorders the
+    result: the shorter this digit, the wider the rows of a tile. In the second round every block
+    holds part of the first digit, and the second digit has to fit a tile.
 
     Parameters
     ----------
     n : int
         Length of the axis.
     room : int
-        Elements of a piece of a device.
+        Elements of a tile.
     blocks : int
         Blocks along the axis.
 
@@ -128,7 +126,7 @@ def wide_factors(n: int, room: int, blocks: int) -> list[Factors]:
 
 
 def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
-    """Blocks of the array that comes in."""
+    """Return the blocks of the input array."""
     digits = [flat_digits(0, n, "natural", real=False) for n in spec.shape]
     for axis, n in zip(spec.axes, spec.lengths, strict=True):
         digits[axis] = program_of(spec, axis, (n,)).source
@@ -139,7 +137,7 @@ def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
 def program_of(
     spec: TransformSpec, axis: int, factors: Factors, *, bluestein: bool = False
 ) -> AxisProgram:
-    """The program of one axis of a transform."""
+    """Return the program of one axis of a transform."""
     i = spec.axes.index(axis)
     return axis_program(
         axis,
@@ -156,7 +154,7 @@ def program_of(
 
 
 def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
-    """The source with room for the padding that Bluestein's algorithm needs in its digits."""
+    """Return the source with digits that include the padding of Bluestein's algorithm."""
     axes = [
         AxisLayout((Group(programs[a].source, axis.groups[0].chunks),)) if a in programs else axis
         for a, axis in enumerate(source.axes)
@@ -165,7 +163,7 @@ def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
 
 
 def assignments(spec: TransformSpec, steps: dict[int, int], rounds: int) -> Iterator[Assignment]:
-    """Ways to put the steps of all axes into exactly `rounds` rounds.
+    """Yield the assignments of the steps of all axes to exactly `rounds` rounds.
 
     Real input is halved in the first round, real output is made in the last.
     """
@@ -183,7 +181,7 @@ def assignments(spec: TransformSpec, steps: dict[int, int], rounds: int) -> Iter
 
 
 def digits_of_splits(axes: Sequence[int], count: int, most: int) -> Iterator[dict[int, int]]:
-    """Number of digits per axis, with `count` of the axes split into 2 to `most` digits."""
+    """Yield digit counts per axis, with `count` of the axes split into 2 to `most` digits."""
     for chosen in itertools.combinations(axes, count):
         for numbers in itertools.product(range(2, most + 1), repeat=count):
             digits = dict.fromkeys(axes, 1)
@@ -191,19 +189,19 @@ def digits_of_splits(axes: Sequence[int], count: int, most: int) -> Iterator[dic
             yield digits
 
 
-#: Blocks that one block may be gathered from; beyond it blocks are made larger.
+#: Maximum fan-in of a block. Beyond it blocks are made larger.
 MAX_FAN_IN = 4096
 
-#: Digits of an axis that the search tries at most (Pease's variant may need more).
+#: Maximum number of digits of an axis in the search (Pease's variant may need more).
 MOST_DIGITS = 3
 
-#: How much dearer than the cheapest a candidate may be to be worth working out.
+#: Maximum price of a candidate that is followed, in units of the cheapest.
 DEARER = 1.5
 
-#: How much dearer a plan counts whose blocks are twice as large as they should be.
+#: Penalty of a plan whose blocks are twice as large as wanted.
 OVERSIZE = 0.5
 
-#: Bytes of the pieces of a device, at most, and how many it holds with what FFTs need beside them.
+#: Maximum bytes of a tile, and number of tiles that a device holds, FFT work areas included.
 MOST_PIECE, PIECES = 1 << 28, 8
 
 
@@ -221,9 +219,9 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[float, int, int, int, int, float, tuple[int, ...]]:
-        """Cheapest first; among equals, fewest steps, rounds and exchanges, of like size, early.
+        """Sort key: price, then steps, rounds and exchanges, similar sizes, and early steps.
 
-        Rounds of like size are what Gu, Siegel and Li (2011, section 6.2) reorder steps for.
+        Gu, Siegel and Li (2011, section 6.2) reorder steps to get rounds of similar sizes.
         """
         counts = tuple(-len(round_.steps) for round_ in self.rounds)
         work = [flops(round_) for round_ in self.rounds]
@@ -269,14 +267,14 @@ class Candidates:
 
     @property
     def piece_nbytes(self) -> int:
-        """Bytes of the pieces in which blocks cross to a device, about."""
+        """Approximate bytes of a tile that crosses the bus."""
         known = min((found.nbytes for found in self.machine.devices), default=0)
         return min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
 
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes
     ) -> Candidate | None:
-        """The candidate of an assignment, if its blocks fit."""
+        """Return the candidate of an assignment; None if its blocks do not fit."""
         source = with_padding(self.source, programs)
 
         def cost(before: Layout, after: Layout) -> float:
@@ -286,7 +284,7 @@ class Candidates:
         try:
             ways = self.cutter.rounds(programs, assignment, source, sizes, cost, self.bound)
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
-        except NoCommonDigits:  # of the rounds and of the order that is asked for
+        except NoCommonDigits:  # of the rounds and of the requested order
             return None
         best = min((c for c in found if c is not None), key=lambda c: c.seconds, default=None)
         if best is not None:
@@ -300,7 +298,7 @@ class Candidates:
         rounds: tuple[Round, ...],
         sizes: Sizes,
     ) -> Candidate | None:
-        """The candidate of some rounds, with its result and price."""
+        """Return the candidate of some rounds, with its result and price."""
         last = rounds[-1].target
         flat = flattened(last)
         result = self.cutter.result(programs, last, flat)
@@ -337,7 +335,7 @@ class Candidates:
     def _as_split(
         self, programs: dict[int, AxisProgram], last: Layout, result: Layout
     ) -> Layout | None:
-        """The result in chunks that are parts of the last round's blocks, if it can be had so."""
+        """Return the result in chunks that split the last round's blocks; None if impossible."""
         spec = self.spec
         halved = spec.real_axis is not None and len(programs[spec.real_axis].steps) > 1
         if self.carrier != "disk" or halved:
@@ -351,7 +349,7 @@ class Candidates:
     def split_candidates(
         self, digits: dict[int, int], rounds: int, sizes: Sizes, padded: dict[int, Factors]
     ) -> Iterator[Candidate]:
-        """Candidates with given numbers of digits per axis.
+        """Yield candidates with given numbers of digits per axis.
 
         `padded` has the digits of the axes that use Bluestein's algorithm.
         """
@@ -375,7 +373,7 @@ class Candidates:
                     choices.append([found] if (found := balanced_split(n, digits[axis])) else [])
                 else:
                     factors = self._factors(axis, assignment[axis], whole, sizes.target)
-                    # The first ones are the digits of the order that is asked for.
+                    # The first ones are the digits of the requested order.
                     choices.append(factors if alone else factors[:1])
             for chosen in itertools.product(*choices):
                 programs = {
@@ -408,15 +406,15 @@ class Candidates:
 
     @property
     def row(self) -> int:
-        """Elements of a row that is wide enough to be read alone."""
+        """Minimum elements of a row that is read alone."""
         stored = self.request.stored
         return max(1, -(-(0 if stored is None else stored.row_nbytes) // self.itemsize))
 
     @cached_property
     def rectangle(self) -> int | None:
-        """The real axis if its half spectrum lies in digits: it has to be made in these digits.
+        """The real axis if its half spectrum is stored in digits, which the rounds must produce.
 
-        From any others it would follow by its mirror image, which takes an exchange.
+        From other digits it would take a mirror image and thus an exchange.
         """
         spec, axis = self.spec, self.spec.real_axis
         if axis is None:
@@ -435,7 +433,7 @@ class Candidates:
         return [digits[::-1] if backwards else digits] if len(digits) == count else []
 
     def in_place(self) -> list[Candidate]:
-        """Candidates for axes that lie whole in every block: nothing has to be cut."""
+        """Return candidates for axes that are whole in every block."""
         digits = dict.fromkeys(self.spec.axes, 1)
         if self.rectangle is not None:
             digits[self.rectangle] = len(self._last_digits)
@@ -444,13 +442,13 @@ class Candidates:
 
     @property
     def worth_splitting(self) -> int:
-        """Axes that may be split though fewer would do: those whose result is in digits."""
+        """Number of axes that may be split although fewer would do: their result is in digits."""
         orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
         in_digits = [len(transposed_digits(n)) for n, *order in orders if "transposed" in order]
         return max(1, sum(count > 1 for count in in_digits))
 
     def splits(self, sizes: Sizes) -> list[Candidate]:
-        """All candidates without Bluestein's algorithm, few rounds and splits first."""
+        """Return all candidates without Bluestein's algorithm, few rounds and splits first."""
         axes, pease = self.spec.axes, self.request.variant == "pease"
         one_cut_axis = len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
         found: list[Candidate] = []
@@ -477,7 +475,7 @@ class Candidates:
         return found
 
     def bluestein(self, sizes: Sizes) -> list[Candidate]:
-        """Candidates in which the axes that have no useful split use Bluestein's algorithm."""
+        """Return candidates that use Bluestein's algorithm for axes without a useful split."""
         spec = self.spec
         padded: dict[int, Factors] = {}
         for axis, n in zip(spec.axes, spec.lengths, strict=True):

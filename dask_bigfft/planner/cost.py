@@ -1,7 +1,4 @@
-"""Cost of a plan: memory and tasks by counting, seconds by the cost model (`seconds`).
-
-Pure: imports `decomposition` and this room.
-"""
+"""Cost of a plan: memory and tasks by counting, seconds by the cost model (`seconds`)."""
 
 import itertools
 import math
@@ -29,18 +26,16 @@ from dask_bigfft.planner.seconds import Model, flops, shuffled
 
 @dataclass(frozen=True)
 class _Lines:
-    """Lines that a call takes, complex ones: so many, and so many more for each pair of lanes.
+    """Temporary memory of an FFT library, in complex lines: a base, and more for each lane pair.
 
-    A pair of lanes is what 16 bytes of a vector hold of two double precision numbers; of single
-    precision there are two pairs.
+    A lane pair is 16 bytes of a vector register: one pair in double precision, two in single.
 
     Parameters
     ----------
     rows, columns, real, chirp
-        For lines that are contiguous, that are not, of real values, and of lengths with a large
-        prime factor.
+        For contiguous lines, strided lines, real lines, and lengths with a large prime factor.
     kept, kept_chirp : float
-        Lines that stay for each length, in the process.
+        Lines per length that the library caches in the process.
     """
 
     rows: tuple[float, float]
@@ -71,18 +66,18 @@ def _has_large_prime(n: int) -> bool:
 
 
 def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int = 1) -> int:
-    """Return the bytes that a thread's calls of a library need at most, beside their values.
+    """Return the maximum temporary bytes of a thread's FFT calls.
 
     Parameters
     ----------
     kernel : str
         Name of the library.
     rounds : iterable of Round
-        What is done.
+        Rounds of the plan.
     itemsize : int
         Bytes of a complex number.
     threads : int
-        Tasks at a time: of fewer blocks, each is done by several threads of the library.
+        Tasks at a time. With fewer blocks each block uses several threads of the library.
     """
     library, lanes = _LIBRARIES.get(kernel, _UNKNOWN), max(1, 16 // itemsize)
     most = 0.0
@@ -106,46 +101,43 @@ def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int
 
 
 def kept_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
-    """Return the bytes that a library keeps in a process for the lengths of some rounds."""
+    """Return the bytes that a library caches in a process for the lengths of some rounds."""
     library = _LIBRARIES.get(kernel, _UNKNOWN)
     lengths = {step.length for round_ in rounds for step in round_.steps}
     lines = sum(n * (library.kept_chirp if _has_large_prime(n) else library.kept) for n in lengths)
     return math.ceil(lines * itemsize)
 
 
-#: Tasks that are admitted to a device at a time: one whose pieces go back while those of the other
-#: come. Of small blocks, which are a piece or two, it takes more to keep both ways of the bus busy
-#: while tasks begin and end.
+#: Tasks that a device admits at a time: one is stored while the other is loaded. Small blocks have
+#: one or two tiles, and more of them are needed to keep both directions of the bus busy.
 ADMITTED, ADMITTED_SMALL = 2, 4
 
-#: Bytes of a block that is small in this sense, at most.
+#: Maximum bytes of a small block in this sense.
 SMALL_NBYTES = 512 << 20
 
-#: Tiles that a task has in memory at a time, at most: with what a library makes of one, and copies
-#: of both where they are checked.
+#: Maximum tiles of a task in memory: input and result of an FFT, and copies of both for checks.
 TILES = 4
 
-#: Bytes of shards that are packed at a time on their way to scratch files, while as many that were
-#: packed before are written.
+#: Bytes of shards that are packed at a time for scratch files, while the previous ones are written.
 PACKED = 8 << 20
 
 
 def _made(plan: PlanData, number: int) -> tuple[int, int]:
-    """Bytes of all blocks after a round, as the arena has them, and of the largest."""
+    """Return the arena bytes of all blocks after a round, and the bytes of the largest."""
     blocks, itemsize = plan.rounds[number].target, np.dtype(plan.dtypes[2 * number + 1]).itemsize
     return _stored(blocks, itemsize), blocks.largest * itemsize
 
 
-#: Bytes that codecs of chunks have at work in a thread, at most; half a chunk's. 4 to 6 MiB more
-#: than blocks and chunks were found where both ends are compressed as Zarr does it by itself.
+#: Maximum bytes of a thread's chunk codecs, which take half a chunk. Measured with
+#: Zarr's default compression at both ends: 4 to 6 MiB beside blocks and chunks.
 CODEC = 8 << 20
 
-#: How unevenly the scheduler spreads blocks over processes that nobody has assigned to one.
+#: Largest share of a process in units of the even share, where the scheduler places blocks.
 UNEVEN = 1.5
 
 
 def _stored(layout: Layout, itemsize: int) -> int:
-    """Bytes of all blocks of a layout, in buffers of whole pages as the arena has them."""
+    """Return the bytes of all blocks of a layout, in the arena's buffers of whole pages."""
     largest = layout.largest * itemsize
     granule = (2 << 20) if largest >= (8 << 20) else (64 << 10)
     spare = -largest % granule if largest >= (512 << 10) else 0
@@ -153,7 +145,7 @@ def _stored(layout: Layout, itemsize: int) -> int:
 
 
 def admitted(nbytes: int) -> int:
-    """Tasks with blocks of so many bytes that a device admits at a time.
+    """Return the number of tasks that a device admits at a time, by the bytes of their blocks.
 
     >>> admitted(256 << 20), admitted(4 << 30)
     (4, 2)
@@ -162,21 +154,20 @@ def admitted(nbytes: int) -> int:
 
 
 def working(plan: PlanData, nbytes: int) -> int:
-    """Tasks of a process that hold a block at a time: a device admits a few, and others wait."""
+    """Return the number of tasks of a process that hold a block: a device admits only a few."""
     machine = plan.machine
     demanded = machine.cards and plan.device == "gpu"
     return min(machine.threads, admitted(nbytes) * machine.cards if demanded else machine.threads)
 
 
 def peak_host(plan: PlanData) -> int:
-    """Bytes of host memory at the worst moment, per process, beside what imports take.
+    """Return the peak bytes of host memory per process, without those of imports.
 
-    In memory, the blocks before and after an exchange are there together, since a barrier lies
-    between them; every thread holds what its task makes beside that, and tiles. A round that works
-    in place needs no more than its tiles. Between processes shards in flight are counted once more,
-    and blocks lie unevenly; in a shuffle those in flight and those that wait in memory are limited
-    together, and others wait in files. With scratch files only what the tasks of the moment work on
-    is there. FFT libraries copy long lines, and keep the roots of unity of each length.
+    In memory, the blocks before and after an exchange exist together, because of its barrier. Every
+    thread also holds the result of its task, and tiles. A round in place only adds its tiles.
+    Between processes shards in flight count once more, and blocks are spread unevenly. A shuffle
+    limits its shards in memory and spills the others to files. With scratch files only the data of
+    the running tasks are in memory. FFT libraries copy long lines and cache roots of unity.
     """
     blocks = _peak_on_disk(plan) if plan.carrier == "disk" else _peak_in_memory(plan)
     if plan.machine.cards and plan.device == "gpu":
@@ -187,7 +178,7 @@ def peak_host(plan: PlanData) -> int:
 
 
 def _peak_in_memory(plan: PlanData) -> int:
-    """Bytes of blocks, tiles and shards at the worst moment."""
+    """Return the peak bytes of blocks, tiles and shards."""
     machine = plan.machine
     stages, joints = [0.0], joints_in(plan)
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
@@ -223,15 +214,15 @@ def _peak_in_memory(plan: PlanData) -> int:
 
 
 def _tiles_nbytes(plan: PlanData) -> int:
-    """Bytes of the tiles that a task works on at a time."""
+    """Return the bytes of the tiles that a task works on at a time."""
     return TILES * tile_bytes_of(plan.machine.threads)
 
 
 def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
-    """Bytes of a task's tiles in a round; of all of its block, twice, where that is not cut.
+    """Return the bytes of a task's tiles in a round, or of copies of a block that is not cut.
 
-    A block that is not cut is copied, unless it is gathered where its results belong, and libraries
-    that do not answer elsewhere have real values' spectra, and these, in fresh memory.
+    Such a block is copied, unless it is gathered directly into its result. Libraries without
+    `supports_out` allocate spectra of real values, and these blocks, in fresh memory.
     """
     tiled = min(block, _tiles_nbytes(plan))
     if number >= len(plan.rounds) or _in_tiles(plan, number):
@@ -248,7 +239,7 @@ def _in_tiles(plan: PlanData, number: int) -> bool:
 
 
 def joints_in(plan: PlanData) -> Joints:
-    """Return which blocks of a plan lie together, on the machine that it was made for."""
+    """Return the shared buffers of a plan on its own machine."""
     machine = plan.machine
     one = machine.shared and machine.workers == 1
     if one and (not machine.cards or plan.device == "cpu"):
@@ -257,9 +248,9 @@ def joints_in(plan: PlanData) -> Joints:
 
 
 def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, int]:
-    """Bytes of a task until a round is done, and of the block that it has made then.
+    """Return the peak bytes of a task in a round, and the bytes of the block that it makes.
 
-    `here` are those of the block that it comes from, unless that is read from files.
+    `here` is the bytes of the block that it reads, unless that comes from files.
     """
     exchange = plan.exchanges[i]
     gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
@@ -289,36 +280,35 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
 
 
 def _under_way(exchange: Exchange) -> int:
-    """Bytes of shards that a task packs and writes at a time, or reads and puts in place."""
+    """Return the bytes of shards that a task packs and writes, or reads and places, at a time."""
     images = 1 if exchange.mirror is None else 2
     return 2 * max(PACKED, images * exchange.shape.largest * exchange.shard_dtype.itemsize)
 
 
 def may_assemble(plan: PlanData) -> bool:
-    """Return whether blocks that come from files can be put together as their shards arrive.
+    """Return whether blocks from files can be assembled while their shards arrive.
 
-    Where devices may take them, all shards of a block are read first, and gathered for the device.
+    For devices all shards of a block are read first, and then gathered.
     """
     on_cpu = not plan.machine.cards or plan.device == "cpu"
     return plan.carrier == "disk" and on_cpu
 
 
 def _peak_on_disk(plan: PlanData) -> int:
-    """Bytes of host memory while blocks come from scratch files and go to them.
+    """Return the peak bytes of host memory with scratch files.
 
-    A task holds what it has read beside the block that it makes of it; then that beside some of
-    its shards, or beside what the sink makes of it. Where it puts a block together as shards arrive
-    it has that beside some of them, and works in its place if it can. A block that comes from
-    another task stays there all the while. Whoever reads a block that comes in has it twice, and
-    three times where chunks are decoded, with what codecs keep; once, beside a few chunks, where
-    the array is opened anew. Dask's schedulers keep the last block that a task has returned until
-    another one returns.
+    A task first holds what it has read and the block that it makes. Then it holds this block and
+    some of its shards, or the sink's copy. A task that assembles a block while shards arrive holds
+    the block and some shards, and works in place if possible. A block from another task stays in
+    memory all the while. A task that reads an input block holds it twice, or three times where
+    chunks are decoded, beside the codecs' memory. It holds it once, beside a few chunks, where the
+    array is reopened. Dask's schedulers keep the last result of a task until another one returns.
     """
     exchanges = plan.exchanges
     here = 0 if plan.from_rows else plan.source.largest * np.dtype(plan.spec.dtype).itemsize
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
     stages = [here + _beside(plan, here)]
-    if plan.merges:  # neighbours, what they are merged into, and shards of that
+    if plan.merges:  # neighbours, the merged block, and its shards
         stages.append(2 * here + min(here, 2 * PACKED))
     for i, moves in enumerate(plan.moves):
         is_read = moves or (i == 0 and plan.from_rows)
@@ -336,7 +326,7 @@ def _peak_on_disk(plan: PlanData) -> int:
 
 
 def _beside(plan: PlanData, here: int) -> int:
-    """Bytes beside a block that comes in while it is read, or its shards are written."""
+    """Return the bytes beside an input block while it is read or its shards are written."""
     if not plan.anew:
         return 2 * here if plan.storage.decoded else here
     read = plan.storage.read_beside(plan.spec.shape)
@@ -344,7 +334,7 @@ def _beside(plan: PlanData, here: int) -> int:
 
 
 def scratch_bytes(plan: PlanData) -> int:
-    """Bytes of scratch files at the worst moment: those that are read, and those being written."""
+    """Return the peak bytes of scratch files: those being read and those being written."""
     if plan.carrier != "disk":
         return 0
     pairs = zip(plan.exchanges, plan.moves, strict=True)
@@ -354,13 +344,13 @@ def scratch_bytes(plan: PlanData) -> int:
 
 
 def filter_bytes(plan: PlanData) -> int:
-    """Bytes of the spectra of all Bluestein filters."""
+    """Return the bytes of the spectra of all Bluestein filters."""
     itemsize = plan.spec.work_dtype.itemsize
     return sum(2 * math.prod(p.factors) * itemsize for p in plan.programs if p.bluestein)
 
 
 def task_count(plan: PlanData) -> int:
-    """Number of tasks of the graph."""
+    """Return the number of tasks of the graph."""
     total = 1 + merging(plan)[1]
     if plan.carrier == "disk" and plan.moves[0]:
         total += plan.source.blocks  # each writes its shards
@@ -394,31 +384,31 @@ def with_forecast(plan: P, **changes: Any) -> P:
 
 
 def fresh_seconds(plan: PlanData) -> float:
-    """Seconds that a first run takes longer: the memory that it needs comes as fresh pages."""
+    """Return the extra seconds of a first run, whose memory comes as fresh pages."""
     machine = plan.machine
     came = plan.source.size * np.dtype(plan.spec.dtype).itemsize / machine.workers
     return max(0.0, peak_host(plan) - came) / machine.profile.touch
 
 
 def model_of(plan: PlanData) -> Model:
-    """The cost model of a plan's machine and kernel."""
+    """Return the cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name
     return Model(plan.machine, plan.kernel, dtype, plan.carrier, plan.verify, plan.device)
 
 
 def task_seconds(machine: Machine) -> float:
-    """Return what a task costs apart from its work."""
+    """Return the overhead of a task in seconds."""
     profile = machine.profile
     return profile.task if machine.workers == 1 else profile.sent_task
 
 
 def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> float:
-    """Seconds in which so many blocks are merged into fewer, or cut from fewer.
+    """Return the seconds of merging blocks into fewer, or of cutting them from fewer.
 
     Parameters
     ----------
     machine : Machine
-        Where that is done.
+        Machine of the plan.
     before, after : int
         Number of blocks.
     nbytes : int

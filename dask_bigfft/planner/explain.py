@@ -1,7 +1,4 @@
-"""A plan in words: its rounds and exchanges, why it was chosen, what it will need.
-
-Pure: imports `decomposition` and this room; a `Plan` is only read, never made here.
-"""
+"""Texts, tables and drawings of a plan: rounds, exchanges, reason and forecast."""
 
 import itertools
 import math
@@ -22,10 +19,10 @@ from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.tile_plan import apart
 
-#: Columns of a line.
+#: Maximum line length.
 WIDTH = 100
 
-#: What stays on one line: short parentheses, C and W with their values, numbers with units.
+#: Text without line breaks: short parentheses, C and W with their values, numbers with units.
 _GLUED = re.compile(
     r"\b[CW] = \d+( \([^()]*\))?|moves [\d.]+ \w+|\d+ (blocks?|groups?)\b|fan-in \d+"
     r"|\([^()]{1,70}\)"
@@ -46,7 +43,7 @@ def human_bytes(nbytes: float) -> str:
 
 
 def enough_bytes(nbytes: int) -> str:
-    """Return bytes rounded up, so that a limit of this text has room for them.
+    """Return bytes rounded up, so that they fit a memory limit of this text.
 
     >>> enough_bytes(5), enough_bytes(1025), enough_bytes((360 << 20) + 1), enough_bytes(3 << 30)
     ('5 B', '1.01 KiB', '361 MiB', '3.00 GiB')
@@ -93,7 +90,7 @@ def _short(number: float) -> str:
 
 
 def wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
-    """Return lines of at most `WIDTH` columns, never broken inside what belongs together."""
+    """Yield lines of at most `WIDTH` columns, with no break inside glued text."""
     glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
     lines = textwrap.wrap(
         glued,
@@ -133,7 +130,7 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Right-aligned numbers after a name, which takes a line of its own where it is long."""
+    """Yield the lines of a table with right-aligned numbers; long names are wrapped."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     room = min(widths[0], WIDTH - 4 - sum(widths[1:]) - 2 * len(widths[1:]))
     for name, *numbers in rows:
@@ -143,7 +140,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"    {last.ljust(room)}  {cells}"
 
 
-#: How a scale is written where N is the product of the lengths.
+#: Texts of scales, where N is the product of the lengths.
 _SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
 
 _LEGEND = (
@@ -152,7 +149,7 @@ _LEGEND = (
     "gathered from, and their width in elements."
 )
 
-# --- what blocks and digits look like -------------------------------------------------------
+# --- texts of blocks and digits -------------------------------------------------------------
 
 
 def round_names(plan: PlanData) -> list[str]:
@@ -164,7 +161,7 @@ def round_names(plan: PlanData) -> list[str]:
 
 
 def block_shape(layout: Layout) -> str:
-    """Return the shape of the largest block; ``*`` joins digits of an axis stored apart."""
+    """Return the shape of the largest block, with ``*`` between the groups of an axis."""
     sizes = ["*".join(str(max(g.chunks, default=0)) for g in axis.groups) for axis in layout.axes]
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
@@ -176,7 +173,7 @@ def blocks_text(layout: Layout) -> str:
 
 
 def chunks_text(chunks: Sequence[int]) -> str:
-    """Chunks of one axis in short.
+    """Return the chunks of one axis in short.
 
     >>> chunks_text((64,) * 15 + (40,)), chunks_text((3, 1, 4, 1, 5, 9, 2))
     ('15 x 64, 40', '3, 1, 4, ... (7 chunks)')
@@ -194,7 +191,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 
 def step_text(plan: PlanData, step: Step) -> str:
-    """Return one step in I/O-tensor notation, with what is multiplied before and after."""
+    """Return one step in I/O-tensor notation, with the factors before and after."""
     i = step.source.stride * _strides(plan.spec.shape)[step.axis]
     o = step.target.stride * _strides(plan.spec.out_shape)[step.axis]
     parts = (
@@ -246,7 +243,7 @@ def _asked(plan: PlanData) -> Iterator[str]:
 
 
 def share_text(plan: PlanData) -> str:
-    """Return what part of each round devices are to do, by the model, and what both then take."""
+    """Return the modelled fraction of each round for GPUs, and the seconds of the rounds."""
     rounds = plan.expected.rounds[: len(plan.rounds)]
     shares = {found.share for found in rounds}
     if shares in ({0.0}, {1.0}):
@@ -275,7 +272,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def placed(plan: PlanData) -> str:
-    """Return where rounds are done, if that was asked for."""
+    """Return the device of the rounds and the memory settings that the user chose."""
     where = {"auto": "", "hybrid": "; rounds by CPU threads and devices together"}
     text = where.get(plan.device, f"; rounds on the {plan.device}")
     if plan.device != "cpu" and plan.device_memory_limit is not None:
@@ -294,9 +291,9 @@ def width_text(shape: ExchangeShape, dtype: str) -> str:
 
 
 def exchange_text(exchange: Exchange, instead: str = "") -> str:
-    """Return what an exchange moves, in one line.
+    """Return the blocks and bytes of an exchange in one line.
 
-    `instead` says what is done instead of moving anything through scratch files.
+    `instead` is the text of an exchange without scratch files.
     """
     shape = exchange.shape
     text = f"{blocks_text(exchange.source)} -> {blocks_text(exchange.target)}"
@@ -313,7 +310,7 @@ def exchange_text(exchange: Exchange, instead: str = "") -> str:
     )
 
 
-#: What takes the place of an exchange by scratch files.
+#: Texts of exchanges without scratch files.
 _WITHOUT_FILES = {
     "rows": "each block is read where the array is stored, without scratch files",
     "split": "each chunk of the result is a part of one block, without scratch files",
@@ -354,7 +351,7 @@ def _final(plan: PlanData) -> Iterator[str]:
 
 
 def in_a_line(plan: PlanData) -> str:
-    """Return a plan's rounds, of what, and what it needs, for a prompt."""
+    """Return a plan's rounds, transform and forecast in one line, for a prompt."""
     spec, forecast, exchanges = plan.spec, plan.expected, counted(len(plan.travelling), "exchange")
     needs = f"{human_bytes(forecast.peak_host)} per process, {human_seconds(forecast.seconds)}"
     what = f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)}"
@@ -362,17 +359,17 @@ def in_a_line(plan: PlanData) -> str:
 
 
 def summary(plan: PlanData) -> str:
-    """Return what is asked, and the rounds in I/O-tensor notation with C and W between them."""
+    """Return the transform, and the rounds in I/O-tensor notation with C and W between them."""
     lines = [*_asked(plan), *_travels(plan), *_final(plan), *wrapped(_LEGEND, "  ")]
     lines[0] = lines[0].lstrip()
     return "\n".join(lines)
 
 
-# --- why, and what else ---------------------------------------------------------------------
+# --- reason and forecast --------------------------------------------------------------------
 
 
 def budget_text(plan: PlanData) -> str:
-    """Peak memory against the budget, such as ``3.00 GiB of 16.0 GiB (19 %)``."""
+    """Return the peak memory and the budget, such as ``3.00 GiB of 16.0 GiB (19 %)``."""
     peak, limit = plan.expected.peak_host, plan.machine.memory_limit
     if limit is None:
         return f"{human_bytes(peak)}, no limit is known"
@@ -382,7 +379,7 @@ def budget_text(plan: PlanData) -> str:
 
 
 def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
-    """Return what a plan is expected to need, as names and values."""
+    """Return the forecast of a plan as names and values."""
     forecast, machine, moving = plan.expected, plan.machine, len(plan.travelling)
     exchanged = f"{human_bytes(forecast.bytes_exchanged)} in {counted(moving, 'exchange')}"
     rows = [("exchanged", exchanged), ("peak memory", f"{budget_text(plan)}, per process")]
@@ -405,7 +402,7 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
 
 
 def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
-    """Return a row of the table for the plan and each of its runners-up."""
+    """Return a table row for the plan and each of its runners-up."""
     best, rows = plan.expected, list[tuple[str, ...]]()
     for name, found in ((f"{plan.notation} (chosen)", best), *plan.rejected):
         memory = human_bytes(found.bytes_exchanged), human_bytes(found.peak_host)
@@ -415,7 +412,7 @@ def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
 
 
 def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
-    """Return a row of the table for each exchange with its round: where its time goes."""
+    """Return a table row for each exchange with its round, with the parts of its time."""
     names = [*(f"round {i} {{{name}}}" for i, name in enumerate(round_names(plan), 1))]
     names.append("last exchange")
     rows = []
@@ -427,7 +424,7 @@ def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
     return rows
 
 
-#: Headings of `round_rows`. Gathers, FFTs and devices are added up, seconds are those of the clock.
+#: Headings of `round_rows`. Gathers, FFTs and devices are sums; the time is wall-clock time.
 ROUND_HEADINGS = (
     "forecast by round",
     "time",
@@ -441,7 +438,7 @@ ROUND_HEADINGS = (
 
 
 def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
-    """Return a row of the table for each pass over the bus of the rounds that GPUs do."""
+    """Return a table row for each pass over the bus of the rounds that GPUs do."""
     rows = list[tuple[str, ...]]()
     devices = replace(plan.machine, cards=max(1, plan.machine.cards)).devices
     nbytes, dtype = min(one.nbytes for one in devices), plan.spec.work_dtype.name
@@ -462,8 +459,7 @@ def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
     return rows
 
 
-#: Headings of `tile_rows`: number of tiles, buffers on the GPU, contiguous runs of a tile in host
-#: memory and elements in each.
+#: Headings of `tile_rows`. A tile is read and written as C runs of W elements in host memory.
 TILE_HEADINGS = ("passes over the bus", "tiles", "buffers", "read", "written")
 
 #: Headings of `rejected_rows`.
@@ -471,9 +467,9 @@ HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
 
 
 def preserved(plan: PlanData) -> str | None:
-    """Return what ``chunks="preserve"`` would cost, or None where that is not known."""
+    """Return the cost of ``chunks="preserve"`` as text; None if unknown."""
     spec = plan.spec
-    if spec.out_shape != spec.shape or plan.anew:  # which has other blocks than those that came in
+    if spec.out_shape != spec.shape or plan.anew:  # reopened arrays have other blocks
         return None
     wanted = plan.chunks_in
     if wanted == plan.chunks:
@@ -494,7 +490,7 @@ def preserved(plan: PlanData) -> str | None:
 
 
 def explain(plan: PlanData) -> str:
-    """Return what was chosen, why, what it will need, and what else was considered."""
+    """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
     lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not said'}", "  ", " ")]
     lines[2] = lines[2].lstrip()
     lines += ["", "forecast"]
@@ -544,7 +540,7 @@ def digit_name(program: AxisProgram | None, digit: Digit) -> str:
 
 
 def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
-    """Return the digits of a group, or what a step makes of them, above its number of parts."""
+    """Return the digits of a group, or the step on them, above the number of parts."""
     texts, fill = [f"{digit_name(program, d)}: {d.size}" for d in group.digits], _PLAIN
     if step is not None:
         names = digit_name(program, step.source), digit_name(program, step.target)
@@ -591,7 +587,7 @@ def _rounds(plan: PlanData) -> str:
 
 
 def draw(plan: PlanData) -> str:
-    """Return the plan as HTML: rounds from left to right, forecast, and what was considered."""
+    """Return the plan as HTML: rounds from left to right, forecast, and runners-up."""
     spec = plan.spec
     title = escape(f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {plan.notation}")
     forecast = "".join(_html_row("td", row) for row in forecast_rows(plan))

@@ -1,10 +1,8 @@
-"""From an assignment of steps to rounds, to the blocks of every round.
+"""Blocks of every round, given an assignment of steps to rounds.
 
-The digits of a round must lie whole inside a block, so something else has to be cut. What was
-cut stays cut (no exchange); an axis keeps its number of parts on another of its digits; and if
-blocks are then still too large, one more group is cut, the one that makes the gather cheapest.
-
-Pure: imports `decomposition` and this room.
+The digits of a round must be whole inside a block, so other digits have to be cut. Groups that
+were cut before stay cut, which needs no exchange. An axis keeps its number of parts on another of
+its digits. If blocks are still too large, the group with the cheapest gather is cut as well.
 """
 
 import math
@@ -28,11 +26,11 @@ from dask_bigfft.decomposition.steps import AxisProgram, Step
 Assignment = Mapping[int, tuple[int, ...]]
 
 
-#: Partial candidates that are followed from one round to the next.
+#: Number of partial candidates that are followed from one round to the next.
 BEAM = 4
 
 
-#: How much larger than asked a block may be before yet another group is cut.
+#: Size of a block, in units of the wanted size, beyond which another group is cut.
 SLACK = 1.25
 
 
@@ -42,16 +40,16 @@ class Sizes:
 
     target: int
     cap: int
-    #: Number of blocks that comes in: kept where blocks come out about as large.
+    #: Number of input blocks, kept where result blocks are about as large.
     blocks: int = 1
-    #: How many times as large the last round's blocks should be: fewer are then asked for.
+    #: Factor for the size of the last round's blocks, so that there are fewer.
     last: int = 1
     #: Whether Bluestein's algorithm is tried, and whether far smaller chunks are joined.
     bluestein: bool = False
     merge: bool = False
 
     def times(self, factor: int) -> "Sizes":
-        """Sizes of so many times as large blocks."""
+        """Return the sizes of blocks that are larger by a factor."""
         return replace(self, target=factor * self.target, cap=factor * self.cap)
 
 
@@ -81,10 +79,10 @@ def _cut(digits: tuple[Digit, ...], chunks: Chunks | None = None, fixed: bool = 
 def _in_digits(
     program: AxisProgram, done: int, step: Step | None, variant: str, in_place: bool
 ) -> list[_Cut]:
-    """Groups of an axis that lies in digits, the step's own last, or `in_place`.
+    """Return the groups of an axis in digits: the step's own digit last, or `in_place`.
 
-    A processor wants a digit's values side by side; a device transforms them wherever they are,
-    and a digit that stays where it is leaves the rows wide that the next round reads.
+    A CPU wants the values of a digit contiguous. A GPU transforms them at any stride, and a digit
+    that keeps its place leaves wide rows for the next round.
     """
     if in_place:
         fixed = None if step is None else step.source
@@ -99,9 +97,9 @@ def _in_digits(
 
 
 def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
-    """An axis in one group, cut as before if it was, cropped to its digits.
+    """Return an axis in one group, cut as before if it was, cropped to its digits.
 
-    What is going to be padded is not stored before the round that needs it.
+    Padding is not stored before the round that needs it.
     """
     cut = _cut(digits)
     chunks = before.groups[0].chunks
@@ -114,7 +112,7 @@ def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
 
 
 def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, int]) -> _Cut:
-    """A window of an axis in one group, cut as before if it was."""
+    """Return a window of an axis in one group, cut as before if it was."""
     start, count = window
     group = before.groups[0]
     same = group == Group(digits, group.chunks, start) and group.bounds[-1] == count
@@ -124,7 +122,7 @@ def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, 
 
 
 def _in_parts(cuts: list[_Cut], parts: int) -> list[_Cut]:
-    """Groups of an axis cut into a number of parts, as far as that is possible."""
+    """Return the groups of an axis cut into a number of parts, as far as possible."""
     cuts = list(cuts)
     missing = -(-parts // math.prod(len(c.chunks) for c in cuts))
     for i, cut in enumerate(cuts):
@@ -147,12 +145,12 @@ def _layout(cuts: Cuts) -> Layout:
 
 @lru_cache(maxsize=1024)
 def _axis_layout(cuts: tuple[_Cut, ...]) -> AxisLayout:
-    """One object for all candidates that cut an axis alike: it knows its sizes by then."""
+    """Return one shared object for all candidates that cut an axis alike."""
     return AxisLayout(tuple(Group(cut.digits, cut.chunks, cut.offset) for cut in cuts))
 
 
 def _choices(cuts: Cuts, variant: str) -> Iterator[list[tuple[int, int]]]:
-    """Orders in which groups may be cut further, each starting with another group."""
+    """Yield orders in which groups may be cut further, each with another group first."""
     free = [
         (a, g)
         for a, axis in enumerate(cuts)
@@ -211,7 +209,7 @@ def _as_wanted(
     steps: Mapping[int, Step],
     sizes: Sizes,
 ) -> list[Layout]:
-    """The last round cut so that its blocks are those wanted of the result, if that can be."""
+    """Return the last round cut into the wanted blocks of the result; empty if impossible."""
     found: Cuts = []
     for axis, (groups, chunks) in enumerate(zip(cuts, wanted, strict=True)):
         step, program = steps.get(axis), programs.get(axis)
@@ -239,7 +237,7 @@ def _as_wanted(
 
 
 def _ways_to_cut(cuts: Cuts, sizes: Sizes, variant: str) -> list[Layout]:
-    """Different ways to cut blocks down to size."""
+    """Return different ways to cut blocks down to size."""
     if _largest(cuts) <= sizes.target:
         return [_layout(cuts)]
     options = [_cut_down(cuts, order, sizes) for order in _choices(cuts, variant)]
@@ -256,9 +254,9 @@ class BlockCutter:
     variant : str
         Data movement within an axis.
     windows : mapping
-        Start and count of what goes out of an axis, by axis.
+        Start and count of the values that are returned, by axis.
     wanted : tuple of chunks or None
-        Of the result: the last round tries to leave blocks of these, which saves an exchange.
+        Chunks of the result. If the last round can make them, an exchange is saved.
     on_gpu : bool
         Whether rounds are done on devices.
     """
@@ -277,7 +275,7 @@ class BlockCutter:
         cost: Callable[[Layout, Layout], float],
         bound: float,
     ) -> list[tuple[Round, ...]]:
-        """Return rounds with their blocks: the cheapest few ways to cut them.
+        """Return rounds with their blocks, for the few cheapest ways to cut them.
 
         Parameters
         ----------
@@ -344,8 +342,8 @@ class BlockCutter:
     ) -> Layout:
         """Return the blocks of the result: as wanted, else what the last round gives.
 
-        An axis that the last round does not leave in the order that was asked for keeps its number
-        of parts; one of which only a window goes out, their size.
+        An axis that the last round does not leave in the requested order keeps its number of parts.
+        An axis of which only a window is returned keeps the size of its parts.
         """
         axes = []
         for a, axis in enumerate(last.axes):
@@ -373,12 +371,10 @@ class BlockCutter:
         before: AxisLayout,
         source: AxisLayout,
     ) -> list[_Cut]:
-        """Groups of an axis in a round, with the chunks they inherit.
+        """Return the groups of an axis in a round, with the chunks that they inherit.
 
-        What a window leaves out is dropped as soon as the axis is done.
-
-        A named variant cuts the outermost digits into as many parts as came in, whatever was cut in
-        between, so that all its rounds are cut alike.
+        Values outside a window are dropped as soon as the axis is done. A named variant cuts the
+        outermost digits into as many parts as the input has, so that all rounds are cut alike.
         """
         as_before = [_cut(group.digits, group.chunks) for group in before.groups]
         if program is None:

@@ -1,14 +1,12 @@
-"""The search for a tile plan: which digits are transformed in each pass, and in which tiles.
+"""The search for a tile plan: the digits that each pass transforms, and its tiles.
 
-A pass counts as much as its slower direction of the bus, and a run of ``limits.run_nbytes`` counts
-twice. A block takes one pass where that is enough, else the passes that cost least.
+The cost of a pass is that of its slower direction of the bus. A contiguous run costs as much as
+``limits.run_nbytes`` bytes. A block takes one pass where that is enough, else the cheapest passes.
 
-A block that may be overwritten is put into natural order by one pass more, in its own memory.
-Digits k1, k2, k3 of a split dimension lie in the order in which they were transformed. With as many
-values of k1 as of k3, what lies at (k1, k2, k3) belongs to (k3, k2, k1): two tiles that belong to
-each other's places are on the GPU together, and neither is written before both have been read.
-
-Pure: imports `decomposition`, `errors` and `tile_plan`.
+One more pass puts a block that may be overwritten into natural order, in its own memory. Digits k1,
+k2, k3 of a split dimension are stored in the order of their transforms. If k1 and k3 have equal
+lengths, the value at (k1, k2, k3) belongs to (k3, k2, k1). Two tiles that swap places are on the
+GPU together, and neither is written before both have been read.
 """
 
 import contextlib
@@ -38,23 +36,23 @@ from dask_bigfft.planner.tile_plan import (
     request_of,
 )
 
-#: Passes that a block may take at most.
+#: Maximum passes of a block.
 MAX_PASSES = 4
 
-#: Splits into two digits that are tried for one dimension.
+#: Maximum splits into two digits that are tried for one dimension.
 MAX_SPLITS = 24
 
-#: Partitions that are tried for one number of passes, about.
+#: Approximate maximum of partitions that are tried for one number of passes.
 MAX_PARTITIONS = 1500
 
-#: Parts of a tile's room that its first dimension takes at most, where nothing is transformed: a
-#: tile that is turned needs room both ways.
+#: Maximum fractions of a tile for its first dimension where a pass only reorders: a transposed tile
+#: needs room in both directions.
 SQUARER = (1, 1 / 4, 1 / 16, 1 / 64)
 
-#: Calls for a tile beside its copies: events and kernels.
+#: Calls for a tile besides its copies: events and kernels.
 CALLS = 11
 
-#: Places of a pair of tiles that swap: both as they come, and the first one turned.
+#: GPU buffers of a pair of tiles that swap: both as loaded, and the first one transposed.
 SWAP_PLACES = 3
 
 Shape = tuple[int, ...]
@@ -69,9 +67,9 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
     request : TileRequest
         The round on the block.
     limits : TileLimits
-        What tiles may need.
+        Memory and sizes of tiles.
     work : int
-        Work area that FFTs are expected to need, in units of the largest buffer.
+        Expected work area of FFTs, in units of the largest buffer.
 
     Raises
     ------
@@ -93,20 +91,20 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
 def tile_plans(
     round_: Round, dtype: str, nbytes: int, settings: DeviceSettings = AS_IS
 ) -> tuple[TilePlan, ...]:
-    """Return the tile plans of a round on its largest block, one after the other; mostly one.
+    """Return the tile plans of a round on its largest block, mostly one.
 
-    Empty where some FFT does not fit the GPU: it is done as a convolution, or by the CPU.
+    The result is empty if some FFT does not fit the GPU. Then a convolution or the CPU does it.
 
     Parameters
     ----------
     round_ : Round
         The round.
     dtype : str
-        Of complex values.
+        Complex dtype.
     nbytes : int
         Bytes of the GPU.
     settings : DeviceSettings
-        What is set by hand.
+        Settings by hand.
     """
     limits, real = TileLimits(nbytes).tuned(settings), np.empty(0, dtype).real.dtype.name
     for rounds in dict.fromkeys(((round_,), apart(round_))):
@@ -153,7 +151,7 @@ def _cheapest(
 def _schemes(request: TileRequest, count: int) -> Iterator[Scheme]:
     """Yield digits of each line, and the pass of each step; no pass stays empty.
 
-    Where nothing is transformed there is one pass, that only reorders.
+    Without FFTs there is one pass, which only reorders.
     """
     if request.scheme is not None:
         if count == 1 + max(itertools.chain(*request.scheme[1])):
@@ -174,9 +172,9 @@ def _schemes(request: TileRequest, count: int) -> Iterator[Scheme]:
 
 def _line_schemes(request: TileRequest, line: Line, count: int) -> Iterator[tuple[Shape, Shape]]:
     """Yield digits of a line, and the pass of each of its steps."""
-    if line.kind != "c2c":  # all but real values are complex
+    if line.kind != "c2c":  # real values on one side
         yield (line.length,), (0 if line.kind == "r2c" else count - 1,)
-        if len(request.lines) > 1 or request.inside:  # the mirror image is of one dimension
+        if len(request.lines) > 1 or request.inside:  # only one dimension can be mirrored
             return
     elif line.whole:
         for number in range(count):
@@ -194,7 +192,7 @@ def _line_schemes(request: TileRequest, line: Line, count: int) -> Iterator[tupl
 
 @lru_cache(maxsize=256)
 def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
-    """Return ways to write a length as a product, none of them 1; the most even ones.
+    """Return the most even factorisations of a length, without factors of 1.
 
     >>> _factorisations(12, 2, 3)
     ((3, 4), (4, 3), (2, 6))
@@ -218,7 +216,7 @@ def _cost(
 ) -> float:
     """Return the time of a pass, maybe a block's first or last, in units of its bytes one way.
 
-    The first tile comes alone and the last one goes alone, but for the blocks around this one.
+    Loading the first tile and storing the last one overlap only with neighbouring blocks.
     """
     itemsize, sides = request.itemsize, (one.reads, one.writes)
     there, back = (1 + limits.run_nbytes / (width * itemsize) for _, width in sides)
@@ -239,7 +237,7 @@ def _passes(
 ) -> Iterator[TilePass | None]:
     """Yield the passes of a scheme, then those that swap digits inside a block's own memory.
 
-    Ends with None where a tile does not fit.
+    The last item is None if a tile does not fit.
     """
     sizes: dict[int, Shape] = {dim: (n,) for dim, n in enumerate(request.shape)}
     for line, split in zip(request.lines, digits, strict=True):
@@ -266,11 +264,11 @@ def _passes(
 
 
 class _Shapes:
-    """The shapes of a block in digits around a pass, and the places that its tiles need.
+    """The shapes of a block in digits around a pass, and the GPU buffers of its tiles.
 
-    ``view`` is the shape before, ``after`` the one after, ``read`` and ``stored`` those that the
-    host block has: they differ for digits of half a spectrum. ``registers`` are places on the GPU,
-    with the bytes of an element as the tile is before and after: the larger one counts.
+    ``view`` is the shape before and ``after`` the one after the pass. ``read`` and ``stored`` are
+    those of the host block, which differ for digits of half a spectrum. ``registers`` are the GPU
+    buffers, with the bytes of an element before and after: the larger one counts.
     """
 
     def __init__(
@@ -296,10 +294,10 @@ class _Shapes:
             if line.kind == "c2r" and j == last:
                 narrows, after[first + j] = True, split[-1]
             if line.real and j + 1 == line.steps(len(split)):
-                narrows = True  # as far as places are concerned
+                narrows = True  # as far as buffers are concerned
             if line.filtered and j == last:
-                filters += 1 if j == 0 else 2  # a spectrum in digits is turned
-            # What completes half a spectrum comes, or goes, beside it.
+                filters += 1 if j == 0 else 2  # a spectrum in digits is transposed
+            # The mirror image of half a spectrum is loaded, or stored, beside it.
             if line.kind == "c2r" and j == 0 < last:
                 read[first : first + len(split)] = split
                 beside.append((whole, 0))
@@ -311,7 +309,7 @@ class _Shapes:
             stored[first : first + len(split)] = split
         if last_pass and not request.inside:
             for line, split in zip(request.lines, digits, strict=True):
-                if not line.filtered:  # what is filtered is back where it was
+                if not line.filtered:  # filtered digits are back in place
                     part = slice(firsts[line.dim], firsts[line.dim] + len(split))
                     order[part] = order[part][::-1]
         self.fixed = {
@@ -331,12 +329,12 @@ class _Shapes:
 def _pass(
     request: TileRequest, limits: TileLimits, room: int, shape: _Shapes, first: bool, last: bool
 ) -> TilePass | None:
-    """Return one pass in the tiles that are cheapest; None where no tile fits."""
+    """Return one pass in its cheapest tiles; None if no tile fits."""
     order, mirrored = shape.order, request.mirrored and first
     registers = (*shape.registers, (request.itemsize, 0)) if mirrored else shape.registers
     free = [dim for dim in reversed(range(len(shape.view))) if dim not in shape.fixed]
     written = [dim for dim in reversed(order) if dim not in shape.fixed]
-    # Dimensions are given room innermost first, as read and as written.
+    # Dimensions get room innermost first, as read and as written.
     priorities = dict.fromkeys((tuple(free), tuple(written)))
     best: tuple[float, TilePass] | None = None
     for priority, finer, share in itertools.product(
@@ -385,7 +383,7 @@ def _tile(
 ) -> Shape | None:
     """Return the shape of a tile, its transformed digits whole; None if not even one line fits.
 
-    `share` is the part of the room that the first dimension of the priority takes at most.
+    `share` is the maximum fraction of the room for the first dimension of the priority.
     """
     tile = [n if dim in shape.fixed else 1 for dim, n in enumerate(shape.view)]
     done = math.prod(shape.after[dim] for dim in shape.fixed)
@@ -397,7 +395,7 @@ def _tile(
     wanted = min(limits.most, max(limits.least, wanted))
     left = min(room, max(unit, wanted)) // max(1, unit)
     while left and sum(aligned(left * nbytes) for nbytes in sizes) > room:
-        left -= 1  # what rounding up takes, of every place
+        left -= 1  # the alignment of every buffer
     if left == 0:
         return None
     for dim in priority:
@@ -407,7 +405,7 @@ def _tile(
 
 
 def _even(n: int, most: int) -> int:
-    """Return the extent of chunks of at most `most` that are as even as can be."""
+    """Return the extent of the most even chunks of at most `most`."""
     return max(1, *even_chunks(n, -(-n // max(1, min(n, most)))))
 
 
@@ -425,7 +423,7 @@ def swap_pass(
     if left == 0:
         return None
     tile = [1] * len(view)
-    for dim in reversed(range(last + 1, len(view))):  # rows first, as wide as they can be
+    for dim in reversed(range(last + 1, len(view))):  # rows first, as wide as possible
         tile[dim] = _even(view[dim], left)
         left //= tile[dim]
     tile[first] = tile[last] = _even(view[last], math.isqrt(left))

@@ -1,7 +1,4 @@
-"""`Plan`: what the planner returns, with its forecast, its explanation and its drawing.
-
-Pure: imports this room.
-"""
+"""`Plan`, with its forecast, explanation and drawing; plans of filters and shifts; merging."""
 
 import math
 from collections.abc import Mapping
@@ -37,7 +34,7 @@ from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.seconds import flops
 from dask_bigfft.transforms.spec import TransformSpec
 
-#: Bytes of shards that a worker's shuffles hold in memory, as distributed is set by itself.
+#: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
 SHUFFLE_BUFFERS = (1 << 30) + (100 << 20)
 
 
@@ -47,19 +44,18 @@ class Plan(PlanData):
     def forecast(
         self, profile: Profile, *, workers: int = 1, threads: int = 1, cards: int = 0
     ) -> Forecast:
-        """Return what the plan would need on another machine, which nobody has to have.
+        """Return the forecast of the plan for another machine, real or imagined.
 
-        What CPU threads and devices share is reckoned as done by devices alone, where there are
-        some.
+        Rounds that CPU threads and GPUs share are counted as done by GPUs alone, if there are any.
 
         Parameters
         ----------
         profile : Profile
-            How fast it is.
+            Speeds of the machine.
         workers, threads : int
             Processes, and threads of each.
         cards : int
-            Devices of each process.
+            GPUs of each process.
 
         Raises
         ------
@@ -76,7 +72,7 @@ class Plan(PlanData):
         return forecast(replace(self, machine=machine))
 
     def explain(self) -> str:
-        """Return what was chosen, why, what it will need, and what else was considered."""
+        """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
         return explained(self)
 
     def __str__(self) -> str:
@@ -91,7 +87,7 @@ class Plan(PlanData):
 
 @dataclass(frozen=True)
 class FilterPlan:
-    """Rounds that make the spectrum of one axis' filter.
+    """Rounds that make the spectrum of the filter of one axis.
 
     Parameters
     ----------
@@ -100,7 +96,7 @@ class FilterPlan:
     chirp : Chirp
         The filter.
     rounds : tuple of Round
-        Of a one-dimensional array; the last one's blocks are the axis' blocks.
+        Rounds of a one-dimensional array. The last one has the blocks of the axis.
     used_in : int
         Number of the plan's round that convolves (from 0).
     dtype, kernel, verify : str
@@ -137,7 +133,7 @@ class FilterPlan:
 
 
 def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
-    """Filters of a plan's axes that use Bluestein's algorithm."""
+    """Return the filters of the axes that use Bluestein's algorithm."""
     found = []
     for program in (program for program in plan.programs if program.bluestein):
         forward = program.steps[: len(program.factors)]
@@ -156,7 +152,7 @@ def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
 
 
 def _forward(step: Step) -> Step:
-    """The forward FFT of a step, with its twiddle but without chirp and convolution."""
+    """Return the forward FFT of a step, with its twiddle but without chirp and convolution."""
     if step.convolve is None:
         return replace(step, chirp_in=None, chirp_out=None)
     target = replace(step.source, stage=1)  # only its size matters after the last round
@@ -168,16 +164,16 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True)
 class ShiftPlan:
-    """One exchange that stores some axes in another order: no round at all.
+    """One exchange that stores some axes in another order, without rounds.
 
     Parameters
     ----------
     source, result : Layout
-        Blocks before and after; for a shift cut alike, and axes of the result have offsets.
+        Blocks before and after. A shift cuts both alike and gives the result's axes offsets.
     dtype : str
-        Of the elements.
+        Dtype of the elements.
     part : str
-        What its tasks are called.
+        Name of its tasks.
     """
 
     source: Layout
@@ -209,12 +205,12 @@ class ShiftPlan:
 
     @property
     def is_shift(self) -> bool:
-        """Return whether nothing but the first element of axes changes."""
+        """Return whether only the first elements of axes change."""
         return rolled(self.source, self.offsets) == self.result
 
     @property
     def offsets(self) -> dict[int, int]:
-        """Element with which each shifted axis of the result begins."""
+        """First element of each shifted axis of the result."""
         return offsets_of(self.result)
 
     @property
@@ -224,13 +220,13 @@ class ShiftPlan:
 
 
 def offsets_of(layout: Layout) -> dict[int, int]:
-    """Offsets of the axes that have one."""
+    """Return the nonzero offsets by axis."""
     found = {a: axis.groups[0].offset for a, axis in enumerate(layout.axes)}
     return {a: offset for a, offset in found.items() if offset}
 
 
 def rolled(layout: Layout, offsets: Offsets) -> Layout:
-    """The layout with the offsets of some axes set.
+    """Return the layout with the offsets of some axes set.
 
     >>> from dask_bigfft.decomposition.layout import plain
     >>> offsets_of(rolled(Layout((plain(4, (4,)), plain(6, (3, 3)))), {1: 8}))
@@ -244,7 +240,7 @@ def rolled(layout: Layout, offsets: Offsets) -> Layout:
 
 
 def whole_axes(layout: Layout) -> set[int]:
-    """Axes of flat blocks that hold all of their digits, neither padded nor cropped."""
+    """Return the axes of flat blocks that hold all digits, neither padded nor cropped."""
     return {
         a
         for a, axis in enumerate(layout.axes)
@@ -253,29 +249,28 @@ def whole_axes(layout: Layout) -> set[int]:
 
 
 def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
-    """A plan for an input, and a result, that are stored shifted.
+    """Return a plan for an input and a result that are stored shifted.
 
     Parameters
     ----------
     plan : Plan
-        Of the same transform without shifts.
+        Plan of the same transform without shifts.
     before, after : mapping of int to int
-        Element with which each axis of the input begins, and of the result. The input's axes
-        are whole.
+        First element of each axis of the input and of the result. The input's axes are whole.
 
     Returns
     -------
     Plan
-        With the forecast of what it does. Its chunks are those of `plan`.
+        With its forecast, and with the chunks of `plan`.
     """
     pairs = [layout for r in plan.rounds for layout in (r.source, r.target)]
-    #: Of the source, before and after the steps of each round, of the result. An odd number is that
-    #: of a round's blocks before its steps; an exchange lies before it.
+    #: The source, the layouts before and after each round, the result. An odd index is a round's
+    #: source, and an exchange precedes it.
     layouts = [plan.source, *pairs, plan.result]
     last, in_round = len(layouts) - 1, plan.ends_in_round
 
     def passes(i: int, a: int) -> bool:
-        """Return whether an axis comes from layout i to i + 1 as it is, in blocks that stay."""
+        """Return whether an axis is the same in layouts i and i + 1, and its blocks stay."""
         if layouts[i].axes[a] != layouts[i + 1].axes[a]:
             return False
         if i % 2:
@@ -286,14 +281,14 @@ def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
         for i in numbers:
             layouts[i] = rolled(layouts[i], {a: offset})
 
-    for a, offset in after.items():  # of the result, and of the layouts that only hand it on
+    for a, offset in after.items():  # of the result, and of layouts that only pass it on
         first = last
         if in_round and layouts[last - 1].axes[a] == layouts[last].axes[a]:
             first = last - 1
             while first > 1 and passes(first - 1, a):
                 first -= 1
         roll(range(first, last + 1), a, offset)
-    for a, offset in before.items():  # of the source, and of those to which it is handed on
+    for a, offset in before.items():  # of the source, and of layouts that it is passed to
         number, most = 0, len(plan.rounds) - in_round
         while number < most and passes(2 * number, a) and passes(2 * number + 1, a):
             number += 1
@@ -317,7 +312,7 @@ class PhaseForecast:
     count : int
         Number of blocks.
     nbytes : int
-        Bytes that it makes.
+        Bytes of its results.
     flops : float
         Floating point operations.
     seconds : float
@@ -333,15 +328,15 @@ class PhaseForecast:
 
     @property
     def bytes_per_second(self) -> float:
-        """Speed of one thread by the cost model; 0 where nothing is to be done."""
+        """Speed of one thread by the cost model; 0 without work."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
 
 def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
-    """Return what each phase of a plan is expected to take, in the order in which they come.
+    """Return the forecasts of the phases of a plan, in their order.
 
-    A round's bytes are those of its blocks afterwards. The parts *gather* and *fft* of a round
-    follow it; their times are in its own.
+    The bytes of a round are those of its results. The parts *gather* and *fft* follow their round,
+    whose time includes theirs.
     """
     found = []
     for exchange, expected in zip(plan.exchanges, plan.expected.rounds, strict=False):
@@ -362,7 +357,7 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
 
 
 def plan_card(plan: Plan) -> dict[str, object]:
-    """Return what a page shows of a plan: names and numbers, nothing else."""
+    """Return the names and numbers of a plan that a page shows."""
     spec, forecast = plan.spec, plan.expected
     return {
         "name": spec.name,
@@ -381,13 +376,13 @@ def plan_card(plan: Plan) -> dict[str, object]:
     }
 
 
-#: Blocks of which there are at most so many are left as they are.
+#: Maximum number of blocks that are never merged.
 MANY = 64
 
-#: How many blocks of an array that padding makes much longer there are at most.
+#: Maximum number of blocks of an array that padding makes much longer.
 MOST_PADDED = 1024
 
-#: How many times fewer blocks there have to be for merging to be worth a task for each.
+#: Minimum factor by which merging reduces the number of blocks.
 FEWER = 8
 
 
@@ -396,23 +391,23 @@ def merged_up_to(
 ) -> tuple[Chunks, ...]:
     """Return the chunks of an array whose neighbouring blocks are merged up to a size.
 
-    Axes that are not transformed stay as they are. Of the others those become whole that take the
-    fewest blocks for it, the real one before; then what room there is goes to the next one.
+    Axes that are not transformed keep their chunks. Of the others, the real axis and then
+    those with the fewest blocks become whole. The next axis gets the remaining room.
 
     Parameters
     ----------
     spec : TransformSpec
-        What is asked.
+        The transform.
     chunks : tuple of chunks
-        Of the array that comes in.
+        Chunks of the input array.
     nbytes : int
-        Size up to which blocks are merged, as complex values take it.
+        Maximum size of a merged block in bytes of complex values.
     """
     order = [axis for axis in spec.axes if len(chunks[axis]) > 1]
     room = nbytes // spec.work_dtype.itemsize * (2 if spec.kind == "r2c" else 1)
     lengths, found = dict(zip(spec.axes, spec.lengths, strict=True)), list(chunks)
 
-    def extent(axis: int) -> int:  # an axis that lies whole in a block is padded there
+    def extent(axis: int) -> int:  # an axis that is whole in a block is padded there
         cut = found[axis]
         return max(1, *cut, lengths.get(axis, 0) if len(cut) == 1 else 0)
 
@@ -449,11 +444,11 @@ def merged_cut(chunks: Chunks, room: int) -> Chunks:
 def merged_request(
     spec: TransformSpec, request: Request, machine: Machine, nbytes: int
 ) -> Request | None:
-    """Return what is asked of the array with its tiny blocks merged; None where that would not pay.
+    """Return the request with tiny blocks merged; None if that does not pay.
 
     Rounds and variants that the user named hold for the blocks that come in, and with scratch files
-    a stored array is read in its own chunks. Blocks of at most `nbytes` are made, as complex values
-    take it; 0 merges none.
+    a stored array is read in its own chunks. Merged blocks have at most `nbytes` bytes of complex
+    values; 0 merges none.
     """
     on_disk = request.stored is not None and request.carrier == "disk"
     free = request.rounds is None and request.variant == "auto" and not on_disk
@@ -475,19 +470,19 @@ def merged_request(
 
 
 def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request:
-    """Return what is asked in larger blocks, where padding would make very many tiny ones.
+    """Return the request with larger blocks, where padding would make very many tiny ones.
 
-    Blocks are as large as those that come in, and padding has none of its own: a short filter in a
-    few chunks, as long as the signal that it is for, would become thousands of blocks.
+    Blocks are as large as the input's. A short filter in a few chunks that is padded to the length
+    of its signal would otherwise become thousands of blocks.
 
     Parameters
     ----------
     spec : TransformSpec
-        What is asked.
+        The transform.
     request : Request
-        And how.
+        The choices of the caller.
     nbytes : int
-        Size up to which tiny blocks grow, as complex values take it; 0 leaves them as they are.
+        Maximum size of the larger blocks in bytes of complex values; 0 changes nothing.
     """
     lengths = dict(zip(spec.axes, spec.lengths, strict=True))
     longest = [max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape)]
@@ -501,9 +496,9 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
 
 
 def with_merging(plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None) -> P:
-    """Return a plan for merged blocks as one for the array as it comes in and goes out.
+    """Return a plan for merged blocks with the merging and cutting of the array's own chunks.
 
-    The plan may have merged some of them again.
+    The plan may merge blocks itself, which is then replaced.
     """
     found, needed = replace(plan, incoming=incoming, outgoing=outgoing), plan.expected
     pairs = zip(merging(found), merging(plan), strict=True)

@@ -1,17 +1,12 @@
-"""What a plan is: rounds, blocks and exchanges, and what was asked, as data.
+"""The data of a plan: rounds, blocks and exchanges, the request and the machine.
 
-`Request` is what was asked, `Machine` where it runs, `Exchange` what goes between two rounds.
-
-`Joints` say which blocks lie together in memory, and which rounds work there. Between tasks of one
-process an exchange need not copy: the round before it writes its blocks into one array of all
-blocks of a connected group, and the round after it finds its blocks there as strided views. A round
-that keeps the shape of its blocks can leave them in the same place, and the next exchange may find
-its own blocks there again: a one-dimensional transform in natural order comes out in the right
-order without being copied::
+`Joints` are the shared buffers of blocks, and the rounds that work in them. Between tasks of one
+process an exchange need not copy. The round before it writes its blocks into one array of a
+connected group, and the round after it reads its blocks there as strided views. A round that keeps
+the shape of its blocks can work in place, and the next exchange may use the same buffer again. A
+one-dimensional transform in natural order then comes out in order without a copy::
 
     (n2, k1)  --FFT over n2, in place-->  (k2, k1) = k1 + N1 k2, flat
-
-Pure: imports `transforms`, `decomposition` and this room.
 """
 
 import itertools
@@ -52,9 +47,9 @@ class Exchange:
     source, target : Layout
         Blocks before and after.
     dtype, source_dtype : str
-        Of the target's blocks, and of the source's.
+        Dtypes of the target's blocks and of the source's.
     mirror : Mirror or None
-        How half a spectrum is completed on the way.
+        Mirror image that completes half a spectrum in the exchange.
     """
 
     source: Layout
@@ -80,7 +75,7 @@ class Exchange:
 
     @property
     def shard_dtype(self) -> np.dtype[Any]:
-        """Dtype of the shards, where they are packed."""
+        """Dtype of packed shards."""
         return packed_dtype(np.dtype(self.source_dtype), np.dtype(self.dtype))
 
     @property
@@ -96,10 +91,10 @@ class Joint:
     Parameters
     ----------
     layout : Layout
-        One block for each connected group; the blocks before and after are views of these.
+        One block for each connected group. The blocks before and after are views of it.
     home : int
-        Exchange before which the memory was taken: the exchange itself, or one before it whose
-        blocks were transformed in place.
+        Exchange for which the memory was allocated: this one, or an earlier one whose blocks were
+        transformed in place.
     """
 
     layout: Layout
@@ -115,7 +110,7 @@ class Joints:
     exchanges : tuple of (Joint or None)
         For each exchange.
     inside : tuple of (Layout or None)
-        For each round, if it works where its blocks lie: the joint's layout after it.
+        For each round that works in place, the layout of its joint afterwards.
     """
 
     exchanges: tuple[Joint | None, ...]
@@ -128,7 +123,7 @@ def no_joints(exchanges: int, rounds: int) -> Joints:
 
 
 def _movable(exchange: Exchange) -> bool:
-    """Return whether an exchange moves values as they are, between blocks."""
+    """Return whether an exchange moves unchanged values between blocks."""
     same = exchange.mirror is None and exchange.dtype == exchange.source_dtype
     return same and not exchange.local
 
@@ -139,7 +134,7 @@ def _fresh(exchange: Exchange, number: int) -> Joint | None:
 
 
 def _after(joint: Layout, round_: Round) -> Layout | None:
-    """The joint after a round in place, if the round can be done so."""
+    """Return the joint after a round in place; None if the round cannot work in place."""
     steps = round_.steps
     keeps = all(step.kind == "c2c" and step.source.size == step.target.size for step in steps)
     if round_.rolls or not keeps:
@@ -149,7 +144,7 @@ def _after(joint: Layout, round_: Round) -> Layout | None:
 
 
 def _kept(after: Layout, joint: Joint, exchange: Exchange) -> Joint | None:
-    """The joint of an exchange whose blocks before lie in a joint already."""
+    """Return the joint of an exchange whose source blocks are in a joint already."""
     if not _movable(exchange) or not fits(after, exchange.target):
         return None
     matches = groups_match(after, exchange.source, exchange.target)
@@ -163,23 +158,22 @@ class Machine:
     Parameters
     ----------
     memory_limit : int or None
-        Bytes that one process may use; None where nothing is known.
+        Bytes that one process may use; None if unknown.
     threads : int
         Tasks that run at a time in one process.
     workers : int
         Number of processes.
     buffers : int or None
-        Bytes of shards that a process may hold in memory while they travel by a shuffle; None
-        where they do not travel so.
+        Bytes of shards that a process may hold in memory during a shuffle; None without shuffles.
     profile : Profile
-        How fast it is.
+        Measured speeds.
     cards : int
-        Devices of each process that rounds may be done on.
+        GPUs of each process that may be used.
     shared : bool
-        Whether all tasks run in one process, so that blocks may lie together.
+        Whether all tasks run in one process, so that blocks may share buffers.
     by_cards : tuple of (int, int)
-        Numbers of devices, fewest first, and how many processes have so many, where that is known
-        and matters: where they are unlike, and each is to use its own. `cards` is the most.
+        Pairs of a GPU count, in ascending order, and the number of processes with that count. Empty
+        unless processes differ and each uses its own GPUs. `cards` is the largest count.
     """
 
     memory_limit: int | None = None
@@ -193,7 +187,7 @@ class Machine:
 
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:
-        """Speeds of each device of a process; one that was not measured is like the others."""
+        """Speeds of each GPU of a process. An unmeasured one is assumed to be like the others."""
         known = self.profile.devices or (DeviceProfile(),)
         return tuple(known[min(i, len(known) - 1)] for i in range(self.cards))
 
@@ -205,24 +199,24 @@ class RoundForecast:
     Parameters
     ----------
     index : int
-        Number of the round, from 1; one more than there are rounds for the last exchange alone.
+        Number of the round, from 1. The last exchange alone has one more than the last round.
     blocks : int
-        Number of blocks that are made.
+        Number of blocks after the exchange.
     seconds : float
-        Of the clock.
+        Wall-clock time.
     gather, fft, handling : float
-        Of threads, added up: gathering blocks and storing tiles apart, FFTs with their twiddles,
-        and what Python does for blocks, shards and tiles.
+        Sums over threads: gathering blocks and storing tiles; FFTs with their twiddles; Python's
+        work for blocks, shards and tiles.
     device : float
-        Of a device for each of the blocks, or for its share of each; 0 on the CPU.
+        Seconds of a GPU per block, or for its share of a block; 0 on the CPU.
     travel : float
-        Of the network or the disk.
+        Seconds of the network or the disk.
     scheduling : float
-        Of the scheduler, and waiting for the last block.
+        Seconds of the scheduler, and of waiting for the last block.
     bound : str
-        Which of them is the longest.
+        Name of the longest part.
     share : float
-        Part of the round that devices do.
+        Fraction of the round that GPUs do.
     """
 
     index: int
@@ -247,7 +241,7 @@ class Forecast:
     bytes_exchanged : int
         Bytes that all exchanges together move (local ones move nothing).
     peak_host : int
-        Bytes of host memory at the worst moment, per process.
+        Peak bytes of host memory per process.
     scratch : int
         Bytes of scratch files.
     tasks : int
@@ -257,7 +251,7 @@ class Forecast:
     seconds : float
         Time by the cost model, from the machine's profile.
     rounds : tuple of RoundForecast
-        Of which that time is made.
+        Forecast of each round and of the last exchange.
     """
 
     bytes_exchanged: int
@@ -273,7 +267,7 @@ _LETTERS = "XYZWVU"
 
 
 def axis_letter(axis: int, ndim: int) -> str:
-    """Name of an axis as the papers have it: X is the last, Y the one before.
+    """Return the name of an axis as in the papers: X is the last, Y the one before.
 
     >>> axis_letter(1, 2), axis_letter(0, 3), axis_letter(0, 9)
     ('X', 'Z', 'A0')
@@ -293,60 +287,59 @@ class PlanData:
     Parameters
     ----------
     spec : TransformSpec
-        What was asked.
+        The transform.
     programs : tuple of AxisProgram
         The steps of each transformed axis, in the order of ``spec.axes``.
     source : Layout
-        The blocks of the array that comes in.
+        The blocks of the input array.
     rounds : tuple of Round
         In order.
     result : Layout
-        The blocks of the array that goes out.
+        The blocks of the result.
     variant, kernel : str
         Data movement within an axis, and the FFT library.
     machine : Machine
-        What the plan was made for.
+        Machine that the plan was made for.
     expected : Forecast
-        What it is expected to need.
+        Forecast time and memory.
     rejected : tuple of (str, Forecast)
-        The runners-up: their rounds, and what they would have needed.
+        The runners-up: their rounds and forecasts.
     reason : str
-        Why this plan was taken.
+        Reason for this plan.
     device : {"auto", "cpu", "gpu", "hybrid"}
-        Where rounds are done.
+        Kind of executor of the rounds.
     device_memory_limit : int or None
-        Bytes of a device that may be used; None leaves it to where the graph runs.
+        Bytes of a GPU that may be used; None lets the process that runs the graph decide.
     shares : tuple of float
-        Part of each round that devices are to do by the model, where CPU threads may share it, in
-        a process that has any (in the one that has most); what they do of all is in `expected`.
+        Modelled fraction of each round for the GPUs of a process, where CPU threads may share it.
+        If processes differ, this is the one with most GPUs. The overall fraction is in `expected`.
     overwrite : bool
-        Whether the blocks that come in may be destroyed.
+        Whether the input blocks may be overwritten.
     inside : bool
-        Whether rounds write their blocks back into the blocks that came in (`overwritten`).
+        Whether rounds write their results back into the input blocks (`overwritten`).
     carrier : {"memory", "disk"}
         Whether blocks stay in memory between rounds, or go through scratch files.
     verify : {"none", "energy", "checksum"}
-        Checks while it works.
+        Checks of the running transform.
     from_rows : bool
-        Whether the first round, with scratch files, reads its blocks from the stored array by
-        itself.
+        Whether the first round, with scratch files, reads its blocks from the stored array
+        directly.
     settings : DeviceSettings
-        What is set of the devices' pipelines.
+        Settings of the GPU pipelines.
     storage : Stored
         Storage of the array that comes in, and of the result.
     assembles : bool
-        Whether tasks put blocks together as shards, or rows, arrive from files. That takes longer
-        than to gather them when all are there, and memory for one block less.
+        Whether tasks assemble blocks while shards, or rows, arrive from files. This is slower than
+        one gather of all shards, but takes memory for one block less.
     anew : bool
-        Whether the stored array is opened anew, in larger blocks that are read a few chunks at a
+        Whether the stored array is reopened in larger blocks, which are read a few chunks at a
         time.
     incoming : tuple of chunks or None
-        Of the array that comes in, where its blocks are tiny and neighbours are merged into those
-        of `source`.
+        Chunks of the input array, if its tiny blocks are merged into those of `source`.
     outgoing : tuple of chunks or None
-        Of the array that goes out, where they are cut from the blocks of `result`.
+        Chunks of the returned array, if they are cut from the blocks of `result`.
     fallback : str
-        Why the FFT library may not be the fastest one; empty where there was no fallback.
+        Reason why a faster FFT library is not used; empty without a fallback.
     """
 
     spec: TransformSpec
@@ -393,9 +386,9 @@ class PlanData:
 
     @cached_property
     def joints(self) -> Joints:
-        """Which blocks lie together where all tasks run in one process.
+        """The shared buffers of blocks, if all tasks run in one process.
 
-        Devices read shards where they are, and write new blocks while they do.
+        GPUs have none: they read shards directly and write new blocks.
         """
         on_gpu = self.machine.cards > 0 and self.device in ("auto", "gpu")
         if self.carrier == "disk" or on_gpu:
@@ -427,7 +420,7 @@ class PlanData:
         return in_last and not self.inside
 
     def stored(self, number: int) -> Layout:
-        """The blocks that came in, after some rounds whose blocks were written back into them."""
+        """Return the layout of the input blocks after some rounds were written back into them."""
         done = [step.axis for round_ in self.rounds[:number] for step in round_.steps]
         axes = list(self.source.axes)
         for program in self.programs if number else ():
@@ -450,14 +443,14 @@ class PlanData:
 
     @cached_property
     def _begins_real(self) -> bool:
-        """Return whether real values reach the first FFTs of a complex transform as they are."""
+        """Return whether the first FFTs of a complex transform take real values directly."""
         if self.spec.kind != "c2c" or np.dtype(self.spec.dtype).kind == "c" or not self.rounds:
             return False
         steps = self.rounds[0].steps
         return all(s.chirp_in is None and s.sign == steps[0].sign for s in steps)
 
     def _mirror(self, source: Layout, target: Layout) -> Mirror | None:
-        """The mirror image that an exchange needs: where half a spectrum changes its digits."""
+        """Return the mirror image of an exchange in which half a spectrum changes its digits."""
         axis = self.spec.real_axis
         if axis is None:
             return None
@@ -473,32 +466,32 @@ class PlanData:
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Chunks of the array that goes out."""
+        """Chunks of the returned array."""
         made = tuple(axis.groups[0].chunks for axis in self.result.axes)
         return made if self.outgoing is None else self.outgoing
 
     @property
     def chunks_in(self) -> tuple[Chunks, ...]:
-        """Chunks of the array that comes in."""
+        """Chunks of the input array."""
         merged = tuple(axis.groups[0].chunks for axis in self.source.axes)
         return merged if self.incoming is None else self.incoming
 
     @property
     def merges(self) -> bool:
-        """Return whether blocks that come in are merged; none are where rows are read."""
+        """Return whether input blocks are merged, which they are not where rows are read."""
         return self.incoming is not None and not self.from_rows
 
     @property
     def core(self) -> Self:
-        """The plan from the merged blocks on, to those from which the result's are cut."""
+        """The plan between merged blocks, without merging and cutting."""
         return replace(self, incoming=None, outgoing=None)
 
     @cached_property
     def moves(self) -> tuple[bool, ...]:
-        """For each exchange, whether anything travels; on disk, whether it takes scratch files.
+        """For each exchange, whether shards travel; on disk, whether it takes scratch files.
 
-        It takes none where the first round reads rows of the stored array, and where each chunk of
-        the result is a part of one block of the last round.
+        No scratch files are needed where the first round reads rows of the stored array, and where
+        each chunk of the result is a part of one block of the last round.
         """
         found = [not exchange.local for exchange in self.exchanges]
         if self.carrier == "disk" and self.rounds:
@@ -509,12 +502,12 @@ class PlanData:
 
     @property
     def travelling(self) -> tuple[Exchange, ...]:
-        """The exchanges in which something travels: what a plan is judged by."""
+        """The exchanges in which shards travel."""
         return tuple(e for e, moves in zip(self.exchanges, self.moves, strict=True) if moves)
 
     @property
     def piece_nbytes(self) -> float:
-        """Mean bytes of the shards of the exchange that has the smallest; infinite without any."""
+        """Smallest mean shard size of all exchanges in bytes; infinite without shards."""
         shards = [e.shard_nbytes / e.shape.shards for e in self.travelling if e.shape.shards]
         return min(shards, default=math.inf)
 
@@ -552,7 +545,7 @@ class PlanData:
         return plan
 
     def in_full(self) -> str:
-        """Return all that the plan is made of, as text, which plans that differ do not share."""
+        """Return a text with all fields of the plan, so that it is unique."""
         return PlanData.__repr__(self)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
@@ -560,12 +553,12 @@ class PlanData:
 
 
 def overwritten(plan: P) -> P | None:
-    """Return the plan with its rounds inside the blocks that came in; None where that cannot be.
+    """Return the plan with its rounds inside the input blocks; None if that is impossible.
 
-    A round reads its blocks as shards of the blocks that came in, and writes them back to the same
-    places, in whose digits the transformed ones then stand: nothing is exchanged, and no memory is
-    needed beside the data (Lee and Kim, Electronics 12, 2023). The result has the chunks that came
-    in, unless others are wanted or a split axis has to be put into its natural order.
+    A round reads its blocks as shards of the input blocks and writes them back to the same places,
+    where transformed digits replace the old ones. Nothing is exchanged, and no memory is needed
+    beside the data (Lee and Kim, Electronics 12, 2023). The result has the input's chunks, unless
+    others are wanted or a split axis has to be put into natural order.
     """
     spec, source = plan.spec, plan.source
     plain = all(len(axis.groups) == 1 and not axis.groups[0].offset for axis in source.axes)
@@ -581,10 +574,10 @@ def overwritten(plan: P) -> P | None:
 
 
 def flattened(layout: Layout) -> Layout | None:
-    """The layout with each axis in one dimension, if its blocks allow that, else None.
+    """Return the layout with each axis in one dimension; None if its blocks do not allow that.
 
-    An axis' blocks are intervals of its flattened digits when only the first group is cut, or
-    the groups before the cut one are cut into single values.
+    The blocks of an axis are intervals of its flattened digits if only the first group is cut, or
+    if the groups before the cut one are cut into single values.
     """
     axes = [flat for axis in layout.axes if (flat := _flattened(axis)) is not None]
     return Layout(tuple(axes)) if len(axes) == len(layout.axes) else None
@@ -613,9 +606,9 @@ class Request:
     Parameters
     ----------
     chunks : tuple of chunks
-        Of the array that comes in.
+        Chunks of the input array.
     wanted : tuple of chunks or None
-        Of the array that goes out; None takes what the last round gives.
+        Chunks of the result; None takes those of the last round.
     rounds : tuple of dict or None
         Factor of each axis in each round, named by the user.
     variant, kernel : str
@@ -625,23 +618,23 @@ class Request:
     floor_bytes : int
         Size of a block below which an awkward axis is gathered whole.
     carrier : {"auto", "memory", "disk"}
-        Where blocks are between rounds: ``"auto"`` takes the disk if memory is too small.
+        Storage of blocks between rounds. ``"auto"`` takes the disk if memory is too small.
     verify : str
-        Checks while the transform works.
+        Checks of the running transform.
     device : {"auto", "cpu", "gpu", "hybrid"}
-        Where rounds are done.
+        Kind of executor of the rounds.
     scale : float
-        Size of blocks in units of those that come in.
+        Size of blocks in units of the input blocks.
     device_nbytes : int or None
-        Bytes of a device that may be used, if fewer than it has.
+        Bytes of a GPU that may be used, if not all.
     stored : Stored or None
-        How the array that comes in lies in files that the first round can read by itself. The
-        result then goes to files, too.
+        Storage of an input array in files that the first round can read directly. The result then
+        goes to files, too.
     anew : bool
-        Whether the stored array is opened anew, in these chunks.
+        Whether the stored array is reopened in these chunks.
     piece_nbytes : int
-        Bytes of the pieces in which scratch files are written, at least, if larger blocks make
-        them so large; 0 leaves blocks as they are.
+        Minimum bytes of a write to a scratch file, if larger blocks can reach it; 0 keeps the
+        blocks.
     """
 
     chunks: tuple[Chunks, ...]
@@ -662,9 +655,9 @@ class Request:
 
 
 def largest_block(spec: TransformSpec, request: Request) -> int:
-    """Size of the largest block that comes in, in complex elements (real ones are half as wide).
+    """Return the size of the largest input block in complex elements (a real one counts half).
 
-    Axes that lie whole in it count as long as they are padded to.
+    Axes that are whole in a block count with their padding.
     """
     lengths = dict(zip(spec.axes, spec.lengths, strict=True))
     size = 1

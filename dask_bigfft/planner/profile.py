@@ -1,10 +1,8 @@
 """`Profile`: the measured speeds of a machine, or those of a common one.
 
-A profile is data: about ten numbers for each kind of executor and carrier. Calibration measures
-it, `Machine` carries it, and it is kept as JSON. Speeds are those of one thread while all threads
-of a process are busy, because that is how a transform runs.
-
-Pure: imports `errors` and this room.
+A profile has about ten numbers for each kind of executor and carrier. Calibration measures it, and
+it is stored as JSON. Speeds are those of one thread while all threads of a process are busy, as in
+a transform.
 """
 
 import dataclasses
@@ -20,7 +18,7 @@ from dask_bigfft.errors import refuse
 
 
 def encode(value: Any) -> Any:
-    """Return dataclasses as mappings, tuples as lists, other values as they are."""
+    """Return dataclasses as mappings, tuples as lists, and other values unchanged."""
     if isinstance(value, Group):
         runs = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
         more = {"offset": value.offset, "arrangement": encode(value.arrangement)}
@@ -34,7 +32,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(hint: Any, value: Any) -> Any:
-    """Return the value of an annotated type that `encode` has written.
+    """Return the value that `encode` has written, given its annotated type.
 
     Raises
     ------
@@ -75,7 +73,7 @@ def decode(hint: Any, value: Any) -> Any:
 
 
 def _number(hint: Any, value: Any) -> Any:
-    """A number as JSON has it: neither a truth value nor text, and not beyond all floats."""
+    """Return a number of JSON, which is neither a bool nor text, and within the range of floats."""
     if isinstance(value, bool) or not isinstance(value, (int, float) if hint is float else int):
         raise TypeError(f"{value!r} is not {hint}")
     try:
@@ -85,10 +83,10 @@ def _number(hint: Any, value: Any) -> Any:
     return found if hint is float else value
 
 
-#: Version of the JSON. A profile of another version is not read.
+#: Version of the JSON. Profiles of other versions are not read.
 SCHEMA = 6
 
-#: Bounds of a believable speed. They keep forecasts finite.
+#: Bounds of a plausible speed. They keep forecasts finite.
 LEAST, MOST = 1e-30, 1e30
 
 #: Prices that may be 0, and indices.
@@ -99,7 +97,7 @@ _FREE = {
 
 
 class _Prices:
-    """Mixin that refuses numbers nobody believes: below 0, or 0 where it is not in `_FREE`."""
+    """Mixin that rejects implausible numbers: negative ones, and 0 for names not in `_FREE`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
@@ -111,19 +109,19 @@ class _Prices:
 
 @dataclass(frozen=True)
 class LibrarySpeeds(_Prices):
-    """Speed of an FFT library inside a round, one thread of several busy ones.
+    """Speed of one thread of an FFT library inside a round, while others are busy.
 
     Parameters
     ----------
     name, dtype : str
-        Of the library, and of its complex numbers.
+        Name of the library, and complex dtype.
     flops : float
         Flops per second in tiles that fit a cache; 5 n log2 n flops for n complex values.
     large_flops : float
-        Flops per second in blocks that are not cut into tiles, or that the library reads where
-        they lie.
+        Flops per second in blocks that are not cut into tiles, or that the library reads
+        directly.
     supports_out : bool
-        Whether the library can write its result to other memory than it reads.
+        Whether the library can write its result to another array.
     """
 
     name: str
@@ -140,9 +138,9 @@ class DeviceProfile(_Prices):
     Parameters
     ----------
     h2d, d2h : float
-        Bytes per second over the bus, each way while the other way is busy, too.
+        Bytes per second over the bus in each direction, while both are busy.
     run : float
-        Seconds for each contiguous run of host memory in a copy.
+        Seconds per contiguous run of host memory in a copy.
     memory : float
         Bytes per second of the device's memory, reads and writes together.
     flops : float
@@ -150,7 +148,7 @@ class DeviceProfile(_Prices):
     call : float
         Seconds that the host takes to start one operation.
     name : str
-        Of the device.
+        Name of the GPU.
     nbytes : int
         Bytes of its memory.
     pin : float
@@ -204,7 +202,7 @@ class Profile(_Prices):
     Parameters
     ----------
     name : str
-        What was measured; empty for the common machine.
+        Name of the measured machine; empty for the common one.
     threads : int
         Threads that were busy during calibration.
     copy : float
@@ -238,9 +236,9 @@ class Profile(_Prices):
     devices : tuple of DeviceProfile
         GPUs of a process.
     together : float
-        Part of their speeds that is left to CPU threads and GPUs while both work.
+        Fraction of their speeds that CPU threads and GPUs keep while both work.
     shared_round : float
-        Seconds that a round takes longer because CPU threads and GPUs share it.
+        Extra seconds of a round that CPU threads and GPUs share.
     peers : tuple of Peer
         GPUs that read each other's memory.
     """
@@ -280,13 +278,13 @@ class Profile(_Prices):
                 raise ValueError(f"{peer} of {len(self.devices)} devices")
 
     def library(self, name: str, dtype: str) -> LibrarySpeeds:
-        """Return the speeds of a library in a complex dtype, or in another one if need be."""
+        """Return the speeds of a library in a complex dtype, or in another one as a fallback."""
         of_name = [found for found in self.libraries if found.name == name]
         unknown = LibrarySpeeds(name, dtype, self.flops, 0.95 * self.flops)
         return min(of_name, key=lambda found: found.dtype != dtype, default=unknown)
 
     def peer(self, source: int, target: int) -> float | None:
-        """Return bytes per second from one device to another, None where they cannot."""
+        """Return bytes per second from one GPU to another; None without direct access."""
         found = (p.speed for p in self.peers if (p.source, p.target) == (source, target))
         return next(found, None)
 
@@ -317,5 +315,5 @@ class Profile(_Prices):
         return profile
 
 
-#: Speeds of a common machine of a few cores, for plans where nothing was measured.
+#: Speeds of a common machine of a few cores, for plans without measurements.
 DEFAULT = Profile()

@@ -1,18 +1,16 @@
-"""Source and result that are read and written in rows: exchanges that need no scratch files.
+"""Exchanges without scratch files: rows of stored arrays are read and written directly.
 
-An array on disk can be read in any order, row by row. If the blocks of the first round are made of
-rows that are wide enough, each is read where it lies, and nothing has to be put in order before::
+An array on disk can be read in any order, row by row. If the blocks of the first round consist of
+wide rows, the round reads them directly, and no exchange comes before it::
 
     source -> write -> read + round 1          (X1 first: rows of what a block has beside it)
     source -> rows  -> round 1
 
-Blocks that come in as they are stored can be read by the first round, too, where memory has no room
-for tasks that do nothing else (`scratch_pieces`).
+The first round can also read blocks in their stored chunks directly, which saves the memory of
+separate reading tasks.
 
-The mirror image holds for the result if each of its chunks is a part of one block of the last
-round: that block's task hands them on, and no two tasks ever write to one chunk.
-
-Pure: imports `decomposition`.
+Likewise the last round writes the result directly if each chunk of the result is a part of one of
+its blocks. No two tasks ever write to one chunk.
 """
 
 import math
@@ -31,7 +29,7 @@ from dask_bigfft.decomposition.layout import (
 )
 from dask_bigfft.decomposition.rounds import exchange_shape
 
-#: Bytes of chunks that are decoded at a time, if one has not more.
+#: Bytes of chunks that are decoded at a time, at least one chunk.
 DECODED = 8 << 20
 
 
@@ -42,17 +40,17 @@ class Stored:
     Parameters
     ----------
     unit : tuple of int
-        Shape of what is read whole: of a chunk, or a shard.
+        Shape of a chunk, or of a shard, which is read whole.
     anywhere : bool
-        Whether any rows of a unit can be read without the others.
+        Whether rows of a unit can be read without the others.
     row_nbytes : int
-        Bytes from which on a row is wide enough to be read alone.
+        Minimum bytes of a row that is read alone.
     decoded : int
-        Bytes of a unit that is decoded when it is read; 0 where values are read into their places.
+        Bytes of a unit that is decoded when read; 0 if values are read into place.
     result_as_is : bool
-        Whether blocks of the result are written to files as they lie in memory, without a copy.
+        Whether blocks of the result are written to files without a copy.
     anew : bool
-        Whether the array is opened anew, in the blocks that a plan wants, so that none are merged.
+        Whether the array can be reopened in the blocks that a plan wants, so that none are merged.
     """
 
     unit: tuple[int, ...]
@@ -63,11 +61,10 @@ class Stored:
     anew: bool = False
 
     def read_beside(self, shape: tuple[int, ...]) -> int | None:
-        """Bytes beside a block of an array of this shape that is read a few units at a time.
+        """Return the bytes beside a block that is read a few units at a time.
 
-        Those that are decoded are there as they are stored, as they are decoded, and as they are
-        given out. Others are read into their places where these lie in one run; None: else they
-        take as much as the block.
+        Decoded units exist three times: stored, decoded, and returned. Others are read into place
+        where that is one contiguous run. Else they take as much as the block, and None is returned.
 
         >>> Stored((4, 6), True).read_beside((8, 6)), Stored((4, 3), True).read_beside((8, 6))
         (0, None)
@@ -79,9 +76,9 @@ class Stored:
         return 0 if all(unit >= n for unit, n in pairs) else None
 
     def cut(self, shape: tuple[int, ...], itemsize: int) -> tuple[Chunks, ...]:
-        """An array of this shape in the smallest parts that are read well one by one.
+        """Return the chunks of an array in the smallest parts that are read efficiently.
 
-        These are its units; where any rows can be read, as many rows as are wide enough.
+        These are its units, or wide enough sets of rows where rows can be read alone.
 
         >>> Stored((4, 6), False).cut((8, 6), 16), Stored((4, 6), True, 192).cut((8, 6), 16)
         (((4, 4), (6,)), ((2, 2, 2, 2), (6,)))
@@ -92,12 +89,12 @@ class Stored:
         return tuple(wide_chunks(n, unit) for n, unit in zip(shape, (first, *inner), strict=True))
 
 
-#: An array that is in no files, or is read by dask.
+#: An array that is not in files, or is read by dask.
 NOT_STORED = Stored((), anywhere=False)
 
 
 def _in_units(stored: Stored, source: Layout) -> Layout | None:
-    """The source in the units of its files; None where it is stored from another element on."""
+    """Return the source in the units of its files; None if it is stored shifted."""
     axes = []
     for axis, unit in zip(source.axes, stored.unit, strict=True):
         if len(axis.groups) != 1 or axis.groups[0].offset or axis.groups[0].arrangement:
@@ -112,9 +109,9 @@ def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) ->
     Parameters
     ----------
     stored : Stored
-        How it lies in files.
+        Storage of the array.
     source, target : Layout
-        The array that comes in, and the blocks of the round.
+        The input array, and the blocks of the round.
     itemsize : int
         Bytes of an element of the array.
     """
@@ -127,9 +124,9 @@ def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) ->
 
 
 def is_split(before: Layout, after: Layout) -> bool:
-    """Return whether each block after an exchange is a part of one block before it, for even cuts.
+    """Return whether each block after an exchange is a part of one block before it.
 
-    False where that is not plain to see.
+    Only even cuts are recognised.
     """
     return all(map(_is_split, before.axes, after.axes))
 
@@ -150,16 +147,16 @@ def _is_split(before: AxisLayout, after: AxisLayout) -> bool:
 
 
 def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
-    """The result in the largest chunks that are parts of the last round's blocks, if there are any.
+    """Return the result in the largest chunks that split the last round's blocks; None without any.
 
     Parameters
     ----------
     last : Layout
         The blocks after the last round.
     result : Layout
-        The array that goes out, cut in another way.
+        The result, cut in another way.
     least : int
-        Elements that such a chunk has to have.
+        Minimum elements of such a chunk.
     """
     widths = []
     for before, after in zip(last.axes, result.axes, strict=True):
@@ -187,7 +184,7 @@ def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
 
 
 def _fine(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
-    """Stage, stride and radix of the common digits of a group, outermost first.
+    """Return the stage, stride and radix of the common digits of a group, outermost first.
 
     >>> from dask_bigfft.decomposition.layout import Digit
     >>> _fine(Group((Digit(0, 2, 12, 12),), (12,)), {0: (2, 8, 24)})
@@ -206,7 +203,7 @@ def _fine(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, i
 def _widths(
     axis: AxisLayout, points: dict[int, tuple[int, ...]]
 ) -> dict[tuple[int, int], int] | None:
-    """Return the values of each common digit in a block; None if blocks are no even boxes.
+    """Return the number of values of each common digit in a block; None for uneven blocks.
 
     Digits are named by their stage and stride.
     """
@@ -226,7 +223,7 @@ def _widths(
 
 
 def row_factors(n: int, room: int, row: int) -> list[tuple[int, int]]:
-    """Two digits of an axis of which one is so short that blocks with all of it have wide rows.
+    """Return pairs of digits with one short enough that blocks with all of it have wide rows.
 
     Parameters
     ----------

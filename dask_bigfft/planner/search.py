@@ -1,6 +1,6 @@
-"""The search for a plan: one for all numbers of dimensions.
+"""The search for a plan, the same for all numbers of dimensions.
 
-Candidates whose blocks or forecast are too large fall out, the cheapest by the model is taken::
+Candidates with too large blocks or forecasts are dropped, and the cheapest by the model is taken::
 
     blocks near the input's size          as few rounds and split axes as will do
       else whole axes up to a floor       (a length that cannot be split, but is not large)
@@ -8,9 +8,7 @@ Candidates whose blocks or forecast are too large fall out, the cheapest by the 
       else smaller blocks                 (a memory limit that blocks of that size do not meet)
       else ever larger blocks             up to what the memory limit allows
 
-With scratch files blocks become larger, too, until these are written in large pieces.
-
-Pure: imports `transforms`, `decomposition`, `errors` and this room.
+With scratch files, blocks also grow until writes are large.
 """
 
 import math
@@ -33,16 +31,16 @@ from dask_bigfft.planner.plan_data import Forecast, Machine, Request, largest_bl
 from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.spec import TransformSpec
 
-#: How often blocks are halved to meet a memory limit.
+#: Maximum number of halvings of blocks to meet a memory limit.
 SMALLER = 6
 
-#: Pairs of an incoming and a resulting block beyond which the last blocks are twice as large.
-#: Dask's ordering of a graph whose blocks are all asked for takes about 0.3 us for each pair.
+#: Pairs of an input block and a result block beyond which the last blocks are twice as large.
+#: Dask's ordering of a graph takes about 0.3 us for each pair.
 MOST_PAIRS = 1 << 23
 
 
 def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
-    """Sizes of blocks to try."""
+    """Yield the sizes of blocks to try."""
     target = max(1, int(largest_block(spec, request) * request.scale))
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
@@ -65,12 +63,12 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
 
 
 def all_whole(search: Candidates) -> bool:
-    """Return whether every transformed axis already lies whole in every block."""
+    """Return whether every transformed axis is whole in every input block."""
     return all(len(search.source.axes[axis].groups[0].chunks) == 1 for axis in search.spec.axes)
 
 
 def finished(search: Candidates, candidate: Candidate) -> Plan:
-    """A candidate with its forecast."""
+    """Return the plan of a candidate, with its forecast."""
     request = search.request
     found, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
     programs = {program.axis: program for program in found}
@@ -95,15 +93,15 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
 
 
 def ranked_plans(search: Candidates, sizes: Sizes) -> list[Plan]:
-    """Plans with blocks of some size, cheapest first."""
+    """Return the plans with blocks of some size, cheapest first."""
     search.bound = math.inf
-    if search.spec.waves is not None:  # by no other algorithm
+    if search.spec.waves is not None:  # the only algorithm for waves
         candidates = search.bluestein(sizes)
     elif all_whole(search) and sizes.target >= search.largest_in:
         candidates = search.in_place()
     else:
         alone = replace(sizes, bluestein=False)
-        if alone not in search.kept:  # it is asked once more, with Bluestein's algorithm
+        if alone not in search.kept:  # needed again with Bluestein's algorithm
             search.kept[alone] = search.splits(sizes)
         candidates = search.kept[alone]
         if sizes.bluestein:
@@ -116,7 +114,7 @@ def ranked_plans(search: Candidates, sizes: Sizes) -> list[Plan]:
 
 
 def _different(ranked: list[Candidate]) -> list[Candidate]:
-    """The best candidate, and the first few behind it that cost something else."""
+    """Return the best candidates, and the first few that have other prices."""
     found: dict[float, Candidate] = {}
     for candidate in ranked:
         found.setdefault(candidate.seconds, candidate)
@@ -124,12 +122,12 @@ def _different(ranked: list[Candidate]) -> list[Candidate]:
 
 
 def chosen(plans: list[Plan], sizes: Sizes) -> Plan:
-    """The first plan, with the reason, and with what it was compared with."""
+    """Return the first plan, with the reason and the runners-up."""
     best, others = plans[0], plans[1:]
     seen = {best.expected}
     rejected = []
     for plan in others:
-        if plan.expected not in seen:  # mere permutations of the same work say nothing
+        if plan.expected not in seen:  # without permutations of the same work
             seen.add(plan.expected)
             rejected.append((_described(plan), plan.expected))
     reason = (
@@ -145,22 +143,21 @@ def _described(plan: Plan) -> str:
     return f"{plan.notation} with {lengths}"
 
 
-#: How often blocks are doubled for larger pieces, and into how many the data are cut at least.
+#: Maximum number of doublings of blocks for larger writes, and minimum number of blocks.
 MOST_DOUBLED, FEWEST = 12, 16
 
-#: Parts of a block twice as large that are tried, until one has room in memory.
+#: Fractions of a doubled block that are tried until one fits into memory.
 STEPS = (1, 3 / 4, 11 / 16)
 
-#: How much longer the model may say that a plan with pieces of the wanted size takes.
+#: Maximum time of a plan with larger writes, in units of the fastest.
 ALIKE = 1.05
 
 
 def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
-    """The plan, or one in larger blocks where scratch files are written in small pieces.
+    """Return the plan, or one in larger blocks if its writes to scratch files are small.
 
-    A source block gives each block on the other side a piece of its file, so twice as large blocks
-    are written in pieces four times as large, until they are large enough; the reason says what was
-    compared, and what larger pieces would want where they stay small.
+    Every source block writes a shard for every target block, so twice as large blocks have four
+    times as large shards. The reason names what was compared, and what larger writes would need.
     """
     least, limit = search.request.piece_nbytes, search.machine.memory_limit
     size = max(round_.source.largest for round_ in plan.rounds)
@@ -174,7 +171,7 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
         size *= 2
         if limit is None or tried[-1].piece_nbytes >= least or total < FEWEST * size:
             break
-        for part in STEPS:  # too large for memory: less of that step may not be
+        for part in STEPS:  # a smaller part may fit into memory
             found = _in_blocks(search, int(size * part), limit, too_large, local)
             if found is not None and found.piece_nbytes > tried[-1].piece_nbytes:
                 tried.append(found)
@@ -191,7 +188,7 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
 
 
 def _small(plan: Plan, least: int, why: str) -> Plan:
-    """Return a plan with the reason why scratch files are written in small pieces."""
+    """Return a plan with the reason for small writes to scratch files."""
     found, wanted = human_bytes(plan.piece_nbytes), human_bytes(least)
     text = f"pieces of {found} are smaller than bigfft.scratch.min-write, {wanted}"
     return _with_reason(plan, f"{text}: {why}")
@@ -202,7 +199,7 @@ def _with_reason(plan: Plan, text: str) -> Plan:
 
 
 def _why_no_larger(best: Plan, too_large: list[Plan]) -> str:
-    """Return why there are no larger pieces, with the memory that they would take."""
+    """Return the reason why there are no larger writes, with the memory that they would take."""
     if best.machine.memory_limit is None:
         return "without a memory limit blocks stay as they are"
     found = max(too_large, key=lambda plan: plan.piece_nbytes, default=best)
@@ -213,9 +210,9 @@ def _why_no_larger(best: Plan, too_large: list[Plan]) -> str:
 
 
 def _best(plans: list[Plan], least: int) -> Plan:
-    """Of the plans that the model finds about as fast as the fastest, the one of largest pieces.
+    """Return the plan with the largest writes among those about as fast as the fastest.
 
-    Larger ones than `least` bytes are no better; of equals the fastest, or the first.
+    Writes above `least` bytes count as equal. Of equals, the fastest or the first is taken.
     """
     fastest = min(plan.expected.seconds for plan in plans)
     alike = [plan for plan in plans if plan.expected.seconds <= ALIKE * fastest]
@@ -230,11 +227,11 @@ def _in_pieces(plan: Plan) -> str:
 def _in_blocks(
     search: Candidates, size: int, limit: int, too_large: list[Plan], local: bool
 ) -> Plan | None:
-    """The best plan with scratch files in blocks of some size, neighbours that come in merged.
+    """Return the best plan with scratch files in blocks of some size, from merged input blocks.
 
-    They may stay as they are where the first round reads rows of a stored array, without them.
-    Where they are `local`, in the order that it needs, it may read them itself, too, which takes
-    the least memory. What would need too much is added to `too_large`.
+    Input blocks stay unmerged where the first round reads rows of a stored array directly. If they
+    are `local`, in the order of the first round, it may read them directly, too, which takes the
+    least memory. Plans that need too much memory are added to `too_large`.
     """
     spec, request, stored = search.spec, search.request, search.request.stored
     nbytes = size * spec.work_dtype.itemsize
@@ -242,7 +239,7 @@ def _in_blocks(
     fitting = list[Plan]()
     for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
         new = chunks != request.chunks
-        # To open a decoded array anew takes more memory than to read it as it is.
+        # Reopening an encoded array takes more memory than reading its own chunks.
         anew = stored is not None and stored.anew and (new or not stored.decoded)
         asked = replace(request, chunks=chunks, anew=anew)
         asked = replace(asked, scale=size / largest_block(spec, asked))
@@ -264,9 +261,9 @@ def _in_blocks(
 def _ways_to_come_in(
     search: Candidates, nbytes: int, merged: tuple[Chunks, ...], local: bool
 ) -> list[tuple[tuple[Chunks, ...], bool]]:
-    """Chunks of what comes in, and whether the first round is to read them where it is stored.
+    """Return pairs of input chunks, and whether the first round reads them from storage directly.
 
-    It needs none that are there already, so these are cut anew.
+    Then the chunks of the input do not matter, and are cut again.
     """
     spec, request, stored = search.spec, search.request, search.request.stored
     if stored is None:
@@ -277,16 +274,16 @@ def _ways_to_come_in(
 
 
 def _as_it_fits(plan: Plan, limit: int) -> Plan:
-    """The plan, or the same one that puts blocks together as shards arrive if only that fits."""
+    """Return the plan; if it does not fit, the one that assembles blocks while shards arrive."""
     if plan.expected.peak_host <= limit or plan.assembles or not may_assemble(plan):
         return plan
     return with_forecast(plan, assembles=True)
 
 
 def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:
-    """The cheapest plan that fits, in blocks of the size that is tried first.
+    """Return the cheapest plan that fits, in blocks of the first size.
 
-    If none does, the one that needs the least memory is added to `too_large`.
+    If none fits, the one that needs the least memory is added to `too_large`.
     """
     rungs = list(ladder(search.spec, search.request))
     for sizes in rungs:
@@ -305,7 +302,7 @@ def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan |
 
 
 def _named(search: Candidates, sizes: Sizes) -> Candidate:
-    """The candidate whose rounds the user named."""
+    """Return the candidate whose rounds the user named."""
     spec, rounds = search.spec, search.request.rounds
     assert rounds is not None
     named = [dict(pairs) for pairs in rounds]
@@ -334,7 +331,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     Parameters
     ----------
     spec, request, machine
-        What is asked, and where.
+        The transform, the choices of the caller, and the machine.
 
     Raises
     ------
@@ -366,7 +363,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
 
 
 def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
-    """Return the plans that `find_plan` compares, cheapest first: none where none fits.
+    """Return the plans that `find_plan` compares, cheapest first; empty if none fits.
 
     Parameters
     ----------
@@ -387,7 +384,7 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
 
 
 def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
-    """The plans with one carrier, best first, or the bytes that the least of them needs."""
+    """Return the plans with one carrier, best first, or the minimum bytes that one needs."""
     spec, request, machine = search.spec, search.request, search.machine
     limit = machine.memory_limit
     if request.rounds is not None:
@@ -396,9 +393,9 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         peak = plan.expected.peak_host
         return peak if limit is not None and peak > limit else ([plan], sizes)
     needed: list[int] = []
-    in_vain = probed = False  # whether smaller blocks do not help, and whether that was tried
+    in_vain = probed = False  # smaller blocks do not help; that was tried
     here = search.carrier == "memory" and machine.workers == 1 and not all_whole(search)
-    # What comes in is there while a barrier waits for all that is made of it.
+    # The input stays in memory until a barrier has all blocks that are made of it.
     hopeless = limit is not None and here and spec.nbytes > limit
     for sizes in ladder(spec, request):
         if hopeless and needed:
@@ -411,7 +408,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         if fitting:
             return fitting, sizes
         needed += [plan.expected.peak_host for plan in plans]
-        if limit is not None and smaller and not probed:  # are those between worth a look?
+        if limit is not None and smaller and not probed:  # the sizes between may not help
             needed.append(least := _least_in_smallest(search))
             probed, in_vain = True, limit < least < _NEVER
             hopeless = hopeless or (in_vain and search.carrier == "disk")
@@ -424,12 +421,12 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
     raise PlanError(f"no plan was found for {what}")
 
 
-#: Bytes that nobody has: of a request without a plan.
+#: Bytes of a request without a plan.
 _NEVER = 1 << 62
 
 
 def _least_in_smallest(search: Candidates) -> int:
-    """Bytes of the least of all plans in the smallest blocks that are tried."""
+    """Return the minimum bytes of all plans in the smallest blocks that are tried."""
     smallest = min(ladder(search.spec, search.request), key=lambda sizes: sizes.target)
     plans = ranked_plans(search, replace(smallest, bluestein=True, merge=False))
     return min((plan.expected.peak_host for plan in plans), default=_NEVER)
@@ -445,12 +442,12 @@ def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
 
 # --- what would fit instead -----------------------------------------------------------------
 
-#: How often chunks are doubled until there is a plan.
+#: Maximum number of doublings of chunks until there is a plan.
 DOUBLED = 16
 
 
 def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) -> list[str]:
-    """Return changes of a request that no plan fits, after each of which one does.
+    """Return changes of an infeasible request, each of which makes a plan possible.
 
     Parameters
     ----------
@@ -493,7 +490,7 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
 def larger_chunks_that_fit(
     spec: TransformSpec, request: Request, machine: Machine
 ) -> tuple[int, ...] | None:
-    """Return chunks in which there is a plan where those that were given allow none.
+    """Return larger chunks that allow a plan; None if none are found.
 
     Parameters
     ----------
@@ -514,7 +511,7 @@ def larger_chunks_that_fit(
 
 
 def _threads_that_fit(limit: int, machine: Machine, needs: Callable[[Machine], int]) -> int | None:
-    """The most threads whose tasks fit, at most all but one; each needs about as much."""
+    """Return the largest smaller number of threads whose tasks fit; None without one."""
     if machine.threads == 1 or (one := needs(replace(machine, threads=1))) > limit:
         return None
     each = max(1, (needs(machine) - one) // (machine.threads - 1))
@@ -523,12 +520,12 @@ def _threads_that_fit(limit: int, machine: Machine, needs: Callable[[Machine], i
 
 
 def _widths(request: Request) -> tuple[int, ...]:
-    """Largest chunk of each axis."""
+    """Return the largest chunk of each axis."""
     return tuple(max(1, *chunks) for chunks in request.chunks)
 
 
 def _halved(request: Request, count: int) -> tuple[int, ...]:
-    """Chunks halved so often, along an axis that is cut already if there is one."""
+    """Return chunks halved `count` times, along axes that are cut already if there are any."""
     widths = list(_widths(request))
     for _ in range(count):
         cut = [w > 1 and len(c) > 1 for w, c in zip(widths, request.chunks, strict=True)]
@@ -538,7 +535,7 @@ def _halved(request: Request, count: int) -> tuple[int, ...]:
 
 
 def _in_chunks(request: Request, widths: tuple[int, ...]) -> Request:
-    """Return a request in other chunks; a result in the same chunks gets the new ones, too."""
+    """Return a request in other chunks, also for a result in the input's chunks."""
     sizes = map(sum, request.chunks)
     cut = tuple(wide_chunks(n, w) for n, w in zip(sizes, widths, strict=True))
     same = request.wanted == request.chunks

@@ -1,13 +1,12 @@
 """The cost model: seconds of every round and of the exchange before it, from a profile.
 
-A stage is counted (bytes copied, runs, flops, tiles, shards, tasks) and each count has its price in
-the profile. The sum is linear in the prices, which is how calibration finds them from whole
-transforms. Threads work on blocks side by side, while Python's part of all blocks adds up, because
-threads wait for the GIL. On a cluster the scheduler goes on meanwhile, and the longer of both
-counts. Shards that travel, and scratch files, come on top. A round on a device takes what its bus
-or its FFTs take, whichever is longer, while threads gather the next block.
+A stage has counts (bytes copied, runs, flops, tiles, shards, tasks), and each count has a price in
+the profile. The sum is linear in the prices, so that calibration can fit them to whole transforms.
 
-Pure: imports `decomposition` and this room.
+Threads work on blocks in parallel, but their Python code is serial, because of the GIL. On a
+cluster the scheduler works at the same time, and the longer of both counts. Network and scratch
+files are added. A round on a GPU takes the longer of bus and FFTs, while threads gather the next
+block.
 """
 
 import math
@@ -25,7 +24,7 @@ from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Joint, Joints, Machine, RoundForecast, no_joints
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 
-#: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
+#: Minimum shards of a connected group for which a shuffle between processes is faster than tasks.
 SHUFFLE_SHARDS = 64
 
 
@@ -35,7 +34,7 @@ def shuffled(shape: ExchangeShape) -> bool:
 
 
 def step_flops(round_: Round) -> Iterator[tuple[Step, float]]:
-    """Floating point operations of each step: 5 n log2 n for n complex values."""
+    """Yield each step with its floating point operations: 5 n log2 n for n complex values."""
     halved = min(round_.source.size, round_.target.size)
     whole = max(round_.source.size, round_.target.size)
     for step in round_.steps:
@@ -45,7 +44,7 @@ def step_flops(round_: Round) -> Iterator[tuple[Step, float]]:
 
 
 def flops(round_: Round) -> float:
-    """Floating point operations of a round's FFTs."""
+    """Return the floating point operations of a round's FFTs."""
     return sum(count for _, count in step_flops(round_))
 
 
@@ -62,10 +61,10 @@ class Traffic:
     Parameters
     ----------
     read : {"none", "block", "shards", "view"}
-        What is copied before: nothing, the block that came in, shards of others, or the block from
-        memory that it shares with others.
+        Copies before the FFTs: none, the input block, shards of several blocks, or a view of a
+        shared buffer.
     stored : bool
-        Whether results are copied to where they belong.
+        Whether results are copied to their place.
     direct : bool
         Whether the FFT library reads blocks in place.
     tiles : int
@@ -79,7 +78,7 @@ class Traffic:
 
 
 def _contiguous(joint: Joint, layout: Layout) -> bool:
-    """Return whether a block is contiguous in the memory that it shares with others."""
+    """Return whether a block is contiguous in its shared buffer."""
     place = place_of(joint.layout, layout, tuple(0 for _ in layout.axes))
     lengths = [cut.stop - cut.start for cut in place.cuts]
     first = next((d for d, n in enumerate(lengths) if n > 1), 0)
@@ -88,7 +87,7 @@ def _contiguous(joint: Joint, layout: Layout) -> bool:
 
 
 def _halved(round_: Round, supports_out: bool) -> bool:
-    """Return whether a library answers FFTs of real values where their results belong."""
+    """Return whether a library writes spectra of real values directly to their place."""
     return supports_out and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
 
 
@@ -109,14 +108,14 @@ class Stage:
     Parameters
     ----------
     before : Layout
-        Blocks that come in.
+        Blocks before the exchange.
     round_ : Round or None
         The round; None for the exchange alone.
     after : Layout
-        Blocks after the exchange: the round's source, or those of the array that goes out.
+        Blocks after the exchange: the round's source, or those of the result.
     reads, writes : Joint or None
-        Shared memory of the blocks on both sides of the exchange, which then copies nothing, and of
-        those after the round.
+        Shared buffer of the exchange, which then copies nothing, and of the blocks after the
+        round.
     inside : bool
         Whether the round's results replace in memory what it reads.
     moves : bool
@@ -137,20 +136,20 @@ class Stage:
         return exchange_shape(self.before, self.after)
 
 
-#: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
+#: Minimum bytes of a block for a GPU, unless the user chose the GPU.
 LEAST_NBYTES = 1 << 20
 
-#: Part of the speed of the bus at which a device reads shards of many blocks, and of the price of
-#: a run where a kernel reads narrow rows, not the copy engine.
+#: Fraction of the bus speed at which a GPU reads shards of many blocks, and fraction of the price
+#: of a run where a kernel, not the copy engine, reads narrow rows.
 SHARDS, BY_KERNEL = 0.9, 0.25
 
-#: Bytes of a row from which on a device reads shards where they lie; threads gather narrower ones.
+#: Minimum bytes of a row for direct reads of shards by a GPU. Threads gather narrower ones.
 NARROWEST_NBYTES = 1 << 10
 
-#: Seconds of a thread for a shard that is a write of its own in a scratch file.
+#: Seconds of a thread for a shard that is a separate write to a scratch file.
 DISK_SHARD = 2e-4
 
-#: Passes over the bus, by the bytes of a block, of an axis that has no tiles but as a convolution.
+#: Bus passes, in units of a block, of an axis that a GPU can only transform as a convolution.
 CONVOLUTION_PASSES = 6
 
 #: Speed-up of an FFT for each further thread that the library may use.
@@ -194,17 +193,17 @@ class Model:
     Parameters
     ----------
     machine : Machine
-        Where it runs, with its profile.
+        Machine with its profile.
     kernel : str
         FFT library inside the blocks.
     dtype : str
-        Of complex values.
+        Complex dtype.
     carrier : {"memory", "disk", "tasks"}
-        Where blocks are between rounds; ``"tasks"`` if each shard is a task.
+        Storage of blocks between rounds; ``"tasks"`` if each shard is a task.
     verify : {"none", "energy", "checksum"}
-        What is checked.
+        Checks of the running transform.
     device : {"auto", "cpu", "gpu"}
-        Where rounds are done.
+        Kind of executor of the rounds.
     """
 
     machine: Machine
@@ -230,7 +229,7 @@ class Model:
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
-        """The devices of a process that rounds may be done on."""
+        """The GPUs of a process that may do rounds."""
         possible = np.dtype(self.dtype).char in "FD" and self.device != "cpu"
         return self.machine.devices if possible else ()
 
@@ -247,7 +246,7 @@ class Model:
     # --- seconds of one thread that does everything ------------------------------------------
 
     def _copied(self, nbytes: float, row: float, moved: bool = False) -> float:
-        """Seconds of a copy of some bytes in rows of some bytes."""
+        """Return the seconds of a copy, given the bytes of all values and of a row."""
         profile = self.machine.profile
         return nbytes * (1 / profile.copy + profile.run / max(row, 1) + moved * profile.move)
 
@@ -310,7 +309,7 @@ class Model:
         return seconds + (shape.shards * DISK_SHARD if self.carrier == "disk" else 0.0)
 
     def _tile_row(self, stage: Stage) -> int:
-        """Contiguous elements of a tile of a block: a gather reads no more at a time."""
+        """Return the contiguous elements of a tile, the most that a gather reads at a time."""
         block = stage.after.full_shape
         tiles = None if stage.round_ is None else self.tiles(stage.round_)
         dim, width = (-1, 1) if tiles is None else tiles
@@ -352,7 +351,7 @@ class Model:
         return max(device_seconds(round_, self.dtype, found) for found in self.devices)
 
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
-        """Return the seconds in which a device reads a block's shards; None: they are gathered."""
+        """Return the seconds of a GPU's direct reads of a block; None if threads gather it."""
         row = shape.width * self.itemsize
         in_process = self.carrier != "disk" and self.machine.workers == 1
         if not in_process or row < NARROWEST_NBYTES:
@@ -378,7 +377,7 @@ class Model:
         on_gpu = self.on_device(round_) or (round_ is None and bool(self.devices))
         flow, nbytes = self.flow(stage), stage.after.size * self.itemsize
         gather = fft = device = handling = 0.0
-        if stage.reads is None or round_ is not None:  # else blocks lie where they should be
+        if stage.reads is None or round_ is not None:  # else blocks are in place
             gather = self.gather(stage, flow)
             handling = self.handling(stage, None if on_gpu else flow)
         lanes, waves = self.lanes(blocks), self.waves_of(blocks, self.lanes(blocks))
@@ -417,7 +416,7 @@ class Model:
         return RoundForecast(number, blocks, seconds, *sums, waits, bound, share)
 
     def _scheduling(self, shape: ExchangeShape, tasks: int) -> tuple[float, float]:
-        """Seconds of a scheduler while blocks are worked on, and while they wait for it."""
+        """Return the scheduler's seconds beside the work on blocks, and those before it."""
         profile, workers = self.machine.profile, self.machine.workers
         pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
         serial = pairs * profile.pair + (0.0 if shape.local else profile.exchange)
@@ -428,7 +427,7 @@ class Model:
         return tasks * profile.sent_task, serial
 
     def _travel(self, shape: ExchangeShape, nbytes: int) -> float:
-        """Seconds of the network or the disk for an exchange."""
+        """Return the seconds of the network or the disk for an exchange."""
         workers, profile = self.machine.workers, self.machine.profile
         if shape.local or (self.carrier != "disk" and workers == 1):
             return 0.0
@@ -451,11 +450,11 @@ class Model:
         Parameters
         ----------
         source, result : Layout
-            Blocks that come in and go out; None for a result that the last round leaves.
+            Blocks of the input and of the result; None if the last round makes the result.
         rounds : sequence of Round
             In order.
         joints : Joints, optional
-            Which blocks lie together in memory.
+            Shared buffers of blocks.
         moves : sequence of bool
             For each exchange, whether shards go through scratch files, with carrier ``"disk"``.
         """

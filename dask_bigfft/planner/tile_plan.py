@@ -1,8 +1,8 @@
-"""`TilePlan`: how a round on a block in host memory is done on a GPU, tile by tile.
+"""`TilePlan`: the tiles and passes of a round that a GPU does on a block in host memory.
 
 A block whose round fits a tile crosses the bus once each way. A larger one takes several passes:
-the same partition of digits into rounds as between blocks, with tiles in the place of blocks, and
-the host block, which takes strided reads and writes, in the place of the exchange (Gu, Siegel and
+the same partition of digits into rounds as between blocks, with tiles instead of blocks, and the
+host block, which takes strided reads and writes, instead of the exchange (Gu, Siegel and
 Li 2011)::
 
     block of (Y, X)   {Y1}: tile = all of Y1, some of (Y2, X)   ->  written where it was read
@@ -13,8 +13,6 @@ their natural order, which needs memory apart from the block (or a pass that swa
 
 The cost model, `explain()` and the executor use the same plan, which `passes` finds. Numbers of
 buffers and tiles, and the use of streams, can be set by hand (`DeviceSettings`).
-
-Pure: imports `decomposition` and `errors`.
 """
 
 import math
@@ -33,30 +31,29 @@ from dask_bigfft.errors import DeviceError
 #: Characters of the dtypes that GPUs compute in: single and double precision.
 COMPUTED = "fdFD"
 
-#: Offsets of arrays on the GPU are multiples of it; FFT libraries ask for less.
+#: Alignment of arrays on the GPU in bytes. FFT libraries need less.
 ALIGNMENT = 256
 
-#: Lengths from here on are not left to one FFT of the GPU if a prime factor of theirs is larger
-#: than `MOST_PRIME`: cuFFT does such by longer ones, for which it wants much memory, and refuses
-#: those of 2^31 and more.
+#: Minimum length that is split if it has a prime factor above `MOST_PRIME`. cuFFT pads such FFTs,
+#: which takes much memory, and refuses lengths of 2^31 and more.
 AWKWARD = 1 << 27
 
-#: Largest prime factor that FFT libraries of GPUs have kernels for.
+#: Largest prime factor for which GPU libraries have kernels.
 MOST_PRIME = 127
 
-#: Multiples of the number of tiles that are tried: many narrow ones, or few that end later.
+#: Factors for the number of tiles that are tried.
 FINER = (1 / 8, 1 / 4, 1 / 2, 1, 4)
 
-#: Part of the staging buffers of one way that a tile fills at most: the next one is gathered while
-#: the GPU takes it, and whoever submits tiles does not wait in the midst of one.
+#: Maximum fraction of the staging buffers of one direction for a tile. The next one is gathered
+#: while the GPU loads it, and the submitting thread does not wait within a tile.
 RING_SHARE = 1 / 2
 
 #: `TileLimits.run_nbytes`, `ends` and `following` where threads gather rows into staging buffers.
-#: They mind narrow rows less than copy engines do; the first tile of all is gathered, and the last
-#: one scattered, while nothing else is (H200, 16 cores).
+#: Threads lose less by narrow rows than copy engines do. The first tile is gathered, and the last
+#: one scattered, without overlap (H200, 16 cores).
 STAGED_RUN_NBYTES, STAGED_ENDS, STAGED_FOLLOWING = 1024, 3, 16
 
-#: Bytes of a tile at least where the number of tiles is set.
+#: Minimum bytes of a tile where the number of tiles is set.
 LEAST_TILE = 1 << 16
 
 
@@ -71,14 +68,14 @@ def aligned(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """Settings of a GPU's pipeline; None leaves one to the GPU's engine.
+    """Settings of a GPU's pipeline. With None the engine decides.
 
     Parameters
     ----------
     buffers : int or None
-        Tiles that are on the GPU at a time (k of Lee and Kim, Electronics 12, 2023).
+        Tiles on the GPU at a time (k of Lee and Kim, Electronics 12, 2023).
     passes : int or None
-        Tiles that a block is cut into in each pass over the bus, about.
+        Approximate number of tiles of a block in each pass over the bus.
     streams : {"role", "tile"} or None
         One stream each for copies in, FFTs and copies out, or one for each buffer, in which a tile
         is loaded, transformed and stored (Gu, Siegel and Li 2011).
@@ -108,21 +105,20 @@ class TileLimits:
     nbytes : int
         Bytes of the GPU that buffers and work area take together.
     slots : int
-        Buffers: one whose tile comes, one whose tile is worked on, one whose tile goes.
+        Buffers: one loads, one computes, one stores.
     most, least : int
-        Bytes of a tile at most where a smaller one is as good, and at least where the block is cut
-        only to keep all three engines busy.
+        Maximum bytes of a tile if a smaller one is as good, and minimum bytes if the block is only
+        cut to keep all three engines busy.
     pieces : int
-        Number of tiles of a pass where the block is large enough, at least.
+        Minimum number of tiles of a pass if the block is large enough.
     run_nbytes, call_nbytes : int
-        Bytes that cross the bus in the time that a contiguous run costs apart from its bytes, and
-        in the time that the host takes for a call.
+        Bytes that cross the bus in the overhead of a contiguous run, and in the time of a call.
     finer : tuple of float
-        Multiples of `pieces` that are tried.
+        Factors for `pieces` that are tried.
     ends : float
-        Tiles in whose time nothing else crosses the bus, at the beginning and end of all blocks.
+        Tiles without overlap at the beginning and end of all blocks.
     following : int
-        Blocks beyond which it does not matter how many more follow.
+        Number of following blocks beyond which more do not matter.
     """
 
     nbytes: int
@@ -137,7 +133,7 @@ class TileLimits:
     following: int = 4
 
     def tuned(self, settings: DeviceSettings) -> "TileLimits":
-        """Return the limits with what is set by hand."""
+        """Return the limits with the settings by hand."""
         found = replace(self, slots=settings.buffers or self.slots)
         if settings.passes is None:
             return found
@@ -150,9 +146,9 @@ class TileLimits:
         Parameters
         ----------
         nbytes : int
-            Bytes of the buffers of one way.
+            Bytes of the staging buffers of one direction.
         settings : DeviceSettings
-            What is set by hand; a number of tiles stays as it is.
+            Settings by hand. A given number of tiles is kept.
 
         Examples
         --------
@@ -183,11 +179,11 @@ class Line:
     kind : {"c2c", "r2c", "c2r"}
         Of the FFTs.
     filtered : bool
-        Whether the transformed digit is multiplied by a spectrum, which then is on the GPU, too.
+        Whether the transformed digit is multiplied by a spectrum, which is then on the GPU, too.
     whole : bool
-        Whether one FFT may be as long as the line; else it has to fall apart if it can.
+        Whether one FFT may be as long as the line. Else it is split if possible.
     real : bool
-        Whether only the real parts of what is filtered go back.
+        Whether only the real parts of filtered values are stored.
     """
 
     dim: int
@@ -198,7 +194,7 @@ class Line:
     real: bool = False
 
     def steps(self, digits: int) -> int:
-        """Return the steps that transform some digits; what is filtered is transformed back."""
+        """Return the number of steps for some digits; a filtered line is transformed back."""
         return 2 * digits - 1 if self.filtered else digits
 
     def digit(self, step: int, digits: int) -> int:
@@ -216,30 +212,30 @@ Scheme = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
 
 @dataclass(frozen=True)
 class TileRequest:
-    """A round on a block, as far as its tile plan depends on it.
+    """The properties of a round on a block that its tile plan depends on.
 
     Parameters
     ----------
     shape : tuple of int
-        Of the block before the round.
+        Shape of the block before the round.
     lines : tuple of Line
-        What is transformed.
+        Transformed dimensions.
     itemsize : int
         Bytes of a complex number.
     inside : bool
-        Whether no memory apart from the block may be used where the round keeps its shape.
+        Whether a round that keeps its shape must work in the memory of the block.
     order : tuple of int
-        Where nothing is transformed: dimensions in the order in which they are written.
+        Without FFTs: dimensions in the order in which they are written.
     blocks : int
-        Blocks that are done one after the other, so that one comes while another goes.
+        Consecutive blocks, of which one loads while another is stored.
     shards : int
-        Parts in which a tile comes, about: as many calls for each.
+        Approximate number of calls that load a tile.
     mirrored : bool
-        Whether some of them lie backwards in host memory, and are turned on the GPU.
+        Whether some shards are reversed in host memory, and are turned on the GPU.
     stores : int
-        Parts in which a tile goes in the end: as many calls for each.
+        Number of calls that store a tile of the last pass.
     scheme : (digits, passes) or None
-        The decomposition, if it is set by hand.
+        The decomposition, if set by hand.
     """
 
     shape: tuple[int, ...]
@@ -261,7 +257,7 @@ class TilePass:
     Parameters
     ----------
     steps : tuple of (int, int)
-        What is transformed: the number of a line, and of a step of it.
+        Transforms: the index of a line, and of a step of it.
     view, after : tuple of int
         Shape of the block in digits, before and after.
     tile : tuple of int
@@ -271,14 +267,14 @@ class TilePass:
     reads, writes : (int, int)
         C and W: contiguous runs of a tile in host memory, and elements in each.
     places : tuple of int
-        Bytes of each place that a tile needs on the GPU: where it is copied to, where what cannot
-        stay there goes, and where filters or mirror images are copied to.
+        Bytes of each GPU buffer of a tile: for the tile, for results that need another buffer, and
+        for filters or mirror images.
     swap : (int, int) or None
-        Dimensions that change places in the block's own memory; nothing is transformed then.
+        Dimensions that change places in the block's own memory, without FFTs.
     itemsizes : (int, int)
-        Bytes of an element as it is read and written: real values are half as wide.
+        Bytes of an element when read and written. Real values are half as wide.
     mirrored : bool
-        Whether the last place is for what comes backwards.
+        Whether the last buffer is for reversed shards.
     """
 
     steps: tuple[tuple[int, int], ...]
@@ -295,7 +291,7 @@ class TilePass:
 
     @property
     def buffer_nbytes(self) -> int:
-        """Bytes that a tile takes on the GPU."""
+        """Bytes of a tile on the GPU."""
         return sum(self.places)
 
     @property
@@ -343,12 +339,12 @@ class TilePlan:
 
     @property
     def buffer_nbytes(self) -> int:
-        """Bytes of a buffer, which has to hold the largest tile of any pass."""
+        """Bytes of a buffer, which holds the largest tile of any pass."""
         return max(one.buffer_nbytes for one in self.passes)
 
     @property
     def divides(self) -> bool:
-        """Whether tiles need nothing of each other: one pass, written as it was read."""
+        """Return whether tiles are independent: one pass that does not reorder."""
         split = any(len(digits) > 1 for digits in self.digits)
         return len(self.passes) == 1 and not split and not self.passes[0].reorders
 
@@ -358,7 +354,7 @@ class TilePlan:
         return sum(one.tiles for one in self.passes)
 
     def names(self, letters: Sequence[str]) -> list[str]:
-        """Return each pass in short, such as ``{Y2, X}``, given a letter for each line.
+        """Return the name of each pass, such as ``{Y2, X}``, given a letter for each line.
 
         ``swap`` is a pass that only reorders.
         """
@@ -381,7 +377,7 @@ def request_of(
     Parameters
     ----------
     round_ : Round
-        What to do.
+        The round.
     shape : tuple of int
         Of the block before the round.
     source, target : str
@@ -407,7 +403,7 @@ def request_of(
 
 
 def in_turn(round_: Round, groups: Sequence[tuple[Step, ...]]) -> tuple[Round, ...]:
-    """Return rounds that do some steps each, one after the other."""
+    """Return consecutive rounds that each do a group of steps."""
     found, layout = list[Round](), round_.source
     for steps in groups[:-1]:
         found.append(Round(steps, layout, transformed(layout, steps)))
@@ -416,9 +412,9 @@ def in_turn(round_: Round, groups: Sequence[tuple[Step, ...]]) -> tuple[Round, .
 
 
 def apart(round_: Round) -> tuple[Round, ...]:
-    """Return rounds that do the same one after the other: real values alone with their axis.
+    """Return equivalent consecutive rounds, with steps of real values in a round of their own.
 
-    Half a spectrum is completed by its mirror image along one axis, which is only so before other
+    Half a spectrum is completed by its mirror image along one axis. This holds only before other
     axes are transformed (c2r: after them).
     """
     kinds = ([s for s in round_.steps if s.kind == kind] for kind in ("r2c", "c2c", "c2r"))
@@ -434,7 +430,7 @@ def _line(round_: Round, step: Step, real: bool) -> Line:
 
 
 def awkward(n: int) -> bool:
-    """Return whether a GPU had better do FFTs of this length in parts.
+    """Return whether a GPU should split FFTs of this length.
 
     >>> awkward(2**31), awkward(2**31 + 2**20), awkward(2**31 - 1)
     (False, True, False)

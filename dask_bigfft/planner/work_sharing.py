@@ -1,17 +1,15 @@
-"""Work sharing: the parts of a round that CPU threads and devices do, by the cost model.
+"""Work sharing: the fractions of a round for CPU threads and GPUs, by the cost model.
 
-Both take tiles of the same blocks, each as much as its speed alone is of both speeds together (Chen
-and Li, Proc. ICPADS, 2013)::
+Both take tiles of the same blocks, in proportion to their speeds (Chen and Li, Proc. ICPADS,
+2013)::
 
     share of the devices = D / (D + C),   D = devices / seconds of a block on one,
                                           C = threads / seconds of a block on one thread
 
 Threads that gather blocks for a device are not counted in C, and D is limited by them. Contention
-for host memory slows both down (`Profile.together`), and so does the GIL where threads go from tile
-to tile (`SHARED_TILES`). At run time an idle executor takes the next tile, so that a wrong share
+for host memory slows both down (`Profile.together`), and so does the GIL for threads that work on
+tiles (`SHARED_TILES`). At run time an idle executor takes the next tile, so that a wrong share
 costs little.
-
-Pure: imports `transforms`, `decomposition` and this room.
 """
 
 import math
@@ -28,17 +26,17 @@ from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Stage
 from dask_bigfft.transforms.spec import TransformSpec
 
-#: Part of both speeds that is left while CPU threads that go from tile to tile share a round with
-#: devices: each tile takes the GIL.
+#: Fraction of both speeds that is left while CPU threads work on tiles beside GPUs: each tile takes
+#: the GIL.
 SHARED_TILES = 0.5
 
-#: Threads that give pieces to one device: one whose pieces come while those of the other go.
+#: Threads that feed one GPU: the tiles of one are loaded while those of the other are stored.
 FEEDERS = 2
 
-#: Of the CPU threads, the part that is left to those who feed a device.
+#: Divisor of the CPU threads: this fraction is reserved for feeding a GPU.
 _FEEDING = 5
 
-#: Of the CPU threads, the part that gathers for one feeder of a device.
+#: Divisor of the CPU threads: this fraction gathers for one feeder of a GPU.
 _GATHERING = 4
 
 
@@ -54,8 +52,8 @@ def gathering_threads(threads: int) -> int:
 def lanes(threads: int, devices: int) -> int:
     """Return the number of CPU threads that work on tiles.
 
-    The others are for those who feed devices and for dask: beside an H200, 13 of 16 did at least as
-    much as 15, which held them up.
+    The others feed GPUs and run dask. Beside an H200, 13 of 16 threads did at least as much as 15,
+    which delayed the feeders.
 
     >>> lanes(16, 1), lanes(4, 1), lanes(1, 1)
     (13, 3, 1)
@@ -72,13 +70,13 @@ class Sharing:
     nbytes, blocks : int
         Bytes of its largest block, and number of blocks.
     cpu, device : float
-        Seconds of a block on one thread, and on one device, while the other kind rests.
+        Seconds of a block on one thread, and on one GPU, while the other kind is idle.
     rates : (float, float)
         Blocks per second of all threads that do not gather for devices, and of all devices.
     together : float
-        Part of these speeds that is left while both work.
+        Fraction of these speeds that is left while both work.
     extra : float
-        Seconds that sharing costs.
+        Overhead of sharing in seconds.
     divides : bool
         Whether both can work on the same block.
     """
@@ -94,13 +92,13 @@ class Sharing:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the round, if both do their share."""
+        """Seconds of the shared round."""
         return self.blocks / (self.together * sum(self.rates)) + self.extra
 
     def share(self, least: float) -> float:
-        """Return the devices' part; 0 or 1 where a speed-up below `least` is not worth sharing.
+        """Return the fraction for GPUs; 0 or 1 if sharing has a speed-up below `least`.
 
-        So it is where a block cannot be divided. CPU threads do small ones.
+        Blocks that cannot be divided are not shared either. CPU threads do small ones.
         """
         ours, theirs = self.rates
         if self.divides and self.blocks / max(self.rates) >= least * self.seconds:
@@ -109,14 +107,14 @@ class Sharing:
 
 
 def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
-    """Return how CPU threads and devices share each round of a plan.
+    """Return the speeds of CPU threads and GPUs in each round of a plan.
 
     Parameters
     ----------
     plan : Plan
-        With rounds that both are to do.
+        Plan with shared rounds.
     cards : int
-        Devices of each process, if the plan's machine does not say; at least one.
+        GPUs of each process, at least one, if the plan's machine has fewer.
     """
     machine = replace(plan.machine, cards=max(1, cards, plan.machine.cards))
     dtype, profile, devices = plan.spec.work_dtype.name, machine.profile, machine.devices
@@ -159,7 +157,7 @@ def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
 
 
 def _is_one_call(round_: Round) -> bool:
-    """Return whether a round is nothing but FFTs along one dimension."""
+    """Return whether a round consists only of FFTs along one dimension."""
     (first, *others) = round_.steps
     beside = (first.twiddle, first.convolve, first.chirp_in, first.chirp_out)
     return not others and first.kind == "c2c" and beside == (None,) * len(beside)
@@ -175,13 +173,13 @@ def divided(plan: Plan, cards: int, least: float) -> Plan:
     cards : int
         Devices of each process.
     least : float
-        Speed-up over the faster one alone from which on a round is shared.
+        Minimum speed-up over the faster one for a round to be shared.
     """
     shares, rounds = [], list(plan.expected.rounds)
     for number, found in enumerate(sharings(plan, cards)):
         share, ours = found.share(least), rounds[number]
         shares.append(share)
-        # Tasks, and what travels, take as long as without devices.
+        # Tasks and travel take as long as without GPUs.
         beside = ours.travel + max(0.0, ours.scheduling - ours.handling / plan.machine.workers)
         work = found.seconds if share < 1 else found.blocks / found.rates[1]
         rounds[number] = replace(
@@ -198,13 +196,13 @@ def divided(plan: Plan, cards: int, least: float) -> Plan:
     return replace(plan, shares=tuple(shares), expected=expected)
 
 
-# --- who does a plan ----------------------------------------------------------------------
+# --- device choice ------------------------------------------------------------------------
 
-#: Forecast speed-up of CPU threads over devices from which on they do a transform alone.
+#: Minimum forecast speed-up of CPU threads over GPUs for a transform on the CPU alone.
 CERTAIN = 2.0
 
-#: A plan for the processes with fewer devices is taken where its time is below this part of the
-#: time of the plan for the processes with most.
+#: Maximum time of a plan for the processes with fewer GPUs, in units of the plan for those
+#: with most.
 SLOWED = 0.95
 
 #: Forecast rounds of a plan in a process with some number of devices.
@@ -230,7 +228,7 @@ def divided_among(plan: Plan, cards: int, least: float) -> Plan:
 
 
 def _by_devices(plan: Plan) -> Plan:
-    """Return a plan for devices on a cluster where some processes have fewer or none."""
+    """Return a plan for GPUs on a cluster where some processes have fewer or none."""
 
     def of(count: int) -> tuple[RoundForecast, ...]:
         on, device = replace(plan.machine, cards=count), plan.device if count else "cpu"
@@ -257,7 +255,7 @@ def _waited_for(plan: Plan, of: Rounds) -> Plan:
 
 
 def _alone(plan: Plan, devices: bool) -> Plan:
-    """Return a plan whose rounds are all done by one kind."""
+    """Return a plan whose rounds are all on GPUs, or all on CPU threads."""
     return replace(plan, shares=(float(devices),) * len(plan.rounds))
 
 
@@ -268,22 +266,22 @@ def decided(
     """Return the plan of a transform that CPU threads and devices may share.
 
     One kind does all rounds, by its own plan, where the forecast speed-up of sharing is below
-    `least`. Forecasts of a bus are better than those of many CPU threads: so these do it alone only
-    where they are `CERTAIN` times as fast. Where processes have unlike numbers of devices, the one
-    with most decides, unless waiting for the others makes another way faster (`SLOWED`).
+    `least`. Forecasts for a bus are better than those for many CPU threads, which therefore need
+    a speed-up of `CERTAIN` to work alone. If processes have different numbers of GPUs, the one with
+    most decides, unless waiting for the others makes another choice faster (`SLOWED`).
 
     Parameters
     ----------
     spec : TransformSpec
         The transform.
     request : Request
-        Choices that were made by the caller.
+        Choices of the caller.
     machine : Machine
-        Where it runs, without devices.
+        Machine without GPUs.
     cards : int
         Devices of each process, or of that which has most.
     least : float
-        Minimum speed-up for sharing; with 0 every round is shared.
+        Minimum speed-up for sharing; 0 shares every round.
     """
     base = find_plan(spec, request, machine)
     if least == 0:

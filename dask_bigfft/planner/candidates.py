@@ -253,7 +253,7 @@ class Candidates:
         self.source = source_layout(spec, request.chunks)
         windows = {axis: (start, count) for axis, start, count in spec.windows}
         self.cutter = BlockCutter(request.variant, windows, request.wanted, self.on_gpu)
-        #: Size of the largest block that comes in, in complex elements.
+        #: Size of the largest input block in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
         self.bound, self.dearer = math.inf, DEARER

@@ -422,7 +422,7 @@ def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> flo
 def merging(plan: PlanData) -> tuple[int, int, float]:
     """Return the bytes, tasks and seconds of merging incoming blocks and cutting outgoing ones.
 
-    The bytes are host memory of a process: others may keep the blocks that come in. With scratch
+    The bytes are host memory of a process: others may keep the input blocks. With scratch
     files these are read as needed and counted with the tasks of the moment.
     """
     machine, spec = plan.machine, plan.spec

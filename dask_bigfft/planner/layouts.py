@@ -284,7 +284,7 @@ class BlockCutter:
         assignment : mapping
             Round of each step of each axis.
         source : Layout
-            Blocks that come in.
+            Input blocks.
         sizes : Sizes
             Target and largest size of a block.
         cost : callable

@@ -446,7 +446,7 @@ def merged_request(
 ) -> Request | None:
     """Return the request with tiny blocks merged; None if that does not pay.
 
-    Rounds and variants that the user named hold for the blocks that come in, and with scratch files
+    Rounds and variants that the user named hold for the unmerged blocks, and with scratch files
     a stored array is read in its own chunks. Merged blocks have at most `nbytes` bytes of complex
     values; 0 merges none.
     """

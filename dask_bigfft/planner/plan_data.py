@@ -327,7 +327,7 @@ class PlanData:
     settings : DeviceSettings
         Settings of the GPU pipelines.
     storage : Stored
-        Storage of the array that comes in, and of the result.
+        Storage of the input array and of the result.
     assembles : bool
         Whether tasks assemble blocks while shards, or rows, arrive from files. This is slower than
         one gather of all shards, but takes memory for one block less.

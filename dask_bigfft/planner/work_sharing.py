@@ -217,7 +217,7 @@ def divided_among(plan: Plan, cards: int, least: float) -> Plan:
     plan : Plan
         For the CPU.
     cards : int
-        Devices of each process, or of that which has most.
+        GPUs of each process, or of the one with most.
     least : float
         Minimum speed-up, as `divided` takes it.
     """
@@ -279,7 +279,7 @@ def decided(
     machine : Machine
         Machine without GPUs.
     cards : int
-        Devices of each process, or of that which has most.
+        GPUs of each process, or of the one with most.
     least : float
         Minimum speed-up for sharing; 0 shares every round.
     """

@@ -4,13 +4,12 @@ Imports `config`, `memory` and `events`, which looks a distributed worker up if 
 """
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask.config
 import dask.utils
 import psutil
+from distributed.system import MEMORY_LIMIT
 
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
@@ -19,8 +18,7 @@ from dask_bigfft.memory import configure, default_arena
 #: Part of the memory of the process that the arena may hold where no limit is set.
 ARENA_SHARE = 0.4
 
-_Applied = tuple[bool, int, str | None, bool]
-_applied: _Applied | None = None
+_applied: tuple[bool, int, str | None, bool] | None = None
 
 
 def configure_arena(worker: Any = None, most: int | None = None) -> None:
@@ -53,22 +51,9 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
         _applied = wanted
 
 
-#: Where Linux says how much memory the processes of this container may use.
-CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-
-@cache
 def machine_nbytes() -> int:
     """Return the size of the machine's memory, or of what a container is given of it."""
-    found = int(psutil.virtual_memory().total)
-    for name in CGROUP_FILES:
-        try:
-            text = Path(name).read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            continue
-        if text.isdigit():
-            found = min(found, int(text))
-    return found
+    return int(MEMORY_LIMIT)
 
 
 #: Bytes of a worker's memory that Python, imported libraries and compiled code take at least.

@@ -173,7 +173,8 @@ class SegmentTable:
     ) -> None:
         #: Number of the source of each segment, and of values in all of them.
         self.which, self.size, self.product = product.which, product.size, product
-        self.sources = [_readable(source_of(index)) for index in product.blocks]
+        blocks = map(source_of, product.blocks)  # with strides of whole elements
+        self.sources = [b if is_on_gpu(b) or regular_strides(b) else np.array(b) for b in blocks]
         #: Starts and strides of all copies in packed shards.
         self._packed = None if used is None else in_bytes(product, self.sources, used)
 
@@ -194,11 +195,6 @@ def in_bytes(product: Product, shards: Sequence[Any], used: dict[Block, int]) ->
     starts, steps = product.in_packed(used)
     sizes = np.array([shard.itemsize for shard in shards], np.int64)[product.which]
     return starts * sizes, steps * sizes[:, None]
-
-
-def _readable(values: Any) -> Any:
-    """Return a block as an array whose strides are whole elements."""
-    return values if is_on_gpu(values) or regular_strides(values) else np.array(values)
 
 
 def view_of(
@@ -316,52 +312,35 @@ def fresh_block(exchange: ExchangeMap, block: Block, dtype: np.dtype[Any]) -> Ar
 Region = tuple[slice, ...]
 
 
-def shard_regions(
-    exchange: ExchangeMap, block: Block, packed: Mapping[Block, Array]
+def stored_regions(
+    exchange: ExchangeMap, block: Block, memory: Array | Mapping[Block, Array]
 ) -> Iterator[tuple[Region, Array]]:
-    """Give the regions of the stored array that a target block is made of, and where each goes.
+    """Yield the regions of a stored array that make a target block, each with its place in memory.
 
     Parameters
     ----------
     exchange : ExchangeMap
         The shards; each axis of a source block is one dimension, and nothing is mirrored.
     block : tuple of int
-        Which target block.
-    packed : mapping of block to ndarray
-        Memory for what each source block gives.
+        Index of the target block.
+    memory : ndarray, or mapping of block to ndarray
+        The target block, or the packed shard of each source block.
 
     Yields
     ------
     region, place
-        Slices of the stored array, and an array of that shape in `packed`.
+        Slices of the stored array, and a view of that shape in `memory`.
     """
     used: dict[Block, int] = {}
     for product in exchange.products(block, packed=True):
-        shards = [packed[index] for index in product.blocks]
-        memory = (shards[i] for i in product.which.tolist())
-        yield from _regions(product, memory, *in_bytes(product, shards, used))
-
-
-def block_regions(
-    exchange: ExchangeMap, block: Block, values: Array
-) -> Iterator[tuple[Region, Array]]:
-    """Give the regions that a target block is made of, and where each goes in the block itself.
-
-    Parameters
-    ----------
-    exchange, block
-        As `shard_regions` takes them.
-    values : ndarray
-        The block.
-
-    Yields
-    ------
-    region, place
-        Slices of the stored array, and an array of that shape in `values`.
-    """
-    for product in exchange.products(block, packed=True):
-        strides = np.array([values.strides] * len(product.which), np.int64)
-        yield from _regions(product, itertools.repeat(values), *product.in_targets(strides))
+        arrays: Iterable[Array]
+        if isinstance(memory, np.ndarray):
+            arrays, places = itertools.repeat(memory), product.in_target(memory.strides)
+        else:
+            shards = [memory[index] for index in product.blocks]
+            arrays = (shards[i] for i in product.which.tolist())
+            places = in_bytes(product, shards, used)
+        yield from _regions(product, arrays, *places)
 
 
 def _regions(

@@ -419,9 +419,7 @@ def _asked(call: Callable[[], Any]) -> Any:
         try:
             return call()
         except Exception as error:
-            if not isinstance(error, CommClosedError) and not isinstance(
-                error.__cause__, CommClosedError
-            ):
+            if not any(isinstance(e, CommClosedError) for e in (error, error.__cause__)):
                 raise
     return call()
 
@@ -438,17 +436,13 @@ def _storage_named() -> Iterator[None]:
         raise
 
 
-def barrier_task(
-    shuffle: str, function: Callable[..., int], transfers: list[Any], **what: Any
-) -> Any:
+def barrier_task(shuffle: str, transfers: list[Any], **what: Any) -> Any:
     """Return the barrier of a shuffle, a task with a key of its own.
 
     Parameters
     ----------
     shuffle : str
         Name of the shuffle: different for each group of each exchange.
-    function : callable
-        Called with the name and what the transfer tasks return; it ends in `barrier`.
     transfers : list of TaskRef
         All transfer tasks.
     **what
@@ -456,10 +450,10 @@ def barrier_task(
     """
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
     spec = Spec(id=cast("Any", shuffle), disk=disk, new=(), old=(), **what)
-    return P2PBarrierTask(barrier_key(spec.id), function, shuffle, *transfers, spec=spec)
+    return P2PBarrierTask(barrier_key(spec.id), barrier, shuffle, *transfers, spec=spec)
 
 
-def barrier(shuffle: str, attempts: Sequence[int]) -> int:
+def barrier(shuffle: str, *attempts: int) -> int:
     """Wait until everything has arrived that was sent; return the number of the attempt.
 
     Raises

@@ -82,10 +82,10 @@ def packed(
     """
     used: dict[Block, int] = {}
     copies = []
-    for tables, conjugate in exchange.given(source, targets):
+    for tables, conjugate in exchange.tables(targets, source):
         product = Product(exchange, tables, conjugate)
-        strides = np.array([values.strides] * len(product.which), np.int64)
-        copies.append((product, product.in_sources(strides), product.in_packed(used)))
+        sources = product.in_sources(np.array([values.strides], np.int64))
+        copies.append((product, sources, product.in_packed(used)))
     owners: dict[Any, list[Block]] = {}
     for block in used:
         owners.setdefault(owner_of(block), []).append(block)

@@ -258,10 +258,8 @@ def stacking(exchange: Exchange) -> Stacked | None:
     """
     if exchange.mirror is not None:
         return None
-    inner, dim = (
-        np.dtype(exchange.source_dtype).itemsize,
-        sum(len(axis.groups) for axis in exchange.source.axes),
-    )
+    inner = np.dtype(exchange.source_dtype).itemsize
+    dim = sum(len(axis.groups) for axis in exchange.source.axes)
     axes = exchange.source.axes, exchange.target.axes
     for came, goes in zip(*map(reversed, axes), strict=True):
         dim -= len(came.groups)

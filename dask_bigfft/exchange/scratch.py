@@ -125,9 +125,7 @@ def opened_file(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
     """Give an open file, with the folders above it where it is to be made; see `files.opened`."""
     if flags & os.O_CREAT and not path.parent.name.startswith(LIFE):
         make_folder(path.parent)
-    with contextlib.ExitStack() as stack:
-        with named(path):
-            file = stack.enter_context(opened(path, flags, direct))
+    with named(path), opened(path, flags, direct) as file:
         yield file
 
 
@@ -200,6 +198,9 @@ class ShardFile:
     nbytes: int
 
 
+#: Parts that are not what was written, and the checksums of what was read.
+Mismatches = list[tuple[Part, int]]
+
 #: Gives memory for the bytes of a file from one place to another.
 Room = Callable[[int, int], Array]
 
@@ -228,9 +229,7 @@ class Scratch:
     ) -> None:
         self.folder, self.sync, self.kept, self.life = folder, sync, kept, life
         self._handle = handle
-        self._end: weakref.finalize[..., Scratch] = weakref.finalize(
-            self, folders.unlock_folder, handle
-        )
+        self._end: Any = weakref.finalize(self, folders.unlock_folder, handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (self.folder, self.sync, self.kept, self.life)
@@ -310,17 +309,14 @@ class Scratch:
         few = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
         turns = threading.Semaphore(len(batches) if take is None else few)
 
-        def read(file: File, some: Sequence[Part]) -> list[tuple[Part, int]]:
+        def read(file: File, some: Sequence[Part]) -> Mismatches:
             try:
                 return _read_some(file, path, whole, some, room, take)
             finally:
                 turns.release()
 
         try:
-            with (
-                opened_file(path, os.O_RDONLY) as file,
-                Underway[list[tuple[Part, int]]]() as calls,
-            ):
+            with opened_file(path, os.O_RDONLY) as file, Underway[Mismatches]() as calls:
                 for some in batches:
                     turns.acquire()
                     calls.start(_nbytes(some), partial(read, file, some))
@@ -408,7 +404,7 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 def _read_some(
     file: File, path: Path, whole: ShardFile, some: Sequence[Part], room: Room, take: Take | None
-) -> list[tuple[Part, int]]:
+) -> Mismatches:
     """Read neighbouring parts and hand them on; return those that do not match twice.
 
     With their checksums.
@@ -443,9 +439,8 @@ def _damaged(
 
 def _arrived(folder: Path, sync: bool, kept: bool, life: str) -> Scratch:
     """A folder as another process gets to know it."""
-    return Scratch(
-        folder, sync, kept, None if kept else folders.hold_folder(folder, make=False), life
-    )
+    handle = None if kept else folders.hold_folder(folder, make=False)
+    return Scratch(folder, sync, kept, handle, life)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -341,16 +341,12 @@ class AxisExchange:
         numbers = np.array(blocks, np.int64)
         return BoxTable(numbers, ranges[..., 0], ranges[..., 1], steps, starts, found[0].dims)
 
-    def table(self, block: int) -> PieceTable | None:
-        """Return the pieces of a target block in one table; None if there is none."""
-        return self._pieces(None, block)
+    def table(self, targets: int | Sequence[int], source: int | None = None) -> PieceTable | None:
+        """Return the pieces of a target block in one table; None if there is none.
 
-    def given(self, source: int, targets: Sequence[int]) -> PieceTable | None:
-        """Return the pieces that a source block gives to targets, which its `sources` are."""
-        return self._pieces(source, tuple(targets))
-
-    def _pieces(self, source: int | None, targets: int | tuple[int, ...]) -> PieceTable | None:
-        """Return pieces of one source block or of all; remembered while they are few."""
+        With a `source`, those that this block gives to the targets, which its `sources` are.
+        Tables are remembered while they are few.
+        """
         key = source, targets
         if key in (known := self._tables):  # another thread may replace it at any time
             return known[key]
@@ -394,21 +390,17 @@ class ExchangeMap:
         self._products: dict[Any, list[Product]] = {}
         self._copies = 0
 
-    def tables(self, block: tuple[int, ...]) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
-        """One table per axis for a target block, and whether its product is conjugated."""
-        return self._tables(AxisExchange.table, block)
-
-    def given(
-        self, source: Block, targets: tuple[Sequence[int], ...]
+    def tables(
+        self, targets: Sequence[int | Sequence[int]], source: Block | None = None
     ) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
-        """The same for what a source block gives to target blocks along each axis."""
-        return self._tables(AxisExchange.given, source, targets)
+        """Yield one table per axis for a target block, and whether its product is conjugated.
 
-    def _tables(
-        self, of: Callable[..., PieceTable | None], *along: Sequence[Any]
-    ) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
+        With a `source`, for what this block gives to target blocks along each axis.
+        """
+        numbers = itertools.repeat(None) if source is None else source
         for axes, conjugate in self.images:
-            found = tuple(table for table in map(of, axes, *along) if table is not None)
+            along = map(AxisExchange.table, axes, targets, numbers)
+            found = tuple(table for table in along if table is not None)
             if len(found) == len(axes):
                 yield found, conjugate
 
@@ -522,15 +514,19 @@ class Product:
         return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
 
     def in_sources(self, strides: Ints) -> tuple[Ints, Ints]:
-        """Starts and strides of all copies in the sources, whose strides have a row per copy."""
-        return self._places("source", firsts(self.exchange.source_dims), strides)
+        """Starts and strides of all copies in the sources, whose strides have a row per copy.
 
-    def in_targets(self, strides: Ints) -> tuple[Ints, Ints]:
-        """Starts and strides of all copies in the targets, whose strides have a row per copy."""
-        return self._places("target", firsts(self.exchange.target_dims), strides)
+        One row does for all if the strides are the same.
+        """
+        return self._places("source", strides)
 
-    def _places(self, side: str, begins: list[int], strides: Ints) -> tuple[Ints, Ints]:
+    def in_target(self, strides: tuple[int, ...]) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in a target with these strides."""
+        return self._places("target", np.array([strides], np.int64))
+
+    def _places(self, side: str, strides: Ints) -> tuple[Ints, Ints]:
         starts, found = np.zeros(len(self.which), np.int64), []
+        begins = firsts(getattr(self.exchange, f"{side}_dims"))
         for table, i, d in zip(self.tables, self.chosen, begins, strict=True):
             places, steps, dims = (
                 getattr(table, f"{side}_{n}") for n in ("starts", "steps", "dims")
@@ -568,7 +564,7 @@ class Product:
         which the target is cut into tiles.
         """
         count = len(self.which)
-        starts, steps = self.in_targets(np.array([target_strides] * count, np.int64))
+        starts, steps = self.in_target(target_strides)
         begins, along, step = np.zeros(count, np.int64), -1, 0
         if dim is not None:
             axis, inner = self.exchange.places[dim]

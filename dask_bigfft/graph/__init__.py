@@ -7,7 +7,7 @@
                   exchange anything, what p2p needs)
     tasks (a plan where it is executed, and what its tasks run)
         in_place (memory that rounds overwrite, and one array after the last round)
-        inside (blocks written back), disk (scratch files, and how long these stay)
+        disk (scratch files, and how long these stay)
         paused (a watch on workers that run tasks)
     dask_private (every name of dask's that is not public)
 """

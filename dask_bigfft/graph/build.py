@@ -19,6 +19,7 @@ whatever the carrier is.
 Imports `decomposition`, `planner`, `exchange` and this room.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,7 @@ from dask_bigfft.decomposition.rounds import joint_block
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.graph import carriers, disk, inside, tasks
+from dask_bigfft.graph import carriers, disk, tasks
 from dask_bigfft.graph.carriers import (
     ON_GPUS,
     Block,
@@ -117,7 +118,8 @@ class Builder:
         elif self._few_sources(moves, near):
             self._from_few()
         elif not moves:
-            self._directly()
+            for _, sources, targets in Groups(self.exchange):
+                self._from_blocks(targets, sources, self._refs(sources))
         elif near:
             self._through_barriers()
         elif shuffles is not None:
@@ -129,11 +131,8 @@ class Builder:
     def add_inside(self, number: int, before: str) -> str:
         """Add a round inside the blocks `before`; return the new name of these blocks."""
         names = self.names_of[number]
-        plan, rounds, after = (
-            TaskRef(names("plan")),
-            names("round", number),
-            names("settled", number),
-        )
+        plan = TaskRef(names("plan"))
+        rounds, after = names("round", number), names("settled", number)
         for group, sources, targets in Groups(self.plan.exchanges[number]):
             here: Key = (names("barrier", number), *group)
             refs = [block_ref(before, block) for block in sources]
@@ -142,13 +141,13 @@ class Builder:
             )
             for block in targets:
                 key: Key = (rounds, *block)
-                self.graph[key] = Task(key, inside.run_inside, plan, number, block, TaskRef(here))
+                self.graph[key] = Task(key, tasks.run_inside, plan, number, block, TaskRef(here))
             there: Key = (f"{after}-all", *group)
             done = [block_ref(rounds, block) for block in targets]
-            self.graph[there] = Task(there, inside.settled, TaskRef(here), *done)
+            self.graph[there] = Task(there, tasks.settled, TaskRef(here), *done)
             for block in sources:
                 key = (after, *block)
-                self.graph[key] = Task(key, inside.settled_block, TaskRef(there), block)
+                self.graph[key] = Task(key, operator.getitem, TaskRef(there), block)
         return after
 
     def add_sources(
@@ -201,10 +200,6 @@ class Builder:
 
     def _refs(self, sources: Sequence[Block]) -> list[TaskRef]:
         return [block_ref(self.before, block) for block in sources]
-
-    def _directly(self) -> None:
-        for _, sources, targets in Groups(self.exchange):
-            self._from_blocks(targets, sources, self._refs(sources))
 
     def _through_barriers(self) -> None:
         plan, number = self.run, self.number
@@ -367,7 +362,7 @@ def build_graph(
             builder.filters.setdefault(part.used_in, {})[part.axis] = name
     before = source
     if within:
-        before = builder.add_sources(inside.own_block, 0, own("own"), source)
+        before = builder.add_sources(tasks.own_block, 0, own("own"), source)
     elif on_disk and place is not None and isinstance(plan, Plan) and plan.from_rows:
         graph[own("rows")] = DataNode(own("rows"), place.rows)
     elif on_disk and plan.moves[0]:

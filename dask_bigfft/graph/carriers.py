@@ -34,7 +34,7 @@ from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.graph.dask_private import Task, TaskRef, array_expressions_enabled
-from dask_bigfft.graph.tasks import Run, block_task, checked, compare, put_together, reported
+from dask_bigfft.graph.tasks import Filters, Run, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
@@ -161,32 +161,16 @@ FEW_SHARDS = 1 << 16
 
 
 @cache
-def _p2p() -> tuple[Any, str]:
-    """Return the carrier `p2p`, or None and why it does not work with this distributed."""
+def p2p() -> Any:
+    """Return the carrier `p2p`; warn once and return None where distributed is too different."""
     try:
         from dask_bigfft.exchange import p2p
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        return None, str(error)
-    return p2p, ""
-
-
-def p2p() -> Any:
-    """Return the carrier `p2p`."""
-    found, reason = _p2p()
-    if found is None:
-        raise CarrierError(f"the carrier 'p2p' does not work with this distributed: {reason}")
-    return found
-
-
-@cache
-def p2p_works() -> bool:
-    """Return whether `p2p` works with the distributed that is installed; warn once if not."""
-    found, reason = _p2p()
-    if found is None:
-        text = f"distributed's peer-to-peer shuffle is not as dask_bigfft knows it ({reason}): "
+        text = f"distributed's peer-to-peer shuffle is not as dask_bigfft knows it ({error}): "
         text += "exchanges between processes travel as tasks"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return found is not None
+        return None
+    return p2p
 
 
 def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
@@ -209,8 +193,7 @@ def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
     if on_gpus:  # which only works within one process
         return "tasks"
     if travelled:  # what was sent to anything else than a scheduler becomes tasks too late for p2p
-        found, _ = _p2p()
-        return "cluster" if found is not None and found.on_scheduler() else "tasks"
+        return "cluster" if p2p() and p2p().on_scheduler() else "tasks"
     # Tasks may be given other names, and run anywhere; a shuffle knows its barrier by its name.
     shards = sum(exchange.shape.shards for exchange in plan.exchanges if not exchange.local)
     return "tasks" if shards <= FEW_SHARDS or current_worker() is not None else "cluster"
@@ -230,7 +213,7 @@ def _has_cluster() -> bool:
     except ValueError:
         if current_worker() is not None:
             return True
-        return array_expressions_enabled() and p2p_works() and bool(p2p().on_scheduler())
+        return bool(array_expressions_enabled() and p2p() and p2p().on_scheduler())
 
 
 Array = npt.NDArray[Any]
@@ -301,7 +284,6 @@ class Shuffles:
         """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
         barrier = p2p().barrier_task(
             shuffle.name,
-            shuffle_barrier,
             self.senders[shuffle.name],
             targets=shuffle.along,
             before=shuffle.before,
@@ -323,7 +305,7 @@ def shuffles_of(
     found: list[Shuffles | None] = []
     for number, exchange in enumerate(exchanges):
         wanted = shuffled(exchange.shape) if carrier == "cluster" else carrier == "p2p"
-        if exchange.local or not wanted or not p2p_works():
+        if exchange.local or not wanted or not p2p():
             found.append(None)
             continue
         ready = number > 0 and (exchanges[number - 1].local or found[-1] is not None)
@@ -340,12 +322,6 @@ def _compact(members: tuple[int, ...]) -> Sequence[int]:
     step = members[1] - members[0] if len(members) > 1 else 1
     found = range(members[0], members[-1] + 1, max(1, step)) if members else range(0)
     return found if tuple(found) == members else members
-
-
-def shuffle_barrier(shuffle: str, *attempts: int) -> int:
-    """Wait until all that was sent to a shuffle has arrived; return the number of the attempt."""
-    found: int = p2p().barrier(shuffle, attempts)
-    return found
 
 
 @reported
@@ -393,7 +369,7 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
 
 @block_task
 def run_block_of_shuffle(
-    run: Run, number: int, block: Block, filters: dict[int, Array], shuffle: str, attempt: int
+    run: Run, number: int, block: Block, filters: Filters, shuffle: str, attempt: int
 ) -> Array:
     """Return a block put together from a shuffle's shards, and taken through its round.
 
@@ -412,9 +388,6 @@ def run_block_of_shuffle(
             f"exchange {number}: block {block} needs shards of {len(expected)} blocks, and the "
             f"shuffle {shuffle} has {len(shards)}, {len(expected - shards.keys())} of them missing"
         )
-    if run.plan.verify == "checksum":
-        compare(number, block, shards)
-    plain = {source: shard for source, (shard, _) in shards.items()}
-    done = put_together(run, number, block, plain, filters)
+    done = put_together(run, number, block, shards, filters)
     free()
     return done

@@ -16,6 +16,7 @@ from dask._task_spec import TaskRef as TaskRef
 from dask.array.backends import NumpyBackendEntrypoint as NumpyBackendEntrypoint
 from dask.array.core import finalize as finalize
 from dask.array.core import slices_from_chunks as slices_from_chunks
+from dask.array.rechunk import old_to_new as old_to_new
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph as HighLevelGraph
@@ -73,8 +74,8 @@ def array_expressions_enabled() -> bool:
 def expression_array(x: Any, recipe: Any) -> da.Array:
     """Return the lazy result of a recipe on an array, where dask arrays are expressions.
 
-    A recipe has the `chunks` of the result, the `meta` of it like another array, the `name` of its
-    blocks, given a token, and its `tasks`, given a token and the name of the array that comes in.
+    A recipe has a `plan` with the `chunks` of the result, its `meta` like another array, the `name`
+    of its blocks, given a token, and its `tasks`, given a token and the name of the source array.
     """
     expression: Any = _FromRecipe
     return cast("da.Array", new_collection(expression(x.expr, recipe)))
@@ -115,7 +116,7 @@ if array_expressions_enabled():
 
         @property
         def chunks(self) -> Any:
-            return self.operands[1].chunks
+            return self.operands[1].plan.chunks
 
         @property
         def _meta(self) -> Any:

@@ -22,7 +22,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.folders import remove_unused
-from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions
+from dask_bigfft.exchange.gather import Arriving, fresh_block, stored_regions
 from dask_bigfft.exchange.packing import packed, shard_sizes
 from dask_bigfft.exchange.scratch import (
     RESULT,
@@ -42,7 +42,7 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
-from dask_bigfft.graph.tasks import Run, block_task, checked
+from dask_bigfft.graph.tasks import Filters, Run, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
@@ -153,7 +153,6 @@ class DiskRun(Run):
     def __init__(self, run: Run, scratch: Scratch, part: str, most: int | None, key: str) -> None:
         super().__init__(run.plan, run.token)
         self.scratch, self.part, self.arena_most, self.key = scratch, part, most, key
-        self._groups: dict[int, Groups] = {}
         self._sizes: dict[tuple[int, Block], npt.NDArray[np.int64]] = {}
 
     def __reduce__(self) -> Any:
@@ -169,10 +168,12 @@ class DiskRun(Run):
         moves = self.plan.moves
         return 0 <= number < len(moves) and moves[number]
 
+    @cached_property
+    def _groups(self) -> list[Groups]:
+        return [Groups(exchange) for exchange in self.plan.exchanges]
+
     def targets(self, number: int, source: Block) -> list[Block]:
         """Target blocks that a source block of an exchange may have shards for."""
-        if number not in self._groups:
-            self._groups[number] = Groups(self.exchange(number))
         groups = self._groups[number]
         group = groups.group_of(source)
         return [] if group is None else groups.targets(group)
@@ -255,16 +256,14 @@ def start_filter(parent: DiskRun, run: Run, part: str) -> DiskRun:
 
 
 @block_task
-def write_source(
-    run: DiskRun, number: int, block: Block, filters: dict[int, Array], values: Any
-) -> Array:
+def write_source(run: DiskRun, number: int, block: Block, filters: Filters, values: Any) -> Array:
     """Return a block that comes in, whose shards are then written."""
     return checked(run, 0, block, values)
 
 
 @block_task
 def run_block_of_file(
-    run: DiskRun, number: int, block: Block, filters: dict[int, Array], written: Written
+    run: DiskRun, number: int, block: Block, filters: Filters, written: Written
 ) -> Array:
     """Return a block read from its file, and taken through its round.
 
@@ -275,7 +274,7 @@ def run_block_of_file(
 
 @block_task
 def run_block_of_rows(
-    run: DiskRun, number: int, block: Block, filters: dict[int, Array], stored: Any
+    run: DiskRun, number: int, block: Block, filters: Filters, stored: Any
 ) -> Array:
     """Return a block read from a stored array, and taken through the first round.
 
@@ -364,16 +363,16 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
 def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
     """A block's shards, read as rows of the stored array."""
     started, exchange = time.perf_counter(), run.exchange(0)
+    memory: Array | dict[Block, Array]
     if run.assembles:
-        values = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
-        view, regions = _there(run, 0, target, values), block_regions(run.map(0), target, values)
+        memory = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
+        view = _there(run, 0, target, memory)
     else:
         packed = lend((run.file(0, target)[0].nbytes,), np.uint8)
-        shards = _shards(run.parts(0, target, None), packed, 0, exchange.shard_dtype)
-        view = run.view(0, target, shards.__getitem__, packed=True)
-        regions = shard_regions(run.map(0), target, shards)
+        memory = _shards(run.parts(0, target, None), packed, 0, exchange.shard_dtype)
+        view = run.view(0, target, memory.__getitem__, packed=True)
     with Underway[object]() as calls:
-        for region, place in regions:
+        for region, place in stored_regions(run.map(0), target, memory):
             calls.start(place.nbytes if stored.anywhere else 0, partial(stored.fill, region, place))
         calls.results()
     nbytes = int(run.sizes(0, target).sum()) * exchange.shard_dtype.itemsize

@@ -340,11 +340,8 @@ def assembled(blocks: Any, token: str, chunks: tuple[tuple[int, ...], ...]) -> A
     same = all(type(block) is np.ndarray and block.dtype == found[0].dtype for block in found)
     if not chunks or not same or [block.shape for block in found] != shapes:
         return finalize(blocks)
-    shape, cuts, here = (
-        tuple(map(sum, chunks)),
-        slices_from_chunks(chunks),
-        current_worker() is None,
-    )
+    shape, cuts = tuple(map(sum, chunks)), slices_from_chunks(chunks)
+    here = current_worker() is None
     whole = whole_result(token, found, cuts, shape) if here else None
     return _copied(found, cuts, shape, task_threads() if here else 1) if whole is None else whole
 

@@ -17,8 +17,7 @@ import itertools
 import math
 import threading
 import uuid
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -40,6 +39,7 @@ from dask_bigfft.graph.dask_private import (
     expression_array,
     finished_by,
     nearest_from_recipe,
+    old_to_new,
     recipe_of,
     results_are_kept,
 )
@@ -68,8 +68,8 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     Where there are very many, and each is cut from a single one, the last of those that are cut
     from the same block depends on the others.
     """
-    places = [_places(old, new) for old, new in zip(x.chunks, chunks, strict=True)]
-    whole = all(place is not None for along in places for place in along)
+    places = old_to_new(x.chunks, chunks)
+    whole = all(len(origins) == 1 for along in places for origins in along)
     count = math.prod(map(len, chunks))
     if count < MANY or count == x.npartitions or not whole or array_expressions_enabled():
         return _rechunked(x, chunks)
@@ -77,7 +77,7 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     graph: dict[Key, Any] = {}
     groups: dict[Key, list[Key]] = {}
     for block in itertools.product(*(range(len(along)) for along in chunks)):
-        found: Any = [along[i] for along, i in zip(places, block, strict=True)]
+        found: Any = [along[i][0] for along, i in zip(places, block, strict=True)]
         source: Key = (x.name, *(origin for origin, _ in found))
         key: Key = (name, *block)
         groups.setdefault(source, []).append(key)
@@ -93,25 +93,6 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
 def _part(block: Any, cut: tuple[slice, ...], *_: Any) -> Any:
     """A part of a block; the others had to be there before."""
     return block[cut]
-
-
-def _places(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, slice] | None]:
-    """Which block each one is cut from along an axis, and where; None if from several.
-
-    >>> _places((4, 4), (2, 2, 3, 1))
-    [(0, slice(0, 2, None)), (0, slice(2, 4, None)), (1, slice(0, 3, None)), (1, slice(3, 4, None))]
-    >>> _places((4, 4), (3, 3, 2))
-    [(0, slice(0, 3, None)), None, (1, slice(2, 4, None))]
-    """
-    ends = list(itertools.accumulate(before))
-    found: list[tuple[int, slice] | None] = []
-    low = 0
-    for length in after:
-        i = min(bisect_right(ends, low), len(ends) - 1)
-        start, high = ends[i] - before[i], low + length
-        found.append((i, slice(low - start, high - start)) if high <= ends[i] else None)
-        low = high
-    return found
 
 
 AnyPlan = Plan | ShiftPlan
@@ -143,11 +124,6 @@ class TransformRecipe:
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "TransformRecipe", self.plan, self.carrier, *_attempt(self.place)
-
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Chunks of the result."""
-        return self.plan.chunks
 
     def meta(self, like: Any) -> Any:
         """Return an empty array of the result's kind, given one of the array that comes in."""
@@ -190,6 +166,12 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.recipe, self.token, self.source, self.known
         return type(self), arguments, {"annotations": self.annotations, "alone": self.alone}
+
+    def __repr__(self) -> str:
+        plan = self.plan
+        shift = isinstance(plan, ShiftPlan)
+        about = plan.offsets if shift else f"{plan.spec.name}, {plan.notation}"
+        return f"PlanLayer<{about}>"
 
     @property
     def tasks(self) -> Graph:
@@ -246,30 +228,6 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         return len(self.tasks)
 
 
-class TransformLayer(PlanLayer):
-    """All tasks of one transform."""
-
-    plan: Plan
-
-    def __repr__(self) -> str:
-        return f"TransformLayer<{self.plan.spec.name}, {self.plan.notation}>"
-
-
-class ShiftLayer(PlanLayer):
-    """All tasks of one cyclic shift."""
-
-    plan: ShiftPlan
-
-    def __repr__(self) -> str:
-        return f"ShiftLayer<{self.plan.offsets}>"
-
-
-def _carrier_on_gpus() -> str:
-    """Return the carrier of blocks on GPUs."""
-    transport = config.get("bigfft.gpu.peer-transport")
-    return "tasks" if transport == "none" else ON_GPUS + transport
-
-
 def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
     """Return an empty array with the result's dtype and number of axes, on a GPU if `like` is."""
     shape = (0,) * len(plan.chunks)
@@ -317,7 +275,8 @@ def transformed_array(
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
     if carrier == "auto" and is_on_gpu(x._meta):
-        carrier = _carrier_on_gpus()
+        transport = config.get("bigfft.gpu.peer-transport")
+        carrier = "tasks" if transport == "none" else ON_GPUS + transport
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:
@@ -327,8 +286,7 @@ def transformed_array(
         return expression_array(x, recipe)
     token = tokenize(x.name, plan, carrier, *_attempt(place))
     name = output_name(plan, token)
-    made = ShiftLayer if isinstance(plan, ShiftPlan) else TransformLayer
-    layer = made(recipe, token, x.name, known)
+    layer = PlanLayer(recipe, token, x.name, known)
     dependencies: Any = [x]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
     array = da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan, x._meta))
@@ -369,8 +327,6 @@ def origin(x: da.Array) -> Origin | None:
     found = recipe_of(x)
     if found is not None:
         source, recipe = found
-        if not isinstance(recipe, TransformRecipe):
-            return None
         return Origin(source, recipe.plan, recipe.carrier, None)
     graph = x.dask
     layer = graph.layers.get(x.name) if isinstance(graph, HighLevelGraph) else None
@@ -421,7 +377,7 @@ def transforms_in(collection: Any) -> dict[str, Plan]:
     graph = collection.__dask_graph__()
     found: dict[str, Plan] = {}
     for layer in getattr(graph, "layers", {"": graph}).values():
-        if isinstance(layer, TransformLayer):
+        if isinstance(layer, PlanLayer) and isinstance(layer.plan, Plan):
             found[layer.token] = layer.plan
             if layer.known is not None:  # the first rounds may be its tasks
                 found[layer.known.token] = layer.known.plan

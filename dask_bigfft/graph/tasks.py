@@ -3,6 +3,13 @@
 `Run` is the plan there; it keeps the exchange maps and the FFT library, which are made on first use
 and never travel. `Blocks` is what a barrier of the `shared` carrier returns.
 
+Rounds of a transform that overwrites its input may write their blocks back into it::
+
+    source blocks -> own -> barrier -> round (in place) -> settled -> the same blocks -> barrier ...
+
+A round's block is then a composite of shards of the source blocks, and its task returns only the
+number of bytes. `settled` gives the source blocks on when every round that writes to them is done.
+
 Imports `planner`, `gpu`, `exchange`, `kernels` and `events`; looks a distributed worker up if there
 is one.
 """
@@ -32,14 +39,16 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
+from dask_bigfft.graph.in_place import Common
 from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
-from dask_bigfft.kernels.composite import Stacked
+from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
+from dask_bigfft.memory import lend
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange, Joints
@@ -47,6 +56,13 @@ from dask_bigfft.planner.profile import DEFAULT
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
+Indices = tuple[Block, ...]
+
+#: Blocks of filters by their axes.
+Filters = Mapping[int, Array]
+
+#: Returns the view of a block, as often as it is wanted.
+ViewMaker = Callable[[], BlockView]
 
 
 class Run:
@@ -146,17 +162,11 @@ class Run:
             return found
 
     def view(
-        self,
-        number: int,
-        block: Block,
-        source_of: Callable[[Block], Any],
-        packed: bool = False,
-        home: int | None = None,
-        choice: Choice | None = None,
+        self, number: int, block: Block, source_of: Callable[[Block], Any], **options: Any
     ) -> BlockView:
-        """Return the view of a block after an exchange, as `view_of` takes its sources."""
+        """Return the view of a block after an exchange; sources and options as in `view_of`."""
         dtype = np.dtype(self.exchange(number).dtype)
-        return view_of(self.map(number), block, dtype, source_of, packed, home, choice)
+        return view_of(self.map(number), block, dtype, source_of, **options)
 
     @cached_property
     def stacked(self) -> list[Stacked | None]:
@@ -182,32 +192,19 @@ class Run:
         assert isinstance(self.plan, Plan)
         return self.plan.joints
 
-    def finish(
-        self,
-        number: int,
-        block: Block,
-        view_of: Callable[[], BlockView],
-        filters: Mapping[int, Array],
-        here: Array | None = None,
-        flat: Array | None = None,
-    ) -> Array:
+    def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after an exchange and the round that follows, if one does.
 
-        It is verified if the plan says so. `here` is where it has to be, `flat` the same place as a
-        block of the result has it.
+        It is verified if the plan says so.
         """
         started = time.perf_counter()
         if number == len(self.plan.rounds):
             done = self._gathered(number, view_of())
             emit("unpack", nbytes=done.nbytes, seconds=time.perf_counter() - started)
             return done
-        done = self._transformed(number, block, view_of, filters)
-        if here is not None and not in_place.same_memory(done, here):
-            copy_array(here, done)
-            done = here
+        done = self.transformed(number, block, view_of, filters)
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
-            flat_shape = self.plan.rounds[number].target.flat_shape(block)
-            done = done.reshape(flat_shape) if flat is None else flat
+            done = done.reshape(self.plan.rounds[number].target.flat_shape(block))
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
         return done
 
@@ -226,13 +223,7 @@ class Run:
         device = self.place_of(number).device
         return device != "cpu" and (device != "auto" or dispatch.missing() is None)
 
-    def _transformed(
-        self,
-        number: int,
-        block: Block,
-        view_of: Callable[[], BlockView],
-        filters: Mapping[int, Array],
-    ) -> Array:
+    def transformed(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after a round on a device or on the CPU, verified if the plan says."""
         round_, mode = self.plan.rounds[number], self.plan.verify
         dtype, place = np.dtype(self.plan.dtypes[2 * number + 1]), self.place_of(number)
@@ -284,7 +275,7 @@ class Run:
         return values
 
 
-def _in_host_memory(mode: str, view_of: Callable[[], BlockView]) -> BlockView:
+def _in_host_memory(mode: str, view_of: ViewMaker) -> BlockView:
     """Return the view of a block, which is refused on a card, where nothing is verified."""
     view = view_of()
     if view.on_gpu:
@@ -323,7 +314,7 @@ class Blocks:
 
     def __init__(self, blocks: Mapping[Block, Array]) -> None:
         self.blocks = dict(blocks)
-        self.common: in_place.Common | None = None
+        self.common: Common | None = None
         self.homes: dict[Block, int] = {}
         self.choice: Choice | None = None
         self._checked: dict[Block, Array] = {}
@@ -382,12 +373,7 @@ Task = Callable[..., Any]
 
 
 def barrier(
-    run: Run,
-    number: int,
-    indices: tuple[Block, ...],
-    wanted: bool,
-    common: in_place.Common | None,
-    *blocks: Array,
+    run: Run, number: int, indices: Indices, wanted: bool, common: Common | None, *blocks: Array
 ) -> Blocks:
     """Return a handle of all source blocks of a group; all of them exist now.
 
@@ -417,7 +403,7 @@ def barrier(
     return found
 
 
-def common_memory(run: Run, number: int, group: Block) -> in_place.Common:
+def common_memory(run: Run, number: int, group: Block) -> Common:
     """Return memory for the blocks of a group before an exchange; none where it does not help.
 
     That is on workers of a cluster, where a task may be done again, and where devices do rounds.
@@ -425,19 +411,14 @@ def common_memory(run: Run, number: int, group: Block) -> in_place.Common:
     joint = run.joints.exchanges[number]
     used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and dispatch.missing() is None
     if joint is None or used or current_worker() is not None:
-        return in_place.Common()
+        return Common()
     with during(run.token, number):
         emit("begun")
-    return in_place.Common(joint.layout, group, run.exchange(number).dtype)
+    return Common(joint.layout, group, run.exchange(number).dtype)
 
 
 def barrier_on_gpus(
-    run: Run,
-    number: int,
-    sources: tuple[Block, ...],
-    targets: tuple[Block, ...],
-    transport: str,
-    *blocks: Array,
+    run: Run, number: int, sources: Indices, targets: Indices, transport: str, *blocks: Array
 ) -> Blocks:
     """Return a handle of all source blocks of a group, which may lie on several GPUs.
 
@@ -521,9 +502,9 @@ def run_block(
     run: Run,
     number: int,
     block: Block,
-    filters: dict[int, Array],
-    sources: tuple[Block, ...] | None,
-    into: in_place.Common | None,
+    filters: Filters,
+    sources: Indices | None,
+    into: Common | None,
     *inputs: Any,
 ) -> Array:
     """Return a block gathered from blocks in memory, and taken through its round.
@@ -569,12 +550,7 @@ def _turn(
 
 
 def _where_it_lies(
-    run: Run,
-    number: int,
-    block: Block,
-    common: in_place.Common,
-    into: Array | None,
-    filters: dict[int, Array],
+    run: Run, number: int, block: Block, common: Common, into: Array | None, filters: Filters
 ) -> Array:
     """A block that lies in common memory, taken through the round that follows, if one does."""
     joint, exchange = run.joints.exchanges[number], run.exchange(number)
@@ -585,17 +561,22 @@ def _where_it_lies(
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         in_place.advance(run.token, in_place.RESULT, (values,))
         return values
-    after, flat = run.joints.inside[number], None
-    if after is not None and isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
-        flat = in_place.lying(common.array, after, run.plan.result, block)
-        in_place.advance(run.token, in_place.RESULT, (flat,))
+    after, left = run.joints.inside[number], values
+    view = BlockView.of(values, target=into if after is None else values)
+    if after is None:
+        return run.finish(number, block, lambda: view, filters)
+    if isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
+        left = in_place.lying(common.array, after, run.plan.result, block)
+        in_place.advance(run.token, in_place.RESULT, (left,))
 
     def work() -> Array:
-        here = None if after is None else values
-        view = BlockView.of(values, target=into if after is None else values)
-        return run.finish(number, block, lambda: view, filters, here, flat)
+        done = run.transformed(number, block, lambda: view, filters)
+        if not in_place.same_memory(done, values):
+            copy_array(values, done)
+        emit("round", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        return left
 
-    return work() if after is None else common.once(number, block, work)
+    return common.once(number, block, work)
 
 
 def _own(run: Run, number: int, blocks: Mapping[Block, Array]) -> Array | None:
@@ -625,22 +606,13 @@ def pack_shard(
 
 @block_task
 def run_block_of_shards(
-    run: Run,
-    number: int,
-    block: Block,
-    filters: dict[int, Array],
-    sources: tuple[Block, ...],
-    *packed: Any,
+    run: Run, number: int, block: Block, filters: Filters, sources: Indices, *packed: Any
 ) -> Array:
     """Return a block put together from packed shards, and taken through its round."""
-    shards = dict(zip(sources, packed, strict=True))
-    if run.plan.verify == "checksum":
-        compare(number, block, shards)
-        shards = {source: shard for source, (shard, _) in shards.items()}
-    return put_together(run, number, block, shards, filters)
+    return put_together(run, number, block, dict(zip(sources, packed, strict=True)), filters)
 
 
-def compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
+def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
     """Raise if a shard is not what was packed for a block."""
     for source, (shard, known) in shards.items():
         found = shard_checksum(shard, number, source, block)
@@ -653,20 +625,25 @@ def compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]
 
 
 def put_together(
-    run: Run, number: int, block: Block, shards: Mapping[Block, Array], filters: dict[int, Array]
+    run: Run, number: int, block: Block, shards: Mapping[Block, Any], filters: Filters
 ) -> Array:
-    """Return a block put together from packed shards, and taken through its round."""
-    view = functools.partial(run.view, number, block, shards.__getitem__, packed=True)
+    """Return a block put together from packed shards, and taken through its round.
+
+    Shards are arrays, or arrays and their checksums, which are compared if the plan says so.
+    """
+    if run.plan.verify == "checksum":
+        _compare(number, block, shards)
+    plain = {a: shard[0] if isinstance(shard, tuple) else shard for a, shard in shards.items()}
+    view = functools.partial(run.view, number, block, plain.__getitem__, packed=True)
     return run.finish(number, block, view, filters)
 
 
 @block_task
-def generate_filter(run: Run, number: int, block: Block, filters: dict[int, Array]) -> Array:
+def generate_filter(run: Run, number: int, block: Block, filters: Filters) -> Array:
     """Return a block of a Bluestein filter after its first round."""
     plan = run.plan
     assert isinstance(plan, FilterPlan)
-    round_ = plan.rounds[0]
-    axis = round_.source.axes[0]
+    axis = plan.rounds[0].source.axes[0]
     places = axis_index(axis, block[0], 0)
     padded = math.prod(digit.radix for digit in axis.digits)
     chirp, shape, dtype = plan.chirp, axis.shape(block[0]), np.dtype(plan.dtypes[0])
@@ -677,3 +654,63 @@ def generate_filter(run: Run, number: int, block: Block, filters: dict[int, Arra
         return BlockView.of(np.ascontiguousarray(values), owned=True)
 
     return run.finish(number, block, incoming, filters)
+
+
+# --- rounds that write their blocks back into the blocks that came in ------------------------
+
+
+@block_task
+def own_block(run: Run, number: int, block: Block, filters: Filters, values: Any) -> Array:
+    """Return a block that may be overwritten: the one that came in, or a copy if that is not so."""
+    found = checked(run, number, block, values)
+    if is_on_gpu(found):
+        refuse("overwrite_x", True, "False for blocks on a card, which are transformed there")
+    dtype = np.dtype(run.exchange(number).dtype)
+    flags = found.flags
+    if found.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable:
+        return found
+    copy = lend(found.shape, dtype)
+    copy[...] = found
+    return copy
+
+
+@reported
+def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
+    """Take a block through the round after exchange `number`, where it lies; return its bytes."""
+    started = time.perf_counter()
+    round_, dtype = run.plan.rounds[number], np.dtype(run.exchange(number).dtype)
+    view = run.view(number, block, blocks.__getitem__)
+    found = view.boxes(False)
+    assert found is not None  # as was made sure of when the graph was built
+    shards = found.around
+    for _, first in itertools.islice(_views(shards), 1):
+        in_place.refuse_spoiled(number, block, first)
+    job = dispatch.job_of(round_, block, dtype, dtype, inside=True)
+    with in_place.spoiling(lambda: (view for _, view in _views(shards))):
+        there = dispatch.inside_device(job, shards, run.place)
+    if not there:
+        values = view.gather()
+        done = dispatch.on_device(job, BlockView.of(values, owned=True), {}, run.place)
+        if done is None:
+            view = BlockView.of(values, owned=True)
+            done = run_round(round_, block, view, run.library, dtype, {})
+        _put_back(shards, done)
+    emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
+    return shards.nbytes
+
+
+def _views(shards: Composite) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """All shards of a block, each with its place there."""
+    return shards.views(tuple(slice(0, n) for n in shards.sizes))
+
+
+def _put_back(shards: Composite, done: Array) -> None:
+    values = done.reshape(shards.sizes)
+    for place, view in _views(shards):
+        cut = zip(place, view.shape, strict=True)
+        view[...] = values[tuple(slice(low, low + n) for low, n in cut)]
+
+
+def settled(blocks: Blocks, *done: int) -> Blocks:
+    """Return the handle of a group's blocks, now that all rounds that write into them are done."""
+    return blocks

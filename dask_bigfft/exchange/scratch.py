@@ -428,7 +428,7 @@ def _read_some(
 def _damaged(
     path: Path, whole: ShardFile, parts: Sequence[Part], text: str, code: int = errno.EIO
 ) -> DamagedShardError:
-    rest = "a run from file to file makes it once more by itself, other computations start over"
+    rest = "a run from file to file repeats the work, other computations have to start over"
     error = DamagedShardError(code, f"{text}; {rest}", str(path))
     error.exchange, error.number = whole.exchange, whole.number
     error.sources = tuple(part.source for part in parts)

@@ -165,8 +165,8 @@ def p2p() -> Any:
     try:
         from dask_bigfft.exchange import p2p
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        text = f"distributed's peer-to-peer shuffle is not as dask_bigfft knows it ({error}): "
-        text += "exchanges between processes travel as tasks"
+        text = "dask_bigfft does not know this version of distributed's peer-to-peer shuffle "
+        text += f"({error}): exchanges between processes use tasks"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None
     return p2p
@@ -343,8 +343,8 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
     block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
     if is_on_gpu(block):
         raise CarrierError(
-            "blocks on a card do not travel by the carrier p2p: build the graph with "
-            "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), as is done by itself where the "
+            "the carrier p2p does not support blocks on a GPU: build the graph with "
+            "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), which is the default if the "
             "array's meta is a CuPy array"
         )
 

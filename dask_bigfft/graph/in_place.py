@@ -292,7 +292,7 @@ def refuse_spoiled(number: int, block: tuple[int, ...], values: Array) -> None:
     if first.tobytes().startswith(_LOWEST) and np.isnan(first.real).all():
         raise CarrierError(
             f"round {number + 1} failed on block {block} while it worked in its memory, so it "
-            "cannot be done again: make the array once more, or leave overwrite_x out"
+            "cannot be repeated: compute the array again, or leave overwrite_x out"
         )
 
 

@@ -276,7 +276,7 @@ def _in_host_memory(mode: str, view_of: ViewMaker) -> BlockView:
     """Return the view of a block; refuse blocks on a GPU, which cannot be verified."""
     view = view_of()
     if view.on_gpu:
-        refuse("verify", mode, "'none' for blocks on a card, or blocks in host memory")
+        refuse("verify", mode, "'none' for blocks on a GPU, or blocks in host memory")
     return view
 
 
@@ -661,7 +661,7 @@ def own_block(run: Run, number: int, block: Block, filters: Filters, values: Any
     """Return a block that may be overwritten: the source block, or a copy of it."""
     found = checked(run, number, block, values)
     if is_on_gpu(found):
-        refuse("overwrite_x", True, "False for blocks on a card, which are transformed there")
+        refuse("overwrite_x", True, "False for blocks on a GPU, which are transformed there")
     dtype = np.dtype(run.exchange(number).dtype)
     flags = found.flags
     if found.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable:

@@ -1,42 +1,37 @@
-"""How large the arena of this process may be: from the settings and from where it runs.
-
-Imports `config`, `memory` and `events`, which looks a distributed worker up if there is one.
-"""
+"""Limits of the arena and of a worker's memory, from the settings and the worker."""
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask.config
 import dask.utils
 import psutil
+from distributed.system import MEMORY_LIMIT
 
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
 from dask_bigfft.memory import configure, default_arena
 
-#: Part of the memory of the process that the arena may hold where no limit is set.
+#: Share of the process's memory that the arena may hold if no limit is set.
 ARENA_SHARE = 0.4
 
-_Applied = tuple[bool, int, str | None, bool]
-_applied: _Applied | None = None
+_applied: tuple[bool, int, str | None, bool] | None = None
 
 
 def configure_arena(worker: Any = None, most: int | None = None) -> None:
-    """Make the arena of this process follow the settings ``bigfft.memory``.
+    """Apply the settings ``bigfft.memory`` to the arena of this process.
 
-    Cheap when nothing has changed, so it may be called before every task. Without a limit in the
-    settings the arena may hold `ARENA_SHARE` of the memory limit of the distributed worker that
-    this runs on, or else of the machine's memory. On a worker, idle memory goes back to the system
-    while the process is above the worker's memory target.
+    It is cheap when nothing has changed, so it may be called before every task. Without a limit in
+    the settings the arena may hold `ARENA_SHARE` of the memory limit of the distributed worker, or
+    else of the machine's memory. On a worker, idle memory is released to the system while the
+    process is above the worker's memory target.
 
     Parameters
     ----------
     worker : distributed.Worker, optional
-        Which worker, outside of its tasks.
+        Worker of this process, for calls outside its tasks.
     most : int, optional
-        Bytes that the plan at work may need: the arena keeps no more of them.
+        Memory that the current plan may need, in bytes; the arena keeps no more.
     """
     global _applied
     enabled, limit = config.get("bigfft.memory.arena"), config.get("bigfft.memory.arena-limit")
@@ -53,28 +48,15 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
         _applied = wanted
 
 
-#: Where Linux says how much memory the processes of this container may use.
-CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-
-@cache
 def machine_nbytes() -> int:
-    """Return the size of the machine's memory, or of what a container is given of it."""
-    found = int(psutil.virtual_memory().total)
-    for name in CGROUP_FILES:
-        try:
-            text = Path(name).read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            continue
-        if text.isdigit():
-            found = min(found, int(text))
-    return found
+    """Return the size of the machine's memory, or the memory limit of the container."""
+    return int(MEMORY_LIMIT)
 
 
-#: Bytes of a worker's memory that Python, imported libraries and compiled code take at least.
+#: Minimum memory of Python, imported libraries and compiled code in a worker, in bytes.
 IMPORTS_NBYTES = 256 << 20
 
-#: What is measured of a worker is rounded up to multiples of this, so that plans stay the same.
+#: Measured memory is rounded up to multiples of this, so that plans are reproducible.
 _MEASURED_NBYTES = 16 << 20
 
 
@@ -84,11 +66,11 @@ class WorkerMemory(NamedTuple):
     Parameters
     ----------
     limit : int
-        Its memory limit in bytes.
+        Memory limit in bytes.
     stop : int
-        Bytes of process memory at which it is paused, or ended where it is never paused.
+        Process memory in bytes at which the worker is paused, or terminated if it is never paused.
     used : int
-        Bytes that are in use before there is any block.
+        Memory in bytes that is used without any block.
     """
 
     limit: int
@@ -97,7 +79,7 @@ class WorkerMemory(NamedTuple):
 
     @property
     def budget(self) -> int:
-        """Bytes that a plan may use; 0 or less where no plan can work."""
+        """Memory that a plan may use, in bytes; 0 or less if there is none."""
         return self.stop - self.used
 
     def __str__(self) -> str:
@@ -110,7 +92,7 @@ class WorkerMemory(NamedTuple):
 
 
 def assumed_memory(limit: int) -> WorkerMemory:
-    """Return the memory of a worker with a memory limit that cannot be asked.
+    """Return the assumed memory of a worker with a memory limit that does not answer.
 
     >>> assumed_memory(4 << 30).budget < 0.8 * (4 << 30)
     True
@@ -120,28 +102,28 @@ def assumed_memory(limit: int) -> WorkerMemory:
 
 
 def measured_memory(worker: Any) -> WorkerMemory | tuple[()]:
-    """Return the memory of the worker of this process as it is now; empty without a limit."""
+    """Return the present memory of the worker of this process; empty without a limit."""
     limit = _memory_limit(worker)
     if limit is None:
         return ()
     pause = getattr(worker.memory_manager, "memory_pause_fraction", None)
     arena = default_arena().counters()
-    data = max(int(worker.state.nbytes), arena.lent_bytes) + arena.idle_bytes  # some lie in both
+    data = max(int(worker.state.nbytes), arena.lent_bytes) + arena.idle_bytes  # some are in both
     found = psutil.Process().memory_info().rss - data
-    # Not more than twice as much: other transforms may be under way.
+    # At most twice the minimum, because other transforms may be running.
     used = min(max(found, IMPORTS_NBYTES), 2 * IMPORTS_NBYTES)
     stop = _stop(limit, pause, bool(getattr(worker, "nanny", None)))
     return WorkerMemory(limit, stop, -(-used // _MEASURED_NBYTES) * _MEASURED_NBYTES)
 
 
 def _stop(limit: int, pause: float | None, has_nanny: bool) -> int:
-    """Bytes at which a worker is paused, or else ended."""
+    """Return the process memory at which a worker is paused, or else terminated, in bytes."""
     end = has_nanny and dask.config.get("distributed.worker.memory.terminate", default=0.95)
     return int(limit * (pause or end or 1.0))
 
 
 def shuffle_nbytes() -> int | None:
-    """Return the bytes that shuffles may hold in memory; None where exchanges do not use them."""
+    """Return the memory of shuffles in bytes; None if exchanges do not use shuffles."""
     if config.get("bigfft.exchange.carrier") not in ("auto", "p2p"):
         return None
     if not dask.config.get("distributed.p2p.storage.disk", default=True):
@@ -154,13 +136,13 @@ def shuffle_nbytes() -> int | None:
 
 
 def _memory_limit(worker: Any) -> int | None:
-    """Bytes that the worker may use; None where it has no limit."""
+    """Return the memory limit of a worker in bytes; None if it has no limit."""
     manager = getattr(worker, "memory_manager", None)
     return getattr(manager, "memory_limit", None) or None
 
 
 def pressure(worker: Any) -> Callable[[], bool] | None:
-    """Return a test for a process above the memory target of its worker."""
+    """Return a function that tells whether the process exceeds the worker's memory target."""
     target = getattr(getattr(worker, "memory_manager", None), "memory_target_fraction", None)
     nbytes = _memory_limit(worker)
     if not target or not nbytes:

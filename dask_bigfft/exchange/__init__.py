@@ -1,11 +1,11 @@
-"""Between rounds: which parts of which blocks make up a block of the next round.
+"""Exchanges between rounds: the parts of source blocks that make up each target block.
 
 ::
 
-    which copies     shards (by arithmetic: digits, pieces of an axis, their product)
-    one process      gather (into own memory, on the host or on GPUs), parts (nothing is copied, and
-                     blocks as the next exchange takes them)
-    between workers  packing (what a source block gives away), p2p (distributed's rechunk)
-    disk             scratch (files of shards, and their records) -> folders (locked);
-                     gather (of stored arrays, and block by block while shards are read)
+    arithmetic       shards (strided copies along each axis, and their products)
+    one process      gather (copies in host memory or on GPUs), parts (composite views without
+                     copies, and stacked blocks)
+    between workers  packing (shards as contiguous arrays), p2p (distributed's rechunk)
+    disk             scratch (files of shards, and their records) -> folders (locks);
+                     gather (rows of stored arrays, and blocks assembled while shards are read)
 """

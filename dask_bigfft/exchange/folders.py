@@ -1,7 +1,4 @@
-"""Folders of scratch files: room for them, whose they are, and what dead processes have left.
-
-Imports `errors`.
-"""
+"""Folders of scratch files: free room, locks, and removal of abandoned folders."""
 
 import contextlib
 import errno
@@ -18,24 +15,24 @@ try:
 except ImportError:  # on systems without POSIX locks there are no scratch files
     fcntl = None  # type: ignore[assignment, unused-ignore]
 
-#: Bytes kept free for records and folders when room is looked for.
+#: Bytes kept free for records and folders when the room is checked.
 MARGIN = 1 << 20
 
-#: Beginning of the names of folders that are not kept, and the file by which one is locked.
+#: Prefix of the names of temporary folders, and name of their lock file.
 PREFIX, LOCK = "bigfft-", "lock"
 
-#: Beginning of the names of folders in which the records of a life of a run are written, and of
-#: those that are being deleted.
+#: Prefix of the names of folders for new records of a life of a run, and of folders that are being
+#: deleted.
 LIFE, ENDED = "life-", "ended-"
 
 
 def lock_file(handle: int) -> None:
-    """Wait until no other process has locked a file; it is let go where it is closed."""
+    """Wait until no other process has locked a file, and lock it until it is closed."""
     fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def _opened_and_locked(path: Path, flags: int, how: int) -> int:
-    """Return a handle of a file that is locked; none stays open where it cannot be."""
+    """Return a handle of a locked file; close the file if it cannot be locked."""
     handle = os.open(path, os.O_RDWR | flags, 0o600)
     try:
         fcntl.flock(handle, how)
@@ -46,7 +43,7 @@ def _opened_and_locked(path: Path, flags: int, how: int) -> int:
 
 
 def check_room(directory: Path, needed: int) -> None:
-    """Refuse a directory on whose disk scratch files have no room."""
+    """Raise if the disk of a directory has too little room for scratch files."""
     total, _, free = shutil.disk_usage(directory)
     if free < needed + MARGIN and total:  # some file systems do not tell
         text = f"{needed + MARGIN - free} bytes are missing: scratch files take {needed} bytes, and"
@@ -55,9 +52,9 @@ def check_room(directory: Path, needed: int) -> None:
 
 
 def lock_folder(folder: Path) -> int | None:
-    """Return a handle that says this process alone uses a folder; None if another one does.
+    """Return a handle that locks a folder for this process; None if another one uses it.
 
-    A folder that is not there is a `FileNotFoundError`.
+    A missing folder raises `FileNotFoundError`.
     """
     try:
         return _locked(folder, os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,25 +63,25 @@ def lock_folder(folder: Path) -> int | None:
 
 
 def _locked(folder: Path, flags: int, how: int) -> int:
-    """Return a handle of a folder's lock that is locked, and still there then."""
+    """Return a locked handle of a folder's lock file, which has not been deleted meanwhile."""
     while True:
         handle = _opened_and_locked(folder / LOCK, flags, how)
         if has_lock(folder, handle):
             return handle
-        os.close(handle)  # whoever had locked it has deleted it
+        os.close(handle)  # the previous owner has deleted it
 
 
 def has_lock(folder: Path, handle: int) -> bool:
-    """Whether a handle is that of a folder's lock, and not of one that was deleted since."""
+    """Return whether a handle belongs to the present lock file of a folder."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(handle), (folder / LOCK).stat())
     return False
 
 
 def hold_folder(folder: Path, make: bool) -> int | None:
-    """Return a handle that says this process uses a folder, as others may.
+    """Return a handle that holds a folder for this process, as others may hold it, too.
 
-    None if the folder is not there and not to be made.
+    Return None if the folder is missing and `make` is false.
     """
     handle = None
     while handle is None:
@@ -98,7 +95,7 @@ def hold_folder(folder: Path, make: bool) -> int | None:
 
 
 def _held_from_the_first(folder: Path) -> int | None:
-    """Make a folder that is held before others see it; None if one is there by now."""
+    """Make a folder that is held before others see it; return None if it already exists."""
     fresh = folder.with_name(f"new-{uuid.uuid4().hex}")
     fresh.mkdir(mode=0o700)
     handle = None
@@ -114,7 +111,7 @@ def _held_from_the_first(folder: Path) -> int | None:
 
 
 def run_of(life: str) -> str:
-    """Return the digest of the run that a life is of, which its records carry; empty for none.
+    """Return the digest of the run of a life, which is in its records; empty for no life.
 
     >>> run_of("life-0123456789abcdef-77"), run_of("")
     ('0123456789abcdef', '')
@@ -123,10 +120,10 @@ def run_of(life: str) -> str:
 
 
 def begin_life(folder: Path, run: str) -> str:
-    """Return the name of a new folder for the records of a run's life; those of others go.
+    """Return the name of a new folder for the records of a run's life; delete older ones.
 
-    Records are written there and moved to their places, so from now on nobody who is left over from
-    another life, such as a worker whose client was killed, can say that anything is done.
+    Records are written there and then moved to their places. Leftovers of another life, such as a
+    worker whose client was killed, can therefore not record anything from now on.
     """
     for old in folder.glob(f"{LIFE}*"):
         old.rename(old.with_name(f"{ENDED}{uuid.uuid4().hex}"))
@@ -138,7 +135,7 @@ def begin_life(folder: Path, run: str) -> str:
 
 
 def leave_folder(folder: Path, handle: int) -> None:
-    """Let go of a folder that was held, and delete it unless others hold it."""
+    """Release a folder, and delete it unless others hold it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -148,24 +145,24 @@ def leave_folder(folder: Path, handle: int) -> None:
 
 
 def unlock_folder(handle: int | None) -> None:
-    """Let go of a folder that was locked or held."""
+    """Release a folder that was locked or held."""
     if handle is not None:
         os.close(handle)
 
 
 def remove_folder(folder: Path, handle: int | None) -> None:
-    """Delete a folder, and let go what locks it."""
+    """Delete a folder, and release its lock."""
     shutil.rmtree(folder, ignore_errors=True)
     unlock_folder(handle)
 
 
 def remove_abandoned(directory: Path) -> list[Path]:
-    """Delete the folders that killed processes of this machine have left, and return them."""
+    """Delete the folders of killed processes of this machine, and return them."""
     return [folder for folder in directory.glob(f"{PREFIX}*") if remove_unused(folder)]
 
 
 def remove_unused(folder: Path) -> bool:
-    """Delete a folder that has a lock which nobody holds; whether it went."""
+    """Delete a folder whose lock file is not locked; return whether it was deleted."""
     handle = None
     with contextlib.suppress(OSError):
         handle = lock_folder(folder) if (folder / LOCK).is_file() else None

@@ -1,7 +1,4 @@
-"""Views of the blocks of an exchange: their shards in source blocks, or packed.
-
-Imports `gpu`, `kernels` and this room.
-"""
+"""Views of the target blocks of an exchange, whose shards are in source blocks or packed."""
 
 import functools
 import itertools
@@ -28,19 +25,19 @@ from dask_bigfft.planner.profile import DEFAULT, Profile
 Transport = Literal["host", "staged", "swap", "kernel"]
 TRANSPORTS: tuple[Transport, ...] = ("host", "staged", "swap", "kernel")
 
-#: Transport from the first GPU to the second.
+#: Function that returns the transport from the first GPU to the second.
 Choice = Callable[[int, int], Transport]
 
-#: From this ratio of link speed to bus speed on, `kernel` is faster than `swap` (two H200: a ratio
-#: of 6, and 0.6 to 0.8 of the time).
+#: Minimum ratio of link speed to bus speed at which `kernel` is faster than `swap`. On two H200 the
+#: ratio is 6, and `kernel` takes 0.6 to 0.8 of the time.
 LINK = 2
 
-#: Held while a message is on its way, so that a GPU has buffers for one message at a time.
+#: Held while a message is sent, so that a GPU needs buffers for only one message.
 _sending = threading.Lock()
 
 
 def transport_of(profile: Profile, found: Gpus, source: int, target: int) -> Transport:
-    """Return the transport from one GPU to another that suits the measured speeds."""
+    """Return the fastest transport from one GPU to another by the measured speeds."""
     there, back = found.reaches(target, source), found.reaches(source, target)
     if not (there and back):
         return "staged" if there or back else "host"
@@ -54,18 +51,18 @@ def transport_of(profile: Profile, found: Gpus, source: int, target: int) -> Tra
 
 
 class GpuTable:
-    """Strided copies into a new array on a GPU, collected as a `CopyTable` does on the host.
+    """Table of strided copies into a new array on a GPU, like `CopyTable` on the host.
 
     Parameters
     ----------
     home : int
         GPU of the new array.
     shape, dtype
-        Of the new array, `target`.
+        Shape and dtype of the new array, `target`.
     choice : callable
         Transport from another GPU.
     zeros : bool
-        Whether the new array begins as zeros.
+        Whether the new array is filled with zeros first.
     """
 
     def __init__(
@@ -95,7 +92,7 @@ class GpuTable:
             by_source[i].append((values, target, rows.conjugate))
 
     def run(self, weigh: bool = False) -> None:
-        """Do the copies, and wait for them: other threads use streams of their own."""
+        """Do the copies and wait for them, because other threads use other streams."""
         near: list[Segment] = []
         for (gpu, dtype), segments in self._segments.items():
             choice = "kernel" if gpu == self.home else self.choice(gpu, self.home)
@@ -129,7 +126,7 @@ class GpuTable:
 
 
 def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
-    """Return the parts of a buffer in which segments lie one after the other."""
+    """Return the parts of a buffer that stores segments one after the other."""
     shapes = [values.shape for values, _, _ in segments]
     sizes = [int(np.prod(shape)) for shape in shapes]
     starts = itertools.accumulate(sizes, initial=0)
@@ -156,24 +153,25 @@ Array = npt.NDArray[Any]
 
 
 class SegmentTable:
-    """Segments that fill a part of a block: the shards of a product, in source blocks or packed.
+    """Segments of a block: the shards of a product, in source blocks or packed.
 
     Parameters
     ----------
     product : Product
-        The copies.
+        Copies that the segments stand for.
     source_of : callable
         Source block of a block index, or its packed shard.
     used : dict, optional
-        Of packed shards, how much of each is taken by products before this one.
+        Number of elements of each packed shard that belong to earlier products.
     """
 
     def __init__(
         self, product: Product, source_of: Callable[[Block], Any], used: dict[Block, int] | None
     ) -> None:
-        #: Number of the source of each segment, and of values in all of them.
+        #: Source of each segment, and total number of values.
         self.which, self.size, self.product = product.which, product.size, product
-        self.sources = [_readable(source_of(index)) for index in product.blocks]
+        blocks = map(source_of, product.blocks)  # with strides of whole elements
+        self.sources = [b if is_on_gpu(b) or regular_strides(b) else np.array(b) for b in blocks]
         #: Starts and strides of all copies in packed shards.
         self._packed = None if used is None else in_bytes(product, self.sources, used)
 
@@ -196,11 +194,6 @@ def in_bytes(product: Product, shards: Sequence[Any], used: dict[Block, int]) ->
     return starts * sizes, steps * sizes[:, None]
 
 
-def _readable(values: Any) -> Any:
-    """Return a block as an array whose strides are whole elements."""
-    return values if is_on_gpu(values) or regular_strides(values) else np.array(values)
-
-
 def view_of(
     exchange: ExchangeMap,
     block: Block,
@@ -215,17 +208,17 @@ def view_of(
     Parameters
     ----------
     exchange : ExchangeMap
-        The shards.
+        Shards of the exchange.
     block : tuple of int
-        Which target block.
+        Index of the target block.
     dtype
-        Of the target block.
+        Dtype of the target block.
     source_of : callable
-        Source block of a block index, or its packed shard. They are only read.
+        Returns the source block of an index, or its packed shard, which is only read.
     packed : bool
-        Whether `source_of` gives packed shards, in which mirrored copies are conjugated already.
+        Whether `source_of` returns packed shards, in which the mirror image is already conjugated.
     home : int, optional
-        GPU on which the block is gathered if not that of the first source.
+        GPU on which the block is gathered; None for the GPU of the first source.
     choice : callable, optional
         Transport from other GPUs.
     """
@@ -261,23 +254,23 @@ def view_of(
 
 
 class Arriving:
-    """A block whose shards arrive a few at a time, in any order.
+    """Target block that is assembled while its shards arrive, in any order.
 
     Parameters
     ----------
     exchange : ExchangeMap
-        The shards.
+        Shards of the exchange.
     block : tuple of int
-        Which target block.
+        Index of the target block.
     dtype
-        Of the target block.
+        Dtype of the target block.
     shard_dtype
-        Of the packed shards, in which mirrored copies are conjugated already.
+        Dtype of the packed shards, in which the mirror image is already conjugated.
 
     Attributes
     ----------
     values : ndarray
-        The block; what no shard covers is 0.
+        The block; elements that no shard covers are 0.
     """
 
     def __init__(
@@ -292,7 +285,7 @@ class Arriving:
             self._copies.append((product, product.rows(places, self.values.strides, None)))
 
     def take(self, shards: Mapping[Block, Array]) -> None:
-        """Copy shards to their places; several threads may do so at a time, each with others."""
+        """Copy shards into the block; several threads may do so with different shards."""
         table = CopyTable(self.values)
         for product, rows in self._copies:
             found = {i: shards[block] for i, block in enumerate(product.blocks) if block in shards}
@@ -306,7 +299,7 @@ class Arriving:
 
 
 def fresh_block(exchange: ExchangeMap, block: Block, dtype: np.dtype[Any]) -> Array:
-    """Return memory for a target block, 0 where there are places that no source covers."""
+    """Return memory for a target block, filled with 0 if sources do not cover all of it."""
     values = prefault(lend(exchange.target.shape(block), dtype))
     if sum(product.size for product in exchange.products(block, packed=True)) < values.size:
         values.fill(0)
@@ -316,58 +309,41 @@ def fresh_block(exchange: ExchangeMap, block: Block, dtype: np.dtype[Any]) -> Ar
 Region = tuple[slice, ...]
 
 
-def shard_regions(
-    exchange: ExchangeMap, block: Block, packed: Mapping[Block, Array]
+def stored_regions(
+    exchange: ExchangeMap, block: Block, memory: Array | Mapping[Block, Array]
 ) -> Iterator[tuple[Region, Array]]:
-    """Give the regions of the stored array that a target block is made of, and where each goes.
+    """Yield the regions of a stored array that make a target block, each with its place in memory.
 
     Parameters
     ----------
     exchange : ExchangeMap
-        The shards; each axis of a source block is one dimension, and nothing is mirrored.
+        Shards of the exchange. Each axis of a source block is one dimension, without a mirror.
     block : tuple of int
-        Which target block.
-    packed : mapping of block to ndarray
-        Memory for what each source block gives.
+        Index of the target block.
+    memory : ndarray, or mapping of block to ndarray
+        The target block, or the packed shard of each source block.
 
     Yields
     ------
     region, place
-        Slices of the stored array, and an array of that shape in `packed`.
+        Slices of the stored array, and a view of that shape in `memory`.
     """
     used: dict[Block, int] = {}
     for product in exchange.products(block, packed=True):
-        shards = [packed[index] for index in product.blocks]
-        memory = (shards[i] for i in product.which.tolist())
-        yield from _regions(product, memory, *in_bytes(product, shards, used))
-
-
-def block_regions(
-    exchange: ExchangeMap, block: Block, values: Array
-) -> Iterator[tuple[Region, Array]]:
-    """Give the regions that a target block is made of, and where each goes in the block itself.
-
-    Parameters
-    ----------
-    exchange, block
-        As `shard_regions` takes them.
-    values : ndarray
-        The block.
-
-    Yields
-    ------
-    region, place
-        Slices of the stored array, and an array of that shape in `values`.
-    """
-    for product in exchange.products(block, packed=True):
-        strides = np.array([values.strides] * len(product.which), np.int64)
-        yield from _regions(product, itertools.repeat(values), *product.in_targets(strides))
+        arrays: Iterable[Array]
+        if isinstance(memory, np.ndarray):
+            arrays, places = itertools.repeat(memory), product.in_target(memory.strides)
+        else:
+            shards = [memory[index] for index in product.blocks]
+            arrays = (shards[i] for i in product.which.tolist())
+            places = in_bytes(product, shards, used)
+        yield from _regions(product, arrays, *places)
 
 
 def _regions(
     product: Product, memory: Iterable[Array], starts: Ints, steps: Ints
 ) -> Iterator[tuple[Region, Array]]:
-    """Boxes of the stored array that each copy takes, and where they go in its memory."""
+    """Yield the regions of the stored array for each copy, with their place in its memory."""
     for copy, (values, start) in enumerate(zip(memory, starts.tolist(), strict=False)):
         source, axes, first = product.blocks[product.which[copy]], [], 0
         for a, (table, chosen) in enumerate(zip(product.tables, product.chosen, strict=True)):
@@ -386,10 +362,10 @@ def _regions(
 def _runs(
     table: PieceTable, row: int, origin: int, strides: list[int], itemsize: int
 ) -> tuple[list[tuple[int, int]], int, int]:
-    """Return runs of neighbours that a piece has along an axis, where its digits are stored.
+    """Return the contiguous runs of a piece along an axis of the stored array.
 
-    The first value of each run, and where it goes, in bytes; the values of a run, and the distance
-    between them where they go. `strides` are those of the digits there.
+    The result is a list of the first value of each run and its offset in memory, in bytes, the
+    number of values in a run, and their stride in memory. `strides` are the digits' strides there.
     """
     counts, source_steps = table.counts[row].tolist(), table.source_steps[row].tolist()
     digits = [d for d in zip(counts, source_steps, strides, strict=True) if d[0] != 1]

@@ -1,20 +1,18 @@
 """The carrier `p2p`: exchanges on distributed's peer-to-peer rechunk.
 
-A source block is packed once for each destination and sent; a barrier waits until all has arrived;
-then each target block is put together from its shards. Distributed batches, limits, sends, stores
-and restarts. What is overridden here, because it was measured to pay:
+A source block is packed once for each worker and sent. A barrier waits until everything has
+arrived. Each target block is then assembled from its shards. Distributed batches, limits, sends,
+stores and restarts. This module overrides the following, with measured benefits:
 
-- placement: target blocks go to the workers in turn, evenly in any number of dimensions;
-- shards for blocks of the same worker do not travel through a socket;
-- the shards of a source block for one worker are one array, and not one message each;
+- placement: target blocks are assigned to the workers in turn, evenly in any number of dimensions;
+- shards for blocks of the same worker do not go through a socket;
+- the shards of a source block for one worker are one array instead of one message each;
 - shards wait in memory as far as there is room, and are freed block by block;
 - shards are aligned, in memory and in files, so that a gather needs no further copy;
-- a worker that cannot write a file says which one and how much room is missing.
+- a worker that cannot write a file reports the file and the missing room.
 
-This file alone uses distributed's private names. Its import fails where these are missing; then
-exchanges travel as tasks.
-
-Imports distributed, `config`, `errors`, `events`, `files`, `memory` and `memory_settings`.
+Only this module uses distributed's private names. Its import fails if one is missing, and exchanges
+then use the carrier `tasks`.
 """
 
 import contextlib
@@ -71,25 +69,25 @@ Message = tuple[Array, Array, Array, Array]
 #: Packs a source block, given the worker of a target block and the target blocks along each axis.
 Pack = Callable[[Callable[[Block], str], tuple[Sequence[int], ...]], dict[str, Message]]
 
-#: A shard that waits: its source block, its checksum, its values.
+#: Waiting shard: its source block, its checksum, its values.
 Shard = tuple[Block, int, Array]
 
-#: How often a worker asks the scheduler of a shuffle before a lost connection is an error.
+#: Number of requests to the scheduler of a shuffle before a lost connection is an error.
 ATTEMPTS = 3
 
-#: Bytes at whole multiples of which the values of stored shards begin.
+#: Alignment of the values of stored shards, in bytes.
 ALIGNMENT = 64
 
 
 class StorageError(RuntimeError):
-    """A worker cannot store shards; has errno, text and path of an `OSError`.
+    """Failure of a worker to store shards, with errno, text and path of an `OSError`.
 
-    Distributed takes an `OSError` for a lost connection and sends again for minutes.
+    Distributed treats an `OSError` as a lost connection and repeats the send for minutes.
     """
 
     @classmethod
     def of(cls, path: Path, error: OSError, missing: int, worker: str) -> "StorageError":
-        """Return the error for a file that cannot be written, `missing` bytes of which are left."""
+        """Return the error for a file of which `missing` bytes could not be written."""
         text = explained(path, error, missing, f"shards that wait on the worker {worker}")
         text += "; give workers a `local_directory` with more room (dask's temporary-directory)"
         return cls(error.errno or errno.EIO, text, str(path))
@@ -101,7 +99,7 @@ class MemoryBudget:
     Parameters
     ----------
     limit : int
-        Bytes.
+        Budget in bytes.
     pressed : callable, optional
         Returns whether the worker has too little memory for more.
     """
@@ -111,7 +109,7 @@ class MemoryBudget:
         self._pressed, self._lock = pressed, threading.Lock()
 
     def take(self, nbytes: int) -> bool:
-        """Reserve some bytes; return whether that was possible."""
+        """Reserve some bytes; return whether this was possible."""
         with self._lock:
             if self.nbytes + nbytes > self.limit or (self._pressed and self._pressed()):
                 return False
@@ -125,9 +123,9 @@ class MemoryBudget:
 
 
 class _Buffers:
-    """What all shuffles of a worker may hold in memory: in flight, being written, and waiting.
+    """Limits of all shuffles of a worker for shards in flight, being written, and waiting.
 
-    Together as much as distributed's settings allow for the first two.
+    Their sum is the memory that distributed's settings allow for the first two.
     """
 
     def __init__(self, plugin: Any) -> None:
@@ -143,12 +141,12 @@ _buffers: weakref.WeakKeyDictionary[Any, _Buffers] = weakref.WeakKeyDictionary()
 
 
 class Run(ArrayRechunkRun):
-    """A shuffle on one worker.
+    """Shuffle on one worker.
 
     Parameters
     ----------
     spec : Spec
-        The shuffle.
+        Specification of the shuffle.
     room : MemoryBudget
         Budget for shards in memory.
     **environment
@@ -169,7 +167,7 @@ class Run(ArrayRechunkRun):
         return {worker: (partition_id, [message]) for worker, message in messages.items()}
 
     async def send(self, address: str, shards: list[tuple[Block, list[Message]]]) -> Any:
-        """Send messages to a worker; keep those for this one."""
+        """Send messages to a worker; keep messages for this one."""
         started, answer = time.perf_counter(), dict[str, Any](status="OK")
         if address == self.local_address:
             await self._receive(shards)
@@ -181,7 +179,7 @@ class Run(ArrayRechunkRun):
         return answer
 
     async def _receive(self, data: Any) -> None:
-        """Keep shards in memory as far as there is room; the base class stores the others."""
+        """Keep shards in memory while there is room; the base class stores the others."""
         self.raise_if_closed()
         stored: list[Any] = []
         for source, messages in data:
@@ -195,9 +193,9 @@ class Run(ArrayRechunkRun):
         await super()._receive(stored)
 
     def _without_room(self, source: Block, message: Message) -> Iterable[tuple[Block, Shard]]:
-        """Keep a message in memory if there is room; return its shards, by block, if not.
+        """Keep a message in memory if there is room; otherwise return its shards by block.
 
-        Each shard has memory of its own, which is freed with its block.
+        Each shard has its own memory, which is freed with its block.
         """
         blocks, bounds, values, checksums = message
         cuts = itertools.pairwise(bounds.tolist())
@@ -217,15 +215,15 @@ class Run(ArrayRechunkRun):
         return ()
 
     async def inputs_done(self) -> None:
-        """Wait until all is sent; tasks raise what could not be stored, with the whole text."""
+        """Wait until everything is sent; the tasks raise storage errors with the whole text."""
         with contextlib.suppress(StorageError):
             await super().inputs_done()
 
     def _write_frames(self, frames: Iterable[Any], id: str) -> None:
         """Append pickled shards to the file of a target block, with their values aligned.
 
-        Each pickle comes as a prelude (the number of frames that follow, and their lengths), the
-        pickle itself and the values. The padding is behind the pickle, where nobody reads.
+        Each pickle consists of a prelude (the number of frames that follow, and their lengths), the
+        pickle itself and the values. The padding follows the pickle, which ignores it.
         """
         path, before, stream = self._folder / id, 0, iter(frames := list(frames))
         try:
@@ -244,18 +242,18 @@ class Run(ArrayRechunkRun):
             raise StorageError.of(path, error, missing, self.local_address) from error
 
     def _get_output_partition(self, partition_id: Block, key: Any, **kwargs: Any) -> Any:
-        """Return the shards of a target block, and what frees them."""
+        """Return the shards of a target block, and a function that frees them."""
         kept = list(self._kept.get(partition_id, ()))
         if partition_id in self._freed:
             sync(self._loop, self._begin_anew)
         stored: list[list[Shard]] = []
         with contextlib.suppress(DataUnavailable):  # nothing was stored
             stored = self._read_from_disk(partition_id)
-        self.raise_if_closed()  # else what was in memory may be missing
+        self.raise_if_closed()  # otherwise shards in memory may be missing
         return [*kept, *itertools.chain(*stored)], lambda: self._free(partition_id)
 
     def _free(self, block: Block) -> None:
-        """Forget the shards of a block that has been put together."""
+        """Free the shards of a block that has been assembled."""
         if not self.spec.lasting and block in self._kept:
             self._freed.add(block)
             self._forget(self._kept.pop(block))
@@ -264,13 +262,13 @@ class Run(ArrayRechunkRun):
         self._room.give_back(sum(values.nbytes for _, _, values in shards))
 
     async def _begin_anew(self) -> None:
-        """Have the scheduler restart the shuffle: a block is wanted whose shards are freed."""
-        with contextlib.suppress(KeyError, ValueError):  # that has happened already
+        """Restart the shuffle by the scheduler, because freed shards are needed again."""
+        with contextlib.suppress(KeyError, ValueError):  # the shuffle has already been restarted
             await self.scheduler.shuffle_barrier(id=self.id, run_id=self.run_id, consistent=False)
         raise Reschedule
 
     async def close(self) -> None:
-        """Forget all shards."""
+        """Free all shards."""
         try:
             await super().close()
         finally:
@@ -279,7 +277,7 @@ class Run(ArrayRechunkRun):
 
 
 def _copied(values: Array) -> Array:
-    """Return a copy in aligned memory; what has been received is at any address."""
+    """Return a copy in aligned memory; received data may have any address."""
     copy = lend(values.shape, values.dtype)
     copy.view(np.uint8)[:] = values.view(np.uint8)
     return copy
@@ -287,20 +285,20 @@ def _copied(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class Spec(ArrayRechunkSpec):
-    """A shuffle; travels inside its barrier task.
+    """Specification of a shuffle, an attribute of its barrier task.
 
     Parameters
     ----------
     targets : tuple of sequences of int
-        Target blocks along each axis: those of one connected group of an exchange.
+        Target blocks along each axis, of one connected group of an exchange.
     before : int
         Number of target blocks in the groups before this one.
     plan : str
         Token of the plan.
     number : int
-        Exchange of the plan, from 0.
+        Number of the exchange, from 0.
     output : str
-        Name of the tasks that put target blocks together: their keys are it and the block.
+        Name of the tasks that assemble target blocks; their keys are this name and the block.
     lasting : bool
         Whether shards are kept until the shuffle is over.
     """
@@ -314,34 +312,34 @@ class Spec(ArrayRechunkSpec):
 
     @property
     def output_partitions(self) -> Generator[Block, None, None]:
-        """All target blocks."""
+        """Yield all target blocks."""
         yield from itertools.product(*self.targets)
 
     def rank(self, partition: Block) -> int:
-        """Number of a target block among those of all groups of the exchange."""
+        """Return the number of a target block among those of all groups of the exchange."""
         places = [along.index(i) for i, along in zip(partition, self.targets, strict=True)]
         return self.before + int(np.ravel_multi_index(places, [*map(len, self.targets)]))
 
     def pick_worker(self, partition: Block, workers: Sequence[str]) -> str:
-        """Return the worker of a target block: they take turns, so that none has one more.
+        """Return the worker of a target block, in round-robin order.
 
-        Distributed gives the workers in another rotation for every shuffle; sorted, they take
-        turns over all groups of an exchange.
+        Distributed rotates the list of workers for every shuffle. It is sorted here, so that the
+        order continues over all groups of an exchange.
         """
         return sorted(workers)[self.rank(partition) % len(workers)]
 
     def create_new_run(self, worker_for: dict[Block, str], *arguments: Any, **named: Any) -> Any:
-        """Return the shuffle as the scheduler has it, which learns where target blocks belong.
+        """Return the scheduler's state of the shuffle, and restrict its tasks to their workers.
 
-        Else tasks are tried on any worker, and sent away one after the other. A shuffle that
-        begins anew frees no shards: several computations may want the same blocks.
+        Otherwise tasks are first tried on any worker and rescheduled one by one. A restarted
+        shuffle frees no shards, because several computations may need the same blocks.
         """
         for scheduler in list(Scheduler._instances):
             task = scheduler.tasks.get(barrier_key(self.id))
             if task is not None and getattr(task.run_spec, "spec", None) is self:
                 plugin: Any = scheduler.plugins["shuffle"]
                 for made in task.dependents:
-                    key: Any = made.key  # fused tasks have other names: they are tried
+                    key: Any = made.key  # fused tasks have other names, and no restriction
                     if isinstance(key, tuple) and key[0] == self.output:
                         plugin._set_restriction(made, worker_for[key[1:]])
         state = super(Spec, replace(self)).create_new_run(worker_for, *arguments, **named)
@@ -351,7 +349,7 @@ class Spec(ArrayRechunkSpec):
     def create_run_on_worker(
         self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
     ) -> Run:
-        """Return the shuffle as a worker has it."""
+        """Return the shuffle of a worker."""
         worker, buffers = plugin.worker, _buffers.get(plugin)
         if buffers is None:
             buffers = _buffers[plugin] = _Buffers(plugin)
@@ -382,7 +380,7 @@ class Spec(ArrayRechunkSpec):
 
 
 def _probe() -> None:
-    """Raise where distributed does not have what is used here."""
+    """Raise if distributed does not have all names that are used here."""
     used = {
         ShuffleRun: "add_partition close inputs_done raise_if_closed receive send",
         ArrayRechunkRun: "_get_output_partition _read_from_disk _receive _shard_partition",
@@ -406,22 +404,20 @@ _probe()
 
 
 def on_scheduler() -> bool:
-    """Return whether a scheduler runs in this process, where graphs that were sent become tasks."""
+    """Return whether a scheduler runs in this process, which turns received graphs into tasks."""
     return any(scheduler.status == Status.running for scheduler in list(Scheduler._instances))
 
 
 def _asked(call: Callable[[], Any]) -> Any:
-    """Return the answer to a question to the scheduler, asked again over a new connection if lost.
+    """Return the scheduler's answer to a request, which is repeated if the connection is lost.
 
-    Distributed sends shards again where a connection is lost, but asks the scheduler only once.
+    Distributed repeats sends of shards after a lost connection, but not requests to the scheduler.
     """
     for _ in range(ATTEMPTS - 1):
         try:
             return call()
         except Exception as error:
-            if not isinstance(error, CommClosedError) and not isinstance(
-                error.__cause__, CommClosedError
-            ):
+            if not any(isinstance(e, CommClosedError) for e in (error, error.__cause__)):
                 raise
     return call()
 
@@ -431,42 +427,38 @@ def _storage_named() -> Iterator[None]:
     """Raise a `StorageError` as a `ScratchError`, which names the file."""
     try:
         yield
-    except RuntimeError as error:  # distributed's says in which phase it was
+    except RuntimeError as error:  # distributed's error names the phase
         cause = error if isinstance(error, StorageError) else error.__cause__
         if isinstance(cause, StorageError):
             raise ScratchError(*cause.args) from cause
         raise
 
 
-def barrier_task(
-    shuffle: str, function: Callable[..., int], transfers: list[Any], **what: Any
-) -> Any:
-    """Return the barrier of a shuffle, a task with a key of its own.
+def barrier_task(shuffle: str, transfers: list[Any], **what: Any) -> Any:
+    """Return the barrier task of a shuffle.
 
     Parameters
     ----------
     shuffle : str
         Name of the shuffle: different for each group of each exchange.
-    function : callable
-        Called with the name and what the transfer tasks return; it ends in `barrier`.
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `plan`, `number` and `output`, as a `Spec` has them.
+        `targets`, `before`, `plan`, `number` and `output` of `Spec`.
     """
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
     spec = Spec(id=cast("Any", shuffle), disk=disk, new=(), old=(), **what)
-    return P2PBarrierTask(barrier_key(spec.id), function, shuffle, *transfers, spec=spec)
+    return P2PBarrierTask(barrier_key(spec.id), barrier, shuffle, *transfers, spec=spec)
 
 
-def barrier(shuffle: str, attempts: Sequence[int]) -> int:
-    """Wait until everything has arrived that was sent; return the number of the attempt.
+def barrier(shuffle: str, *attempts: int) -> int:
+    """Wait until all sent shards have arrived; return the number of the attempt.
 
     Raises
     ------
     ScratchError
-        Here, in `transfer` or in `collect`, if a worker cannot store shards: which file, and how
-        many bytes are missing.
+        If a worker cannot store shards, also in `transfer` and `collect`. The error names the file
+        and the number of missing bytes.
     """
     with _storage_named():
         return int(_asked(lambda: p2p_barrier(cast("Any", shuffle), *attempts)))
@@ -494,12 +486,12 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
 def collect(
     shuffle: str, attempt: int, block: Block
 ) -> tuple[dict[Block, tuple[Array, int]], Callable[[], None]]:
-    """Return the packed shards of a target block with their checksums, and what frees them.
+    """Return the packed shards of a target block with checksums, and a function that frees them.
 
     Raises
     ------
     Reschedule
-        On another worker than the block's, where the task is then sent to.
+        On any worker except the block's; the task is then sent there.
     """
     plugin, name = _plugin(), cast("Any", shuffle)
     with _storage_named(), handle_unpack_errors(name):

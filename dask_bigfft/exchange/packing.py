@@ -1,7 +1,4 @@
-"""What a source block gives away, packed: one contiguous array for everyone who gets something.
-
-Imports `decomposition`, `gpu`, `kernels` and this room.
-"""
+"""Packed shards of a source block: one contiguous array for each receiver."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -18,12 +15,12 @@ from dask_bigfft.kernels.copies import Segments
 
 Array = npt.NDArray[Any]
 
-#: What the checksum of a shard's place counts beside that of its values.
+#: Factor of the checksum of a shard's indices in the checksum of the shard.
 NAMES = 0xD1342543DE82EF95
 
 
 def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
-    """Return how many elements each source block gives to a target block, in the source's grid."""
+    """Return the number of elements of each source block's shard, in the grid of source blocks."""
     grid = exchange.source.grid
     total = np.zeros(grid, np.int64)
     for tables, _ in exchange.tables(block):
@@ -34,16 +31,16 @@ def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
 
 
 def shard_checksum(shard: Array, number: int, source: Block, block: Block) -> int:
-    """Return the checksum of a shard and of what it is, so that shards that change places differ.
+    """Return the checksum of a shard and its indices, so that exchanged shards are noticed.
 
     Parameters
     ----------
     shard : ndarray, contiguous
-        The values.
+        Values of the shard.
     number : int
-        Exchange.
+        Number of the exchange.
     source, block : tuple of int
-        Source block and target block.
+        Indices of the source block and the target block.
     """
     known = np.array([number, *source, *block], np.int64)
     return (checksum(shard) + NAMES * checksum(known)) % (1 << 64)
@@ -58,34 +55,34 @@ def packed(
     owner_of: Callable[[Block], Hashable],
     unit: int = 1,
 ) -> Iterator[tuple[Any, Ints, Ints, Array]]:
-    """Give each owner of target blocks and what a source block gives these, one by one.
+    """Yield each owner of target blocks with their packed shards of a source block.
 
-    The blocks, one row each; where the shard of each begins, and where the last one ends, in
-    elements; and the shards, one after the other in one array.
+    An item has the owner, the target blocks (one row each), the bounds of their shards in elements,
+    and an array of all shards.
 
     Parameters
     ----------
     exchange : ExchangeMap
-        The shards.
+        Shards of the exchange.
     targets : tuple of sequences of int
-        Target blocks along each axis; what goes to others is left out.
+        Target blocks along each axis; shards for other blocks are left out.
     source : tuple of int
-        Which block.
+        Index of the source block.
     values : ndarray
-        The block; only read.
+        Values of the source block, which are only read.
     dtype : dtype
-        Of the target blocks.
+        Dtype of the target blocks.
     owner_of : callable
-        Owner of a target block.
+        Returns the owner of a target block.
     unit : int
-        Elements of which each shard takes a whole multiple; what is behind it is left as it was.
+        Alignment of shards in elements; the padding is not initialised.
     """
     used: dict[Block, int] = {}
     copies = []
-    for tables, conjugate in exchange.given(source, targets):
+    for tables, conjugate in exchange.tables(targets, source):
         product = Product(exchange, tables, conjugate)
-        strides = np.array([values.strides] * len(product.which), np.int64)
-        copies.append((product, product.in_sources(strides), product.in_packed(used)))
+        sources = product.in_sources(np.array([values.strides], np.int64))
+        copies.append((product, sources, product.in_packed(used)))
     owners: dict[Any, list[Block]] = {}
     for block in used:
         owners.setdefault(owner_of(block), []).append(block)
@@ -109,7 +106,7 @@ def packed(
 def pack(
     exchange: ExchangeMap, block: Block, source: Block, values: Array, dtype: np.dtype[Any]
 ) -> Array:
-    """Return what a source block gives to a target block, as one contiguous array."""
+    """Return the shard of a source block for a target block as a contiguous array."""
     targets = tuple((i,) for i in block)
     for *_, found in packed(exchange, targets, source, values, dtype, lambda _: None):
         return found

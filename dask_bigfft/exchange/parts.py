@@ -1,16 +1,14 @@
-"""A block as a composite of its source blocks, so that nothing has to be gathered.
+"""Composite views: a target block as shards of its source blocks, without a gather.
 
-Along each axis the pieces of an exchange are boxes of the block's digits. Where a block of the
-result ends within a digit, they are boxes of one around it, which has the digits whole::
+Along each axis the pieces of an exchange are boxes of the block's digits. If a block of the result
+ends within a digit, they are boxes of a larger block around it that has whole digits::
 
     block of 7..18, digits of 4        . . . 7       around it: 4..19, of which the block has
                                        8 ...11       3..14
                                       12 ...15
                                       16 17 18 .
 
-A mirror image has boxes that lie backwards.
-
-Imports `decomposition`, `kernels` and this room.
+The boxes of a mirror image have negative steps.
 """
 
 import math
@@ -28,11 +26,11 @@ from dask_bigfft.planner.plan_data import Exchange
 Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]
 
-#: Shards beyond which a block is gathered all the same.
+#: Maximum number of shards of a composite view; blocks with more are gathered.
 MOST_SHARDS = 4096
 
-#: How many times as large as a block the whole digits around it may be (see above). Only what the
-#: block has crosses the bus.
+#: Maximum ratio of the size with whole digits (see above) to the size of the block. Only values of
+#: the block cross the bus.
 MOST_AROUND = 2
 
 Axis = tuple[list[tuple[Edge, ...]], Stretches]
@@ -45,20 +43,20 @@ def windowed(
     shape: tuple[int, ...],
     block: Block | None = None,
 ) -> Windowed | None:
-    """Return a block as a composite of its sources, or of a block around it; None if it is neither.
+    """Return a block, or a part of a larger one, as a composite of its sources; None if impossible.
 
     Parameters
     ----------
     exchange : ExchangeMap
-        The shards.
+        Shards of the exchange.
     products : list of Product
-        What covers parts of the block: the shards, and those of the conjugated mirror image.
+        Copies that fill the block: the shards, and those of the conjugated mirror image.
     sources : mapping of block index to ndarray
-        The source blocks, of the block's dtype.
+        Source blocks, of the block's dtype.
     shape : tuple of int
-        Of the block.
+        Shape of the block.
     block : tuple of int, optional
-        Which block it is, if it may end within digits.
+        Index of the block, if it may end within digits.
     """
     conjugates = [product.conjugate for product in products]
     if not math.prod(shape) or conjugates not in ([False], [False, True]):
@@ -102,7 +100,7 @@ def windowed(
 def _around(
     axis: int, table: PieceTable, came: int, along: AxisExchange, block: int
 ) -> tuple[Axis | None, tuple[tuple[int, int], ...]]:
-    """Edges and boxes of what lies around a block of an axis, and where the block is in it."""
+    """Return edges and boxes of the whole digits around an axis block, and its bounds there."""
     (group, *others) = along.target.groups
     if others or len(group.digits) > 1 or group.offset or group.arrangement:
         return None, ()
@@ -117,7 +115,7 @@ def _around(
 
 
 def _outer(low: int, high: int, points: tuple[int, ...]) -> tuple[int, int]:
-    """The least interval around another one that ends with digits; of longer ones it has no two.
+    """Return the smallest interval around another one that begins and ends with whole digits.
 
     >>> _outer(7, 19, (1, 4, 24)), _outer(5, 7, (1, 4, 24)), _outer(20, 27, (1, 4, 24))
     ((4, 20), (5, 7), (20, 28))
@@ -130,7 +128,7 @@ def _outer(low: int, high: int, points: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _unflipped(table: PieceTable) -> tuple[PieceTable, bool] | None:
-    """Pieces of an axis read forwards, and whether they lie backwards; None where only some do."""
+    """Return pieces with positive steps, and whether they were negative; None if only some were."""
     back, many = table.source_steps < 0, table.counts > 1
     if (back & many).any() and (~back & many).any():
         return None
@@ -142,16 +140,16 @@ def _unflipped(table: PieceTable) -> tuple[PieceTable, bool] | None:
 
 
 def _stacked(table: PieceTable, other: PieceTable) -> PieceTable:
-    """The pieces of one table and then those of another."""
+    """Return the pieces of one table followed by those of another."""
     rows = ("sources", "counts", "source_steps", "target_steps", "source_starts", "target_starts")
     both = {n: np.concatenate([getattr(table, n), getattr(other, n)]) for n in rows}
     return replace(table, **both)  # type: ignore[arg-type]
 
 
 def all_composite(source: Layout, target: Layout) -> bool:
-    """Return whether every block of an exchange is made of slabs of its sources, and nothing else.
+    """Return whether every block of an exchange consists of slabs of its sources.
 
-    A slab has all of every digit but one.
+    A slab includes all values of every digit except one.
     """
     exchange = ExchangeMap(source, target)
     came = firsts(exchange.source_dims)
@@ -171,7 +169,7 @@ def _are_slabs(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> bool:
 
 
 def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Axis | None:
-    """Edges of each dimension of an axis, and its boxes; None where these are no boxes."""
+    """Return the edges of each dimension of an axis, and its boxes; None if pieces are no boxes."""
     steps = np.stack([table.source_steps, table.target_steps])
     if (steps <= 0).any() or (steps != steps[:, :1]).any():
         return None
@@ -193,7 +191,7 @@ def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Ax
 def _grid(
     axis: int, table: PieceTable, came: int, dim: int, n: int
 ) -> tuple[tuple[Edge, ...], list[Ints]] | None:
-    """Edges of a dimension, and the range of each piece along each; None: they are no boxes."""
+    """Return edges of a dimension, and the range of each piece; None if pieces are no boxes."""
     most = table.counts.max(axis=0)
     inside = [d for d, found in enumerate(table.target_dims) if found == dim]
     inside.sort(key=lambda d: (-table.target_steps[0, d], -most[d]))
@@ -203,7 +201,7 @@ def _grid(
         if outer % step or outer == step:
             if most[d] > 1:
                 return None
-            continue  # a digit of one value has no step that counts
+            continue  # the step of a digit with one value is irrelevant
         lows, left, outer = left // step, left % step, step
         size = n // step // math.prod(edge.size for edge in edges)
         if (lows + counts > size).any():
@@ -220,7 +218,7 @@ def _grid(
 
 
 def _joined(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> Axis:
-    """The same with edges joined that continue one another in the sources, where boxes allow it."""
+    """Return an axis with edges joined that are contiguous in the sources, if boxes allow it."""
     kept, lows, highs = list[tuple[Edge, ...]](), list[Ints](), list[Ints]()
     columns = zip(stretches.lows.T, stretches.highs.T, strict=True)
     for group in per_dim:
@@ -245,23 +243,21 @@ def _joined(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> Axis:
     )
 
 
-#: Rows of shards that copy engines mind, in bytes: beside kernels 8 KiB move at 37 GB/s, 16 KiB at
-#: 42 and 32 KiB at 49 of 51; apart on the device only, 2 KiB move at 42 to 45 (H200).
+#: Row sizes of shards that slow down copy engines, in bytes. While kernels run, rows of 8 KiB move
+#: at 37 GB/s, 16 KiB at 42 and 32 KiB at 49 of 51. Stacked rows of 2 KiB move at 42 to 45 (H200).
 ROW_NBYTES = range(2 << 10, 32 << 10)
 
 
 def stacking(exchange: Exchange) -> Stacked | None:
-    """Return how the source blocks of an exchange had better lie in memory; None: as they are.
+    """Return the stacked layout for the source blocks of an exchange; None for the usual layout.
 
-    The innermost dimension that the exchange cuts is, if it is whole before and cut evenly, and
-    the rows of shards are narrow.
+    The innermost dimension that the exchange cuts is stacked, if it is whole before and cut evenly
+    and the rows of shards are narrow.
     """
     if exchange.mirror is not None:
         return None
-    inner, dim = (
-        np.dtype(exchange.source_dtype).itemsize,
-        sum(len(axis.groups) for axis in exchange.source.axes),
-    )
+    inner = np.dtype(exchange.source_dtype).itemsize
+    dim = sum(len(axis.groups) for axis in exchange.source.axes)
     axes = exchange.source.axes, exchange.target.axes
     for came, goes in zip(*map(reversed, axes), strict=True):
         dim -= len(came.groups)
@@ -276,7 +272,7 @@ def stacking(exchange: Exchange) -> Stacked | None:
 
 
 def _width(came: AxisLayout, goes: AxisLayout) -> int | None:
-    """Width of the chunks into which an axis is cut that was whole; None where it is not so."""
+    """Return the width of the chunks into which a whole axis is cut evenly; None for others."""
     if len(came.groups) != 1 or len(goes.groups) != 1:
         return None
     (before,), (after,) = came.groups, goes.groups
@@ -286,7 +282,7 @@ def _width(came: AxisLayout, goes: AxisLayout) -> int | None:
     if not whole or not plain or before.digits != after.digits or len(even) != 1:
         return None
     if before.digits[0].is_partial:
-        return None  # half a spectrum: the place has room for more than the chunks together
+        return None  # half a spectrum: the digit is larger than all chunks together
     (width,) = even
     return width if 0 < width < before.size and before.size % width == 0 else None
 
@@ -304,7 +300,7 @@ def stacked_layout(layout: Layout, stacked: Stacked) -> Layout:
 
 
 def _apart(digit: Digit, width: int) -> tuple[Group, Group]:
-    """A whole digit as two."""
+    """Return a whole digit as two digits in groups of their own."""
     count = digit.size // width
     outer = Digit(digit.stage, digit.stride * width, count, count)
     inner = Digit(digit.stage, digit.stride, width, width)

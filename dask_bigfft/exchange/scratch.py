@@ -1,20 +1,17 @@
-"""Scratch files: what an exchange keeps on disk, and the records of what is complete.
+"""Scratch files: shards of exchanges on disk, and records of complete work.
 
 ::
 
-    <folder>/exchange2/to-0.3.shards    shards of target block (0, 3), one after the other
+    <folder>/exchange2/to-0.3.shards    shards of target block (0, 3), in order
     <folder>/exchange2/done-1.2.json    record: source block (1, 2) has written all its shards
     <folder>/result/done-0.3.json       record: block (0, 3) of the result is stored
 
-A shards file has its full size before anything is written to it. A record (`records`) is written
-elsewhere and moved to its place after the data that it speaks of, so at any instant a record that
-is there is true; what has none is written again. With ``sync`` the data are on the disk before the
-record, which then also survives a loss of power.
+A file of shards has its full size before anything is written to it. A record (`records`) is written
+elsewhere and moved to its place after its data, so an existing record is always true. Data without
+a record are written again. With ``sync`` the data are on the disk before the record, and both
+survive a loss of power.
 
-Where shards are large, each begins at a whole unit of `files`, so that they can go around the page
-cache.
-
-Imports `errors`, `events`, `files`, `kernels` and this room.
+Large shards are aligned to whole units of `files`, so that they can bypass the page cache.
 """
 
 import contextlib
@@ -44,15 +41,15 @@ from dask_bigfft.kernels.checks import checksum
 
 Block = tuple[int, ...]
 
-#: Folder of the records of the result's blocks.
+#: Name of the folder for records of the result's blocks.
 RESULT = "result"
 
-#: What a record says of itself, so that no part of it changes unnoticed.
+#: Key of a record's own digest, which reveals changes.
 DIGEST = "digest"
 
 
 def block_name(block: Sequence[int]) -> str:
-    """Return a block's index as part of a file's name.
+    """Return a block's index for the name of a file.
 
     >>> block_name((3, 0))
     '3.0'
@@ -61,15 +58,15 @@ def block_name(block: Sequence[int]) -> str:
 
 
 def digest_of(found: Mapping[str, Any]) -> str:
-    """Return a digest of a record, without the digest that it has."""
+    """Return the digest of a record without its key `DIGEST`."""
     kept = {name: value for name, value in found.items() if name != DIGEST}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def put_record(path: Path, fresh: Path, found: Mapping[str, Any], root: Path | None) -> None:
-    """Write a record to a fresh file and move it to its place: all of it is there, or nothing.
+    """Write a record to a fresh file and move it to its place, in one step.
 
-    With a `root` it is on the disk then, and the names of all folders down to it from there.
+    With a `root` the record is then on the disk, with the names of all folders below the root.
     """
     text = json.dumps({**found, DIGEST: digest_of(found)}).encode()
     flags = os.O_WRONLY | os.O_CREAT
@@ -88,21 +85,21 @@ def put_record(path: Path, fresh: Path, found: Mapping[str, Any], root: Path | N
 
 
 def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
-    """Return what a record says; None where there is none, none that is whole, or another run's.
+    """Return a record; None if it is missing, damaged, or belongs to another run.
 
     Parameters
     ----------
     path : Path
-        Of the record.
+        Path of the record.
     run : str
-        Digest of the run that it has to be of; empty for any.
+        Digest of the run to which it has to belong; empty for any.
     """
     try:
         found: dict[str, Any] = json.loads(path.read_bytes())
         whole = _record_name(found["block"]) == path.name and found[DIGEST] == digest_of(found)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError, KeyError, AttributeError):  # after a loss of power, no record
+    except (ValueError, TypeError, KeyError, AttributeError):  # damaged by a loss of power
         return None
     return found if whole and run in ("", found.get("run")) else None
 
@@ -122,23 +119,21 @@ Array = npt.NDArray[Any]
 
 @contextlib.contextmanager
 def opened_file(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
-    """Give an open file, with the folders above it where it is to be made; see `files.opened`."""
+    """Open a file, and make its folders if the file may be created; see `files.opened`."""
     if flags & os.O_CREAT and not path.parent.name.startswith(LIFE):
         make_folder(path.parent)
-    with contextlib.ExitStack() as stack:
-        with named(path):
-            file = stack.enter_context(opened(path, flags, direct))
+    with named(path), opened(path, flags, direct) as file:
         yield file
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless they are there."""
+    """Make a folder and its parents if they are missing."""
     with named(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def reserve(handle: int, path: Path, total: int) -> None:
-    """Give a file its full size, unless it has it; one writer at a time."""
+    """Extend a file to its full size if it is smaller; one writer at a time."""
     if os.fstat(handle).st_size >= total:
         return
     folders.lock_file(handle)
@@ -149,7 +144,7 @@ def reserve(handle: int, path: Path, total: int) -> None:
 
 
 def fill(file: File, path: Path, out: Array, begin: int) -> None:
-    """Read as many bytes as `out` has."""
+    """Read bytes of a file into all of `out`."""
     with named(path):
         done = file.read(out, begin)
     if done < len(out):
@@ -158,9 +153,10 @@ def fill(file: File, path: Path, out: Array, begin: int) -> None:
 
 @contextlib.contextmanager
 def named(path: Path, total: int = 0, missing: int = 0) -> Iterator[None]:
-    """Raise what goes wrong with a scratch file as a `ScratchError`, which names the file.
+    """Raise errors of a scratch file as a `ScratchError` that names the file.
 
-    Also how many bytes are missing of its `total`, if `missing` were still to be written.
+    If the disk is full, the error gives the missing bytes: of `total` bytes of the file, `missing`
+    are not written yet.
     """
     try:
         yield
@@ -175,14 +171,14 @@ def named(path: Path, total: int = 0, missing: int = 0) -> Iterator[None]:
         raise ScratchError(error.errno or errno.EIO, text, str(path)) from error
 
 
-#: Bytes that are read at a time, as far as whole shards make them; and that a task has under way
-#: where they are in memory only until they are taken.
+#: Maximum number of bytes of whole shards in one read, and of all reads of a task in progress if
+#: their memory is only needed until the shards are copied.
 READ_BYTES, UNDER_WAY = 8 << 20, 16 << 20
 
 
 @dataclass(frozen=True)
 class Part:
-    """A shard in the file of its target block: where it begins, and its size, in bytes."""
+    """Shard in the file of its target block: its first byte, its size, and its checksum."""
 
     source: Block
     begin: int
@@ -192,7 +188,7 @@ class Part:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """File of a target block: its exchange's folder and number, from 0, the block, and its size."""
+    """File of a target block: folder and number of its exchange, the block, and the file's size."""
 
     exchange: str
     number: int
@@ -200,27 +196,30 @@ class ShardFile:
     nbytes: int
 
 
-#: Gives memory for the bytes of a file from one place to another.
+#: Damaged parts, and the checksums of the data that were read.
+Mismatches = list[tuple[Part, int]]
+
+#: Function that returns memory for the bytes of a file between two offsets.
 Room = Callable[[int, int], Array]
 
-#: Is told of parts that have been read, and of the memory that they are in, from the first one on.
+#: Function that takes parts that have been read, and their memory from the first part on.
 Take = Callable[[Sequence[Part], Array], None]
 
 
 class Scratch:
-    """A folder of scratch files.
+    """Folder of scratch files.
 
-    A folder that is not kept is *held* by every process that has such an object; nobody deletes it
-    while it is held.
+    A temporary folder is *held* by every process that has such an object, and is not deleted while
+    it is held.
 
     Parameters
     ----------
     folder : Path
-        Exists.
-    sync, kept : bool
-        As a `ScratchPlace` has them, like `life`.
+        Existing folder.
+    sync, kept, life
+        See `ScratchPlace`.
     handle : int, optional
-        What holds the folder as long as this object lives.
+        Handle that holds the folder as long as this object lives.
     """
 
     def __init__(
@@ -228,24 +227,22 @@ class Scratch:
     ) -> None:
         self.folder, self.sync, self.kept, self.life = folder, sync, kept, life
         self._handle = handle
-        self._end: weakref.finalize[..., Scratch] = weakref.finalize(
-            self, folders.unlock_folder, handle
-        )
+        self._end: Any = weakref.finalize(self, folders.unlock_folder, handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (self.folder, self.sync, self.kept, self.life)
 
     def own(self) -> None:
-        """Let the folder go with this object, or with the last one that holds it."""
+        """Delete the folder with this object, or with the last one that holds it."""
         if self._handle is not None and self._end.detach() is not None:
             self._end = weakref.finalize(self, folders.leave_folder, self.folder, self._handle)
 
     def close(self) -> None:
-        """Let go of the folder; delete it if it is this object's own and nobody else holds it."""
+        """Release the folder; delete it if this object owns it and no other one holds it."""
         self._end()
 
     def path(self, exchange: str, target: Block) -> Path:
-        """File of a target block."""
+        """Return the path of the file of a target block."""
         return self.folder / exchange / f"to-{block_name(target)}.shards"
 
     # --- shards
@@ -256,13 +253,13 @@ class Scratch:
         Parameters
         ----------
         whole : ShardFile
-            Which file.
+            File of the target block.
         begin : int
-            Where the shard begins.
+            First byte of the shard in the file.
         shard : ndarray, contiguous
-            Its values, and what fills the file up to the next shard.
+            Values of the shard, followed by padding up to the next shard.
         nbytes : int, optional
-            Bytes of the values alone.
+            Number of bytes without the padding.
         """
         started = time.perf_counter()
         path, total = self.path(whole.exchange, whole.target), whole.nbytes
@@ -284,24 +281,24 @@ class Scratch:
     ) -> None:
         """Read the file of a target block, once and in order, and compare all checksums.
 
-        What does not match is read once more.
+        Shards that do not match are read a second time.
 
         Parameters
         ----------
         whole : ShardFile
-            Which file.
+            File of the target block.
         parts : sequence of Part
             All shards, in order.
         room : callable
-            Gives memory for the bytes of the file from one place to another.
+            Returns memory for the bytes of the file between two offsets.
         take : callable, optional
-            Is told of shards that have been read into such memory, with that. Threads that read do
-            so, several at a time.
+            Called with shards that have been read and their memory, by several reading threads at
+            the same time.
 
         Raises
         ------
         DamagedShardError
-            If shards are not what was written, or are not there.
+            If shards are damaged or missing.
         """
         if not parts:
             return
@@ -310,17 +307,14 @@ class Scratch:
         few = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
         turns = threading.Semaphore(len(batches) if take is None else few)
 
-        def read(file: File, some: Sequence[Part]) -> list[tuple[Part, int]]:
+        def read(file: File, some: Sequence[Part]) -> Mismatches:
             try:
                 return _read_some(file, path, whole, some, room, take)
             finally:
                 turns.release()
 
         try:
-            with (
-                opened_file(path, os.O_RDONLY) as file,
-                Underway[list[tuple[Part, int]]]() as calls,
-            ):
+            with opened_file(path, os.O_RDONLY) as file, Underway[Mismatches]() as calls:
                 for some in batches:
                     turns.acquire()
                     calls.start(_nbytes(some), partial(read, file, some))
@@ -351,9 +345,9 @@ class Scratch:
     # --- records
 
     def record(self, exchange: str, block: Block, what: Mapping[str, Any]) -> None:
-        """Say that all shards of a source block are written, or a block of the result (`RESULT`).
+        """Record that all shards of a source block, or a block of the result, are written.
 
-        With `what` is known of these.
+        `exchange` is `RESULT` for the latter, and `what` is added to the record.
         """
         path = self._record(exchange, block)
         place = self.folder / self.life if self.life else path.parent
@@ -363,11 +357,11 @@ class Scratch:
         put_record(path, fresh, {"block": block, **what, "run": run_of(self.life)}, root)
 
     def recorded(self, exchange: str, block: Block) -> dict[str, Any] | None:
-        """Return what is recorded of a block; None if its work is not done."""
+        """Return the record of a block; None if its work is not done."""
         return read_record(self._record(exchange, block), run_of(self.life))
 
     def forget(self, exchange: str, block: Block) -> None:
-        """Take back that the work of a block is done."""
+        """Delete the record of a block."""
         self._record(exchange, block).unlink(missing_ok=True)
 
     def _record(self, exchange: str, block: Block) -> Path:
@@ -376,7 +370,7 @@ class Scratch:
     def record_shards(
         self, exchange: str, source: Block, targets: Sequence[Block], checksums: Array
     ) -> None:
-        """Say that all shards of a source block are written."""
+        """Record that all shards of a source block are written."""
         shards = dict(zip(map(block_name, targets), checksums.tolist(), strict=True))
         self.record(exchange, source, {"shards": shards})
 
@@ -390,12 +384,12 @@ class Scratch:
 
 
 def _nbytes(some: Sequence[Part]) -> int:
-    """Bytes from the first of neighbouring parts to the end of the last."""
+    """Return the number of bytes from the first of neighbouring parts to the end of the last."""
     return some[-1].begin + some[-1].nbytes - some[0].begin
 
 
 def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Neighbouring parts that are read together."""
+    """Yield lists of neighbouring parts that are read together."""
     some: list[Part] = []
     for part in parts:
         if some and part.begin + part.nbytes - some[0].begin > READ_BYTES:
@@ -408,10 +402,10 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 def _read_some(
     file: File, path: Path, whole: ShardFile, some: Sequence[Part], room: Room, take: Take | None
-) -> list[tuple[Part, int]]:
-    """Read neighbouring parts and hand them on; return those that do not match twice.
+) -> Mismatches:
+    """Read neighbouring parts and pass them to `take`; return parts that do not match twice.
 
-    With their checksums.
+    The result includes the wrong checksums.
     """
     bad = []
     first, end = some[0].begin, some[-1].begin + some[-1].nbytes
@@ -434,7 +428,7 @@ def _read_some(
 def _damaged(
     path: Path, whole: ShardFile, parts: Sequence[Part], text: str, code: int = errno.EIO
 ) -> DamagedShardError:
-    rest = "a run from file to file makes it once more by itself, other computations start over"
+    rest = "a run from file to file repeats the work, other computations have to start over"
     error = DamagedShardError(code, f"{text}; {rest}", str(path))
     error.exchange, error.number = whole.exchange, whole.number
     error.sources = tuple(part.source for part in parts)
@@ -442,40 +436,38 @@ def _damaged(
 
 
 def _arrived(folder: Path, sync: bool, kept: bool, life: str) -> Scratch:
-    """A folder as another process gets to know it."""
-    return Scratch(
-        folder, sync, kept, None if kept else folders.hold_folder(folder, make=False), life
-    )
+    """Return the scratch folder in a process that has received it."""
+    handle = None if kept else folders.hold_folder(folder, make=False)
+    return Scratch(folder, sync, kept, handle, life)
 
 
 @dataclass(frozen=True)
 class ScratchPlace:
-    """Where the scratch files of a graph go.
+    """Location of the scratch files of a graph.
 
     Parameters
     ----------
     directory : str
-        Folder of all scratch, or, if it is kept, of this run alone.
+        Folder of all scratch files, or, if it is kept, of this run alone.
     name : str
-        Tells this graph's folder from others'.
+        Unique part of the name of this graph's folder.
     sync : bool
-        Whether data are on the disk before a record says that they are there.
+        Whether data are on the disk before they are recorded.
     kept : bool
-        Whether the folder outlives the run, so that another run can go on from it. The results'
-        blocks are then stored by whoever writes the records of that.
+        Whether the folder outlives the run, so that another run can resume it. The writer of the
+        records then also stores the result's blocks.
     needed : int
-        Bytes that all files together take at the worst moment.
+        Maximum size of all files together, in bytes.
     memory : int or None
-        Bytes of memory that the tasks need meanwhile.
+        Memory that the tasks need meanwhile, in bytes.
     finished : tuple of (int, frozenset of blocks)
-        Blocks that an earlier run has done, by the number of the exchange that they were written
-        for; the number of exchanges stands for stored blocks of the result.
+        Blocks that an earlier run has finished, by the number of the exchange for which they were
+        written. The number of exchanges stands for stored blocks of the result.
     rows : object or None
-        The stored array, of which the first round reads rows by itself where the plan says so: has
-        `fill`, which puts a region of it into an array, and `anywhere`, whether several may be read
-        at a time.
+        Stored array from which the first round reads rows, if the plan says so. Its method `fill`
+        reads a region into an array, and `anywhere` says whether several reads may overlap.
     life : str
-        Folder, within a kept one, in which records are written before they move to their places.
+        Folder, within a kept one, in which records are written before they are moved.
     """
 
     directory: str
@@ -493,18 +485,18 @@ class ScratchPlace:
 
 
 def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
-    """Return the scratch folder of a run, made if it is not there.
+    """Return the scratch folder of a run, which is made if it is missing.
 
-    A folder that is not kept goes when the object returned here is closed or dies, or with the last
-    process that holds it.
+    A temporary folder is deleted when the returned object is closed or garbage collected, or with
+    the last process that holds it.
 
     Parameters
     ----------
     place : ScratchPlace
-        Where.
+        Location of the folder.
     shared : bool
-        Whether several processes compute the graph: each key then stands for one computation, so
-        all use one folder; else every computation has its own.
+        Whether several processes compute the graph. All of them then use one folder; otherwise
+        every computation has its own.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Shard arithmetic: what of a source block goes where in a target block.
+"""Shard arithmetic: the strided copies from source blocks to target blocks.
 
-Every axis is worked out alone, because a block is a product over its axes.  Along one axis::
+Every axis is treated separately, because a block is a product over its axes.  Along one axis::
 
     block --> boxes of digits         an interval of flattened digits is a head, a body
                                       and a tail: at most 2m - 1 boxes for m digits
@@ -9,18 +9,16 @@ Every axis is worked out alone, because a block is a product over its axes.  Alo
 
 and a shard of an n-dimensional block is the product of its axes' pieces.
 
-Half a spectrum (of real data) is completed by its mirror image, X[N - k] = conj X[k]: the
-source's boxes are reflected (negative strides), on the real axis by N - k, on the other
-transformed axes by -k modulo their length, and what they add is copied conjugated.
-
-Imports `decomposition`, `kernels` and numpy only: needs neither dask nor an array.
+The half spectrum of real data is completed by its mirror image, X[N - k] = conj X[k]. The boxes of
+the source are reflected (negative strides): by N - k on the real axis, and by -k modulo the length
+on the other transformed axes. Their values are copied conjugated.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -45,11 +43,11 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box of digits inside a block's axis, and where it lies in the block.
+    """Box of digits inside a block's axis, and its position in the block.
 
-    ``ranges`` are the values of every digit, ``dims`` the array dimension (counted within the
-    axis) that holds the digit, ``steps`` the distance there from one value to the next
-    (negative where mirrored), ``starts`` the place of the box's first element per dimension.
+    ``ranges`` are the values of every digit, and ``dims`` the array dimension (counted within the
+    axis) that holds the digit. ``steps`` are the distances there between two values (negative if
+    mirrored), and ``starts`` the position of the box's first element per dimension.
     """
 
     ranges: Ranges
@@ -59,7 +57,7 @@ class Box:
 
 
 def flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides of flattened digits.
+    """Return the row-major strides of flattened digits.
 
     >>> flat_strides((3, 4, 5))
     (20, 5, 1)
@@ -68,7 +66,7 @@ def flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
-    """Boxes of a block in the layout's own digits."""
+    """Yield the boxes of a block in the layout's own digits."""
     per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
     for group, chunk in zip(layout.groups, layout.chunk_of(block), strict=True):
         sizes = tuple(digit.size for digit in group.digits)
@@ -87,9 +85,9 @@ def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
 
 
 def _reflected(box: Box, turned: dict[int, tuple[int, int, int]]) -> Box:
-    """The box with values v of digits replaced by ``constant - v``.
+    """Return the box with values v of digits replaced by ``constant - v``.
 
-    By digit: the first v, the one behind the last, and the constant.
+    `turned` has for each digit the first v, one more than the last v, and the constant.
     """
     ranges, steps, starts = list(box.ranges), list(box.steps), list(box.starts)
     for i, (low, high, constant) in turned.items():
@@ -99,10 +97,10 @@ def _reflected(box: Box, turned: dict[int, tuple[int, int, int]]) -> Box:
 
 
 def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Box]:
-    """Where N - k lies for the half spectrum's places k of a box, as far as it is new.
+    """Yield the box of N - k for the indices k of a box of the half spectrum.
 
-    The digit of stride 1 is partial: of its values only the reflected ones that are not
-    stored themselves are given, so nothing is covered twice.
+    The digit of stride 1 is partial. Only its reflected values that are not stored are included, so
+    nothing is covered twice.
     """
     partial = next(i for i, digit in enumerate(digits) if digit.stride == 1)
     digit = digits[partial]
@@ -116,13 +114,13 @@ def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Bo
 
 
 def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
-    """Where -k modulo N lies for the places k of a box.
+    """Yield the boxes of -k modulo N for the indices k of a box.
 
     -k keeps the zeros at the low end of k, turns the lowest other digit v into radix - v
     and the higher ones into radix - 1 - v.
     """
     ascending = sorted(range(len(digits)), key=lambda i: digits[i].stride)
-    # A lone digit may have room for more than N values (an axis padded by Bluestein's algorithm).
+    # The radix of a single digit may exceed N (an axis padded for Bluestein's algorithm).
     moduli = [digit.size if len(digits) == 1 else digit.radix for digit in digits]
     zeros = box
     for place, i in enumerate(ascending):
@@ -140,7 +138,7 @@ def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
 def refined(
     box: Box, digits: tuple[Digit, ...], points: dict[int, tuple[int, ...]]
 ) -> Iterator[Box]:
-    """The box in the finer digits between `points`, sorted by stage and falling stride."""
+    """Yield the boxes in the finer digits between `points`, sorted by stage and falling stride."""
     order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
     choices = []
     for i in order:
@@ -166,17 +164,17 @@ def refined(
 class BoxTable:
     """Boxes of an axis in common digits, one row each, in the order of their blocks.
 
-    A table, not one object per box: thousands of small objects would take the interpreter, and its
-    garbage collector, longer than the copies do.
+    Thousands of small objects would cost more time in the interpreter and its garbage collector
+    than the copies, hence a table.
 
     Parameters
     ----------
     blocks : ndarray, (rows,)
-        Block of each.
+        Block of each box.
     lows, highs, steps : ndarray, (rows, digits)
-        As a `Box` has them.
+        Ranges and steps, see `Box`.
     starts : ndarray, (rows, dimensions)
-        As a `Box` has them.
+        See `Box`.
     dims : tuple of int
         Dimension of each digit, the same in all rows.
     """
@@ -195,41 +193,41 @@ class BoxTable:
         return BoxTable(self.blocks[rows], lows, highs, steps, self.starts[rows], self.dims)
 
     def moved(self, rows: Ints, lows: Ints) -> Ints:
-        """Starts of the parts of some boxes that begin at digit values `lows`."""
+        """Return the starts of the parts of some boxes that begin at digit values `lows`."""
         starts, distances = self.starts[rows], (lows - self.lows[rows]) * self.steps[rows]
         for digit, dim in enumerate(self.dims):
             starts[:, dim] += distances[:, digit]
         return starts
 
 
-#: Pieces that the exchange of one axis remembers at most.
+#: Maximum number of cached pieces of one axis.
 MOST_KEPT = 200_000
 
-#: Blocks before or after an exchange up to which others of the same layouts find it worked out.
+#: Maximum number of blocks before or after an exchange for which all plans share its tables.
 SHARED_BLOCKS = 128
 
 Block = tuple[int, ...]
 
-#: Copies of an exchange that are remembered at most, and what a product of them counts beside.
+#: Maximum number of cached copies of an exchange, and the overhead of a product in copies.
 MOST_COPIES, EACH = 1 << 15, 1 << 4
 
 
 @dataclass(frozen=True, eq=False)
 class PieceTable:
-    """All pieces of one axis of a target block, or of a source block, one row each.
+    """Pieces of one axis of a target block, or of a source block, one row each.
 
     A piece is one strided copy along the axis.
 
     Parameters
     ----------
     sources : ndarray, (rows,)
-        Source block along the axis (of a source block's pieces: target block).
+        Source block along the axis (for the pieces of a source block: target block).
     counts : ndarray, (rows, digits)
         Number of values of each digit.
     source_steps, target_steps : ndarray, (rows, digits)
-        Distance between them in the digit's dimension of the block.
+        Distance between values in the digit's dimension of the block.
     source_starts, target_starts : ndarray, (rows, dimensions)
-        Where the first one is.
+        Position of the first value.
     source_dims, target_dims : tuple of int
         Dimension of each digit, the same in all rows.
     """
@@ -248,9 +246,9 @@ class PieceTable:
 
     @cached_property
     def met(self) -> tuple[list[int], Ints]:
-        """The blocks that are met, in order, and for every row which of them it is.
+        """Different blocks of the rows, in order, and the number of the block of each row.
 
-        Blocks of other axes are combined with the same ones, so it is worked out once.
+        All blocks of other axes use the same numbers, so they are cached.
         """
         different, which = np.unique(self.sources, return_inverse=True)
         return different.tolist(), which.reshape(-1)
@@ -264,10 +262,10 @@ class PieceTable:
 def piece_table(
     source: BoxTable, target: BoxTable, *, by_target: bool = False
 ) -> PieceTable | None:
-    """What the boxes of two tables have in common; None if that is nothing.
+    """Return the intersections of the boxes of two tables; None if there are none.
 
-    The blocks that are met are those of the sources, or `by_target` those of the targets. The
-    pieces of two blocks stand in the same order both ways.
+    `PieceTable.sources` are the source blocks, or with `by_target` the target blocks. The pieces
+    between two blocks have the same order in both cases.
     """
     lows = np.maximum(source.lows[:, None], target.lows[None])
     highs = np.minimum(source.highs[:, None], target.highs[None])
@@ -291,14 +289,14 @@ def piece_table(
 
 
 class AxisExchange:
-    """The pieces of one axis, worked out when asked for and kept.
+    """Pieces of one axis, computed on demand and cached.
 
     Parameters
     ----------
     source, target : AxisLayout
         Layouts of the axis before and after.
     mirror : {"half", "full"} or None
-        Whether the source's mirror image is meant, on the real axis or on another one.
+        Mirror image of the source, on the real axis or on another one; None for the source itself.
     length : int
         N of the real axis, with ``mirror="half"``.
     """
@@ -314,7 +312,7 @@ class AxisExchange:
 
     @cached_property
     def _sources(self) -> BoxTable | None:
-        """Boxes of all source blocks, reflected where the mirror is meant."""
+        """Boxes of all source blocks, reflected for a mirror image."""
         return self._boxes(self.source, self.mirror)
 
     @cached_property
@@ -322,7 +320,7 @@ class AxisExchange:
         return self._boxes(self.target, None)
 
     def _boxes(self, layout: AxisLayout, mirror: str | None) -> BoxTable | None:
-        """Boxes of all blocks of a layout in common digits; None if there is none."""
+        """Return the boxes of all blocks of a layout in common digits; None if there is none."""
         digits, blocks, found = layout.digits, list[int](), list[Box]()
         for block in range(layout.blocks):
             for box in stored_boxes(layout, block):
@@ -341,18 +339,14 @@ class AxisExchange:
         numbers = np.array(blocks, np.int64)
         return BoxTable(numbers, ranges[..., 0], ranges[..., 1], steps, starts, found[0].dims)
 
-    def table(self, block: int) -> PieceTable | None:
-        """Return the pieces of a target block in one table; None if there is none."""
-        return self._pieces(None, block)
+    def table(self, targets: int | Sequence[int], source: int | None = None) -> PieceTable | None:
+        """Return the pieces of a target block in one table; None if there is none.
 
-    def given(self, source: int, targets: Sequence[int]) -> PieceTable | None:
-        """Return the pieces that a source block gives to targets, which its `sources` are."""
-        return self._pieces(source, tuple(targets))
-
-    def _pieces(self, source: int | None, targets: int | tuple[int, ...]) -> PieceTable | None:
-        """Return pieces of one source block or of all; remembered while they are few."""
+        With a `source`, return its pieces for several targets, whose numbers are in `sources`.
+        Tables are cached while they are few.
+        """
         key = source, targets
-        if key in (known := self._tables):  # another thread may replace it at any time
+        if key in (known := self._tables):  # another thread may replace the dict at any time
             return known[key]
         found = None
         if self._sources is not None and self._targets is not None:
@@ -366,14 +360,14 @@ class AxisExchange:
 
 
 class ExchangeMap:
-    """All shards of an exchange between two layouts; made where it is used, never sent.
+    """Shards of an exchange between two layouts; never sent between processes.
 
     Parameters
     ----------
     source, target : Layout
         Layouts before and after.
     mirror : Mirror or None
-        How half a spectrum is completed on the way.
+        Completion of a half spectrum, if there is one.
     """
 
     def __init__(self, source: Layout, target: Layout, mirror: Mirror | None = None) -> None:
@@ -385,7 +379,7 @@ class ExchangeMap:
         #: Axis of each dimension of a target block, and the dimension within the axis.
         self.places = [(axis, dim) for axis, n in enumerate(self.target_dims) for dim in range(n)]
         self.direct = tuple(AxisExchange(a, b) for a, b in pairs)
-        #: Exchanges of all axes, as they are and mirrored, and whether that conjugates.
+        #: Exchanges of all axes, direct and mirrored, and whether values are conjugated.
         self.images = [(self.direct, False)]
         if mirror is not None:
             kinds = {mirror.axis: "half"} | dict.fromkeys(mirror.others, "full")
@@ -394,28 +388,24 @@ class ExchangeMap:
         self._products: dict[Any, list[Product]] = {}
         self._copies = 0
 
-    def tables(self, block: tuple[int, ...]) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
-        """One table per axis for a target block, and whether its product is conjugated."""
-        return self._tables(AxisExchange.table, block)
-
-    def given(
-        self, source: Block, targets: tuple[Sequence[int], ...]
+    def tables(
+        self, targets: Sequence[int | Sequence[int]], source: Block | None = None
     ) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
-        """The same for what a source block gives to target blocks along each axis."""
-        return self._tables(AxisExchange.given, source, targets)
+        """Yield one table per axis for a target block, and whether its product is conjugated.
 
-    def _tables(
-        self, of: Callable[..., PieceTable | None], *along: Sequence[Any]
-    ) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
+        With a `source`, yield its tables for several target blocks along each axis.
+        """
+        numbers = itertools.repeat(None) if source is None else source
         for axes, conjugate in self.images:
-            found = tuple(table for table in map(of, axes, *along) if table is not None)
+            along = map(AxisExchange.table, axes, targets, numbers)
+            found = tuple(table for table in along if table is not None)
             if len(found) == len(axes):
                 yield found, conjugate
 
     def products(self, block: Block, packed: bool) -> list[Product]:
-        """The copies into a target block, and those of the mirror image; remembered while few.
+        """Return the copies into a target block, also of the mirror image; cached while few.
 
-        In `packed` shards the latter are conjugated already.
+        In `packed` shards the mirror image is already conjugated.
         """
         found = self._products.get((block, packed))
         if found is None:
@@ -429,7 +419,7 @@ class ExchangeMap:
         return found
 
     def sources(self, block: tuple[int, ...]) -> set[tuple[int, ...]]:
-        """Source blocks of a target block."""
+        """Return the source blocks of a target block."""
         found: set[tuple[int, ...]] = set()
         for tables, _ in self.tables(block):
             per_axis = [np.unique(table.sources).tolist() for table in tables]
@@ -440,9 +430,8 @@ class ExchangeMap:
 def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -> ExchangeMap:
     """Return the shards of an exchange.
 
-    Those of few blocks are worked out once in this process: where blocks are small, that takes as
-    long as the transform, and the next array has the same chunks. Those of many are too large to be
-    kept for anybody else.
+    They are cached for all plans if there are few blocks: for small blocks their computation takes
+    as long as the transform. The shards of many blocks are too large to be cached.
     """
     few = max(source.blocks, target.blocks) <= SHARED_BLOCKS
     return _shared_map(source, target, mirror) if few else ExchangeMap(source, target, mirror)
@@ -454,7 +443,7 @@ def _shared_map(source: Layout, target: Layout, mirror: Mirror | None) -> Exchan
 
 
 def firsts(dims: tuple[int, ...]) -> list[int]:
-    """First array dimension of each axis, from the number of dimensions of each.
+    """Return the first array dimension of each axis, from the number of dimensions of each.
 
     >>> firsts((1, 2, 1))
     [0, 1, 3]
@@ -463,14 +452,14 @@ def firsts(dims: tuple[int, ...]) -> list[int]:
 
 
 class Product:
-    """All copies of a block: every combination of one piece per axis.
+    """Copies of a block: every combination of one piece per axis.
 
     Parameters
     ----------
     exchange : ExchangeMap
-        The shards.
+        Shards of the exchange.
     tables : tuple of PieceTable
-        Pieces of each axis; their `sources` number the blocks that are met along it.
+        Pieces of each axis; their `sources` are the other blocks along the axis.
     conjugate : bool
         Whether the copies are conjugated.
     """
@@ -480,17 +469,17 @@ class Product:
     ) -> None:
         self.exchange, self.tables, self.conjugate = exchange, tables, conjugate
         self._gathered: dict[Any, Segments] = {}
-        #: The blocks that are met: every combination of those of the axes.
+        #: Other blocks of the copies: every combination of those of the axes.
         self.blocks: list[Block] = list(itertools.product(*(table.met[0] for table in tables)))
 
     @cached_property
     def chosen(self) -> Ints:
-        """For every copy, the piece of each axis."""
+        """Number of the piece of each axis, for every copy."""
         return np.indices([len(table) for table in self.tables]).reshape(len(self.tables), -1)
 
     @cached_property
     def which(self) -> Ints:
-        """For every copy, which of the blocks that are met."""
+        """Position in `blocks` of the other block, for every copy."""
         found = np.zeros(1, np.int64)
         for different, along in (table.met for table in self.tables):
             found = np.add.outer(found * len(different), along).reshape(-1)
@@ -508,10 +497,10 @@ class Product:
         return np.concatenate(found, axis=1)
 
     def along(self, dim: int) -> int:
-        """The one digit that runs along a dimension of the block, counted over all axes, or -1.
+        """Return the only digit along a dimension of the block, counted over all axes, or -1.
 
-        Digits of which every copy has a single value run along nothing: they are those of sources
-        in whose memory shards lie one after the other.
+        Digits with a single value in every copy do not count. They belong to sources in which
+        shards are stored one after the other.
         """
         axis, dim = self.exchange.places[dim]
         table = self.tables[axis]
@@ -522,15 +511,19 @@ class Product:
         return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
 
     def in_sources(self, strides: Ints) -> tuple[Ints, Ints]:
-        """Starts and strides of all copies in the sources, whose strides have a row per copy."""
-        return self._places("source", firsts(self.exchange.source_dims), strides)
+        """Return starts and strides of all copies in the sources.
 
-    def in_targets(self, strides: Ints) -> tuple[Ints, Ints]:
-        """Starts and strides of all copies in the targets, whose strides have a row per copy."""
-        return self._places("target", firsts(self.exchange.target_dims), strides)
+        `strides` has one row per copy, or a single row for all.
+        """
+        return self._places("source", strides)
 
-    def _places(self, side: str, begins: list[int], strides: Ints) -> tuple[Ints, Ints]:
+    def in_target(self, strides: tuple[int, ...]) -> tuple[Ints, Ints]:
+        """Return starts and strides of all copies in a target with these strides."""
+        return self._places("target", np.array([strides], np.int64))
+
+    def _places(self, side: str, strides: Ints) -> tuple[Ints, Ints]:
         starts, found = np.zeros(len(self.which), np.int64), []
+        begins = firsts(getattr(self.exchange, f"{side}_dims"))
         for table, i, d in zip(self.tables, self.chosen, begins, strict=True):
             places, steps, dims = (
                 getattr(table, f"{side}_{n}") for n in ("starts", "steps", "dims")
@@ -540,9 +533,9 @@ class Product:
         return starts, np.concatenate(found, axis=1)
 
     def in_packed(self, used: dict[Block, int]) -> tuple[Ints, Ints]:
-        """Starts and strides of all copies in packed shards, in elements.
+        """Return starts and strides of all copies in packed shards, in elements.
 
-        `used` says how much of the shard of a block is taken already; this product is added.
+        `used` has the number of elements in each block's shard before this product, which is added.
         """
         counts = self.counts
         steps = np.ones_like(counts)
@@ -562,13 +555,13 @@ class Product:
     def rows(
         self, sources: tuple[Ints, Ints], target_strides: tuple[int, ...], dim: int | None
     ) -> Segments:
-        """The copies into one target block, starts and strides in bytes.
+        """Return the copies into one target block, with starts and strides in bytes.
 
         `sources` are starts and strides of the copies in the sources. `dim` is the dimension along
         which the target is cut into tiles.
         """
         count = len(self.which)
-        starts, steps = self.in_targets(np.array([target_strides] * count, np.int64))
+        starts, steps = self.in_target(target_strides)
         begins, along, step = np.zeros(count, np.int64), -1, 0
         if dim is not None:
             axis, inner = self.exchange.places[dim]
@@ -583,9 +576,9 @@ class Product:
         target_strides: tuple[int, ...],
         dim: int | None,
     ) -> Segments:
-        """The copies from source blocks of some strides, as `rows` has them.
+        """Return the copies from source blocks with these strides, see `rows`.
 
-        Blocks lie in memory as they did the last time, so it is worked out once.
+        The result is cached, because the strides are usually the same on the next call.
         """
         key = source_strides, target_strides, dim
         found = self._gathered.get(key)

@@ -2,12 +2,11 @@
 
 ::
 
-    layer (in the graph; makes its tasks when asked) -> build (all tasks, exchange by exchange)
-        carriers (by where the graph becomes tasks; names of tasks, groups of blocks that
-                  exchange anything, what p2p needs)
-    tasks (a plan where it is executed, and what its tasks run)
-        in_place (memory that rounds overwrite, and one array after the last round)
-        inside (blocks written back), disk (scratch files, and how long these stay)
+    layer (in the graph; builds its tasks on demand) -> build (all tasks, exchange by exchange)
+        carriers (choice of the carrier, names of tasks, connected groups of blocks, p2p)
+    tasks (a plan where it is executed, and the functions of its tasks)
+        in_place (shared buffers that rounds overwrite, and the assembly of the result)
+        disk (scratch files, and how long these stay)
         paused (a watch on workers that run tasks)
     dask_private (every name of dask's that is not public)
 """

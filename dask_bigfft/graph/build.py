@@ -4,21 +4,20 @@
 
     source blocks -> barrier -> gather + round -> barrier -> gather + round -> (barrier -> unpack)
 
-A barrier stands for one connected group of an exchange: p + q edges where all-to-all needs p*q.
-Blocks that are made of a few blocks each, as in a shift, depend on these directly. Between
-processes shards travel::
+A barrier serves one connected group of an exchange: it needs p + q edges, all-to-all needs p*q.
+Blocks with few source blocks, as in a shift, depend on these directly. Between processes shards
+are sent::
 
     tasks   source blocks -> a task for every shard -> gather + round
     p2p     source blocks -> pack and send -> shuffle barrier -> collect + gather + round (+ send)
     disk    source blocks -> write -> barrier -> read + gather + round + write -> barrier -> ...
 
-With scratch files what a task hands on is not a block but word that its shards are written.
-Exchanges that connect nothing, and those in which every block is made of few, go around barriers
-whatever the carrier is.
-
-Imports `decomposition`, `planner`, `exchange` and this room.
+With scratch files a task returns the checksums of the shards that it has written, not a block.
+Exchanges without communication, and those with few source blocks per block, need no barrier
+with any carrier.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,7 +27,7 @@ from dask_bigfft.decomposition.rounds import joint_block
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.graph import carriers, disk, inside, tasks
+from dask_bigfft.graph import carriers, disk, tasks
 from dask_bigfft.graph.carriers import (
     ON_GPUS,
     Block,
@@ -45,31 +44,31 @@ from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
 from dask_bigfft.planner.plan_data import Joint
 
-#: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
+#: Maximum number of shard tasks of one exchange with the `tasks` carrier.
 MAX_SHARD_TASKS = 2_000_000
 
-#: Source blocks of a target block up to which it depends on them directly.
+#: Maximum number of source blocks on which a target block depends directly.
 FEW = 8
 
 
 class Builder:
-    """Adds the tasks of a plan, or of one of its filters, to a graph, exchange by exchange.
+    """Builder of the tasks of a plan, or of one of its filters, exchange by exchange.
 
     Parameters
     ----------
     graph : dict
-        The graph.
+        Graph to which tasks are added.
     plan : Plan, ShiftPlan or FilterPlan
-        What to do.
+        Plan of the tasks.
     names : list of Names
-        Of the tasks, by exchange.
+        Names of the tasks, by exchange.
     carrier, wanted
-        As `build_graph` takes them.
+        See `build_graph`.
     alone : bool
-        Whether nobody else looks at the blocks between two rounds: these may lie in common memory,
-        and be sent on by the rounds themselves.
+        Whether only this plan reads the blocks between two rounds. These may then share memory, and
+        the rounds may send them.
     finished : mapping, optional
-        Blocks that an earlier run has done, by the exchange that they are written for.
+        Blocks that an earlier run has finished, by the exchange for which they are written.
     """
 
     def __init__(
@@ -88,11 +87,11 @@ class Builder:
         in_place = alone and carrier == "shared" and config.get("bigfft.exchange.in-place")
         if in_place and isinstance(plan, Plan):
             joints = plan.joints.exchanges
-        #: How the blocks of each exchange lie together, and what carries it between processes; None
-        #: where nothing does, and after the last one.
+        #: Shared memory of the blocks of each exchange, and its shuffles; None where there is none,
+        #: and after the last exchange.
         self.joints = (*joints, None)
         self.shuffles = (*shuffles_of(plan.exchanges, names, carrier, alone), None)
-        #: Names of filters by axis, by the exchange before the round that convolves.
+        #: Names of filters by axis, by the exchange before the round that multiplies by them.
         self.filters: dict[int, dict[int, str]] = {}
 
     def add(self, number: int, before: str) -> str:
@@ -117,7 +116,8 @@ class Builder:
         elif self._few_sources(moves, near):
             self._from_few()
         elif not moves:
-            self._directly()
+            for _, sources, targets in Groups(self.exchange):
+                self._from_blocks(targets, sources, self._refs(sources))
         elif near:
             self._through_barriers()
         elif shuffles is not None:
@@ -127,13 +127,10 @@ class Builder:
         return self.name
 
     def add_inside(self, number: int, before: str) -> str:
-        """Add a round inside the blocks `before`; return the new name of these blocks."""
+        """Add a round that overwrites the blocks `before`; return the new name of these blocks."""
         names = self.names_of[number]
-        plan, rounds, after = (
-            TaskRef(names("plan")),
-            names("round", number),
-            names("settled", number),
-        )
+        plan = TaskRef(names("plan"))
+        rounds, after = names("round", number), names("settled", number)
         for group, sources, targets in Groups(self.plan.exchanges[number]):
             here: Key = (names("barrier", number), *group)
             refs = [block_ref(before, block) for block in sources]
@@ -142,19 +139,19 @@ class Builder:
             )
             for block in targets:
                 key: Key = (rounds, *block)
-                self.graph[key] = Task(key, inside.run_inside, plan, number, block, TaskRef(here))
+                self.graph[key] = Task(key, tasks.run_inside, plan, number, block, TaskRef(here))
             there: Key = (f"{after}-all", *group)
             done = [block_ref(rounds, block) for block in targets]
-            self.graph[there] = Task(there, inside.settled, TaskRef(here), *done)
+            self.graph[there] = Task(there, tasks.settled, TaskRef(here), *done)
             for block in sources:
                 key = (after, *block)
-                self.graph[key] = Task(key, inside.settled_block, TaskRef(there), block)
+                self.graph[key] = Task(key, operator.getitem, TaskRef(there), block)
         return after
 
     def add_sources(
         self, function: Callable[..., Any], exchange: int, name: str, source: str
     ) -> str:
-        """Add tasks that take the blocks that come in after an exchange; return their name."""
+        """Add tasks that take the source blocks of the plan; return their name."""
         for block in self.plan.exchanges[0].source.indices():
             key: Key = (name, *block)
             done = block in self.finished.get(exchange + 1, ())
@@ -164,11 +161,11 @@ class Builder:
         return name
 
     def _task(self, block: Block, function: Callable[..., Any], *inputs: Any) -> None:
-        """Add the task of a target block and its round, made from some inputs by a function."""
+        """Add the task of a target block and its round: a call of a function with some inputs."""
         key: Key = (self.name, *block)
         filters = self.filters.get(self.number, {})
         arguments = self.run, self.number, block, tuple(filters)
-        if block in self.finished.get(self.number + 1, ()):  # it only looks up what was returned
+        if block in self.finished.get(self.number + 1, ()):  # the task only looks up its result
             self.graph[key] = Task(key, function, *arguments)
             return
         spectra = [block_ref(name, (block[axis],)) for axis, name in filters.items()]
@@ -181,7 +178,7 @@ class Builder:
     def _from_blocks(
         self, targets: Iterable[Block], sources: Sequence[Block] | None, refs: list[TaskRef]
     ) -> None:
-        """Add the tasks of blocks that are made of source blocks, or of the handle of a barrier."""
+        """Add the tasks of blocks that read source blocks, or the handle of a barrier."""
         indices = None if sources is None else tuple(sources)
         for block in targets:
             into = None
@@ -193,7 +190,7 @@ class Builder:
             self._task(block, tasks.run_block, indices, into, *refs)
 
     def _common(self, number: int, group: Block) -> TaskRef:
-        """The memory of a group of the blocks before an exchange, and its task."""
+        """Return the shared memory of a group of blocks before an exchange; add its task."""
         key: Key = (self.names("common", number), *group)
         if key not in self.graph:
             self.graph[key] = Task(key, tasks.common_memory, self.run, number, group)
@@ -201,10 +198,6 @@ class Builder:
 
     def _refs(self, sources: Sequence[Block]) -> list[TaskRef]:
         return [block_ref(self.before, block) for block in sources]
-
-    def _directly(self) -> None:
-        for _, sources, targets in Groups(self.exchange):
-            self._from_blocks(targets, sources, self._refs(sources))
 
     def _through_barriers(self) -> None:
         plan, number = self.run, self.number
@@ -245,7 +238,10 @@ class Builder:
                 self._task(block, carriers.run_block_of_shuffle, shuffle.name, attempt)
 
     def _few_sources(self, moves: bool, near: bool) -> bool:
-        """Whether target blocks are parts of others on disk, or made of few, without a round."""
+        """Return whether target blocks have few source blocks and no round follows.
+
+        On disk, whether they are parts of source blocks.
+        """
         if self.carrier == "disk":
             return not moves and not self.exchange.local
         axes = zip(self.exchange.source.axes, self.exchange.target.axes, strict=True)
@@ -289,7 +285,7 @@ class Builder:
 
 
 def _is_copy(shards: ExchangeMap, block: Block, source: Block) -> bool:
-    """Whether a target block is its only source block as it is."""
+    """Return whether a target block equals its only source block."""
     ((tables, _),) = shards.tables(block)
     same = all(
         len(table) == 1 and (table.source_steps == table.target_steps).all() for table in tables
@@ -303,7 +299,7 @@ def _names(plan: Plan | ShiftPlan, token: str) -> Names:
 
 
 def output_name(plan: Plan | ShiftPlan, token: str) -> str:
-    """Name of the result's blocks."""
+    """Return the name of the result's blocks."""
     names = _names(plan, token)
     return names("round", len(plan.rounds) - 1) if plan.ends_in_round else names("unpack")
 
@@ -323,20 +319,20 @@ def build_graph(
     Parameters
     ----------
     plan : Plan or ShiftPlan
-        What to do.
+        Plan of the tasks.
     token : str
-        Makes the names unique.
+        Unique part of the task names.
     source : str
-        Name of the array that comes in.
+        Name of the source array.
     carrier : {"shared", "tasks", "p2p", "cluster", "disk"} or str
-        How blocks travel; on a cluster by tasks or p2p, as suits each exchange; `ON_GPUS` and a
-        transport between GPUs of this process.
+        Carrier of all exchanges. "cluster" chooses tasks or p2p for each exchange. `ON_GPUS`
+        followed by a transport is for GPUs of this process.
     wanted : bool
-        Whether the carrier was asked for by name.
+        Whether the user named the carrier.
     known : Known, optional
-        A plan of the same source whose tasks are used where they are the same.
+        Plan of the same source whose tasks are reused where they are equal.
     place : ScratchPlace, optional
-        Where scratch files go.
+        Location of the scratch files.
     alone : bool
         Whether no other plan uses tasks of this one, so that rounds may work in place.
     """
@@ -367,7 +363,7 @@ def build_graph(
             builder.filters.setdefault(part.used_in, {})[part.axis] = name
     before = source
     if within:
-        before = builder.add_sources(inside.own_block, 0, own("own"), source)
+        before = builder.add_sources(tasks.own_block, 0, own("own"), source)
     elif on_disk and place is not None and isinstance(plan, Plan) and plan.from_rows:
         graph[own("rows")] = DataNode(own("rows"), place.rows)
     elif on_disk and plan.moves[0]:

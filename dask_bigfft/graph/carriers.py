@@ -1,17 +1,16 @@
-"""Which carrier the exchanges of a plan take, and the tasks that p2p needs.
+"""Choice of the carrier for the exchanges of a plan, and the tasks of the carrier p2p.
 
-Dask sends a graph to a cluster as it is, and the scheduler turns it into tasks: a layer that was
-sent knows that blocks will lie in different processes. Where a graph becomes tasks before, as by
-`dask.optimize`, `dask.delayed` and `to_delayed`, the client computes it if there is one. What is
-then computed elsewhere after all, as by ``compute(scheduler="threads")``, works by `tasks`, and
-else stops with an error that names the setting.
+Dask sends unmaterialised layers to a cluster, and the scheduler turns them into tasks. A layer that
+has been pickled therefore knows that its blocks will be in different processes. A graph may become
+tasks earlier, for example by `dask.optimize`, `dask.delayed` or `to_delayed`. It is then built for
+the client, if there is one. If another scheduler computes it, as in
+``compute(scheduler="threads")``, the carrier `tasks` works, and others raise an error that names
+the setting.
 
-A shuffle of p2p carries some connected groups of an exchange. Where nobody else looks at the blocks
-between two shuffles, one task puts a block together, does the round and sends the shards on::
+A p2p shuffle carries some connected groups of an exchange. If no other plan reads the blocks
+between two shuffles, one task assembles a block, computes the round and sends the shards::
 
-    source blocks -> send -> barrier -> put together + round + send -> barrier -> ...
-
-Imports `planner`, `exchange`, `events` and this room.
+    source blocks -> send -> barrier -> assemble + round + send -> barrier -> ...
 """
 
 import itertools
@@ -34,7 +33,7 @@ from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.graph.dask_private import Task, TaskRef, array_expressions_enabled
-from dask_bigfft.graph.tasks import Run, block_task, checked, compare, put_together, reported
+from dask_bigfft.graph.tasks import Filters, Run, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
@@ -47,7 +46,7 @@ Graph = dict[Key, Any]
 
 @dataclass(frozen=True)
 class Names:
-    """Names of a graph's tasks. Dask's dashboard shows what comes before the token."""
+    """Names of a graph's tasks. Dask's dashboard shows the part before the token."""
 
     token: str
     part: str = ""
@@ -55,18 +54,18 @@ class Names:
     def __call__(self, role: str, number: int | None = None, mark: str = "") -> str:
         """Return the name of the tasks with a role before a round, from 0, or in the whole plan.
 
-        A mark keeps results apart that no other plan may take for its own.
+        A mark distinguishes results that no other plan may reuse.
         """
         place = "" if number is None else number + 1
         return f"bigfft_{self.part}{role}{place}-{mark}{self.token}"
 
 
-#: How the names of plans of transforms begin; their token follows.
+#: Prefix of the names of plan tasks of transforms; the token follows.
 PLAN_NAME = Names("")("plan")
 
 
 def block_ref(name: str, block: Block) -> TaskRef:
-    """Return what stands for a block of an array among the inputs of a task."""
+    """Return the reference to a block of an array for the inputs of a task."""
     key: Key = (name, *block)
     return TaskRef(key)
 
@@ -77,9 +76,9 @@ class Groups:
     Parameters
     ----------
     exchange : Exchange
-        Between two rounds.
+        Exchange between two rounds.
     most : int, optional
-        How many there may be; where there are more, some are taken together.
+        Maximum number of groups; if there are more, neighbours are merged.
     """
 
     def __init__(self, exchange: Exchange, most: int | None = None) -> None:
@@ -97,29 +96,29 @@ class Groups:
                 self.axes[i] = taken_together(self.axes[i], math.ceil(excess))
 
     def __iter__(self) -> Iterator[tuple[Block, list[Block], list[Block]]]:
-        """Index of each group, its source blocks and its target blocks."""
+        """Yield the index of each group, its source blocks and its target blocks."""
         for group in itertools.product(*(range(axis.count) for axis in self.axes)):
             sources = [axis.sources[i] for axis, i in zip(self.axes, group, strict=True)]
             yield group, list(itertools.product(*sources)), self.targets(group)
 
     def targets(self, group: Block) -> list[Block]:
-        """Target blocks of a group, row-major."""
+        """Return the target blocks of a group, row-major."""
         found = [axis.targets[i] for axis, i in zip(self.axes, group, strict=True)]
         return list(itertools.product(*found))
 
     def group_of(self, source: Block) -> Block | None:
-        """Group of a source block; None if the block is not used."""
+        """Return the group of a source block; None if the block is not used."""
         group = tuple([along[i] for along, i in zip(self._of_source, source, strict=True)])
         return None if -1 in group else group
 
     @cached_property
     def _of_source(self) -> list[list[int]]:
-        """Groups of source blocks along each axis, as lists: there may be very many questions."""
+        """Groups of source blocks along each axis, as lists, which are fast to index."""
         return [axis.of_source.tolist() for axis in self.axes]
 
 
 def taken_together(axis: AxisComponents, width: int) -> AxisComponents:
-    """Return groups that are each made of `width` neighbours along an axis.
+    """Return groups that each merge `width` neighbours along an axis.
 
     >>> few = taken_together(AxisComponents(3, np.array([0, 1, 2, -1]), np.array([2, 1, 0])), 2)
     >>> few.count, few.of_source.tolist(), few.of_target.tolist()
@@ -134,7 +133,7 @@ def _one_group(sources: int, targets: int) -> AxisComponents:
 
 @dataclass(frozen=True)
 class Known:
-    """A plan whose first rounds another one has in common with it, and its token.
+    """Plan whose first rounds another plan shares, and its token.
 
     A spectrum and its shifted form share these rounds: their tasks have the same names.
     """
@@ -143,12 +142,12 @@ class Known:
     token: str
 
     def shared(self, plan: Plan | ShiftPlan) -> int:
-        """Number of first rounds that a plan of the same source has in common with this one."""
+        """Return the number of first rounds that a plan of the same source shares with this one."""
         if self.plan.source != plan.source or self.plan.inside:
             return 0
         pairs = zip(self.plan.rounds, plan.rounds, strict=False)
         same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        # A last round whose blocks are the result's flattens them, and has the result's name.
+        # A last round that makes blocks of the result flattens them, and has the result's name.
         ends = self.plan.ends_in_round or plan.ends_in_round
         return same - 1 if ends and same == len(plan.rounds) else same
 
@@ -156,48 +155,32 @@ class Known:
 #: Prefix of the carriers of blocks on GPUs of one process; the transport between GPUs follows.
 ON_GPUS = "gpu/"
 
-#: Shards of a plan up to which they are tasks where nobody knows what else is done to the graph.
+#: Maximum number of shards of a plan that are tasks when the graph may still be renamed.
 FEW_SHARDS = 1 << 16
 
 
 @cache
-def _p2p() -> tuple[Any, str]:
-    """Return the carrier `p2p`, or None and why it does not work with this distributed."""
+def p2p() -> Any:
+    """Return the carrier `p2p`; warn once and return None where distributed is too different."""
     try:
         from dask_bigfft.exchange import p2p
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        return None, str(error)
-    return p2p, ""
-
-
-def p2p() -> Any:
-    """Return the carrier `p2p`."""
-    found, reason = _p2p()
-    if found is None:
-        raise CarrierError(f"the carrier 'p2p' does not work with this distributed: {reason}")
-    return found
-
-
-@cache
-def p2p_works() -> bool:
-    """Return whether `p2p` works with the distributed that is installed; warn once if not."""
-    found, reason = _p2p()
-    if found is None:
-        text = f"distributed's peer-to-peer shuffle is not as dask_bigfft knows it ({reason}): "
-        text += "exchanges between processes travel as tasks"
+        text = "dask_bigfft does not know this version of distributed's peer-to-peer shuffle "
+        text += f"({error}): exchanges between processes use tasks"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return found is not None
+        return None
+    return p2p
 
 
 def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
-    """Return the carrier of tasks that are made here and now; ``"cluster"``: tasks or p2p.
+    """Return the carrier for tasks that are built now; ``"cluster"`` means tasks or p2p.
 
     Parameters
     ----------
     carrier : str
-        What is wanted, as a `PlanLayer` has it.
+        Requested carrier, as in a `PlanLayer`.
     plan : Plan or ShiftPlan
-        What is to be done.
+        Plan of the tasks.
     travelled : bool
         Whether the graph has been sent to another process.
     """
@@ -206,21 +189,20 @@ def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
         return carrier
     if not travelled and not _has_cluster():
         return carrier if on_gpus else "shared"
-    if on_gpus:  # which only works within one process
+    if on_gpus:  # GPU transports only work within one process
         return "tasks"
-    if travelled:  # what was sent to anything else than a scheduler becomes tasks too late for p2p
-        found, _ = _p2p()
-        return "cluster" if found is not None and found.on_scheduler() else "tasks"
-    # Tasks may be given other names, and run anywhere; a shuffle knows its barrier by its name.
+    if travelled:  # p2p barriers must be made on the scheduler
+        return "cluster" if p2p() and p2p().on_scheduler() else "tasks"
+    # Tasks may be renamed and run anywhere; a shuffle finds its barrier by its name.
     shards = sum(exchange.shape.shards for exchange in plan.exchanges if not exchange.local)
     return "tasks" if shards <= FEW_SHARDS or current_worker() is not None else "cluster"
 
 
 def _has_cluster() -> bool:
-    """Return whether dask computes on a cluster here, if it is not told otherwise.
+    """Return whether dask computes on a cluster by default here.
 
-    That is where a client is the default, and in a task of a cluster. An expression that is sent to
-    a scheduler of this process stays the object that it was: it may have been sent.
+    It does where a client is the default, and in a task of a cluster. An expression that is sent to
+    a scheduler of this process is not pickled, so the scheduler counts as well.
     """
     distributed, scheduler = sys.modules.get("distributed"), dask.config.get("scheduler", None)
     if distributed is None or (scheduler is not None and "distributed" not in str(scheduler)):
@@ -230,17 +212,17 @@ def _has_cluster() -> bool:
     except ValueError:
         if current_worker() is not None:
             return True
-        return array_expressions_enabled() and p2p_works() and bool(p2p().on_scheduler())
+        return bool(array_expressions_enabled() and p2p() and p2p().on_scheduler())
 
 
 Array = npt.NDArray[Any]
 
-#: Shuffles of an exchange: each costs connections, files and a barrier on every worker.
+#: Maximum number of shuffles of an exchange: each costs connections, files and a barrier.
 MOST_SHUFFLES = 16
 
 
 class Shuffle(NamedTuple):
-    """A shuffle: its name, its blocks, and how many target blocks come before these."""
+    """Shuffle: its name, its blocks, and the number of target blocks in earlier shuffles."""
 
     name: str
     sources: list[Block]
@@ -254,29 +236,29 @@ class Shuffle(NamedTuple):
 
     @property
     def travels(self) -> bool:
-        """Whether there is anything to send: else its only target is made directly."""
+        """Whether shards have to be sent; otherwise the only target depends on its sources."""
         return math.prod(map(len, self.along)) > 1 and bool(self.sources)
 
 
 class Shuffles:
-    """The shuffles of one exchange.
+    """Shuffles of one exchange.
 
     Parameters
     ----------
     names : Names
-        Of the tasks.
+        Names of the tasks.
     number : int
-        Exchange, from 0.
+        Number of the exchange, from 0.
     exchange : Exchange
-        What they carry.
+        Exchange that they carry.
     may_send : bool
-        Whether the round before may send its blocks itself; it does where all of them travel.
+        Whether the tasks of the preceding round may send its blocks; they do if all are sent.
     """
 
     def __init__(self, names: Names, number: int, exchange: Exchange, may_send: bool) -> None:
         self.names, self.number, self.exchange = names, number, exchange
         self.groups = Groups(exchange, MOST_SHUFFLES)
-        #: Tasks that send, by the name of the shuffle.
+        #: Sending tasks, by the name of the shuffle.
         self.senders: dict[str, list[TaskRef]] = defaultdict(list)
         found, before, axes = {}, 0, self.groups.axes
         for group, sources, _ in self.groups:
@@ -290,7 +272,7 @@ class Shuffles:
         self.by_group = {group: x._replace(name=name + x.name) for group, x in found.items()}
 
     def write_send(self, graph: Graph, key: Key, block: Block, values: Any) -> None:
-        """Add the task that sends a source block, a task or what another one returns."""
+        """Add the task that sends a source block, which is a reference or a nested task."""
         group = self.groups.group_of(block)
         assert group is not None
         name, plan = self.by_group[group].name, TaskRef(self.names("plan"))
@@ -298,10 +280,9 @@ class Shuffles:
         self.senders[name].append(TaskRef(key))
 
     def write_barrier(self, graph: Graph, shuffle: Shuffle, output: str) -> TaskRef:
-        """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
+        """Add the barrier of a shuffle, for tasks named `output`; return a reference to it."""
         barrier = p2p().barrier_task(
             shuffle.name,
-            shuffle_barrier,
             self.senders[shuffle.name],
             targets=shuffle.along,
             before=shuffle.before,
@@ -316,14 +297,14 @@ class Shuffles:
 def shuffles_of(
     exchanges: Sequence[Exchange], names: Sequence[Names], carrier: str, unseen: bool
 ) -> list[Shuffles | None]:
-    """The shuffles of each exchange that travels so.
+    """Return the shuffles of each exchange that uses p2p; None for others.
 
-    If nobody else sees the blocks between two exchanges, whoever makes them sends them.
+    If no other plan reads the blocks between two exchanges, the tasks that make them send them.
     """
     found: list[Shuffles | None] = []
     for number, exchange in enumerate(exchanges):
         wanted = shuffled(exchange.shape) if carrier == "cluster" else carrier == "p2p"
-        if exchange.local or not wanted or not p2p_works():
+        if exchange.local or not wanted or not p2p():
             found.append(None)
             continue
         ready = number > 0 and (exchanges[number - 1].local or found[-1] is not None)
@@ -332,7 +313,7 @@ def shuffles_of(
 
 
 def _compact(members: tuple[int, ...]) -> Sequence[int]:
-    """The same numbers as a range, if they are one: a barrier has thousands of them.
+    """Return equally spaced numbers as a range, which is small even for thousands of blocks.
 
     >>> _compact((1, 3, 5)), _compact((1, 2, 5))
     (range(1, 6, 2), (1, 2, 5))
@@ -342,12 +323,6 @@ def _compact(members: tuple[int, ...]) -> Sequence[int]:
     return found if tuple(found) == members else members
 
 
-def shuffle_barrier(shuffle: str, *attempts: int) -> int:
-    """Wait until all that was sent to a shuffle has arrived; return the number of the attempt."""
-    found: int = p2p().barrier(shuffle, attempts)
-    return found
-
-
 @reported
 def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array) -> int:
     """Pack a source block and send the shards to their workers; return the shuffle's attempt.
@@ -355,21 +330,21 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
     Parameters
     ----------
     run : Run
-        The plan.
+        Plan that is executed.
     number : int
-        Exchange, from 0.
+        Number of the exchange, from 0.
     source : tuple of int
-        Which block.
+        Index of the block.
     shuffle : str
         Name of the shuffle.
     values : ndarray
-        The block.
+        Values of the block.
     """
     block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
     if is_on_gpu(block):
         raise CarrierError(
-            "blocks on a card do not travel by the carrier p2p: build the graph with "
-            "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), as is done by itself where the "
+            "the carrier p2p does not support blocks on a GPU: build the graph with "
+            "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), which is the default if the "
             "array's meta is a CuPy array"
         )
 
@@ -393,14 +368,14 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
 
 @block_task
 def run_block_of_shuffle(
-    run: Run, number: int, block: Block, filters: dict[int, Array], shuffle: str, attempt: int
+    run: Run, number: int, block: Block, filters: Filters, shuffle: str, attempt: int
 ) -> Array:
-    """Return a block put together from a shuffle's shards, and taken through its round.
+    """Return a block assembled from a shuffle's shards, after its round.
 
     Raises
     ------
     CarrierError
-        If the shuffle does not have exactly the shards that the block is made of.
+        If the shuffle does not have exactly the shards of the block.
     """
     started = time.perf_counter()
     shards, free = p2p().collect(shuffle, attempt, block)
@@ -412,9 +387,6 @@ def run_block_of_shuffle(
             f"exchange {number}: block {block} needs shards of {len(expected)} blocks, and the "
             f"shuffle {shuffle} has {len(shards)}, {len(expected - shards.keys())} of them missing"
         )
-    if run.plan.verify == "checksum":
-        compare(number, block, shards)
-    plain = {source: shard for source, (shard, _) in shards.items()}
-    done = put_together(run, number, block, plain, filters)
+    done = put_together(run, number, block, shards, filters)
     free()
     return done

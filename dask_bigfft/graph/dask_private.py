@@ -1,6 +1,6 @@
-"""Every name of dask's that is not public API, in one place.
+"""All private names of dask that the library uses.
 
-If a release of dask moves one of them, this file is what has to follow.
+If a release of dask moves one of them, only this file has to change.
 """
 
 import sys
@@ -16,6 +16,7 @@ from dask._task_spec import TaskRef as TaskRef
 from dask.array.backends import NumpyBackendEntrypoint as NumpyBackendEntrypoint
 from dask.array.core import finalize as finalize
 from dask.array.core import slices_from_chunks as slices_from_chunks
+from dask.array.rechunk import old_to_new as old_to_new
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph as HighLevelGraph
@@ -24,9 +25,9 @@ from dask.layers import ArraySliceDep
 
 
 def results_are_kept() -> bool:
-    """Whether a `dask.cache.Cache` is at work, which keeps results of tasks between computations.
+    """Return whether a `dask.cache.Cache` is active, which keeps results between computations.
 
-    Dask lists the callbacks that the next computation will use, five methods of an object each.
+    Dask lists the active callbacks as five methods of an object each.
     """
     cache = sys.modules.get("dask.cache")
     if cache is None:
@@ -36,12 +37,11 @@ def results_are_kept() -> bool:
 
 
 def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) -> da.Array:
-    """Return the array, whose blocks `compute` from now on puts together by a function.
+    """Return the array, whose blocks `compute` now assembles by a function.
 
-    The function, called with nested lists of blocks and the arguments, takes the place of dask's
-    `finalize`. Arrays that are made from this one are not concerned, nor copies of it: dask asks
-    the array itself. A class of arrays would not do, since NumPy's functions on dask arrays refuse
-    what is not dask's own class.
+    The function is called with nested lists of blocks and the arguments, and replaces dask's
+    `finalize`. Copies of the array and arrays derived from it are not affected. A subclass would
+    not work, because NumPy's functions on dask arrays accept only dask's own class.
     """
 
     def postcompute() -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -52,9 +52,9 @@ def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) 
 
 
 def original_of(x: da.Array) -> Any:
-    """Return what `dask.array.from_array` has made an array of, if nothing has been done to it.
+    """Return the object that `dask.array.from_array` has wrapped as this array; None if unknown.
 
-    Its blocks are then the slices of that, by their chunks. None where that is not plain to see.
+    The blocks of the array are the slices of that object by their chunks.
     """
     layers = getattr(getattr(x, "dask", None), "layers", {})
     layer, name = layers.get(getattr(x, "name", None)), f"original-{getattr(x, 'name', None)}"
@@ -65,7 +65,7 @@ def original_of(x: da.Array) -> Any:
 
 
 def array_expressions_enabled() -> bool:
-    """Whether ``array.query-planning`` is on, so that dask arrays are expressions."""
+    """Return whether ``array.query-planning`` is on, so that dask arrays are expressions."""
     enabled: Any = getattr(da, "_array_expr_enabled", None)
     return bool(enabled is not None and enabled())
 
@@ -73,15 +73,15 @@ def array_expressions_enabled() -> bool:
 def expression_array(x: Any, recipe: Any) -> da.Array:
     """Return the lazy result of a recipe on an array, where dask arrays are expressions.
 
-    A recipe has the `chunks` of the result, the `meta` of it like another array, the `name` of its
-    blocks, given a token, and its `tasks`, given a token and the name of the array that comes in.
+    A recipe has a `plan` with the `chunks` of the result, its `meta` like another array, the `name`
+    of its blocks, given a token, and its `tasks`, given a token and the name of the source array.
     """
     expression: Any = _FromRecipe
     return cast("da.Array", new_collection(expression(x.expr, recipe)))
 
 
 def recipe_of(x: da.Array) -> tuple[da.Array, Any] | None:
-    """Return what an expression was made from by `expression_array`, if it was."""
+    """Return the source and the recipe of a result of `expression_array`; None for others."""
     expression: Any = getattr(x, "expr", None)
     if not array_expressions_enabled() or not isinstance(expression, _FromRecipe):
         return None
@@ -89,7 +89,7 @@ def recipe_of(x: da.Array) -> tuple[da.Array, Any] | None:
 
 
 def nearest_from_recipe(x: da.Array) -> da.Array | None:
-    """Return what `expression_array` made and this expression was made from, and nothing else."""
+    """Return the result of `expression_array` that is the only source of an array, or None."""
     expression: Any = getattr(x, "expr", None)
     while not isinstance(expression, _FromRecipe):
         before = [] if expression is None else expression.dependencies()
@@ -99,13 +99,13 @@ def nearest_from_recipe(x: da.Array) -> da.Array | None:
     return cast("da.Array", new_collection(expression))
 
 
-# Dask settles which kind of arrays it has when dask.array is imported.
+# Dask chooses the kind of arrays when dask.array is imported.
 if array_expressions_enabled():
     from dask._collections import new_collection
     from dask.array._array_expr._expr import ArrayExpr
 
     class _FromRecipe(ArrayExpr):  # type: ignore[misc, unused-ignore]
-        """An array that is made from another one by tasks of our own."""
+        """Array that tasks of a recipe make from another one."""
 
         _parameters = ["array", "recipe"]  # noqa: RUF012 (the base class has it so)
 
@@ -115,7 +115,7 @@ if array_expressions_enabled():
 
         @property
         def chunks(self) -> Any:
-            return self.operands[1].chunks
+            return self.operands[1].plan.chunks
 
         @property
         def _meta(self) -> Any:

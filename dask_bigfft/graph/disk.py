@@ -1,19 +1,17 @@
-"""What the tasks of a graph run where exchanges go through scratch files.
+"""Functions of the tasks of a graph whose exchanges go through scratch files.
 
-A source block writes its shards and leaves a *receipt*, their checksums; the barrier of a group
-collects the receipts; the task of a target block reads its file, runs the round and writes the
-shards of the next exchange at once, so that no block waits in memory::
+The task of a source block writes its shards and returns a *receipt*, their checksums. The barrier
+of a group collects the receipts. The task of a target block reads its file, computes the round and
+writes the shards of the next exchange, so that no block waits in memory::
 
     source block -> write -> barrier -> read + round + write -> barrier -> read + round -> result
 
-Where the plan says so, the first round reads rows of the stored array instead of a file of shards,
-and the chunks of the result are parts of the last round's blocks, without a file between them.
+If the plan says so, the first round reads rows of the stored array instead of a file of shards,
+and the chunks of the result are cut from the last round's blocks without a file between them.
 
-What is recorded as written is not done again: not by a worker that repeats what another one had
-done, and not by a run that goes on where a killed one stopped. Files stay as long as a cluster
-needs the key of the task that opened their folder (`hold`).
-
-Imports `exchange`, `memory`, `events` and this room; looks a distributed worker up if there is one.
+Work that is recorded as written is not repeated, neither by another worker nor by a run that
+resumes a killed one. Files stay as long as a cluster needs the key of the task that opened their
+folder (`hold`).
 """
 
 import asyncio
@@ -22,7 +20,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ import numpy.typing as npt
 
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.folders import remove_unused
-from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions
+from dask_bigfft.exchange.gather import Arriving, fresh_block, stored_regions
 from dask_bigfft.exchange.packing import packed, shard_sizes
 from dask_bigfft.exchange.scratch import (
     RESULT,
@@ -42,16 +40,16 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
-from dask_bigfft.graph.tasks import Run, block_task, checked
+from dask_bigfft.graph.tasks import Filters, Run, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.planner.plan import Plan
 
-#: Seconds between two looks whether a cluster still needs a graph's scratch files.
+#: Seconds between two checks of whether a cluster still needs a graph's scratch files.
 LOOK = 0.5
 
-#: States of a worker that goes on working, and of a key that tasks are still waiting for.
+#: States of a worker that keeps working, and of a key that tasks still need.
 ALIVE = frozenset({"running", "paused", "closing_gracefully"})
 NEEDED = frozenset({"waiting", "queued", "no-worker", "processing", "memory"})
 
@@ -60,9 +58,9 @@ _lock = threading.Lock()
 
 
 def hold(scratch: Scratch, key: str) -> None:
-    """Keep a folder while a cluster needs a key, however often that is pickled, spilled or lost.
+    """Keep a folder while a cluster needs a key, even if that is pickled, spilled or lost.
 
-    Every worker that takes part does so: those that are left go on with the files of one that died.
+    Every worker that takes part does so: if one dies, the others keep its files.
     """
     worker = current_worker()
     alone = worker is None and multiprocessing.parent_process() is None
@@ -79,29 +77,29 @@ def hold(scratch: Scratch, key: str) -> None:
 
 
 async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
-    """Let go of a folder when its cluster needs it no more; the last one deletes it."""
+    """Release a folder when its cluster no longer needs it; the last worker deletes it."""
     while _kept(worker, key) or await _needed(worker, key):
         await asyncio.sleep(LOOK)
     with _lock:
         scratch = _held.pop(holder)
     await asyncio.to_thread(scratch.close)
     while worker.status.name in ALIVE and scratch.folder.exists():
-        # The others let go in their own time; objects on their way hold it, too.
+        # Other workers and objects in transit may still hold it.
         await asyncio.sleep(LOOK)
         await asyncio.to_thread(remove_unused, scratch.folder)
 
 
 def _kept(worker: Any, key: str) -> bool:
-    """Whether this worker has a key or waits for it; not what is left of it beside results."""
+    """Return whether this worker has a key or waits for it."""
     task = worker.state.tasks.get(key)
     return task is not None and task.state != "released"
 
 
 async def _needed(worker: Any, key: str) -> bool:
-    """Whether the scheduler will ask for tasks that use a key which this worker need not keep."""
+    """Return whether the scheduler still needs a key that this worker does not keep."""
     try:
         states = await worker.scheduler.get_task_status(keys=[key])
-    except OSError:  # no connection just now, or the end of the cluster
+    except OSError:  # connection lost, or the cluster has ended
         return worker.status.name in ALIVE
     return states.get(key) in NEEDED
 
@@ -109,17 +107,17 @@ async def _needed(worker: Any, key: str) -> bool:
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 
-#: Sizes of shards that are remembered at most, of one exchange.
+#: Maximum number of cached shard sizes of one exchange.
 MOST_SIZES = 1 << 22
 
 
 def exchange_folder(part: str, number: int) -> str:
-    """Return the name of an exchange's folder; `part` tells a filter's from the plan's."""
+    """Return the name of an exchange's folder; `part` is the prefix of a filter's folders."""
     return f"{part}exchange{number + 1}"
 
 
 class Written:
-    """Handle of a barrier: the checksums of all shards of a group."""
+    """Handle of a barrier: checksums of all shards of a group."""
 
     def __init__(
         self, sources: Sequence[Block], targets: Sequence[Block], *receipts: Array
@@ -129,31 +127,30 @@ class Written:
         self.checksums = np.array(receipts, np.uint64).reshape(len(sources), len(targets))
 
     def checksum(self, source: Block, target: Block) -> int:
-        """Checksum of a shard."""
+        """Return the checksum of a shard."""
         return int(self.checksums[self.sources[source], self.targets[target]])
 
 
 class DiskRun(Run):
-    """A plan where it is executed, with scratch files.
+    """Plan where it is executed, with scratch files.
 
     Parameters
     ----------
     run : Run
-        What is executed.
+        Plan that is executed.
     scratch : Scratch
-        Where the files are.
+        Folder of the files.
     part : str
-        Beginning of the folders' names.
+        Prefix of the names of subfolders.
     most : int or None
-        Bytes that the arena may keep meanwhile.
+        Maximum number of bytes that the arena keeps meanwhile.
     key : str
-        Of the task that opened the folder: a cluster needs the files as long as it needs that.
+        Key of the task that opened the folder; a cluster needs the files as long as this key.
     """
 
     def __init__(self, run: Run, scratch: Scratch, part: str, most: int | None, key: str) -> None:
         super().__init__(run.plan, run.token)
         self.scratch, self.part, self.arena_most, self.key = scratch, part, most, key
-        self._groups: dict[int, Groups] = {}
         self._sizes: dict[tuple[int, Block], npt.NDArray[np.int64]] = {}
 
     def __reduce__(self) -> Any:
@@ -161,24 +158,26 @@ class DiskRun(Run):
         return DiskRun, (run, self.scratch, self.part, self.arena_most, self.key)
 
     def folder(self, number: int) -> str:
-        """Name of an exchange's folder."""
+        """Return the name of an exchange's folder."""
         return exchange_folder(self.part, number)
 
     def spills(self, number: int) -> bool:
-        """Whether an exchange goes through files."""
+        """Return whether an exchange goes through files."""
         moves = self.plan.moves
         return 0 <= number < len(moves) and moves[number]
 
+    @cached_property
+    def _groups(self) -> list[Groups]:
+        return [Groups(exchange) for exchange in self.plan.exchanges]
+
     def targets(self, number: int, source: Block) -> list[Block]:
-        """Target blocks that a source block of an exchange may have shards for."""
-        if number not in self._groups:
-            self._groups[number] = Groups(self.exchange(number))
+        """Return the target blocks for which a source block may have shards."""
         groups = self._groups[number]
         group = groups.group_of(source)
         return [] if group is None else groups.targets(group)
 
     def sizes(self, number: int, target: Block) -> npt.NDArray[np.int64]:
-        """Elements of each source block's shard of a target block, row-major."""
+        """Return the number of elements of each source block's shard of a target block."""
         found = self._sizes.get((number, target))
         if found is None:
             exchange = self.exchange(number)
@@ -189,16 +188,16 @@ class DiskRun(Run):
 
     @property
     def assembles(self) -> bool:
-        """Whether blocks are put together as shards arrive; a filter's are gathered."""
+        """Whether blocks are assembled while shards are read; a filter's blocks are gathered."""
         return isinstance(self.plan, Plan) and self.plan.assembles
 
     def file(self, number: int, target: Block) -> tuple[ShardFile, npt.NDArray[np.int64]]:
-        """File of a target block of an exchange, and where the shards of all sources begin."""
+        """Return the file of a target block, and the first byte of each source's shard in it."""
         begins = places(self.sizes(number, target) * self.exchange(number).shard_dtype.itemsize)
         return ShardFile(self.folder(number), number, target, int(begins[-1])), begins
 
     def parts(self, number: int, target: Block, written: Written | None) -> list[Part]:
-        """Shards of a target block's file, in order."""
+        """Return the shards of a target block's file, in order."""
         exchange, (_, begins) = self.exchange(number), self.file(number, target)
         nbytes, found = self.sizes(number, target) * exchange.shard_dtype.itemsize, []
         for place in np.flatnonzero(nbytes).tolist():
@@ -208,10 +207,10 @@ class DiskRun(Run):
         return found
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
-        """What the task of a block would return, if its work is recorded as done, else None.
+        """Return the recorded result of the task of a block, in a tuple, or None.
 
-        `number` is the exchange that the task gathers from, -1 for blocks that come in. From the
-        first such question on this worker keeps the files for the others, too.
+        `number` is the exchange from which the task gathers, -1 for source blocks. From the first
+        call on this worker keeps the files for the others, too.
         """
         hold(self.scratch, self.key)
         following = number + 1
@@ -224,11 +223,11 @@ class DiskRun(Run):
         return (None,) if stored else None
 
     def deliver(self, number: int, block: Block, values: Array) -> Array:
-        """Hand a block on: its receipt after its shards are written, else the block.
+        """Return the result of a task: a receipt after its shards are written, or the block.
 
-        The file that it came from goes once that is recorded. A block that is handed on itself
-        may be asked for again, when a worker is lost or where dask has fused two tasks with this
-        one, so its file stays until all are done.
+        The source file is deleted once the receipt is recorded. If the block itself is returned,
+        its task may be repeated, after the loss of a worker or because dask has fused it with two
+        others. Its file therefore stays until the end.
         """
         if not self.spills(number + 1):
             return values
@@ -242,7 +241,7 @@ class DiskRun(Run):
 
 
 def start_run(run: Run, place: ScratchPlace, key: str) -> DiskRun:
-    """Return a run with a scratch folder, which goes when the key `key` is needed no more."""
+    """Return a run with a scratch folder, which is deleted when `key` is no longer needed."""
     shared = current_worker() is not None or multiprocessing.parent_process() is not None
     scratch = open_scratch(place, shared)
     hold(scratch, key)
@@ -250,23 +249,21 @@ def start_run(run: Run, place: ScratchPlace, key: str) -> DiskRun:
 
 
 def start_filter(parent: DiskRun, run: Run, part: str) -> DiskRun:
-    """Return the run of a filter, whose files lie beside its plan's."""
+    """Return the run of a filter, whose files are in the folder of its plan."""
     return DiskRun(run, parent.scratch, part, parent.arena_most, parent.key)
 
 
 @block_task
-def write_source(
-    run: DiskRun, number: int, block: Block, filters: dict[int, Array], values: Any
-) -> Array:
-    """Return a block that comes in, whose shards are then written."""
+def write_source(run: DiskRun, number: int, block: Block, filters: Filters, values: Any) -> Array:
+    """Return a source block, whose shards are then written."""
     return checked(run, 0, block, values)
 
 
 @block_task
 def run_block_of_file(
-    run: DiskRun, number: int, block: Block, filters: dict[int, Array], written: Written
+    run: DiskRun, number: int, block: Block, filters: Filters, written: Written
 ) -> Array:
-    """Return a block read from its file, and taken through its round.
+    """Return a block read from its file, after its round.
 
     `written` is the handle of the block's group.
     """
@@ -275,11 +272,11 @@ def run_block_of_file(
 
 @block_task
 def run_block_of_rows(
-    run: DiskRun, number: int, block: Block, filters: dict[int, Array], stored: Any
+    run: DiskRun, number: int, block: Block, filters: Filters, stored: Any
 ) -> Array:
-    """Return a block read from a stored array, and taken through the first round.
+    """Return a block read from a stored array, after the first round.
 
-    `stored` is the array: has `fill`, see `ScratchPlace`.
+    `stored` is the array, with a method `fill`; see `ScratchPlace`.
     """
     return run.finish(number, block, lambda: _read_rows(run, block, stored), filters)
 
@@ -288,7 +285,7 @@ def run_block_of_rows(
 
 
 def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
-    """Write all shards of a source block, then say so; return their checksums."""
+    """Write all shards of a source block, then a record of them; return their checksums."""
     exchange, folder = run.exchange(number), run.folder(number)
     place = int(np.ravel_multi_index(source, exchange.source.grid))
     targets, dtype = run.targets(number, source), exchange.shard_dtype
@@ -296,7 +293,7 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
     grid = tuple(map(range, exchange.target.grid))
     nbytes = {target: int(run.sizes(number, target)[place]) * dtype.itemsize for target in targets}
     part_of = dict(zip(targets, _parts(list(nbytes.values())), strict=True))
-    # Where shards are large, each one begins at a whole unit, in memory as in the file.
+    # Large shards are aligned to whole units, in memory and in the file.
     large = UNIT % dtype.itemsize == 0 and sum(nbytes.values()) >= LEAST * len(targets)
     unit = UNIT // dtype.itemsize if large else 1
     checksums = dict.fromkeys(targets, 0)
@@ -315,7 +312,7 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
         for _, blocks, bounds, shards in parts:
             seconds = time.perf_counter() - started
             emit("pack", index=number + 1, nbytes=shards.nbytes, seconds=seconds)
-            checksums |= calls.results()  # what was packed before is written
+            checksums |= calls.results()  # wait until the previous shards are written
             for index, cut in zip(blocks.tolist(), itertools.pairwise(bounds), strict=True):
                 target, shard = tuple(index), shards[slice(*cut)]
                 calls.start(shard.nbytes, partial(write, target, shard))
@@ -328,7 +325,7 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
 
 
 def _parts(nbytes: list[int]) -> list[int]:
-    """Number shards so that those of one number can be packed in a buffer of limited size.
+    """Return a part number for each shard, so that a buffer of limited size holds each part.
 
     >>> _parts([PACKED // 2, PACKED // 2, 1, 2 * PACKED])
     [0, 0, 1, 2]
@@ -343,7 +340,7 @@ def _parts(nbytes: list[int]) -> list[int]:
 
 
 def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockView:
-    """A block's shards, read from its file in one go."""
+    """Return the view of a block whose shards are read from its file in order."""
     (whole, _), parts = run.file(number, target), run.parts(number, target, written)
     exchange = run.exchange(number)
     if not run.assembles:
@@ -362,18 +359,18 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
 
 
 def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
-    """A block's shards, read as rows of the stored array."""
+    """Return the view of a block whose shards are read as rows of the stored array."""
     started, exchange = time.perf_counter(), run.exchange(0)
+    memory: Array | dict[Block, Array]
     if run.assembles:
-        values = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
-        view, regions = _there(run, 0, target, values), block_regions(run.map(0), target, values)
+        memory = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
+        view = _there(run, 0, target, memory)
     else:
         packed = lend((run.file(0, target)[0].nbytes,), np.uint8)
-        shards = _shards(run.parts(0, target, None), packed, 0, exchange.shard_dtype)
-        view = run.view(0, target, shards.__getitem__, packed=True)
-        regions = shard_regions(run.map(0), target, shards)
+        memory = _shards(run.parts(0, target, None), packed, 0, exchange.shard_dtype)
+        view = run.view(0, target, memory.__getitem__, packed=True)
     with Underway[object]() as calls:
-        for region, place in regions:
+        for region, place in stored_regions(run.map(0), target, memory):
             calls.start(place.nbytes if stored.anywhere else 0, partial(stored.fill, region, place))
         calls.results()
     nbytes = int(run.sizes(0, target).sum()) * exchange.shard_dtype.itemsize
@@ -382,7 +379,7 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
 
 
 def _there(run: DiskRun, number: int, block: Block, values: Array) -> BlockView:
-    """A block that is put together; the round that follows works in its place, if it can."""
+    """Return the view of an assembled block; the following round works in place if possible."""
     if number == len(run.plan.rounds):
         return BlockView.of(values, owned=True)
     after = run.plan.rounds[number].target.shape(block)
@@ -393,6 +390,6 @@ def _there(run: DiskRun, number: int, block: Block, values: Array) -> BlockView:
 def _shards(
     parts: Sequence[Part], memory: Array, first: int, dtype: np.dtype[Any]
 ) -> dict[Block, Array]:
-    """Shards in memory for bytes of their file from `first` on."""
+    """Return shards by block as views of memory that holds their file from byte `first` on."""
     begins = {part.source: (part.begin - first, part.nbytes) for part in parts}
     return {b: memory[at : at + nbytes].view(dtype) for b, (at, nbytes) in begins.items()}

@@ -1,21 +1,17 @@
-"""Memory that rounds overwrite, and what becomes of a result.
+"""Shared buffers that rounds overwrite, and the assembly of a result.
 
-*Common memory* is one array in which the blocks that an exchange connects lie together. The round
-before the exchange writes its blocks there, the round after it finds its own there, and may leave
-its result in their place. Each block's place is given out once, and each block is worked on once:
-a task that runs a second time finds ordinary memory, what was made, or an error.
+A *shared buffer* (`Common`) is one array that holds all blocks that an exchange connects. The round
+before the exchange writes its blocks there, and the round after it reads its own blocks there and
+may overwrite them. Each block's view is given out once, and each block is transformed once: a task
+that runs a second time gets ordinary memory, the first result, or an error.
 
-A block on which a round failed that worked in its memory, as `overwrite_x` permits, is neither what
-it was nor what it was to become, and a scheduler may do the task once more (``compute(retries=1)``)
-on another worker, which it sends the block to. So the block itself tells: it is filled with a NaN
-that nothing computes.
+With `overwrite_x` a round may fail after it has overwritten part of its block. A scheduler may then
+repeat the task (``compute(retries=1)``), even on another worker to which it sends the block. The
+block is therefore poisoned: it is filled with a special NaN that no computation produces.
 
-`assembled` is what `compute()` does after the last round. Dask copies blocks one after the other
-into fresh memory. Blocks that lie end to end in common memory are an array already; others are
-copied by several threads into memory of the arena. Either way the array's memory goes back to the
-arena when it dies, for the next transform.
-
-Imports `decomposition`, `memory`, `kernels`, `events`, `errors` and this room.
+`assembled` replaces dask's `finalize`, which copies blocks one after the other into fresh memory.
+Blocks that fill a shared buffer in order need no copy; others are copied by several threads into
+memory of the arena. The memory returns to the arena when the array is garbage collected.
 """
 
 import contextlib
@@ -48,16 +44,16 @@ Cut = tuple[slice, ...]
 
 
 def lying(array: Array, joint: Layout, layout: Layout, block: Block) -> Array:
-    """View of the common array in which a block of a layout lies.
+    """Return the view of a block of a layout in a shared buffer.
 
     Parameters
     ----------
     array : ndarray
-        One block of the joint.
+        Shared buffer: one block of the layout `joint`.
     joint, layout : Layout
-        How the digits lie in the array, and in the block.
+        Layouts of the shared buffer and of the block.
     block : tuple of int
-        Which block; it lies in this array.
+        Index of a block in this buffer.
     """
     place = place_of(joint, layout, block)
     seen = array.reshape(place.shape)
@@ -67,16 +63,16 @@ def lying(array: Array, joint: Layout, layout: Layout, block: Block) -> Array:
 
 
 class Common:
-    """Memory for the blocks of one connected group of an exchange, taken when first written.
+    """Shared buffer of one connected group of an exchange, allocated on the first write.
 
     Parameters
     ----------
     joint : Layout or None
-        How the blocks lie together; None where there is to be no such memory.
+        Layout of the shared buffer; None for no buffer.
     group : tuple of int
-        Which of the joint's blocks it is.
+        Index of the buffer in this layout.
     dtype : str
-        Of the blocks.
+        Dtype of the blocks.
     """
 
     def __init__(self, joint: Layout | None = None, group: Block = (), dtype: str = "c16") -> None:
@@ -88,10 +84,10 @@ class Common:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
-        return Common, ()  # what is sent to another process is common to nobody
+        return Common, ()  # other processes do not share the buffer
 
     def place(self, layout: Layout, block: Block) -> Array | None:
-        """Where a block of the layout before the exchange is to be written, the first time."""
+        """Return the view for a block of the layout before the exchange; None after that."""
         if self.joint is None:
             return None
         with self._lock:
@@ -100,27 +96,27 @@ class Common:
             if self.array is None:
                 self.array = lend(self.joint.shape(self.group), self.dtype)
             found = self._given[block] = lying(self.array, self.joint, layout, block)
-        return prefault(found)  # together with all who are about to write there
+        return prefault(found)  # in parallel with the other writing threads
 
     def take(
         self, token: str, exchange: int, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]
     ) -> bool:
-        """Whether the blocks before an exchange may be worked on in place: the first asker decides.
+        """Return whether the blocks before an exchange may be overwritten; the first call decides.
 
         Parameters
         ----------
         token, exchange
-            Of the plan in task names, and the number of the exchange.
+            Token of the plan in task names, and number of the exchange.
         joint, layout : Layout
-            How the blocks lie together, and apart.
+            Layouts of the shared buffer and of the blocks.
         blocks : mapping
-            The asker's blocks, by index.
+            Blocks of the caller by index.
 
         Raises
         ------
         CarrierError
-            If some of them do not lie here, and the others are being worked on already, or an
-            earlier computation has worked on them.
+            If some blocks are not in this buffer while others are already overwritten, or if an
+            earlier computation has overwritten them.
         """
         holds = self._holds(joint, layout, blocks)
         if not holds:
@@ -137,10 +133,10 @@ class Common:
         return decided
 
     def _holds(self, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
-        """Whether blocks of a layout all lie where the joint has them."""
+        """Return whether all blocks of a layout are at their positions in this buffer."""
         if self.array is None:
             return False
-        first = joint is self.joint  # before the exchange that it was taken for
+        first = joint is self.joint  # before the exchange for which it was allocated
         for block, values in blocks.items():
             view = self._given.get(block) if first else lying(self.array, joint, layout, block)
             if view is None or not same_memory(values, view):
@@ -148,14 +144,14 @@ class Common:
         return True
 
     def once(self, round_: int, block: Block, work: Callable[[], Made]) -> Made:
-        """Return what work in place on a block has made, doing it if nobody has yet.
+        """Return the result of work in place on a block, which is done on the first call only.
 
         Dask may run a task twice in one computation, fused with two others.
 
         Raises
         ------
         CarrierError
-            If it was begun and failed: the block is no longer what it was.
+            If the work has failed before, and may have overwritten the block.
         """
         with self._lock:
             mine = (round_, block) not in self._made
@@ -171,7 +167,7 @@ class Common:
 
 
 def same_memory(values: Any, view: Array) -> bool:
-    """Whether an array is a view of the same elements."""
+    """Return whether an array is a view of the same elements."""
     if not isinstance(values, np.ndarray) or values.dtype != view.dtype:
         return False
     place = values.shape, values.ctypes.data
@@ -181,30 +177,30 @@ def same_memory(values: Any, view: Array) -> bool:
     return all(a == b for n, a, b in steps if n > 1)
 
 
-#: Generation of the memory that a plan's result lies in, and of that which the caller has got.
+#: Generation of memory with a plan's result, and of memory that the caller has received.
 RESULT, GIVEN = 1 << 30, 1 << 31
 
-#: Memory that rounds have worked on in place, by its identity: the plan, its generation, itself.
+#: Memory that rounds have overwritten, by its identity: plan, generation, weak reference.
 _memories: dict[int, tuple[str, int, weakref.ref[Array]]] = {}
 
 
 def _root(values: Any) -> Any:
-    """The array whose memory an array is a view of."""
+    """Return the array that owns the memory of an array."""
     while isinstance(values, np.ndarray) and isinstance(values.base, np.ndarray):
         values = values.base
     return values
 
 
 def _generation(token: str, root: Any) -> int:
-    """The generation of memory that a plan has worked on; 0 if it has not."""
+    """Return the generation of memory that a plan has overwritten; 0 if it has not."""
     plan, found, _ = _memories.get(id(root), ("", 0, None))
     return found if plan == token else 0
 
 
 def advance(token: str, generation: int, blocks: Iterable[Any]) -> None:
-    """Note that a plan has brought the memory of blocks to a generation.
+    """Record the generation to which a plan has brought the memory of blocks.
 
-    It is the number of the exchange after which they are worked on, from 1, or `RESULT`.
+    It is the number of the exchange after which they are overwritten, from 1, or `RESULT`.
     """
     for key, root in {id(root): root for root in map(_root, blocks)}.items():
         if _generation(token, root) != generation:
@@ -213,7 +209,7 @@ def advance(token: str, generation: int, blocks: Iterable[Any]) -> None:
 
 
 def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
-    """Stop before blocks are used that an earlier computation has worked on in place.
+    """Raise if an earlier computation has overwritten some of the blocks.
 
     Raises
     ------
@@ -232,20 +228,20 @@ def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None
 def whole_result(
     token: str, blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...]
 ) -> Array | None:
-    """Return a plan's result, if its blocks lie in common memory as they do in an array.
+    """Return a plan's result without a copy, if its blocks fill a shared buffer in order.
 
-    Only the first who asks gets it: whoever has it may write to it.
+    Only the first caller gets it, because the caller may write to it.
 
     Parameters
     ----------
     token : str
-        Of the plan in task names.
+        Token of the plan in task names.
     blocks : sequence of ndarray
         All blocks, of one dtype.
     cuts : sequence of tuple of slice
-        Where in the result each of them belongs.
+        Slices of the result for each block.
     shape : tuple of int
-        Of the result.
+        Shape of the result.
     """
     root: Array = _root(blocks[0])
     dtype, size = blocks[0].dtype, math.prod(shape)
@@ -263,51 +259,51 @@ def whole_result(
     return whole
 
 
-#: The lowest bytes of the NaN, which are 0 in others.
+#: Lowest bytes of the NaN that marks poisoned blocks; they are 0 in other NaNs.
 _LOWEST = b"\x6f\xb1"
 
 
 @lru_cache
 def _mark(dtype: np.dtype[Any]) -> Array:
-    """One element of a dtype with the NaN, of complex ones as their real part."""
+    """Return one element of a dtype with this NaN, as the real part if it is complex."""
     found = np.full(1, np.nan, dtype)
     found.view(np.uint8)[: len(_LOWEST)] = np.frombuffer(_LOWEST, np.uint8)
     return found
 
 
 def refuse_spoiled(number: int, block: tuple[int, ...], values: Array) -> None:
-    """Stop before a round takes a block on which it has failed in place.
+    """Raise if a block is poisoned: a round has failed while it overwrote the block.
 
     Parameters
     ----------
     number : int
-        Of the round, from 0.
+        Number of the round, from 0.
     block : tuple of int
-        Which block, for the error.
+        Index of the block, for the error.
     values : ndarray
-        The block, or a part of it.
+        Values of the block, or of a part of it.
 
     Raises
     ------
     CarrierError
-        If it has.
+        If the block is poisoned.
     """
     first = values[(slice(1),) * values.ndim]
     if first.tobytes().startswith(_LOWEST) and np.isnan(first.real).all():
         raise CarrierError(
             f"round {number + 1} failed on block {block} while it worked in its memory, so it "
-            "cannot be done again: make the array once more, or leave overwrite_x out"
+            "cannot be repeated: compute the array again, or leave overwrite_x out"
         )
 
 
 @contextlib.contextmanager
 def spoiling(parts: Callable[[], Iterable[Array]]) -> Iterator[None]:
-    """While a round works in memory of its block: what fails leaves all of it marked.
+    """Poison a block if the round that overwrites it fails.
 
     Parameters
     ----------
     parts : callable
-        Returns the arrays that the block is made of.
+        Returns the arrays that make up the block.
     """
     try:
         yield
@@ -317,34 +313,31 @@ def spoiling(parts: Callable[[], Iterable[Array]]) -> Iterator[None]:
         raise
 
 
-#: Bytes from which on a result is copied by several threads, and of what each takes at a time.
+#: Minimum size of a result that several threads copy, and size of a copy, in bytes.
 SHARED_NBYTES, PART_NBYTES = 1 << 22, 1 << 24
 
 
 def assembled(blocks: Any, token: str, chunks: tuple[tuple[int, ...], ...]) -> Any:
     """Return the blocks of a result as one array, C-contiguous and writeable.
 
-    It is what dask itself makes of them where they are not arrays of NumPy, or not of the chunks.
+    Dask's `finalize` does it if they are not NumPy arrays, or do not have the chunks' shapes.
 
     Parameters
     ----------
     blocks : nested lists of ndarray
-        As many levels as the array has axes, as dask hands them to what finishes a computation.
+        One level per axis, as dask passes them to the function that finishes a computation.
     token : str
-        Of the plan. Blocks of its own common memory belong to this computation alone.
+        Token of the plan, whose shared buffers belong to this computation alone.
     chunks : tuple of tuple of int
-        Of the result.
+        Chunks of the result.
     """
     found = list(flatten(blocks, container=(list, tuple)))
     shapes = list(itertools.product(*chunks))
     same = all(type(block) is np.ndarray and block.dtype == found[0].dtype for block in found)
     if not chunks or not same or [block.shape for block in found] != shapes:
         return finalize(blocks)
-    shape, cuts, here = (
-        tuple(map(sum, chunks)),
-        slices_from_chunks(chunks),
-        current_worker() is None,
-    )
+    shape, cuts = tuple(map(sum, chunks)), slices_from_chunks(chunks)
+    here = current_worker() is None
     whole = whole_result(token, found, cuts, shape) if here else None
     return _copied(found, cuts, shape, task_threads() if here else 1) if whole is None else whole
 
@@ -352,7 +345,7 @@ def assembled(blocks: Any, token: str, chunks: tuple[tuple[int, ...], ...]) -> A
 def _copied(
     blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...], threads: int
 ) -> Array:
-    """The blocks, copied to an array of its own in parts so small that threads end together."""
+    """Return the blocks copied to one array, in parts small enough to balance the threads."""
     out = lend(shape, blocks[0].dtype)
     pairs = []
     for source, cut in zip(blocks, cuts, strict=True):

@@ -1,24 +1,19 @@
-"""The layer of a transform or a shift in a dask graph: holds the plan, makes the tasks when asked.
+"""Layer of a transform or a shift in a dask graph: holds the plan and builds the tasks on demand.
 
-Which carrier fits depends on where the graph runs, and that is only known when it is turned into
-tasks: see `carriers`. Where blocks are very small, neighbours are merged before the plan and cut
-after it.
+The carrier depends on where the graph runs, which is known when the tasks are built (see
+`carriers`). Very small blocks are merged before the plan and cut after it.
 
-Dask puts the tasks of a graph in order by a loop over all pairs of a task that nothing comes before
-and one that nothing comes after, where the two are connected: in a transform all are. For 16,384
-blocks that are kept this took 0.25 us for each pair, more than a minute. So of the blocks that are
-cut from one, the last one waits for the others, which then have something after them: these pairs
-are gone, at no cost, since whoever cuts one block cuts all.
-
-Imports `planner`, `exchange`, `gpu` and this room.
+Dask orders the tasks of a graph by a loop over all connected pairs of a root and a leaf; in a
+transform all are connected. With 16,384 persisted blocks this took 0.25 us per pair, more than a
+minute. Therefore the last block that is cut from a larger one depends on the others, which are then
+no leaves. This costs nothing, because all of these blocks are cut at the same time.
 """
 
 import itertools
 import math
 import threading
 import uuid
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -40,6 +35,7 @@ from dask_bigfft.graph.dask_private import (
     expression_array,
     finished_by,
     nearest_from_recipe,
+    old_to_new,
     recipe_of,
     results_are_kept,
 )
@@ -51,7 +47,7 @@ from dask_bigfft.planner.plan import Plan, ShiftPlan
 Chunks = tuple[tuple[int, ...], ...]
 Key = Any  # a dask key: a name and a block index
 
-#: Blocks from which on dask's order of them all takes longer than what waits costs.
+#: Minimum number of blocks for which dask's ordering takes longer than the extra dependencies.
 MANY = 512
 
 
@@ -65,11 +61,11 @@ def _rechunked(x: da.Array, chunks: Chunks) -> da.Array:
 def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     """Return the array with blocks cut, by plain tasks.
 
-    Where there are very many, and each is cut from a single one, the last of those that are cut
-    from the same block depends on the others.
+    If there are very many and each is cut from a single block, the last one from the same block
+    depends on the others.
     """
-    places = [_places(old, new) for old, new in zip(x.chunks, chunks, strict=True)]
-    whole = all(place is not None for along in places for place in along)
+    places = old_to_new(x.chunks, chunks)
+    whole = all(len(origins) == 1 for along in places for origins in along)
     count = math.prod(map(len, chunks))
     if count < MANY or count == x.npartitions or not whole or array_expressions_enabled():
         return _rechunked(x, chunks)
@@ -77,7 +73,7 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     graph: dict[Key, Any] = {}
     groups: dict[Key, list[Key]] = {}
     for block in itertools.product(*(range(len(along)) for along in chunks)):
-        found: Any = [along[i] for along, i in zip(places, block, strict=True)]
+        found: Any = [along[i][0] for along, i in zip(places, block, strict=True)]
         source: Key = (x.name, *(origin for origin, _ in found))
         key: Key = (name, *block)
         groups.setdefault(source, []).append(key)
@@ -91,27 +87,8 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
 
 
 def _part(block: Any, cut: tuple[slice, ...], *_: Any) -> Any:
-    """A part of a block; the others had to be there before."""
+    """Return a part of a block; further arguments are only dependencies."""
     return block[cut]
-
-
-def _places(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, slice] | None]:
-    """Which block each one is cut from along an axis, and where; None if from several.
-
-    >>> _places((4, 4), (2, 2, 3, 1))
-    [(0, slice(0, 2, None)), (0, slice(2, 4, None)), (1, slice(0, 3, None)), (1, slice(3, 4, None))]
-    >>> _places((4, 4), (3, 3, 2))
-    [(0, slice(0, 3, None)), None, (1, slice(2, 4, None))]
-    """
-    ends = list(itertools.accumulate(before))
-    found: list[tuple[int, slice] | None] = []
-    low = 0
-    for length in after:
-        i = min(bisect_right(ends, low), len(ends) - 1)
-        start, high = ends[i] - before[i], low + length
-        found.append((i, slice(low - start, high - start)) if high <= ends[i] else None)
-        low = high
-    return found
 
 
 AnyPlan = Plan | ShiftPlan
@@ -119,18 +96,18 @@ AnyPlan = Plan | ShiftPlan
 
 @dataclass(frozen=True)
 class TransformRecipe:
-    """Makes the tasks of one plan, whose result is a layer or an expression.
+    """Recipe for the tasks of one plan, which a layer or an expression holds.
 
     Parameters
     ----------
     plan : Plan or ShiftPlan
-        What to do.
+        Plan of the tasks.
     carrier : str
         ``"auto"``, ``"shared"``, ``"tasks"``, ``"p2p"`` or ``"disk"``.
     travelled : bool
         Whether this has been sent to another process.
     place : ScratchPlace, optional
-        Where scratch files go, with carrier ``"disk"``.
+        Location of the scratch files, with carrier ``"disk"``.
     """
 
     plan: AnyPlan
@@ -144,13 +121,8 @@ class TransformRecipe:
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "TransformRecipe", self.plan, self.carrier, *_attempt(self.place)
 
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Chunks of the result."""
-        return self.plan.chunks
-
     def meta(self, like: Any) -> Any:
-        """Return an empty array of the result's kind, given one of the array that comes in."""
+        """Return an empty array of the result's kind, given one of the source array."""
         return result_meta(self.plan, like)
 
     def name(self, token: str) -> str:
@@ -158,7 +130,7 @@ class TransformRecipe:
         return output_name(self.plan, token)
 
     def tasks(self, token: str, source: str) -> Graph:
-        """Return the tasks, given the name of the array that comes in."""
+        """Return the tasks, given the name of the source array."""
         return PlanLayer(self, token, source).tasks
 
 
@@ -168,13 +140,13 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     Parameters
     ----------
     recipe : TransformRecipe
-        Makes them.
+        Recipe for the tasks.
     token : str
-        Makes the task names unique.
+        Unique part of the task names.
     source : str
-        Name of the array that comes in.
+        Name of the source array.
     known : Known, optional
-        A plan of the same source, whose tasks are used where they are the same.
+        Plan of the same source whose tasks are reused where they are equal.
     """
 
     plan: Any
@@ -191,12 +163,18 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         arguments = self.recipe, self.token, self.source, self.known
         return type(self), arguments, {"annotations": self.annotations, "alone": self.alone}
 
+    def __repr__(self) -> str:
+        plan = self.plan
+        shift = isinstance(plan, ShiftPlan)
+        about = plan.offsets if shift else f"{plan.spec.name}, {plan.notation}"
+        return f"PlanLayer<{about}>"
+
     @property
     def tasks(self) -> Graph:
-        """The tasks by key, as they are where they are asked for here and now."""
+        """Tasks by key, for the scheduler that would compute them now."""
         recipe, place = self.recipe, self.recipe.place
         carrier = resolved(recipe.carrier, recipe.plan, recipe.travelled)
-        if place is not None and not place.kept:  # a name that no other process has
+        if place is not None and not place.kept:  # unique among processes
             place = replace(place, name=f"{self.token[:8]}-{uuid.uuid4().hex[:8]}")
         alone = self.alone and not results_are_kept()
         with self._lock:
@@ -207,32 +185,32 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         return found
 
     def _forget(self) -> None:
-        """Have made no tasks."""
-        #: Tasks by carrier; and those that a thread goes through, which it takes one by one.
+        """Discard all tasks."""
+        #: Tasks by carrier, and the graph that the current thread iterates over.
         self._made: dict[str, Graph] = {}
         self._read, self._lock = threading.local(), threading.Lock()
 
     def share_rounds(self) -> None:
-        """From now on leave the blocks between rounds as they are: another layer reads them, too.
+        """Keep the blocks between rounds from now on, because another layer reads them.
 
-        Else it would do these rounds once more, for itself.
+        Otherwise the other layer would have to repeat these rounds.
         """
         if self.alone:
             self.alone = False
             self._forget()
 
     def is_materialized(self) -> bool:
-        """Whether the tasks have been made."""
+        """Return whether the tasks have been built."""
         return bool(self._made)
 
     def get_output_keys(self) -> Set[Any]:
-        """Keys of the result's blocks."""
+        """Return the keys of the result's blocks."""
         name = output_name(self.plan, self.token)
         return {(name, *block) for block in self.plan.result.indices()}
 
     def cull(self, keys: set[Any], all_hlg_keys: Any) -> Any:
-        """Return a layer of the tasks that some keys need, and what each depends on."""
-        self.tasks  # noqa: B018 (those of here and now, before they are taken one by one)
+        """Return a layer with the tasks that some keys need, and their dependencies."""
+        self.tasks  # noqa: B018 (chooses the graph that is then read key by key)
         return super().cull(keys, all_hlg_keys)
 
     def __getitem__(self, key: Any) -> Any:
@@ -246,30 +224,6 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         return len(self.tasks)
 
 
-class TransformLayer(PlanLayer):
-    """All tasks of one transform."""
-
-    plan: Plan
-
-    def __repr__(self) -> str:
-        return f"TransformLayer<{self.plan.spec.name}, {self.plan.notation}>"
-
-
-class ShiftLayer(PlanLayer):
-    """All tasks of one cyclic shift."""
-
-    plan: ShiftPlan
-
-    def __repr__(self) -> str:
-        return f"ShiftLayer<{self.plan.offsets}>"
-
-
-def _carrier_on_gpus() -> str:
-    """Return the carrier of blocks on GPUs."""
-    transport = config.get("bigfft.gpu.peer-transport")
-    return "tasks" if transport == "none" else ON_GPUS + transport
-
-
 def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
     """Return an empty array with the result's dtype and number of axes, on a GPU if `like` is."""
     shape = (0,) * len(plan.chunks)
@@ -279,7 +233,7 @@ def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
 
 
 def scratch_place(plan: AnyPlan) -> ScratchPlace:
-    """Return where the settings say that a plan's scratch files go."""
+    """Return the location of a plan's scratch files according to the settings."""
     directory, sync = config.get("bigfft.scratch.directory"), config.get("bigfft.scratch.sync")
     if isinstance(plan, ShiftPlan):
         return ScratchPlace(directory, "", sync, needed=sum(e.nbytes for e in plan.exchanges))
@@ -288,12 +242,11 @@ def scratch_place(plan: AnyPlan) -> ScratchPlace:
 
 
 def _attempt(place: ScratchPlace | None) -> tuple[ScratchPlace, ...]:
-    """What task names say of scratch files: which life of a run it is, where these are kept.
+    """Return the part of task names that identifies the life of a run with kept scratch files.
 
-    What one life has done the next only looks up: tasks of other dependencies, which must not go by
-    the same names. As long as a worker is busy with a task of a run whose client has died, it
-    remembers all that this was made from; asked for a task of the same name, it would wait for
-    what that depended on before, which nobody makes any more.
+    A resumed run only looks up the results of an earlier life. Its tasks have other dependencies,
+    so they need other names: a worker that is still busy with a task of a dead client remembers the
+    old dependencies. A task of the same name would wait for these for ever.
     """
     return () if place is None or not place.kept else (place,)
 
@@ -307,17 +260,18 @@ def transformed_array(
 ) -> da.Array:
     """Return the lazy result of a plan on an array.
 
-    With a plan that is `known`, tasks of both that are the same run once. `place` is where scratch
-    files go if not where the settings say. Blocks on GPUs of one process are gathered from each
-    other, unless another carrier is asked for. Tiny blocks are merged before, and cut from larger
-    ones after.
+    Tasks that are equal to those of the plan `known` run only once. `place` is the location of the
+    scratch files; None follows the settings. Blocks on GPUs of one process are gathered from GPU to
+    GPU unless another carrier is requested. Tiny blocks are merged before the plan and cut after
+    it.
     """
     if isinstance(plan, Plan) and (plan.incoming is not None or plan.outgoing is not None):
         merged = _rechunked(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
     if carrier == "auto" and is_on_gpu(x._meta):
-        carrier = _carrier_on_gpus()
+        transport = config.get("bigfft.gpu.peer-transport")
+        carrier = "tasks" if transport == "none" else ON_GPUS + transport
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:
@@ -327,8 +281,7 @@ def transformed_array(
         return expression_array(x, recipe)
     token = tokenize(x.name, plan, carrier, *_attempt(place))
     name = output_name(plan, token)
-    made = ShiftLayer if isinstance(plan, ShiftPlan) else TransformLayer
-    layer = made(recipe, token, x.name, known)
+    layer = PlanLayer(recipe, token, x.name, known)
     dependencies: Any = [x]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
     array = da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan, x._meta))
@@ -337,18 +290,18 @@ def transformed_array(
 
 @dataclass(frozen=True)
 class Origin:
-    """What a lazy array was made from by `transformed_array`.
+    """Origin of a lazy array that `transformed_array` made.
 
     Parameters
     ----------
     array : dask.array.Array
-        What came in.
+        Source array.
     plan, carrier
-        What was done with it.
+        Plan of the transform, and its requested carrier.
     known : Known or None
-        A plan whose tasks another plan for this array may use.
+        Plan whose tasks another plan for the source array may reuse.
     layer : PlanLayer or None
-        The layer that has them.
+        Layer that has these tasks.
     """
 
     array: da.Array
@@ -358,19 +311,17 @@ class Origin:
     layer: PlanLayer | None = None
 
     def shared(self) -> Known | None:
-        """The plan whose tasks another plan will use: it leaves them their blocks."""
+        """Return the plan whose tasks another plan will reuse; its blocks are kept from now on."""
         if self.known is not None and self.layer is not None:
             self.layer.share_rounds()
         return self.known
 
 
 def origin(x: da.Array) -> Origin | None:
-    """Return what a lazy array was made from, if a plan made it."""
+    """Return the origin of a lazy array, if a plan made it; otherwise None."""
     found = recipe_of(x)
     if found is not None:
         source, recipe = found
-        if not isinstance(recipe, TransformRecipe):
-            return None
         return Origin(source, recipe.plan, recipe.carrier, None)
     graph = x.dask
     layer = graph.layers.get(x.name) if isinstance(graph, HighLevelGraph) else None
@@ -388,9 +339,9 @@ def origin(x: da.Array) -> Origin | None:
 
 
 def uncut(x: da.Array) -> da.Array:
-    """Return the result of a plan that an array was cut from by `cut_blocks`; else the array.
+    """Return the result of a plan from which `cut_blocks` made an array; else the array.
 
-    Names of dask arrays tell how they were made: what has the name that cutting gives is just that.
+    Names of dask arrays are deterministic: the same name means the same operation.
     """
     core = _nearest_result(x)
     if core is None or core.shape != x.shape:
@@ -399,7 +350,7 @@ def uncut(x: da.Array) -> da.Array:
 
 
 def _nearest_result(x: da.Array) -> da.Array | None:
-    """The result of a plan from which alone an array was made, by whatever was done to it."""
+    """Return the result of a plan that is the only source of an array; None if there is none."""
     if array_expressions_enabled():
         return nearest_from_recipe(x)
     graph, name = x.dask, x.name
@@ -416,14 +367,14 @@ def _nearest_result(x: da.Array) -> da.Array | None:
 def transforms_in(collection: Any) -> dict[str, Plan]:
     """Return the plans of the transforms in a collection's graph, by their token in task names.
 
-    Layers that have not been turned into tasks stay as they are.
+    Layers are not materialised.
     """
     graph = collection.__dask_graph__()
     found: dict[str, Plan] = {}
     for layer in getattr(graph, "layers", {"": graph}).values():
-        if isinstance(layer, TransformLayer):
+        if isinstance(layer, PlanLayer) and isinstance(layer.plan, Plan):
             found[layer.token] = layer.plan
-            if layer.known is not None:  # the first rounds may be its tasks
+            if layer.known is not None:  # the first rounds may belong to it
                 found[layer.known.token] = layer.known.plan
         elif getattr(layer, "is_materialized", bool)():
             found |= plans_among(layer.items())
@@ -435,7 +386,7 @@ def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:
     found = {}
     for key, task in tasks:
         if isinstance(key, str) and key.startswith(PLAN_NAME):
-            # With scratch files the plan is given to a task that opens them.
+            # With scratch files the plan is an argument of the task that opens them.
             run = getattr(task, "value", None) or next(iter(getattr(task, "args", ())), None)
             if isinstance(run, Run) and isinstance(run.plan, Plan):
                 found[key.removeprefix(PLAN_NAME)] = run.plan

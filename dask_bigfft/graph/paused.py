@@ -1,10 +1,8 @@
-"""A watch on workers that are paused: they give idle memory back, and do not wait for ever.
+"""Watch on paused workers: they release idle memory, and waiting tasks fail after some time.
 
-A worker that holds too much memory is paused until it holds less. Where all workers of a cluster
-are, and none works or gives memory back any more, nobody would ever go on. The tasks of transforms
-that wait there then fail, with the numbers.
-
-Imports `errors` and `memory`; calls methods of a distributed worker.
+Distributed pauses a worker that holds too much memory until it holds less. If all workers of a
+cluster are paused and none runs a task or releases memory, the computation would hang. Waiting
+tasks of transforms then fail with an error that gives the numbers.
 """
 
 import time
@@ -16,16 +14,16 @@ from tornado.ioloop import PeriodicCallback
 from dask_bigfft.errors import ClusterError
 from dask_bigfft.memory import default_arena
 
-#: Name of the watch among a worker's periodic callbacks.
+#: Key of the watch in a worker's periodic callbacks.
 NAME = "bigfft-paused"
 
-#: Seconds between two looks at a worker, and seconds after which tasks of paused workers fail.
+#: Seconds between two checks of a worker, and seconds after which tasks of paused workers fail.
 EVERY, PATIENCE = 1.0, 20.0
 
-#: Bytes: process memory that falls by less does not fall.
+#: Minimum decrease of process memory, in bytes, that counts as progress.
 NOTHING = 1 << 20
 
-#: In the names of all tasks of transforms.
+#: Part of the names of all tasks of transforms.
 OURS = "bigfft"
 
 #: States of tasks that a worker has not begun.
@@ -33,7 +31,7 @@ WAITING = frozenset({"waiting", "ready", "constrained"})
 
 
 def watch_worker(worker: Any) -> None:
-    """Look at a worker from now on, once it is paused; call this in its event loop."""
+    """Watch a worker from now on; call this in its event loop."""
     if NAME not in worker.periodic_callbacks:
         callback = PeriodicCallback(_Watch(worker).look, 1000 * EVERY)
         worker.periodic_callbacks[NAME] = callback
@@ -41,20 +39,20 @@ def watch_worker(worker: Any) -> None:
 
 
 def watch_worker_of_task(worker: Any) -> None:
-    """Look at the worker that runs the calling task from now on, once it is paused."""
+    """Watch the worker that runs the calling task from now on."""
     if NAME not in worker.periodic_callbacks:
         worker.loop.add_callback(watch_worker, worker)
 
 
 class _Watch:
-    """How long a worker has been paused without getting anywhere."""
+    """Time for which a worker has been paused without progress."""
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker
         self.since, self.least = 0.0, 0
 
     async def look(self) -> None:
-        """Give idle memory of a paused worker back; fail its tasks if no worker can go on."""
+        """Release idle memory of a paused worker; fail its tasks if no worker can continue."""
         worker, now = self.worker, time.monotonic()
         if worker.status != Status.paused:
             self.since = 0.0
@@ -65,12 +63,12 @@ class _Watch:
         if not self.since or moves:
             self.since, self.least = now, memory
         if now - self.since >= PATIENCE:
-            self.since = now  # the next try is as late as this one
+            self.since = now  # wait as long before the next try
             if await self._for_ever() and worker.status == Status.paused:
                 self._fail(memory)
 
     async def _for_ever(self) -> bool:
-        """Whether transforms wait, all workers of the cluster are paused, and no task runs."""
+        """Return whether transforms wait, all workers are paused, and no task runs."""
         scheduler = self.worker.scheduler
         workers = (await scheduler.identity(n_workers=-1))["workers"].values()
         for found in workers:
@@ -82,9 +80,9 @@ class _Watch:
         return any(states["waiting"] + states["processing"] > 0 for states in ours)
 
     def _fail(self, memory: int) -> None:
-        """Tell the scheduler that tasks have failed which this worker will never begin.
+        """Report waiting tasks of this worker to the scheduler as failed.
 
-        Those of transforms, or, where none has come so far, what they wait for.
+        These are the tasks of transforms, or, if there are none here yet, all waiting tasks.
         """
         worker, mib, arena = self.worker, 1 << 20, default_arena().counters()
         there = [task for task in worker.state.tasks.values() if task.state in WAITING]

@@ -1,10 +1,14 @@
-"""What the tasks of a graph run: a plan where it is executed, and its rounds block by block.
+"""Functions that the tasks of a graph call, and `Run`, a plan where it is executed.
 
-`Run` is the plan there; it keeps the exchange maps and the FFT library, which are made on first use
-and never travel. `Blocks` is what a barrier of the `shared` carrier returns.
+`Run` keeps the exchange maps and the FFT library, which are made on first use and are not pickled.
+`Blocks` is the result of a barrier of the `shared` carrier.
 
-Imports `planner`, `gpu`, `exchange`, `kernels` and `events`; looks a distributed worker up if there
-is one.
+Rounds of a transform that overwrites its input may write their blocks back into it::
+
+    source blocks -> own -> barrier -> round (in place) -> settled -> the same blocks -> barrier ...
+
+A round's block is then a composite of shards of the source blocks, and its task returns only the
+number of bytes. `settled` returns the source blocks after every round that writes to them.
 """
 
 import contextlib
@@ -32,14 +36,16 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
+from dask_bigfft.graph.in_place import Common
 from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
-from dask_bigfft.kernels.composite import Stacked
+from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
+from dask_bigfft.memory import lend
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange, Joints
@@ -47,23 +53,30 @@ from dask_bigfft.planner.profile import DEFAULT
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
+Indices = tuple[Block, ...]
+
+#: Blocks of filters by their axes.
+Filters = Mapping[int, Array]
+
+#: Function that returns the view of a block; it may be called several times.
+ViewMaker = Callable[[], BlockView]
 
 
 class Run:
-    """A plan, one of its filters or a shift, where it is executed.
+    """Plan, filter or shift where it is executed.
 
     Parameters
     ----------
     plan : Plan, FilterPlan or ShiftPlan
-        What is executed.
+        Plan that is executed.
     token : str
-        Of the plan in task names; events carry it.
+        Token of the plan in task names and events.
     private : bool
-        Whether blocks between rounds stay in this process, and nobody else sees them: then they
-        may lie in memory as suits the exchange that takes them.
+        Whether blocks between rounds stay in this process and only this plan reads them. Their
+        memory layout may then suit the exchange that follows.
     """
 
-    #: Bytes that the arena may keep for this run; None where the settings alone decide.
+    #: Maximum number of bytes that the arena keeps for this run; None leaves it to the settings.
     arena_most: int | None = None
 
     def __init__(
@@ -82,19 +95,19 @@ class Run:
 
     @cached_property
     def library(self) -> FFTLibrary:
-        """FFT library of the plan, as its threads use it.
+        """FFT library of the plan, for the number of threads in the plan.
 
-        As many as the plan was made for, wherever it runs: some libraries round the last bit of a
-        line otherwise in tiles of other sizes, and a run that is resumed gives the same bits.
+        The number does not depend on where the plan runs: with some libraries the last bit of a
+        line depends on the tile size, and a resumed run must give the same bits.
         """
         threads = self.plan.machine.threads if isinstance(self.plan, Plan) else 1
         return get_library(self.plan.kernel).among(threads)
 
     @cached_property
     def place(self) -> dispatch.Place:
-        """Where rounds are done. Filters are small, and made once.
+        """Devices that compute the rounds. Filters are small and use the CPU.
 
-        Devices that do all of what CPU threads might have shared are taken where there are some.
+        A device that computes all of a hybrid round is used where there is one.
         """
         plan = self.plan if isinstance(self.plan, Plan) else None
         if plan is None:
@@ -109,33 +122,33 @@ class Run:
         return [self.place.for_share(shares[number : number + 1]) for number in numbers]
 
     def place_of(self, number: int) -> dispatch.Place:
-        """Return where a round is done, or the gather after the last one."""
+        """Return the devices of a round, or of the gather after the last one."""
         return self._places[number]
 
     def exchange(self, number: int) -> Exchange:
-        """An exchange of the plan."""
+        """Return an exchange of the plan."""
         return self.plan.exchanges[number]
 
     def stays(self, number: int) -> bool:
-        """Whether an exchange leaves each block as it is."""
+        """Return whether an exchange leaves each block unchanged."""
         exchange = self.exchange(number)
         return exchange.local and exchange.mirror is None and exchange.source == exchange.target
 
     def overwrites(self, number: int) -> bool:
-        """Whether a round may work in the memory of the blocks that come in.
+        """Return whether a round may overwrite its source blocks.
 
-        What is verified may have to be done once more, which takes what came in.
+        A verified round may have to be repeated, so it keeps them.
         """
         plan = self.plan
         asked = isinstance(plan, Plan) and plan.overwrite and plan.verify == "none"
         return asked and number == 0 and self.stays(number)
 
     def map(self, number: int) -> ExchangeMap:
-        """The shards of an exchange."""
+        """Return the shards of an exchange."""
         worker = current_worker()
         if worker is not None:
             watch_worker_of_task(worker)
-        if worker is not None or self.arena_most is not None:  # else the call has done so
+        if worker is not None or self.arena_most is not None:  # else the call did it
             configure_arena(worker, self.arena_most)
         with self._lock:
             found = self._maps.get(number)
@@ -146,24 +159,18 @@ class Run:
             return found
 
     def view(
-        self,
-        number: int,
-        block: Block,
-        source_of: Callable[[Block], Any],
-        packed: bool = False,
-        home: int | None = None,
-        choice: Choice | None = None,
+        self, number: int, block: Block, source_of: Callable[[Block], Any], **options: Any
     ) -> BlockView:
-        """Return the view of a block after an exchange, as `view_of` takes its sources."""
+        """Return the view of a block after an exchange; sources and options as in `view_of`."""
         dtype = np.dtype(self.exchange(number).dtype)
-        return view_of(self.map(number), block, dtype, source_of, packed, home, choice)
+        return view_of(self.map(number), block, dtype, source_of, **options)
 
     @cached_property
     def stacked(self) -> list[Stacked | None]:
-        """How a device stacks the blocks before each exchange, and after the last, if it does."""
+        """Stacked layout in which a device stores the blocks before each exchange, or None."""
         plan = self.plan
         found: list[Stacked | None] = [None] * (len(plan.exchanges) + 1)
-        inside = isinstance(plan, Plan) and plan.inside  # blocks stay where they are
+        inside = isinstance(plan, Plan) and plan.inside  # rounds overwrite the source blocks
         if self.private and not inside and plan.verify == "none" and dispatch.missing() is None:
             for number in range(1, len(plan.exchanges)):
                 if self.on_devices(number - 1) and not plan.rounds[number - 1].rolls:
@@ -172,47 +179,34 @@ class Run:
 
     @cached_property
     def stored(self) -> list[Layout]:
-        """The blocks before each exchange as they lie in memory."""
+        """Memory layout of the blocks before each exchange."""
         pairs = zip(self.plan.exchanges, self.stacked, strict=False)
         return [e.source if s is None else stacked_layout(e.source, s) for e, s in pairs]
 
     @property
     def joints(self) -> Joints:
-        """Which blocks lie together."""
+        """Shared buffers of the plan's blocks."""
         assert isinstance(self.plan, Plan)
         return self.plan.joints
 
-    def finish(
-        self,
-        number: int,
-        block: Block,
-        view_of: Callable[[], BlockView],
-        filters: Mapping[int, Array],
-        here: Array | None = None,
-        flat: Array | None = None,
-    ) -> Array:
-        """Return the block after an exchange and the round that follows, if one does.
+    def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
+        """Return the block after an exchange and the round that follows, if there is one.
 
-        It is verified if the plan says so. `here` is where it has to be, `flat` the same place as a
-        block of the result has it.
+        The block is verified if the plan says so.
         """
         started = time.perf_counter()
         if number == len(self.plan.rounds):
             done = self._gathered(number, view_of())
             emit("unpack", nbytes=done.nbytes, seconds=time.perf_counter() - started)
             return done
-        done = self._transformed(number, block, view_of, filters)
-        if here is not None and not in_place.same_memory(done, here):
-            copy_array(here, done)
-            done = here
+        done = self.transformed(number, block, view_of, filters)
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
-            flat_shape = self.plan.rounds[number].target.flat_shape(block)
-            done = done.reshape(flat_shape) if flat is None else flat
+            done = done.reshape(self.plan.rounds[number].target.flat_shape(block))
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
         return done
 
     def _gathered(self, number: int, view: BlockView) -> Array:
-        """Return the block after the last exchange, gathered by a device on the way, or here."""
+        """Return the block after the last exchange, gathered by a device or by the CPU."""
         found = None
         if not view.on_gpu and self.on_devices(number):
             blocks = self.exchange(number).target.blocks
@@ -220,26 +214,20 @@ class Run:
         return view.gather() if found is None else found
 
     def on_devices(self, number: int) -> bool:
-        """Return whether devices may do a round on blocks in host memory, or are asked to."""
+        """Return whether devices may compute a round on blocks in host memory."""
         if not isinstance(self.plan, Plan) or self.plan.device == "cpu":
             return False
         device = self.place_of(number).device
         return device != "cpu" and (device != "auto" or dispatch.missing() is None)
 
-    def _transformed(
-        self,
-        number: int,
-        block: Block,
-        view_of: Callable[[], BlockView],
-        filters: Mapping[int, Array],
-    ) -> Array:
+    def transformed(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after a round on a device or on the CPU, verified if the plan says."""
         round_, mode = self.plan.rounds[number], self.plan.verify
         dtype, place = np.dtype(self.plan.dtypes[2 * number + 1]), self.place_of(number)
         spare = functools.partial(spare_threads, self.library, round_.target.blocks)
 
         def by_device(view: BlockView) -> Array | None:
-            """Return the block after the round, but for its rolls; None on the CPU."""
+            """Return the block after the round without its rolls; None on the CPU."""
             if not view.on_gpu and not self.on_devices(number):
                 return None
             job = dispatch.job_of(round_, block, view.dtype, dtype, inside=self.overwrites(number))
@@ -271,24 +259,24 @@ class Run:
         return (roll_on_gpu if is_on_gpu(done) else roll)(done, round_.rolls)
 
     def _told(self, event: str, done: Array | None) -> None:
-        """Report who has done a whole block, where CPU threads and devices share a round."""
+        """Report which device computed a whole block of a hybrid round."""
         if done is not None and isinstance(self.plan, Plan) and self.plan.device == "hybrid":
             emit(event, nbytes=done.nbytes)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
-        """What the task of a block after exchange `number` would return, if that is known."""
+        """Return the recorded result of a block after exchange `number`, in a tuple, or None."""
         return None
 
     def deliver(self, number: int, block: Block, values: Array) -> Array:
-        """Hand on what a task has made of a block after exchange `number`: here, the block."""
+        """Return the result of the task of a block after exchange `number`: here, the block."""
         return values
 
 
-def _in_host_memory(mode: str, view_of: Callable[[], BlockView]) -> BlockView:
-    """Return the view of a block, which is refused on a card, where nothing is verified."""
+def _in_host_memory(mode: str, view_of: ViewMaker) -> BlockView:
+    """Return the view of a block; refuse blocks on a GPU, which cannot be verified."""
     view = view_of()
     if view.on_gpu:
-        refuse("verify", mode, "'none' for blocks on a card, or blocks in host memory")
+        refuse("verify", mode, "'none' for blocks on a GPU, or blocks in host memory")
     return view
 
 
@@ -298,9 +286,9 @@ _running = 0
 
 @contextlib.contextmanager
 def spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
-    """Give out the library as a round on one of some blocks may use it, while that is done.
+    """Yield the library with the spare threads for one block of a round with some blocks.
 
-    Where blocks of other rounds are worked on meanwhile, these count as well.
+    Blocks of other rounds that run at the same time count as well.
     """
     global _running
     with _lock:
@@ -314,16 +302,16 @@ def spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
 
 
 class Blocks:
-    """Handle of a barrier: blocks that lie in this process, by their index.
+    """Handle of a barrier: blocks of this process by their index.
 
-    `common` is the memory in which all of them lie together, if they do. `homes` are the GPUs on
-    which target blocks are gathered, where source blocks lie on several, and `choice` the transport
+    `common` is the shared buffer of all blocks, or None. `homes` are the GPUs on which target
+    blocks are gathered if source blocks are on several GPUs, and `choice` returns the transport
     from one GPU to another.
     """
 
     def __init__(self, blocks: Mapping[Block, Array]) -> None:
         self.blocks = dict(blocks)
-        self.common: in_place.Common | None = None
+        self.common: Common | None = None
         self.homes: dict[Block, int] = {}
         self.choice: Choice | None = None
         self._checked: dict[Block, Array] = {}
@@ -332,7 +320,7 @@ class Blocks:
         return self.blocks[block]
 
     def checked(self, run: "Run", number: int, index: Block) -> Array:
-        """Return a block as `checked` does, which is asked once for all that are made of it."""
+        """Return a block as `checked` does; each block is checked only once."""
         found = self._checked.get(index)
         if found is None:
             found = self._checked[index] = checked(run, number, index, self.blocks[index])
@@ -340,15 +328,15 @@ class Blocks:
 
 
 def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
-    """Return a source block as an array, if it is what the plan was made for.
+    """Return a source block as an array, with the shape and kind that the plan expects.
 
-    Copies go by the plan's shapes: a block that is smaller than its metadata say would be read
-    beyond its end.
+    Copies use the plan's shapes: a block that is smaller than its metadata would be read beyond its
+    end.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If it is not: the metadata of the dask array that came in are wrong.
+        If the metadata of the source array are wrong.
     """
     if np.ma.is_masked(values):
         refuse(
@@ -382,32 +370,27 @@ Task = Callable[..., Any]
 
 
 def barrier(
-    run: Run,
-    number: int,
-    indices: tuple[Block, ...],
-    wanted: bool,
-    common: in_place.Common | None,
-    *blocks: Array,
+    run: Run, number: int, indices: Indices, wanted: bool, common: Common | None, *blocks: Array
 ) -> Blocks:
-    """Return a handle of all source blocks of a group; all of them exist now.
+    """Return a handle of all source blocks of a group, all of which exist now.
 
     Parameters
     ----------
     run, number
-        The plan, and the exchange, from 0.
+        Plan, and number of the exchange from 0.
     indices : tuple of block indices
-        Of the blocks.
+        Indices of the blocks.
     wanted : bool
-        Whether the `shared` carrier was asked for by name.
+        Whether the user named the `shared` carrier.
     common : Common or None
-        Memory in which all of them may lie together.
+        Shared buffer that may hold all of them.
 
     Raises
     ------
     CarrierError
         In a task of a cluster, where sharing would move every block to every worker.
     """
-    _refuse_cluster(run.token.partition("-")[0], wanted)  # names of a filter have its plan's
+    _refuse_cluster(run.token.partition("-")[0], wanted)  # a filter's token begins with its plan's
     found = Blocks(dict(zip(indices, blocks, strict=True)))
     if common is not None:
         joint, layout = run.joints.exchanges[number], run.exchange(number).source
@@ -417,38 +400,33 @@ def barrier(
     return found
 
 
-def common_memory(run: Run, number: int, group: Block) -> in_place.Common:
-    """Return memory for the blocks of a group before an exchange; none where it does not help.
+def common_memory(run: Run, number: int, group: Block) -> Common:
+    """Return a shared buffer for the blocks of a group before an exchange.
 
-    That is on workers of a cluster, where a task may be done again, and where devices do rounds.
+    It is empty on workers of a cluster, where a task may be repeated, and where devices compute.
     """
     joint = run.joints.exchanges[number]
     used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and dispatch.missing() is None
     if joint is None or used or current_worker() is not None:
-        return in_place.Common()
+        return Common()
     with during(run.token, number):
         emit("begun")
-    return in_place.Common(joint.layout, group, run.exchange(number).dtype)
+    return Common(joint.layout, group, run.exchange(number).dtype)
 
 
 def barrier_on_gpus(
-    run: Run,
-    number: int,
-    sources: tuple[Block, ...],
-    targets: tuple[Block, ...],
-    transport: str,
-    *blocks: Array,
+    run: Run, number: int, sources: Indices, targets: Indices, transport: str, *blocks: Array
 ) -> Blocks:
-    """Return a handle of all source blocks of a group, which may lie on several GPUs.
+    """Return a handle of all source blocks of a group, which may be on several GPUs.
 
     Parameters
     ----------
     run, number
-        The plan, and the exchange, from 0.
+        Plan, and number of the exchange from 0.
     sources, targets : tuple of block indices
         Blocks of the group before and after the exchange.
     transport : {"auto", "host", "staged", "swap", "kernel"}
-        How segments travel between GPUs; "auto" as the plan's profile suggests.
+        Transport between GPUs; "auto" chooses by the plan's profile.
     """
     found = barrier(run, number, sources, False, None, *blocks)
     homes = gpus().homes(found.blocks)
@@ -456,7 +434,7 @@ def barrier_on_gpus(
     if len(used) < 2:
         return found
     found.homes = {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets)}
-    if len(sources) == len(targets):  # as much memory on each GPU after the exchange as before
+    if len(sources) == len(targets):  # each GPU holds as much after the exchange as before
         found.homes = {t: homes[s] for s, t in zip(sources, targets, strict=True)}
     named = next((known for known in TRANSPORTS if known == transport), None)
     profile = run.plan.machine.profile if isinstance(run.plan, Plan) else DEFAULT
@@ -465,10 +443,10 @@ def barrier_on_gpus(
 
 
 def _refuse_cluster(token: str, wanted: bool) -> None:
-    """Stop in a task that a worker was sent, but for one that is alone where this is `wanted`.
+    """Raise in a task of a cluster, unless it has a single worker and sharing is `wanted`.
 
-    A task of a cluster may compute an array by a scheduler of its own: then the worker knows that
-    task only, and not in the threads that the scheduler starts. Blocks stay in its process.
+    A task of a cluster may compute an array by a local scheduler. The worker then only knows the
+    outer task, and blocks stay in its process.
     """
     worker = current_worker()
     try:
@@ -499,11 +477,11 @@ def reported(task: Task) -> Task:
 
 
 def block_task(make: Task) -> Task:
-    """Return the task of a block after an exchange and its round, which a function makes.
+    """Return a task that makes a block after an exchange and its round by a function.
 
-    The task is ``(run, number, block, filter_axes, *filters, *inputs)``; the function gets the
-    filters by axis. What is recorded as done is not made again, and what is made is handed on as
-    the run does it.
+    The task's arguments are ``(run, number, block, filter_axes, *filters, *inputs)``; the function
+    gets the filters by axis. A recorded result is not computed again, and `Run.deliver` returns the
+    result of a new block.
     """
 
     def task(run: Run, number: int, block: Block, axes: tuple[int, ...], *inputs: Any) -> Any:
@@ -521,15 +499,15 @@ def run_block(
     run: Run,
     number: int,
     block: Block,
-    filters: dict[int, Array],
-    sources: tuple[Block, ...] | None,
-    into: in_place.Common | None,
+    filters: Filters,
+    sources: Indices | None,
+    into: Common | None,
     *inputs: Any,
 ) -> Array:
-    """Return a block gathered from blocks in memory, and taken through its round.
+    """Return a block gathered from blocks in memory, after its round.
 
     The `inputs` are source blocks of the indices `sources`, or the handle of a barrier if that is
-    None. `into` is memory in which the block is to lie with others, after the round.
+    None. `into` is the shared buffer for the block after the round.
     """
     place = None if into is None else into.place(run.plan.rounds[number].target, block)
     if sources is None and inputs[0].common is not None:
@@ -559,7 +537,7 @@ def run_block(
 def _turn(
     run: Run, number: int, block: Block, blocks: Blocks
 ) -> contextlib.AbstractContextManager[None]:
-    """The turn of a task to look at a block of host memory, if a device may take it."""
+    """Return the lock that limits blocks being prepared for a device, if one may take it."""
     on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
     if on_gpu or not run.on_devices(number):
         return contextlib.nullcontext()
@@ -569,14 +547,9 @@ def _turn(
 
 
 def _where_it_lies(
-    run: Run,
-    number: int,
-    block: Block,
-    common: in_place.Common,
-    into: Array | None,
-    filters: dict[int, Array],
+    run: Run, number: int, block: Block, common: Common, into: Array | None, filters: Filters
 ) -> Array:
-    """A block that lies in common memory, taken through the round that follows, if one does."""
+    """Return a block in a shared buffer, after the round that follows, if there is one."""
     joint, exchange = run.joints.exchanges[number], run.exchange(number)
     assert joint is not None and common.array is not None  # noqa: PT018
     started = time.perf_counter()
@@ -585,21 +558,26 @@ def _where_it_lies(
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         in_place.advance(run.token, in_place.RESULT, (values,))
         return values
-    after, flat = run.joints.inside[number], None
-    if after is not None and isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
-        flat = in_place.lying(common.array, after, run.plan.result, block)
-        in_place.advance(run.token, in_place.RESULT, (flat,))
+    after, left = run.joints.inside[number], values
+    view = BlockView.of(values, target=into if after is None else values)
+    if after is None:
+        return run.finish(number, block, lambda: view, filters)
+    if isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
+        left = in_place.lying(common.array, after, run.plan.result, block)
+        in_place.advance(run.token, in_place.RESULT, (left,))
 
     def work() -> Array:
-        here = None if after is None else values
-        view = BlockView.of(values, target=into if after is None else values)
-        return run.finish(number, block, lambda: view, filters, here, flat)
+        done = run.transformed(number, block, lambda: view, filters)
+        if not in_place.same_memory(done, values):
+            copy_array(values, done)
+        emit("round", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        return left
 
-    return work() if after is None else common.once(number, block, work)
+    return common.once(number, block, work)
 
 
 def _own(run: Run, number: int, blocks: Mapping[Block, Array]) -> Array | None:
-    """The source block itself as the target block, if it lies in memory as that one would."""
+    """Return the source block as the target block, if both have the same memory layout."""
     if len(blocks) != 1:  # an array without elements has no sources
         return None
     (index,) = blocks
@@ -613,7 +591,7 @@ def _own(run: Run, number: int, blocks: Mapping[Block, Array]) -> Array | None:
 def pack_shard(
     run: Run, number: int, block: Block, source: Block, values: Array
 ) -> Array | tuple[Array, int]:
-    """Return what a source block gives to a target block, packed; its checksum, too, if wanted."""
+    """Return the packed shard of a source block for a target block, with a checksum if wanted."""
     started = time.perf_counter()
     values = checked(run, number, source, values)
     packed = pack(run.map(number), block, source, values, np.dtype(run.exchange(number).dtype))
@@ -625,23 +603,14 @@ def pack_shard(
 
 @block_task
 def run_block_of_shards(
-    run: Run,
-    number: int,
-    block: Block,
-    filters: dict[int, Array],
-    sources: tuple[Block, ...],
-    *packed: Any,
+    run: Run, number: int, block: Block, filters: Filters, sources: Indices, *packed: Any
 ) -> Array:
-    """Return a block put together from packed shards, and taken through its round."""
-    shards = dict(zip(sources, packed, strict=True))
-    if run.plan.verify == "checksum":
-        compare(number, block, shards)
-        shards = {source: shard for source, (shard, _) in shards.items()}
-    return put_together(run, number, block, shards, filters)
+    """Return a block assembled from packed shards, after its round."""
+    return put_together(run, number, block, dict(zip(sources, packed, strict=True)), filters)
 
 
-def compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
-    """Raise if a shard is not what was packed for a block."""
+def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
+    """Raise if the checksum of a shard differs from the one of the packed data."""
     for source, (shard, known) in shards.items():
         found = shard_checksum(shard, number, source, block)
         if found != int(known):
@@ -653,20 +622,25 @@ def compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]
 
 
 def put_together(
-    run: Run, number: int, block: Block, shards: Mapping[Block, Array], filters: dict[int, Array]
+    run: Run, number: int, block: Block, shards: Mapping[Block, Any], filters: Filters
 ) -> Array:
-    """Return a block put together from packed shards, and taken through its round."""
-    view = functools.partial(run.view, number, block, shards.__getitem__, packed=True)
+    """Return a block assembled from packed shards, after its round.
+
+    Shards are arrays, or pairs of array and checksum, which is compared if the plan says so.
+    """
+    if run.plan.verify == "checksum":
+        _compare(number, block, shards)
+    plain = {a: shard[0] if isinstance(shard, tuple) else shard for a, shard in shards.items()}
+    view = functools.partial(run.view, number, block, plain.__getitem__, packed=True)
     return run.finish(number, block, view, filters)
 
 
 @block_task
-def generate_filter(run: Run, number: int, block: Block, filters: dict[int, Array]) -> Array:
+def generate_filter(run: Run, number: int, block: Block, filters: Filters) -> Array:
     """Return a block of a Bluestein filter after its first round."""
     plan = run.plan
     assert isinstance(plan, FilterPlan)
-    round_ = plan.rounds[0]
-    axis = round_.source.axes[0]
+    axis = plan.rounds[0].source.axes[0]
     places = axis_index(axis, block[0], 0)
     padded = math.prod(digit.radix for digit in axis.digits)
     chirp, shape, dtype = plan.chirp, axis.shape(block[0]), np.dtype(plan.dtypes[0])
@@ -677,3 +651,63 @@ def generate_filter(run: Run, number: int, block: Block, filters: dict[int, Arra
         return BlockView.of(np.ascontiguousarray(values), owned=True)
 
     return run.finish(number, block, incoming, filters)
+
+
+# --- rounds that overwrite the source blocks ------------------------------------------------
+
+
+@block_task
+def own_block(run: Run, number: int, block: Block, filters: Filters, values: Any) -> Array:
+    """Return a block that may be overwritten: the source block, or a copy of it."""
+    found = checked(run, number, block, values)
+    if is_on_gpu(found):
+        refuse("overwrite_x", True, "False for blocks on a GPU, which are transformed there")
+    dtype = np.dtype(run.exchange(number).dtype)
+    flags = found.flags
+    if found.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable:
+        return found
+    copy = lend(found.shape, dtype)
+    copy[...] = found
+    return copy
+
+
+@reported
+def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
+    """Compute the round after exchange `number` in the source blocks; return the bytes done."""
+    started = time.perf_counter()
+    round_, dtype = run.plan.rounds[number], np.dtype(run.exchange(number).dtype)
+    view = run.view(number, block, blocks.__getitem__)
+    found = view.boxes(False)
+    assert found is not None  # checked when the plan was made
+    shards = found.around
+    for _, first in itertools.islice(_views(shards), 1):
+        in_place.refuse_spoiled(number, block, first)
+    job = dispatch.job_of(round_, block, dtype, dtype, inside=True)
+    with in_place.spoiling(lambda: (view for _, view in _views(shards))):
+        there = dispatch.inside_device(job, shards, run.place)
+    if not there:
+        values = view.gather()
+        done = dispatch.on_device(job, BlockView.of(values, owned=True), {}, run.place)
+        if done is None:
+            view = BlockView.of(values, owned=True)
+            done = run_round(round_, block, view, run.library, dtype, {})
+        _put_back(shards, done)
+    emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
+    return shards.nbytes
+
+
+def _views(shards: Composite) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """Yield all shards of a block, each with its position in the block."""
+    return shards.views(tuple(slice(0, n) for n in shards.sizes))
+
+
+def _put_back(shards: Composite, done: Array) -> None:
+    values = done.reshape(shards.sizes)
+    for place, view in _views(shards):
+        cut = zip(place, view.shape, strict=True)
+        view[...] = values[tuple(slice(low, low + n) for low, n in cut)]
+
+
+def settled(blocks: Blocks, *done: int) -> Blocks:
+    """Return the handle of a group's blocks after all rounds that write to them."""
+    return blocks

@@ -3,8 +3,8 @@
 Each `parse_*` takes an argument, or the setting where there is none, and refuses by name what it
 cannot be. `make_plan` makes a request of them, and has a plan chosen for that.
 
-Imports `transforms`, `decomposition`, `kernels`, `gpu`, `config` and this room; looks up a running
-client.
+Imports `transforms`, `decomposition`, `exchange`, `planner`, `kernels`, `gpu`, `config` and this
+room; looks up a running client.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import itertools
 import math
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -28,11 +28,12 @@ from dask_bigfft.decomposition.factors import factorize, transposed_digits
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.errors import ArgumentTypeError, MemoryLimitError, PlanError, parse_flag, refuse
+from dask_bigfft.exchange.parts import all_composite
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
-from dask_bigfft.graph.inside import inside_blocks, plan_within
 from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.plan import Plan, merged_request, roomy_request, with_merging
-from dask_bigfft.planner.plan_data import Machine, Request
+from dask_bigfft.planner.plan_data import Machine, Request, overwritten
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
@@ -95,7 +96,36 @@ def chosen_plan(
         raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
     found = replace(found, device_memory_limit=request.device_nbytes, overwrite=overwrite)
     on_devices = inside and found.machine.cards
-    return inside_blocks(found) if on_devices and found.carrier == "memory" else found
+    return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
+
+
+def _inside_blocks(plan: Plan) -> Plan:
+    """Return the plan with its rounds inside the blocks that come in, if these are cut for it."""
+    inside = overwritten(plan) if plan.verify == "none" else None
+    if inside is None:
+        return plan
+    exchanges = inside.exchanges[: len(inside.rounds)]
+    if not all(all_composite(exchange.source, exchange.target) for exchange in exchanges):
+        return plan
+    return replace(inside, expected=forecast(inside))
+
+
+def _plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
+    """Return the plan for a machine of a transform that may be done inside its blocks.
+
+    Memory that is too little for blocks before and after a round may be enough for one of them.
+    """
+    limit = machine.memory_limit
+    with contextlib.suppress(PlanError):
+        found = search(machine)
+        if limit is None or found.carrier != "disk":
+            return found
+    if limit is not None:
+        roomy = search(replace(machine, memory_limit=None))
+        inside = _inside_blocks(roomy)
+        if inside.inside and inside.expected.peak_host <= limit:
+            return replace(roomy, machine=machine)
+    return search(machine)
 
 
 def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: Machine) -> str:
@@ -140,7 +170,7 @@ def _searched(
         least = config.get("bigfft.hybrid.min-speedup")
         found = decided(spec, request, replace(here, cards=0), here.cards, least)
     else:
-        found = plan_within(search, here) if inside and here.cards else search(here)
+        found = _plan_within(search, here) if inside and here.cards else search(here)
     text = f"; not measured: array and result take more than {100 * SHARE:.0f} % of the memory"
     return replace(found, reason=found.reason + text) if kernels else found
 

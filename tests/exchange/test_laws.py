@@ -29,7 +29,7 @@ from laws.law import plan
 from dask_bigfft import fft
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, half, interval_boxes
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape, packed_dtype
-from dask_bigfft.exchange.gather import Arriving, block_regions, fresh_block, shard_regions, view_of
+from dask_bigfft.exchange.gather import Arriving, fresh_block, stored_regions, view_of
 from dask_bigfft.exchange.packing import pack, shard_sizes
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.kernels import views
@@ -309,18 +309,16 @@ def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
         arguments = exchange, block, dtype
         wanted = view_of(*arguments, blocks.__getitem__).gather()
         if way == "in place":
-            found = fresh_block(*arguments)
-            regions = block_regions(exchange, block, found)
+            found = memory = fresh_block(*arguments)
         else:
             sources = exchange.sources(block)
             sizes = {s: pack(exchange, block, s, blocks[s], dtype).size for s in sources}
-            shards = {s: np.empty(size, dtype) for s, size in sizes.items()}
-            regions = shard_regions(exchange, block, shards)
-        for region, place in regions:
+            memory = {s: np.empty(size, dtype) for s, size in sizes.items()}
+        for region, place in stored_regions(exchange, block, memory):
             assert place.shape == tuple(cut.stop - cut.start for cut in region)
             place[...] = stored[region]
         if way == "packed":
-            found = view_of(*arguments, shards.__getitem__, packed=True).gather()
+            found = view_of(*arguments, memory.__getitem__, packed=True).gather()
         np.testing.assert_array_equal(found, wanted)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft import fft, plan
-from dask_bigfft.graph.layer import ShiftLayer, origin
+from dask_bigfft.graph.layer import PlanLayer, origin
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -49,7 +49,7 @@ def test_a_shift_is_one_task_a_block(chunks):
     x = np.arange(10)
     a = da.from_array(x, chunks=(chunks,))
     shifted = fft.fftshift(a)
-    assert isinstance(shifted.dask.layers[shifted.name], ShiftLayer)
+    assert isinstance(shifted.dask.layers[shifted.name], PlanLayer)
     assert len(tasks(shifted)) == len(chunks) + 1  # and the plan
     np.testing.assert_array_equal(shifted.compute(scheduler="sync"), np.fft.fftshift(x))
 

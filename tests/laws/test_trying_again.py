@@ -14,7 +14,7 @@ import pytest
 from laws.law import damaged, small_tiles
 from support import local
 
-import dask_bigfft.graph.inside
+import dask_bigfft.gpu.dispatch
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import CarrierError, DeviceError, VerificationError
 from dask_bigfft.graph.in_place import refuse_spoiled, spoiling
@@ -131,7 +131,7 @@ def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
     a = values(64, 48)
     blocks = [a[low : low + 16].copy() for low in range(0, 64, 16)]
     graph = {("owned", i, 0): block for i, block in enumerate(blocks)}
-    real, when = dask_bigfft.graph.inside.inside_device, Times(1, after=1)
+    real, when = dask_bigfft.gpu.dispatch.inside_device, Times(1, after=1)
 
     def device(job, shards, place):
         found = real(job, shards, place)
@@ -139,7 +139,7 @@ def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
             raise DeviceError("no")
         return found
 
-    monkeypatch.setattr(dask_bigfft.graph.inside, "inside_device", device)
+    monkeypatch.setattr(dask_bigfft.gpu.dispatch, "inside_device", device)
     limits = TileLimits(0, least=1 << 14, run_nbytes=64)
     with simulated_devices(1 << 18, limits=limits), dask.config.set(scheduler="sync"):
         x = da.Array(graph, "owned", ((16,) * 4, (48,)), dtype=complex)

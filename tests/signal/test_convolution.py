@@ -12,7 +12,7 @@ from support import python
 
 from dask_bigfft import fft, signal
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.graph.layer import TransformLayer
+from dask_bigfft.graph.layer import PlanLayer
 from dask_bigfft.memory import HostArena
 from dask_bigfft.memory import arena as memory
 from dask_bigfft.testing.oracles import relative_l2
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("small")
 
 def plans_of(y):
     """The plans of all transforms in a graph, in order."""
-    return [layer.plan for layer in y.dask.layers.values() if isinstance(layer, TransformLayer)]
+    return [layer.plan for layer in y.dask.layers.values() if isinstance(layer, PlanLayer)]
 
 
 def exchanges(y):

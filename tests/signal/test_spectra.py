@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_bigfft import signal
-from dask_bigfft.graph.layer import TransformLayer
+from dask_bigfft.graph.layer import PlanLayer
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, chunks_of, random_array, shapes
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("small")
 
 
 def exchanges(y):
-    layers = [layer for layer in y.dask.layers.values() if isinstance(layer, TransformLayer)]
+    layers = [layer for layer in y.dask.layers.values() if isinstance(layer, PlanLayer)]
     return [len(layer.plan.travelling) for layer in layers]
 
 

@@ -288,8 +288,6 @@ class CupyGPU:
         self._streams: list[Stream] = []
         self._plans = FFTPlans(tiled=True)
         self._ring: Ring | None = None
-        #: How often anything has gone through the ring since the device was opened.
-        self.staged = 0
         #: Of composites: whether all that they are made of is pinned.
         self._pinned: WeakKeyDictionary[Composite, bool] = WeakKeyDictionary()
         self._asking = threading.Lock()
@@ -457,7 +455,6 @@ class CupyGPU:
             if way == "engine" and not self._by_engine(stream, calls, hosts, devices, direction):
                 way = "ring"
             if way == "ring":
-                self.staged += 1
                 self._by_ring(stream, host, devices.tolist(), places, direction)
 
     def _by_engine(

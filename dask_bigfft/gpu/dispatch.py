@@ -239,16 +239,6 @@ def _opened() -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _engines() -> tuple[Engine, ...]:
-    """Return the engines of the devices that are open."""
-    return () if _process.leases is None else _process.leases.engines
-
-
-def staged() -> int:
-    """Return how often memory that is not pinned has gone to or from this process' devices."""
-    return sum(engine.device.staged for engine in _engines())
-
-
 def known_nbytes() -> int | None:
     """Return the bytes of each device that was handed in; None where devices were found."""
     return _process.nbytes
@@ -265,6 +255,7 @@ def uses() -> tuple[dict[str, Any], ...]:
     Each has a ``name``, the bytes of its ``memory`` that are reserved and the ``budget`` of those
     that may be, and ``busy_seconds``: how long it has had work since it was opened.
     """
+    engines = () if _process.leases is None else _process.leases.engines
     return tuple(
         {
             "name": engine.device.name,
@@ -272,7 +263,7 @@ def uses() -> tuple[dict[str, Any], ...]:
             "budget": engine.limits.nbytes,
             "busy_seconds": engine.busy_seconds,
         }
-        for engine in _engines()
+        for engine in engines
     )
 
 

@@ -51,10 +51,6 @@ class Device(Protocol):
     def tables(self) -> int:
         """Bytes that the plans made so far take beyond that, for lengths with large primes."""
 
-    @property
-    def staged(self) -> int:
-        """Number of copies through the ring since the device was opened."""
-
     def memory(self) -> DeviceMemory:
         """Memory in all and free now. What `reserve` holds is not free."""
 

@@ -86,7 +86,7 @@ def _number(hint: Any, value: Any) -> Any:
 
 
 #: Version of the JSON. A profile of another version is not read.
-SCHEMA = 6
+SCHEMA = 7
 
 #: Bounds of a believable speed. They keep forecasts finite.
 LEAST, MOST = 1e-30, 1e30
@@ -155,8 +155,6 @@ class DeviceProfile(_Prices):
         Of the device.
     nbytes : int
         Bytes of its memory.
-    pin : float
-        Bytes per second at which fresh host memory is prefaulted and pinned.
     """
 
     h2d: float = 50.6e9
@@ -167,7 +165,6 @@ class DeviceProfile(_Prices):
     call: float = 3e-6
     name: str = "NVIDIA H200"
     nbytes: int = 139 << 30
-    pin: float = 2.5e10
 
     def bus_seconds(self, nbytes: float, runs: float, speed: float) -> float:
         """Return the seconds of a copy between pinned memory and the device.

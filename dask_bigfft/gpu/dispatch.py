@@ -32,7 +32,7 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import cuda
 from dask_bigfft.gpu.cupy_gpu import open_gpu
-from dask_bigfft.gpu.engine import Engine, Source, converted
+from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.tile_work import Array, HostView, Job
@@ -86,15 +86,11 @@ class Leases:
         getattr(self._own, "turn", contextlib.ExitStack()).close()
 
     @contextlib.contextmanager
-    def lease(
-        self, nbytes: int, tasks: int = ADMITTED, timeout: float | None = None
-    ) -> Iterator[Engine]:
+    def lease(self, tasks: int = ADMITTED, timeout: float | None = None) -> Iterator[Engine]:
         """Give an engine to this task, when it is its turn.
 
         Parameters
         ----------
-        nbytes : int
-            Bytes of the device's memory that its tiles need.
         tasks : int
             Tasks with a lease of one device at most, this one included.
         timeout : float, optional
@@ -102,8 +98,6 @@ class Leases:
 
         Raises
         ------
-        DeviceMemoryError
-            If no device will ever have as much.
         DeviceError
             If this thread has a lease already.
         TimeoutError
@@ -111,25 +105,22 @@ class Leases:
         """
         if getattr(self._own, "leased", False):
             raise DeviceError("a task may not take a second lease")
-        able = [i for i, engine in enumerate(self.engines) if nbytes <= engine.limits.nbytes]
-        if not able:
-            raise DeviceMemoryError(f"{nbytes} bytes asked, more than any device may use")
+        ticket, started = object(), time.perf_counter()
 
         def free() -> bool:
-            return self._waiting[0] is ticket and min(self._used[i] for i in able) < tasks
+            return self._waiting[0] is ticket and min(self._used) < tasks
 
-        ticket, started = object(), time.perf_counter()
         with self._changed:
             self._waiting.append(ticket)
             try:
                 if not self._changed.wait_for(free, timeout):
                     raise TimeoutError(f"no device was free within {timeout} s")
-                number = min(able, key=self._used.__getitem__)
+                number = self._used.index(min(self._used))
                 self._used[number] += 1
             finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
-        emit("lease_wait", nbytes=nbytes, seconds=time.perf_counter() - started)
+        emit("lease_wait", seconds=time.perf_counter() - started)
         self._own.leased = True
         self.ready()
         try:
@@ -403,7 +394,7 @@ def on_device(
     found = _leases(place, nbytes, job.source, job.target)
     if found is None:
         return None
-    source, job = _source(incoming, np.dtype(job.source)), replace(job, settings=place.settings)
+    source, job = _source(incoming), replace(job, settings=place.settings)
     if stacked is not None:
         count = job.round.target.shape(job.block)[stacked.dim] // stacked.width
         source.stacked, job = stacked, replace(job, stores=count)
@@ -431,9 +422,9 @@ def _run(
     try:
         limits = found.limits(place.nbytes)
         if source.gather is not None or source.shards(job.tiles(limits), limits) is not None:
-            plans = [link.tiles(limits).plan for link in found.engines[0].links(job, limits)]
-            need = max(plan.buffers * plan.buffer_nbytes for plan in plans)
-            with found.lease(need, admitted(nbytes), timeout) as engine:
+            for link in found.engines[0].links(job, limits):
+                link.tiles(limits)  # raises if they do not fit, before the task waits
+            with found.lease(admitted(nbytes), timeout) as engine:
                 return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
         pass
@@ -550,16 +541,13 @@ def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
     return found if takes(place.device, nbytes, *dtypes) else None
 
 
-def _source(incoming: BlockView, dtype: np.dtype[Any]) -> Source:
-    """The block in the dtype that the device computes in, without a copy where that is possible."""
-    found, threads = incoming.array, os.cpu_count() or 1
+def _source(incoming: BlockView) -> Source:
+    """Return the block for a device, without a copy where that is possible."""
+    found, boxes = incoming.array, incoming.boxes(False)
     if found is not None and not incoming.owned and found.flags.c_contiguous:
-        if found.dtype == dtype:
-            return Source(lambda: found, borrowed=True)
-        return Source(lambda: converted(found, dtype, threads))
-    boxes = incoming.boxes(False)
+        return Source(lambda: found, borrowed=True)
     return Source(
-        lambda: converted(incoming.gather(threads=threads), dtype, threads),
+        lambda: incoming.gather(threads=os.cpu_count() or 1),
         again=not incoming.owned,
         composite=None if boxes is None else boxes.around,
     )

@@ -27,7 +27,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -45,7 +44,7 @@ from dask_bigfft.gpu.operations import FFT, dense, runs
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
 from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.twiddle import chirp_filter
-from dask_bigfft.kernels.views import intervals
+from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.tile_plan import (
     MOST_PRIME,
@@ -59,9 +58,6 @@ from dask_bigfft.planner.tile_plan import (
 #: `run_nbytes` in the mean (1 KiB: a kernel reads them at the speed of the bus): below it, threads
 #: gather the block faster.
 NARROWEST = 1 / 8
-
-#: Elements that a thread converts at least.
-SHARED_ELEMENTS = 1 << 18
 
 #: Values of a filter that are made at a time.
 FILTER_VALUES = 1 << 20
@@ -129,7 +125,9 @@ class Source:
         What is borrowed is only read. What is `stacked` is so if it gets memory of its own.
         """
         shards = self.shards(tiles, limits)
-        arrays: list[Array | Composite] = [self.get() if shards is None else shards]
+        arrays: list[Array | Composite] = [
+            self.get(np.dtype(tiles.job.source)) if shards is None else shards
+        ]
         self.gathered = self.gathered or self.inside
         only_read = self.borrowed if shards is None else not self.inside
         last = len(tiles.plan.passes) - 1
@@ -154,12 +152,15 @@ class Source:
             return np.empty(0, last.dtype)  # it is where it was
         return self.stacked.whole(last)
 
-    def get(self) -> Array:
-        """The block."""
+    def get(self, dtype: np.dtype[Any]) -> Array:
+        """Return the block, converted to another dtype in new memory if need be."""
         if self.values is None:
             if self.gather is None:
                 raise DeviceMemoryError("no tiles fit whose shards are read in place")
             self.values, self.gathered = self.gather(), True
+            if self.values.dtype != dtype:
+                view, self.borrowed = BlockView.of(self.values), False
+                self.values = view.gather(lend(view.shape, dtype), os.cpu_count() or 1)
         return self.values
 
     def let_go(self) -> None:
@@ -196,19 +197,6 @@ def readable(tiles: BlockTiles, composite: Composite, limits: TileLimits) -> Com
         width, _ = runs(shards.shape, shards.strides, found.dtype.itemsize, places)
         rows += shards.nbytes // max(1, width)
     return found if nbytes >= NARROWEST * limits.run_nbytes * rows else None
-
-
-def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
-    """Return the values in another dtype, by some threads; the array itself if it has it."""
-    if values.dtype == dtype:
-        return values
-    out = lend(values.shape, dtype)
-    came, goes = values.reshape(-1), out.reshape(-1)
-    width = max(SHARED_ELEMENTS, -(-came.size // threads))
-    cut = list(intervals(came.size, width))
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda part: np.copyto(goes[part], came[part]), cut))
-    return out
 
 
 # --- lengths with nothing to split -----------------------------------------------------------
@@ -397,14 +385,9 @@ class Engine:
             If the device fails.
         """
         limits = self.within(nbytes)
-        *before, last = links = self.links(job, limits)
+        *before, last = self.links(job, limits)
         if before:
             source.stacked = None  # these blocks are not the round's
-        if links[0].source != job.source:
-            gather, dtype = source.gather, np.dtype(links[0].source)
-            assert gather is not None
-            threads, again = os.cpu_count() or 1, source.again
-            source = Source(lambda: converted(gather(), dtype, threads), again=again)
         for link in before:
             made = functools.partial(self.run, link, source, filters, nbytes=nbytes)
             source = Source(made, again=source.again)

@@ -259,13 +259,13 @@ def _divided(
     least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
-    need, admits = tiles.plan.buffers * tiles.plan.buffer_nbytes, admitted(most)
+    admits = admitted(most)
     # Of the round, to rows of one task beside one lease.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, admits * len(found.engines))
     speed = place.share / max(1 - place.share, 1e-9) * tasks / leased
     interval = Interval(dim, rows, tile, width, least, speed)
-    return interval, functools.partial(found.lease, need, admits, 0.0)
+    return interval, functools.partial(found.lease, admits, 0.0)
 
 
 def _part_reader(

@@ -13,7 +13,6 @@ import ctypes
 import functools
 import itertools
 import os
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -290,7 +289,6 @@ class CupyGPU:
         self._ring: Ring | None = None
         #: Of composites: whether all that they are made of is pinned.
         self._pinned: WeakKeyDictionary[Composite, bool] = WeakKeyDictionary()
-        self._asking = threading.Lock()
         with self._device, errors_of_cuda():
             self._rt.free(0)  # makes the context
             properties = self._rt.getDeviceProperties(ordinal)
@@ -537,13 +535,9 @@ class CupyGPU:
             host = host.block
         if not isinstance(host, Composite):
             return not host.size or reachable(host)
-        with self._asking:
-            known = self._pinned.get(host)
-        if known is None:
-            known = all(map(reachable, host.sources.values()))
-            with self._asking:
-                self._pinned[host] = known
-        return known
+        if host not in self._pinned:
+            self._pinned[host] = all(map(reachable, host.sources.values()))
+        return self._pinned[host]
 
     def _opened_ring(self) -> Ring:
         """The ring, made when it is first needed."""

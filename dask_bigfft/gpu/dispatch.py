@@ -20,7 +20,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -70,16 +69,15 @@ class Leases:
         self._own = threading.local()
         self._door = threading.Semaphore(GETTING_READY)
 
-    @contextlib.contextmanager
-    def getting_ready(self) -> Iterator[None]:
+    def getting_ready(self) -> contextlib.ExitStack:
         """Let this task look at its block and then wait for a lease, in turn with others.
 
         That takes the GIL: many at once would keep each other, and the device, waiting. The turn is
         over when the task has its lease, at `ready`, or at the end.
         """
-        with contextlib.ExitStack() as self._own.turn:
-            self._own.turn.enter_context(self._door)
-            yield
+        self._own.turn = turn = contextlib.ExitStack()
+        turn.enter_context(self._door)
+        return turn
 
     def ready(self) -> None:
         """End this task's turn to get ready, if it has one."""
@@ -343,7 +341,7 @@ def job_of(
     return Job(round_, block, source.str, target.str, inside)
 
 
-def getting_ready(place: Place, nbytes: int, dtype: str) -> AbstractContextManager[None]:
+def getting_ready(place: Place, nbytes: int, dtype: str) -> contextlib.ExitStack:
     """Let a task look at a block, in turn with others if a device is to take it.
 
     The turn is over when the task has a lease, or `on_device` finds that the CPU has to do it.
@@ -359,7 +357,7 @@ def getting_ready(place: Place, nbytes: int, dtype: str) -> AbstractContextManag
     """
     # Tasks of hybrid rounds do not wait for devices.
     found = None if place.device == "hybrid" else _leases(place, nbytes, dtype)
-    return contextlib.nullcontext() if found is None else found.getting_ready()
+    return contextlib.ExitStack() if found is None else found.getting_ready()
 
 
 def on_device(

@@ -39,13 +39,12 @@ class Device(Protocol):
     #: Name of the hardware.
     name: str
 
+    #: Bytes that libraries take beside the arena: kernels, plans of most FFTs.
+    libraries: int
+
     @property
     def software(self) -> dict[str, str]:
         """Versions that decide about the last bit of its results, by name."""
-
-    @property
-    def libraries(self) -> int:
-        """Bytes that libraries take beside the arena: kernels, plans of most FFTs."""
 
     @property
     def tables(self) -> int:
@@ -327,7 +326,8 @@ class GPUExecutor:
             if number:
                 self.fence(stored)
             for tile in self.take(block, number, following):
-                buffer = self.acquire()
+                buffer = next(self._next)
+                self.device.wait(buffer.h2d, buffer.free)  # until its last tile has gone
                 self.load(buffer, tile, block.filters)
                 self.transform(buffer, tile)
                 self.store(buffer, tile)
@@ -355,12 +355,6 @@ class GPUExecutor:
                 if view is not None:
                     self.device.ahead(self._buffers[0].h2d, view)
             tile.announced = True
-
-    def acquire(self) -> _Buffer:
-        """Return the next buffer, to which nothing comes before its last tile has gone."""
-        buffer = next(self._next)
-        self.device.wait(buffer.h2d, buffer.free)
-        return buffer
 
     def load(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Array]) -> None:
         """Copy a tile to the device, and the parts of filters that it needs."""

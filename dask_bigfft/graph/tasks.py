@@ -558,7 +558,7 @@ def run_block(
 
 def _turn(
     run: Run, number: int, block: Block, blocks: Blocks
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.AbstractContextManager[object]:
     """The turn of a task to look at a block of host memory, if a device may take it."""
     on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
     if on_gpu or not run.on_devices(number):

@@ -17,7 +17,7 @@ from dask_bigfft.gpu.cupy_gpu import CupyGPU
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import Gpus
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
-from dask_bigfft.memory import default_arena, lend
+from dask_bigfft.memory import lend
 from dask_bigfft.planner.profile import DeviceProfile, Peer
 from dask_bigfft.planner.tile_plan import aligned
 
@@ -46,7 +46,7 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
     nbytes = max(1 << 12, min(nbytes, device.memory().free // 4) // 4096 * 4096)
     device.reserve(3 * aligned(nbytes))
     try:
-        found = {**_bus(device, nbytes), **_compute(device, nbytes), "pin": _pinning(nbytes)}
+        found = {**_bus(device, nbytes), **_compute(device, nbytes)}
     finally:
         device.synchronize_all()
         device.release()
@@ -108,15 +108,6 @@ def _compute(device: Device, nbytes: int) -> dict[str, float]:
         taken = _seconds(device, lambda: device.compute(stream, op, values, values, work))
         found["flops"] = 5 * values.shape[0] * n * math.log2(max(n, 2)) / taken
     return found
-
-
-def _pinning(nbytes: int) -> float:
-    """Return the bytes per second at which fresh memory is prefaulted and pinned."""
-    default_arena().trim()
-    started = time.perf_counter()
-    fresh = lend((2 * nbytes,), np.dtype("u1"))
-    fresh[::4096] = 1
-    return fresh.nbytes / (time.perf_counter() - started)
 
 
 def ordinals_of(devices: Sequence[Device]) -> tuple[int, ...]:

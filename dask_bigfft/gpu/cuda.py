@@ -1,10 +1,7 @@
-"""CuPy and CUDA: which devices this process has, their errors, and which host memory they reach.
+"""CuPy and CUDA: devices of this process, their errors, and pinned host memory.
 
-CuPy is imported when a device is first asked for: that takes a while, and where it is missing the
-package works without. The arena's blocks are pinned from the first device of the process to the
-last; arrays of others where they are, while they live.
-
-Imports `config`, `errors` and `memory`.
+CuPy is optional and imported at first use, because the import takes long. The arena's blocks are
+pinned while the process has a device. Arrays of others are pinned in place while they live.
 """
 
 import contextlib
@@ -22,7 +19,7 @@ from dask_bigfft import config
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.memory import Pinner, default_arena, pin_blocks, pinned
 
-#: How to get CuPy.
+#: Instructions to install CuPy.
 INSTALL = (
     "install CuPy for the driver's version of CUDA, such as pip install cupy-cuda13x (CUDA 13) "
     "or cupy-cuda12x (CUDA 12)"
@@ -31,7 +28,7 @@ INSTALL = (
 
 _OUT_OF_MEMORY = 2
 
-#: As a flag of registering: pinned for every device.
+#: Flag of registration: pinned for every device.
 _PORTABLE = 1
 
 
@@ -42,18 +39,18 @@ def cupy() -> Any:
     Raises
     ------
     DeviceError
-        If it is missing or does not load; says how to install it.
+        If it is missing or does not load, with instructions to install it.
     """
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
-        cause = error.__cause__ or error  # CuPy says it in ten lines
+        cause = error.__cause__ or error  # CuPy wraps it in ten lines
         raise DeviceError(f"CuPy is missing ({cause}): {INSTALL}") from error
 
 
 @contextlib.contextmanager
 def errors_of_cuda() -> Iterator[None]:
-    """Turn what CUDA and its libraries raise into our own."""
+    """Convert errors of CUDA and its libraries to ours."""
     cuda = cupy().cuda
     try:
         yield
@@ -71,8 +68,8 @@ def errors_of_cuda() -> Iterator[None]:
 def current(device: Any) -> Iterator[None]:
     """Make a device of CuPy the current one of this thread, and its context with it.
 
-    CuPy enters a device that is the current one already, as the first is in every new thread,
-    without a call; then the thread may have no context yet, and cuFFT refuses to work there.
+    CuPy makes no call to enter a device that is current, as the first device is in new threads.
+    Such a thread may have no context, and then cuFFT fails.
     """
     with device:
         device.use()
@@ -80,10 +77,9 @@ def current(device: Any) -> Iterator[None]:
 
 
 def software(ordinals: Iterable[int]) -> dict[str, str]:
-    """Return what decides about the last bit of what GPUs compute, by name.
+    """Return the library versions and GPU names that decide the last bit of results.
 
-    Those are the versions of libraries, and which GPUs these are: cuFFT has other kernels for
-    others.
+    cuFFT has different kernels for different GPUs.
     """
     found = cupy()
     names = {found.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in ordinals}
@@ -95,20 +91,20 @@ def software(ordinals: Iterable[int]) -> dict[str, str]:
 
 
 def free_pinned() -> None:
-    """Give back the pinned memory that CuPy's pool keeps for later."""
+    """Free the cached pinned memory of CuPy's pool."""
     cupy().get_default_pinned_memory_pool().free_all_blocks()
 
 
 @functools.cache
 def _found() -> tuple[tuple[int, ...], str | None]:
-    """Ordinals of the devices that can be used, or what is missing."""
+    """Return the ordinals of usable devices, and the reason if there are none."""
     if importlib.util.find_spec("cupy") is None:
         return (), f"CuPy is missing: {INSTALL}"
     try:
         count = int(cupy().cuda.runtime.getDeviceCount())
     except DeviceError as error:
         return (), str(error)
-    except Exception as error:  # of whichever library of CUDA does not load or answer
+    except Exception as error:  # from any library of CUDA that fails
         return (), f"CUDA has no device for us ({error}): look at the driver with nvidia-smi"
     if count == 0:
         return (), "CUDA sees no device: look at CUDA_VISIBLE_DEVICES and nvidia-smi"
@@ -116,9 +112,9 @@ def _found() -> tuple[tuple[int, ...], str | None]:
 
 
 def available() -> tuple[int, ...]:
-    """Return the ordinals of the devices that this process may use; none without CuPy or a GPU.
+    """Return the ordinals of the devices that this process may use, maybe none.
 
-    A worker of dask-cuda has one device of its own, the first of those that it sees.
+    A worker of dask-cuda uses one device, the first one that it sees.
     """
     found = _found()[0]
     return found[:1] if _under_dask_cuda() else found
@@ -131,17 +127,17 @@ def number_of(ordinal: int) -> int:
 
 
 def in_pool() -> int:
-    """Return the bytes of the current device that arrays of CuPy's pool take."""
+    """Return the bytes of CuPy arrays on the current device."""
     return int(cupy().get_default_memory_pool().used_bytes())
 
 
 def reason() -> str | None:
-    """Return what is missing and how to get it; None if there is a device."""
+    """Return the reason for a missing device and the remedy; None if there is a device."""
     return _found()[1]
 
 
 def _under_dask_cuda() -> bool:
-    """Return True in a worker that dask-cuda has started."""
+    """Return True in a worker started by dask-cuda."""
     distributed = sys.modules.get("distributed")
     if distributed is None or "dask_cuda" not in sys.modules:
         return False
@@ -157,7 +153,7 @@ def _under_dask_cuda() -> bool:
 
 
 class _Pins:
-    """The pinning of the arena's blocks, from the first device of this process to the last."""
+    """Pinning of the arena's blocks while this process has a device."""
 
     def __init__(self) -> None:
         self._lock, self._adopting = threading.Lock(), threading.Lock()
@@ -189,9 +185,9 @@ class _Pins:
                 self._pinner = None
 
     def adopt(self, array: npt.NDArray[Any]) -> bool:
-        """Pin an array of others for as long as it lives, if that can be.
+        """Pin an array of others while it lives; return True if it may be pinned now.
 
-        True as well where another thread was at it, and may have pinned this one.
+        That includes the case that another thread was pinning, maybe the same array.
         """
         pinner = self._pinner
         if pinner is None or not config.get("bigfft.memory.pin-arrays"):
@@ -209,7 +205,7 @@ pins = _Pins()
 
 
 def is_pinned(view: npt.NDArray[Any]) -> bool:
-    """Return True for a view of pinned memory: one range of the arena, or somebody else's."""
+    """Return True for a view of pinned memory, in a range of the arena or of others."""
     low = int(view.__array_interface__["data"][0])
     last = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
     if pinned(low, last + view.itemsize):
@@ -219,5 +215,5 @@ def is_pinned(view: npt.NDArray[Any]) -> bool:
 
 
 def reachable(view: npt.NDArray[Any]) -> bool:
-    """Return True if a GPU reaches a view by itself: it is pinned, if only from now on."""
+    """Return True if a GPU can access a view directly, after pinning it if possible."""
     return is_pinned(view) or (pins.adopt(view) and is_pinned(view))

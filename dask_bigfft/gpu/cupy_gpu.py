@@ -1,11 +1,8 @@
-"""A CUDA device by CuPy: streams, events, an arena, and copies between it and host memory.
+"""CUDA device by CuPy: streams, events, an arena, and copies to and from host memory.
 
-Strided views of pinned memory with wide rows are copied by the copy engines as they are, in one
-call for up to three dimensions (Chen and Li, Proc. ICPADS, 2013, call that asynchronous strided
-copies). Narrow rows are copied by a kernel that reads or writes pinned memory itself; memory that
-is not pinned goes through the ring.
-
-Imports `kernels`, `errors` and this room.
+The copy engines copy strided views of pinned memory with wide rows in one call for up to three
+dimensions (asynchronous strided copies, Chen and Li, Proc. ICPADS, 2013). Narrow rows are copied by
+a kernel that accesses pinned memory directly. Pageable memory is staged through the ring.
 """
 
 import contextlib
@@ -13,7 +10,6 @@ import ctypes
 import functools
 import itertools
 import os
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -50,46 +46,45 @@ from dask_bigfft.gpu.ring import (
 )
 from dask_bigfft.kernels.composite import Composite, Shards
 
-#: Bytes of device memory that kernels and plans take beside the arena: cuFFT's and our kernels 20
-#: MiB, plans of most lengths 2 MiB each or nothing (H200, CUDA 13). What plans take beyond that is
-#: counted.
+#: Bytes of device memory that kernels and plans use beside the arena: 20 MiB for cuFFT's and our
+#: kernels, at most 2 MiB for each plan of most lengths (H200, CUDA 13). Larger plans are counted.
 LIBRARIES_NBYTES = 64 << 20
 
 #: Bytes of plans that are included in `LIBRARIES_NBYTES`.
 _FEW_PLANS_NBYTES = 32 << 20
 
-#: What the driver calls directions.
+#: Directions of copies, as the driver numbers them.
 TO_DEVICE, TO_HOST = 1, 2
 
-#: Largest distance of two rows that one strided call takes, in bytes.
+#: Largest distance of two rows in a strided call, in bytes.
 MAX_PITCH_NBYTES = 2**31 - 1
 
-#: Rows from here on are left to the copy engines; narrower ones are read by a kernel. On an H200
-#: both reach 33 GB/s each way at it, and the engines more beyond.
+#: Smallest row for the copy engines. A kernel reads narrower rows. On an H200 both reach 33 GB/s
+#: each way at this width, and the engines more beyond.
 ENGINE_ROW_NBYTES = 8 * 1024
 
-#: Narrower rows are not written by a kernel, which the host's memory takes very badly.
+#: Smallest row that a kernel writes to host memory, where narrower writes are very slow.
 KERNEL_WRITE_NBYTES = 4 * 1024
 
-#: Driver calls for one view from which on a kernel copies it in one.
+#: Number of driver calls for a view above which a kernel copies it.
 MANY_CALLS = 256
 
-#: Blocks of the grid of a kernel that copies over the bus: a few keep it busy.
+#: Grid size of a kernel that copies over the bus, which a few blocks saturate.
 BUS_BLOCKS = 48
 
 _HOST, _DEVICE = 1, 2
 _INVALID_VALUE = 1
 
 
-# --- how views of host memory travel ---------------------------------------------------------
+# --- routes of host memory ---------------------------------------------------------
 
 
-#: How a view of host memory travels: by the copy engines, by a kernel, or through the ring.
+#: Route of a view of host memory: the copy engines, a kernel, or the ring.
 Route = Literal["engine", "kernel", "ring"]
 
 
 class View(NamedTuple):
-    """The form of a strided view of host memory, and the strides of its array on the device."""
+    """Form of a strided view of host memory, and the strides of its device array."""
 
     shape: Ints
     strides: Ints
@@ -98,7 +93,7 @@ class View(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One call of the driver: planes of rows, at these distances on the host and on the device.
+    """Driver call that copies planes of rows, with their distances on host and device.
 
     `host` and `device` are bytes from the first element of either side.
     """
@@ -146,7 +141,7 @@ def copies(view: View) -> tuple[Copy, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Copy, ...]]:
-    """Return how a view travels, and the calls of the copy engines.
+    """Return the route of a view, and its calls of the copy engines.
 
     >>> wide, narrow = (View((64, n), (131072, 16), 16, (16 * n, 16)) for n in (4096, 64))
     >>> route(wide, TO_DEVICE, True)[0], route(narrow, TO_DEVICE, True)[0]
@@ -197,7 +192,7 @@ def structure_3d(copy: Copy, host: int, device: int, direction: int) -> npt.NDAr
 
 @functools.cache
 def _driver() -> Any:
-    """The driver's asynchronous copy, that keeps the GIL; None: no such driver."""
+    """Return the driver's asynchronous copy, called with the GIL held; None without a driver."""
     try:
         found = ctypes.PyDLL("libcuda.so.1").cuMemcpy2DAsync_v2
     except (OSError, AttributeError):
@@ -209,11 +204,11 @@ def _driver() -> Any:
 def submit_2d(
     calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int, stream: int
 ) -> bool | None:
-    """Put copies into a stream without releasing the GIL; return whether all were taken.
+    """Enqueue copies without releasing the GIL; return False if the memory is refused.
 
-    A call of the runtime releases the GIL and may then wait up to 5 ms for it, behind a busy
-    thread; a block that is read from 64 others takes 64 calls a tile. None where there is no such
-    driver, or it refuses for another reason than what the memory is, so that others may say what.
+    A runtime call releases the GIL and may wait up to 5 ms behind a busy thread to get it back; a
+    block read from 64 others needs 64 calls per tile. None if there is no driver, or for any other
+    error, which the runtime calls then report.
     """
     driver = _driver()
     if driver is None:
@@ -231,12 +226,12 @@ def _views(host: Array | Shards) -> list[Array]:
     return [view for _, view in host.views()] if isinstance(host, Shards) else [host]
 
 
-#: Scatters of the ring that are not done.
+#: Unfinished scatters of the ring.
 Futures = tuple[Future[None], ...]
 
 
 class Stream:
-    """A stream of CuPy, and the scatters of the ring that others wait for before it goes on."""
+    """CuPy stream, with its unfinished scatters of the ring and those that it waits for."""
 
     def __init__(self) -> None:
         self.raw = cupy().cuda.Stream(non_blocking=True)
@@ -245,7 +240,7 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream, with what the host had still to do when it was made."""
+    """CuPy event, with the scatters that were unfinished when it was recorded."""
 
     def __init__(self) -> None:
         self.raw = cupy().cuda.Event(block=True, disable_timing=True)
@@ -256,7 +251,7 @@ class Event:
 
 
 def compute(plans: FFTPlans, op: Compute, source: int, target: int, work: int) -> None:
-    """Do an operation on arrays at these addresses, in the current stream."""
+    """Enqueue an operation on arrays at these addresses in the current stream."""
     if isinstance(op, FFT):
         plans.fft(op, source, target, work)
     elif isinstance(op, Multiply):
@@ -268,12 +263,12 @@ def compute(plans: FFTPlans, op: Compute, source: int, target: int, work: int) -
 
 
 class CupyGPU:
-    """A GPU by CuPy; `executor.Device` describes its methods.
+    """GPU by CuPy; `executor.Device` describes the methods.
 
     Parameters
     ----------
     ordinal : int
-        Which of the devices that CUDA sees.
+        Number of the device in CUDA.
     """
 
     libraries = LIBRARIES_NBYTES
@@ -288,35 +283,32 @@ class CupyGPU:
         self._streams: list[Stream] = []
         self._plans = FFTPlans(tiled=True)
         self._ring: Ring | None = None
-        #: How often anything has gone through the ring since the device was opened.
-        self.staged = 0
-        #: Of composites: whether all that they are made of is pinned.
+        #: True for composites whose sources are all pinned.
         self._pinned: WeakKeyDictionary[Composite, bool] = WeakKeyDictionary()
-        self._asking = threading.Lock()
         with self._device, errors_of_cuda():
-            self._rt.free(0)  # makes the context
+            self._rt.free(0)  # creates the context
             properties = self._rt.getDeviceProperties(ordinal)
         self.name = str(properties["name"].decode())
         pins.begin()
 
     @property
     def software(self) -> dict[str, str]:
-        """Versions of libraries, and which GPU it is."""
+        """Versions of libraries, and the name of the GPU."""
         return software([self.ordinal])
 
     @property
     def tables(self) -> int:
-        """Bytes that the plans made so far take beyond that, for lengths with large primes."""
+        """Bytes of FFT plans beyond `libraries`, for lengths with large primes."""
         return max(0, self._plans.taken - _FEW_PLANS_NBYTES)
 
     def memory(self) -> DeviceMemory:
-        """Memory in all and free now. What `reserve` holds is not free."""
+        """Return the total and free memory. The arena is not free."""
         with self._device, errors_of_cuda():
             free, total = self._rt.memGetInfo()
             return DeviceMemory(int(total), int(free))
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve the arena, whose contents are undefined; the one before has been released."""
+        """Reserve the arena, with undefined contents, after the former one was released."""
         if self._arena is not None:
             raise DeviceError("an arena is reserved already")
         with self._device, errors_of_cuda():
@@ -324,7 +316,7 @@ class CupyGPU:
         self._base, self._nbytes = int(self._arena.ptr), nbytes
 
     def release(self) -> None:
-        """Give the arena back once all that is in the streams is done."""
+        """Free the arena after all enqueued work is done."""
         self.synchronize_all()
         if self._ring is not None:
             self._ring.forget()
@@ -332,19 +324,19 @@ class CupyGPU:
         self._free_pool()
 
     def drop_caches(self) -> None:
-        """Give back all memory that is cached (plans, pools); streams are idle."""
+        """Free all cached memory (plans, pools), while streams are idle."""
         with self._device, errors_of_cuda():
             self._plans.drop()
         self._free_pool()
 
     def _free_pool(self) -> None:
-        """Give back what CuPy caches, pinned memory as well: exchanges take it."""
+        """Free the memory pools of CuPy, including the pinned one that exchanges use."""
         free_pinned()
         with self._device, errors_of_cuda():
             cupy().get_default_memory_pool().free_all_blocks()
 
     def close(self) -> None:
-        """Give everything back. The device is not used any more."""
+        """Free everything. The device is not used afterwards."""
         self.release()
         self.drop_caches()
         self._streams.clear()
@@ -352,9 +344,9 @@ class CupyGPU:
         try:
             if ring is not None:
                 ring.close()
-        finally:  # also where the GPU fails: nobody is to wait for the threads of this one
+        finally:  # also if the GPU fails, so that the ring's threads end
             del ring
-            free_pinned()  # which would be cached for others otherwise
+            free_pinned()  # else CuPy would cache it
         if not self._closed:
             self._closed = True
             pins.end()
@@ -365,30 +357,30 @@ class CupyGPU:
         return self._base + array.offset
 
     def stream(self, name: str) -> Stream:
-        """Make a stream; streams wait for each other only by events."""
+        """Return a new stream. Streams wait for each other only by events."""
         with self._device, errors_of_cuda():
             self._streams.append(Stream())
             return self._streams[-1]
 
     def event(self, name: str) -> Event:
-        """Make an event, which stands for its latest mark in a stream."""
+        """Return a new event, which stands for its latest record in a stream."""
         with self._device, errors_of_cuda():
             return Event()
 
     def record(self, event: Event, stream: Stream, stored: bool = True) -> None:
-        """Put a mark into a stream."""
+        """Record an event in a stream."""
         with self._device, errors_of_cuda():
             event.raw.record(stream.raw)
         event.pending = unfinished((*stream.unfinished, *stream.awaited)) if stored else ()
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Let what follows in a stream wait for the event's latest mark, if it has one."""
+        """Let later work in a stream wait for the latest record of an event, if any."""
         with self._device, errors_of_cuda():
             stream.raw.wait_event(event.raw)
         stream.awaited = unfinished((*stream.awaited, *event.pending))
 
     def synchronize(self, event: Event) -> None:
-        """Wait on the host for the event's latest mark, without the GIL."""
+        """Block the host until the latest record of an event, without the GIL."""
         pending = event.pending
         with errors_of_cuda():
             event.raw.synchronize()
@@ -396,7 +388,7 @@ class CupyGPU:
             future.result()
 
     def synchronize_all(self) -> None:
-        """Wait on the host until all streams are idle."""
+        """Block the host until all streams are idle."""
         for stream in self._streams:
             with errors_of_cuda():
                 stream.raw.synchronize()
@@ -406,7 +398,7 @@ class CupyGPU:
 
     @contextlib.contextmanager
     def _in(self, stream: Stream) -> Iterator[None]:
-        """Submit to a stream: its device and stream are the current ones."""
+        """Make the device and a stream current, after the scatters that the stream waits for."""
         awaited, stream.awaited = stream.awaited, ()
         for future in awaited:
             future.result()
@@ -416,12 +408,12 @@ class CupyGPU:
     # --- copies between host memory and the device --------------------------------------------
 
     def ring_nbytes(self, host: Array | Composite) -> int:
-        """Bytes of the ring, one way, if host memory travels through it; else 0."""
+        """Return the size of the ring, one way, if host memory is staged through it, else 0."""
         with current(self._device), errors_of_cuda():
             return 0 if self._reaches(host) else BUFFERS * BUFFER_NBYTES
 
     def ahead(self, stream: Stream, source: Array | Shards) -> None:
-        """Begin to gather what `h2d` will copy later, in the order of these calls."""
+        """Start to gather a source that `h2d` will copy later, in the order of these calls."""
         with self._in(stream):
             if not self._reaches(source):
                 self._opened_ring().ahead(_views(source), source)
@@ -431,13 +423,13 @@ class CupyGPU:
         self._copy(stream, source, target, TO_DEVICE)
 
     def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
-        """Copy to a host array; as `h2d`."""
+        """Copy from the device to a host array, as `h2d` does the other way."""
         self._copy(stream, target, source, TO_HOST)
 
     def _copy(
         self, stream: Stream, host: Array | Shards, array: DeviceArray, direction: int
     ) -> None:
-        """Copy a view, or views of one form, between host memory and the device."""
+        """Copy a view, or shards of one form, between host and device."""
         address, itemsize = self._address(array), host.dtype.itemsize
         places = array.strides or dense(array.shape, itemsize)
         whole = isinstance(host, Shards) or host.shape == array.shape
@@ -457,13 +449,12 @@ class CupyGPU:
             if way == "engine" and not self._by_engine(stream, calls, hosts, devices, direction):
                 way = "ring"
             if way == "ring":
-                self.staged += 1
                 self._by_ring(stream, host, devices.tolist(), places, direction)
 
     def _by_engine(
         self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int
     ) -> bool:
-        """Copy by the copy engines; return whether they took it."""
+        """Copy by the copy engines; return False if they refuse the memory."""
         if len(hosts) > 1 and max(copy.depth for copy in calls) == 1:
             copied = submit_2d(calls, hosts, devices, direction, stream.raw.ptr)
             if copied is not None:
@@ -475,7 +466,7 @@ class CupyGPU:
         except self._rt.CUDARuntimeError as error:
             if error.status != _INVALID_VALUE:
                 raise
-            return False  # somebody else's memory, pinned in parts
+            return False  # memory of others that is pinned in parts
         return True
 
     def _call(self, copy: Copy, host: int, device: int, direction: int, stream: int) -> None:
@@ -494,7 +485,7 @@ class CupyGPU:
             self._rt.memcpyAsync(target, source, copy.width, direction, stream)
 
     def _by_kernel(self, form: View, hosts: Any, devices: Any, direction: int) -> bool:
-        """Copy by a kernel that reaches into pinned memory; return whether it can."""
+        """Copy by a kernel that accesses pinned memory; return False if misaligned."""
         width, outer = runs(*form)
         numbers = [width, *hosts.tolist(), *devices.tolist()]
         numbers += [n for run in outer for n in run[1:]]
@@ -516,7 +507,7 @@ class CupyGPU:
         views = _views(host)
 
         def staged(number: int, values: Array, part: Part) -> None:
-            """Copy a part of a view between a buffer and the device."""
+            """Copy a part of a view between a ring buffer and the device."""
             begins = [cut.indices(n)[0] for cut, n in zip(part, views[number].shape, strict=True)]
             at = devices[number] + sum(i * s for i, s in zip(begins, places, strict=True))
             for call in copies(View(values.shape, values.strides, values.itemsize, places)):
@@ -535,21 +526,17 @@ class CupyGPU:
                 stream.unfinished = unfinished((*stream.unfinished, stored))
 
     def _reaches(self, host: Array | Shards | Composite) -> bool:
-        """Return whether all of some host memory is pinned; of a composite, as long as it lives."""
+        """Return True if host memory is pinned, cached for each composite."""
         if isinstance(host, Shards):
             host = host.block
         if not isinstance(host, Composite):
             return not host.size or reachable(host)
-        with self._asking:
-            known = self._pinned.get(host)
-        if known is None:
-            known = all(map(reachable, host.sources.values()))
-            with self._asking:
-                self._pinned[host] = known
-        return known
+        if host not in self._pinned:
+            self._pinned[host] = all(map(reachable, host.sources.values()))
+        return self._pinned[host]
 
     def _opened_ring(self) -> Ring:
-        """The ring, made when it is first needed."""
+        """Return the ring, made at first use."""
         if self._ring is None:
             alloc, size = cupy().cuda.alloc_pinned_memory, BUFFER_NBYTES
             memory = [np.frombuffer(alloc(size), np.uint8, size) for _ in range(2 * BUFFERS)]
@@ -559,14 +546,14 @@ class CupyGPU:
     # --- computing ------------------------------------------------------------------------------
 
     def clear(self, stream: Stream, array: DeviceArray) -> None:
-        """Put zeros into a dense array."""
+        """Fill a dense array with zeros."""
         address = self._address(array)
         if array.nbytes:
             with self._in(stream):
                 self._rt.memsetAsync(address, 0, array.nbytes, stream.raw.ptr)
 
     def work_nbytes(self, op: FFT) -> int:
-        """Make the plan of an FFT, while streams are idle; return the bytes of its work area."""
+        """Make the plan of an FFT, while streams are idle, and return the size of its work area."""
         with self._device, errors_of_cuda():
             return self._plans.prepare(op)
 
@@ -578,14 +565,14 @@ class CupyGPU:
         target: DeviceArray,
         work: DeviceArray | None = None,
     ) -> None:
-        """Do an operation; the work area of an FFT holds nothing before and after."""
+        """Enqueue an operation. The work area of an FFT is scratch memory."""
         addresses = self._address(source), self._address(target)
         area = 0 if work is None else self._address(work)
         with self._in(stream):
             compute(self._plans, op, *addresses, area)
 
     def clock(self) -> float:
-        """Seconds since some moment, as the host sees them."""
+        """Return the host's monotonic time in seconds."""
         return time.perf_counter()
 
 
@@ -595,7 +582,7 @@ def open_gpu(ordinal: int) -> CupyGPU:
     Raises
     ------
     DeviceError
-        If this process may not use it; says what is missing.
+        If this process may not use it, with the reason.
     """
     if ordinal not in available():
         missing = reason() or f"devices for this process: {available()}"

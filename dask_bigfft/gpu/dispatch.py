@@ -1,13 +1,10 @@
-"""Where a round on a block is done: on a device if there is one for it, else on the CPU.
+"""Dispatch of rounds to the devices of a process, with the CPU as the fallback.
 
-Devices are found when first needed, one engine each, and given back at exit: graphs are built on
-machines without one. `use` registers other devices in their place, such as simulated ones.
+Devices are opened at first use, with one engine each, and closed at exit, because graphs are also
+built on machines without a GPU. `use` registers other devices instead, such as simulated ones.
 
-A task that waits for a lease holds no block. Tasks are served in the order in which they come. A
-few are admitted to a device, whose engine has one arena for all: while the tiles of one task go
-back those of another come.
-
-Imports `decomposition`, `planner`, `kernels`, `events`, `errors` and this room.
+A task that waits for a lease holds no block. Leases are granted in first-come order. A few tasks
+share a device, so that the tiles of one task are stored while those of another are loaded.
 """
 
 import atexit
@@ -20,7 +17,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -32,7 +28,7 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import cuda
 from dask_bigfft.gpu.cupy_gpu import open_gpu
-from dask_bigfft.gpu.engine import Engine, Source, converted
+from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.tile_work import Array, HostView, Job
@@ -42,11 +38,11 @@ from dask_bigfft.planner.cost import ADMITTED, admitted
 from dask_bigfft.planner.seconds import LEAST_NBYTES
 from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
 
-#: Name under which a worker tells its scheduler of its devices.
+#: Name of the worker metric that describes its devices.
 METRIC = "bigfft-streams"
 
 
-#: Tasks that get ready for a device at a time.
+#: Largest number of tasks that prepare for a device at the same time.
 GETTING_READY = 2
 
 
@@ -54,7 +50,7 @@ GETTING_READY = 2
 
 
 class Leases:
-    """The devices of a process and who uses them.
+    """Devices of a process, and their leases.
 
     Parameters
     ----------
@@ -70,66 +66,56 @@ class Leases:
         self._own = threading.local()
         self._door = threading.Semaphore(GETTING_READY)
 
-    @contextlib.contextmanager
-    def getting_ready(self) -> Iterator[None]:
-        """Let this task look at its block and then wait for a lease, in turn with others.
+    def getting_ready(self) -> contextlib.ExitStack:
+        """Wait for this task's turn to describe its block and request a lease.
 
-        That takes the GIL: many at once would keep each other, and the device, waiting. The turn is
-        over when the task has its lease, at `ready`, or at the end.
+        Descriptions need the GIL, so that many at once would delay each other and the device. The
+        turn ends with the lease, at `ready`, or when the returned stack is closed.
         """
-        with contextlib.ExitStack() as self._own.turn:
-            self._own.turn.enter_context(self._door)
-            yield
+        self._own.turn = turn = contextlib.ExitStack()
+        turn.enter_context(self._door)
+        return turn
 
     def ready(self) -> None:
-        """End this task's turn to get ready, if it has one."""
+        """End the turn of this task, if it has one."""
         getattr(self._own, "turn", contextlib.ExitStack()).close()
 
     @contextlib.contextmanager
-    def lease(
-        self, nbytes: int, tasks: int = ADMITTED, timeout: float | None = None
-    ) -> Iterator[Engine]:
-        """Give an engine to this task, when it is its turn.
+    def lease(self, tasks: int = ADMITTED, timeout: float | None = None) -> Iterator[Engine]:
+        """Lease the engine of the least used device, in first-come order.
 
         Parameters
         ----------
-        nbytes : int
-            Bytes of the device's memory that its tiles need.
         tasks : int
-            Tasks with a lease of one device at most, this one included.
+            Largest number of leases per device, this one included.
         timeout : float, optional
-            Seconds to wait at most.
+            Longest wait in seconds.
 
         Raises
         ------
-        DeviceMemoryError
-            If no device will ever have as much.
         DeviceError
             If this thread has a lease already.
         TimeoutError
-            If the time is over.
+            If no device is free within `timeout`.
         """
         if getattr(self._own, "leased", False):
             raise DeviceError("a task may not take a second lease")
-        able = [i for i, engine in enumerate(self.engines) if nbytes <= engine.limits.nbytes]
-        if not able:
-            raise DeviceMemoryError(f"{nbytes} bytes asked, more than any device may use")
+        ticket, started = object(), time.perf_counter()
 
         def free() -> bool:
-            return self._waiting[0] is ticket and min(self._used[i] for i in able) < tasks
+            return self._waiting[0] is ticket and min(self._used) < tasks
 
-        ticket, started = object(), time.perf_counter()
         with self._changed:
             self._waiting.append(ticket)
             try:
                 if not self._changed.wait_for(free, timeout):
                     raise TimeoutError(f"no device was free within {timeout} s")
-                number = min(able, key=self._used.__getitem__)
+                number = self._used.index(min(self._used))
                 self._used[number] += 1
             finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
-        emit("lease_wait", nbytes=nbytes, seconds=time.perf_counter() - started)
+        emit("lease_wait", seconds=time.perf_counter() - started)
         self._own.leased = True
         self.ready()
         try:
@@ -141,7 +127,7 @@ class Leases:
                 self._changed.notify_all()
 
     def limits(self, nbytes: int | None) -> TileLimits:
-        """Return what tiles may need on every device, within `nbytes` if that is less."""
+        """Return the tile limits of the smallest device, within `nbytes` if that is less."""
         found = (engine.within(nbytes) for engine in self.engines)
         return min(found, key=lambda limits: limits.nbytes)
 
@@ -162,7 +148,7 @@ class Leases:
 
 @dataclass
 class _Process:
-    """What the process has: devices that were handed in, and the leases of all devices."""
+    """Registered devices of the process, and the leases of all devices."""
 
     given: tuple[Device, ...] | None = None
     limits: TileLimits | None = None
@@ -172,7 +158,7 @@ class _Process:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start_afresh(self) -> None:
-        """Forget what a fork inherits: a device works only in the process that opened it."""
+        """Forget inherited state after a fork: devices belong to the process that opened them."""
         self.given = self.limits = self.nbytes = self.leases = self.failure = None
         self.lock = threading.Lock()
 
@@ -183,23 +169,23 @@ if hasattr(os, "register_at_fork"):
 
 
 def missing() -> str | None:
-    """Return what keeps this process from using a GPU, and how to get it; None if nothing does."""
+    """Return the reason why this process has no GPU, and the remedy; None if it has one."""
     if _process.given:
         return None
     return _process.failure or cuda.reason()
 
 
 def count() -> int:
-    """Return how many devices this process may use; opens none."""
+    """Return the number of devices that this process may use, without opening any."""
     if _process.given is not None:
         return len(_process.given)
     return 0 if _process.failure else len(cuda.available())
 
 
 def software() -> dict[str, str]:
-    """Return what decides about the last bit of what this process' devices compute, by name.
+    """Return the versions that decide the last bit of results on this process' devices, by name.
 
-    Opens none; nothing where there is no device.
+    No device is opened. The result is empty where there is no device.
     """
     if _process.given is not None:
         return {name: text for device in _process.given for name, text in device.software.items()}
@@ -207,9 +193,9 @@ def software() -> dict[str, str]:
 
 
 def leases() -> Leases | None:
-    """Return the leases of this process' devices, which are opened now if need be; None: no device.
+    """Return the leases of this process' devices, opening them at the first call.
 
-    Where a device cannot be opened the answer is None as well, and `missing` says why.
+    None if there is no device, or if one cannot be opened; `missing` then returns the reason.
     """
     if _process.leases is not None:
         return _process.leases
@@ -225,7 +211,7 @@ def leases() -> Leases | None:
 
 
 def _opened() -> tuple[Device, ...]:
-    """Open the devices that this process may use; none where one of them does not work."""
+    """Open the devices that this process may use; return none if one of them fails."""
     devices: list[Device] = []
     try:
         for ordinal in cuda.available():
@@ -239,32 +225,23 @@ def _opened() -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _engines() -> tuple[Engine, ...]:
-    """Return the engines of the devices that are open."""
-    return () if _process.leases is None else _process.leases.engines
-
-
-def staged() -> int:
-    """Return how often memory that is not pinned has gone to or from this process' devices."""
-    return sum(engine.device.staged for engine in _engines())
-
-
 def known_nbytes() -> int | None:
-    """Return the bytes of each device that was handed in; None where devices were found."""
+    """Return the memory limit of registered devices in bytes; None if there is none."""
     return _process.nbytes
 
 
 def in_use() -> int:
-    """Return how many tasks use this process' devices now; opens none."""
+    """Return the number of leases of this process' devices, without opening any."""
     return 0 if _process.leases is None else _process.leases.in_use
 
 
 def uses() -> tuple[dict[str, Any], ...]:
-    """Return how this process' devices are used now; opens none, and waits for none.
+    """Return the present use of this process' devices, without opening or waiting for any.
 
-    Each has a ``name``, the bytes of its ``memory`` that are reserved and the ``budget`` of those
-    that may be, and ``busy_seconds``: how long it has had work since it was opened.
+    Each entry has the ``name`` of the device, the bytes of ``memory`` that are reserved, the
+    ``budget`` of bytes that may be reserved, and the ``busy_seconds`` since the device was opened.
     """
+    engines = () if _process.leases is None else _process.leases.engines
     return tuple(
         {
             "name": engine.device.name,
@@ -272,23 +249,23 @@ def uses() -> tuple[dict[str, Any], ...]:
             "budget": engine.limits.nbytes,
             "busy_seconds": engine.busy_seconds,
         }
-        for engine in _engines()
+        for engine in engines
     )
 
 
 def use(
     devices: Sequence[Device] | None, limits: TileLimits | None = None, nbytes: int | None = None
 ) -> None:
-    """Use these devices from now on; None: those that are found.
+    """Register the devices of this process; None restores those that CUDA finds.
 
     Parameters
     ----------
     devices : sequence of Device or None
-        Open devices; they are closed when others take their place.
+        Open devices. They are closed when other devices replace them.
     limits : TileLimits, optional
-        How blocks are cut into tiles; its number of bytes is replaced.
+        Limits for tiles; the number of bytes is replaced.
     nbytes : int, optional
-        Bytes of each device that may be used, by default a share of what is free.
+        Memory limit of each device in bytes, by default a share of its free memory.
     """
     release()
     with _process.lock:
@@ -297,7 +274,7 @@ def use(
 
 
 def release() -> None:
-    """Close all devices, and drop the plans of blocks that live on GPUs; all come when needed."""
+    """Close all devices, and drop the FFT plans for arrays on GPUs; later use reopens them."""
     with _process.lock:
         held, _process.leases = _process.leases, None
     forget_plans()
@@ -313,19 +290,19 @@ DeviceChoice = Literal["auto", "cpu", "gpu", "hybrid"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where rounds are done.
+    """Device choice for rounds.
 
     Parameters
     ----------
     device : {"auto", "cpu", "gpu", "hybrid"}
-        ``"auto"`` takes a device where there is one and the block is worth the trip; with
-        ``"hybrid"`` the CPU and a device share a block.
+        ``"auto"`` uses a device if there is one and the block is large enough. With ``"hybrid"``
+        the CPU and a device share a block.
     nbytes : int or None
-        Bytes of a device that may be used.
+        Memory limit of a device in bytes.
     settings : DeviceSettings
-        What is set of its pipeline.
+        Settings of the pipeline.
     share : float
-        The devices' share of a round that CPU and devices share, by the forecast.
+        Forecast share of the devices in a hybrid round.
     """
 
     device: DeviceChoice = "auto"
@@ -334,9 +311,9 @@ class Place:
     share: float = 0.5
 
     def for_share(self, share: tuple[float, ...]) -> "Place":
-        """The place of a round of which devices do some share; none: nothing is known of that.
+        """Return the device choice of a round with a given device share; empty means unknown.
 
-        Devices that are to do all of it are taken where there are some.
+        A share of 1 becomes ``"auto"``, so that the CPU is the fallback.
         """
         alone: dict[tuple[float, ...], DeviceChoice] = {(0.0,): "cpu", (1.0,): "auto"}
         (part,) = share or (self.share,)
@@ -353,7 +330,7 @@ def job_of(
 ) -> Job:
     """Return the job of a round on a block, given its dtypes before and after.
 
-    `inside` asks for passes that need no host memory apart from the block.
+    `inside` requests passes that need no host memory beside the block.
     """
     real = any(step.kind == "r2c" for step in round_.steps)
     if source.kind == "f" and target.kind == "c" and not real:
@@ -361,23 +338,23 @@ def job_of(
     return Job(round_, block, source.str, target.str, inside)
 
 
-def getting_ready(place: Place, nbytes: int, dtype: str) -> AbstractContextManager[None]:
-    """Let a task look at a block, in turn with others if a device is to take it.
+def getting_ready(place: Place, nbytes: int, dtype: str) -> contextlib.ExitStack:
+    """Wait for a task's turn to describe a block, if a device may take the block.
 
-    The turn is over when the task has a lease, or `on_device` finds that the CPU has to do it.
+    The turn ends when the task has a lease, or when `on_device` leaves the block to the CPU.
 
     Parameters
     ----------
     place : Place
-        Where rounds are done.
+        Device choice.
     nbytes : int
-        Bytes of the block.
+        Size of the block in bytes.
     dtype : str
-        Of the block.
+        Dtype of the block.
     """
-    # Tasks of hybrid rounds do not wait for devices.
+    # Tasks of hybrid rounds never wait for a device.
     found = None if place.device == "hybrid" else _leases(place, nbytes, dtype)
-    return contextlib.nullcontext() if found is None else found.getting_ready()
+    return contextlib.ExitStack() if found is None else found.getting_ready()
 
 
 def on_device(
@@ -387,21 +364,20 @@ def on_device(
     place: Place,
     stacked: Stacked | None = None,
 ) -> Array | None:
-    """Return a block after a round that was done on a device; None if the CPU has to do it.
+    """Return a block after a round on a device; None if the CPU has to do it.
 
     Parameters
     ----------
     job : Job
         The round on the block.
     incoming : BlockView
-        The block on its way in; it is not touched before the device is leased.
+        The block before the round; it is not gathered before the device is leased.
     filters : mapping of int to ndarray or None
         Spectrum of the convolution's filter, for the axes that need one.
     place : Place
         Where rounds are done.
     stacked : Stacked, optional
-        How the block had better lie in memory after the round; it has one dimension more if it
-        does.
+        Preferred memory layout of the result, which then has one dimension more.
 
     Raises
     ------
@@ -412,16 +388,16 @@ def on_device(
     found = _leases(place, nbytes, job.source, job.target)
     if found is None:
         return None
-    source, job = _source(incoming, np.dtype(job.source)), replace(job, settings=place.settings)
+    source, job = _source(incoming), replace(job, settings=place.settings)
     if stacked is not None:
         count = job.round.target.shape(job.block)[stacked.dim] // stacked.width
         source.stacked, job = stacked, replace(job, stores=count)
     if (shards := source.composite) is not None:
-        # Steps that complete half a spectrum, or bring a filter, have other use for the place in
-        # which a device turns what lies backwards.
+        # Steps that complete half a spectrum or apply a filter need the scratch space in which
+        # reversed shards are turned.
         plain = all(step.kind == "c2c" and step.convolve is None for step in job.round.steps)
         job = replace(job, shards=shards.count, mirrored=bool(shards.image) and plain)
-    # Without a lease the CPU takes blocks of hybrid rounds.
+    # In a hybrid round the CPU takes the block if no device is free.
     timeout = 0.0 if place.device == "hybrid" else None
     return _run(found, job, source, place, nbytes, filters, timeout=timeout)
 
@@ -436,13 +412,13 @@ def _run(
     *,
     timeout: float | None = None,
 ) -> Array | None:
-    """Return a block of so many bytes after a round on a device; None: the CPU has to do it."""
+    """Return a block after a round on a leased device; None if the CPU has to do it."""
     try:
         limits = found.limits(place.nbytes)
         if source.gather is not None or source.shards(job.tiles(limits), limits) is not None:
-            plans = [link.tiles(limits).plan for link in found.engines[0].links(job, limits)]
-            need = max(plan.buffers * plan.buffer_nbytes for plan in plans)
-            with found.lease(need, admitted(nbytes), timeout) as engine:
+            for link in found.engines[0].links(job, limits):
+                link.tiles(limits)  # raises if they do not fit, before the task waits
+            with found.lease(admitted(nbytes), timeout) as engine:
                 return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
         pass
@@ -453,9 +429,10 @@ def _run(
 
 
 def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array | None:
-    """Return a block that only has to be put together, by way of a device; None: the CPU has to.
+    """Return a block after an exchange without a round, gathered by a device.
 
-    The device reads the shards in the order in which they lie, and turns them on the way.
+    The device reads the shards in the order of their memory and transposes them. None if the CPU
+    has to gather the block.
 
     Parameters
     ----------
@@ -464,7 +441,7 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
     place : Place
         Where rounds are done.
     blocks : int
-        Blocks of its kind, which follow one another.
+        Number of blocks of this exchange.
 
     Raises
     ------
@@ -501,14 +478,14 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
 
 
 def inside_device(job: Job, shards: Composite, place: Place) -> bool:
-    """Take shards of other blocks, which together are a block, through a round on a device.
+    """Do a round in place on the shards of other blocks that make up a block.
 
-    They are overwritten. False where the CPU has to do it; then they are as they were.
+    Returns False if the CPU has to do it; the shards are unchanged then.
 
     Parameters
     ----------
     job : Job
-        The round on the block, inside its own memory.
+        The round on the block, in place.
     shards : Composite
         The block.
     place : Place
@@ -528,7 +505,7 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
 
 
 def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round:
-    """A round without steps on blocks of some shape, which it leaves in another order."""
+    """Return a round without steps that only reorders the dimensions of a block."""
 
     def layout(shape: tuple[int, ...]) -> Layout:
         first, *others = shape
@@ -539,7 +516,7 @@ def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round
 
 
 def takes(device: DeviceChoice, nbytes: int, *dtypes: str) -> bool:
-    """Whether devices take a block of so many bytes, where there are some.
+    """Return True if a device takes a block of this size and these dtypes.
 
     >>> takes("auto", LEAST_NBYTES, "c16"), takes("auto", 64, "c16"), takes("gpu", 64, "c16")
     (True, False, True)
@@ -550,7 +527,7 @@ def takes(device: DeviceChoice, nbytes: int, *dtypes: str) -> bool:
 
 
 def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
-    """The leases of devices that take a block; None if the CPU has to do it."""
+    """Return the leases of devices that take a block; None if the CPU has to do it."""
     if place.device == "cpu":
         return None
     found = leases()
@@ -559,16 +536,13 @@ def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
     return found if takes(place.device, nbytes, *dtypes) else None
 
 
-def _source(incoming: BlockView, dtype: np.dtype[Any]) -> Source:
-    """The block in the dtype that the device computes in, without a copy where that is possible."""
-    found, threads = incoming.array, os.cpu_count() or 1
+def _source(incoming: BlockView) -> Source:
+    """Return the block for a device, without a copy where that is possible."""
+    found, boxes = incoming.array, incoming.boxes(False)
     if found is not None and not incoming.owned and found.flags.c_contiguous:
-        if found.dtype == dtype:
-            return Source(lambda: found, borrowed=True)
-        return Source(lambda: converted(found, dtype, threads))
-    boxes = incoming.boxes(False)
+        return Source(lambda: found, borrowed=True)
     return Source(
-        lambda: converted(incoming.gather(threads=threads), dtype, threads),
+        lambda: incoming.gather(threads=os.cpu_count() or 1),
         again=not incoming.owned,
         composite=None if boxes is None else boxes.around,
     )

@@ -1,21 +1,19 @@
-"""The engine of a device: takes a round on a block to the device and back, and outlives tasks.
+"""Engine of a device: runs rounds on blocks in host memory.
 
-One per device and process. It finds tiles that fit the device with the work area of their FFTs,
-caches plans and the arena between blocks, and runs blocks in the order in which they are ready. All
-of it takes no more of the device's memory than was allowed, at any time: FFT plans are made while
-nothing runs, and what they take is known only then. Where they leave too little room for the tiles,
-plans of other rounds go, or the tiles are cut smaller.
+There is one engine per device and process. It finds tiles that fit the device together with the
+work area of their FFTs, caches FFT plans and the arena between blocks, and runs blocks in the order
+in which they are ready. Its memory never exceeds the limit. The size of an FFT plan is known only
+after it is made, so plans are made while nothing runs. If they leave too little memory for the
+tiles, plans of other rounds are dropped, or the tiles are cut smaller.
 
-When the device has no memory left the engine recovers in this order, and no step of it can change
-the answer:
+When the device runs out of memory the engine recovers in these steps, none of which changes the
+result:
 
-1. all caches go back (arena, FFT plans, pools), and the block is tried again;
-2. tiles are halved, and halved again;
-3. `DeviceMemoryError` reaches the caller, whose CPU kernel takes the block.
+1. drop all caches (arena, FFT plans, pools), and retry the block;
+2. halve the tiles, several times;
+3. raise `DeviceMemoryError`, after which the CPU takes the block.
 
-A block that was overwritten when something failed is gathered again before it is used again.
-
-Imports `decomposition`, `planner`, `kernels`, `memory`, `events`, `errors` and this room.
+A block that was overwritten before a failure is gathered again.
 """
 
 import contextlib
@@ -27,7 +25,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -45,7 +42,7 @@ from dask_bigfft.gpu.operations import FFT, dense, runs
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
 from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.twiddle import chirp_filter
-from dask_bigfft.kernels.views import intervals
+from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.tile_plan import (
     MOST_PRIME,
@@ -55,27 +52,20 @@ from dask_bigfft.planner.tile_plan import (
     in_turn,
 )
 
-#: Shards of other blocks are read in place if the rows of a tile are this part of
-#: `run_nbytes` in the mean (1 KiB: a kernel reads them at the speed of the bus): below it, threads
-#: gather the block faster.
+#: Smallest mean row of a tile, in units of `run_nbytes`, for shards to be read in place (1 KiB: a
+#: kernel reads such rows at bus speed). Threads gather blocks with shorter rows faster.
 NARROWEST = 1 / 8
-
-#: Elements that a thread converts at least.
-SHARED_ELEMENTS = 1 << 18
 
 #: Values of a filter that are made at a time.
 FILTER_VALUES = 1 << 20
 
 
-# --- where the block is ----------------------------------------------------------------------
+# --- blocks in host memory ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a block that is taken through a round: an interval of a dimension.
-
-    ``width`` is that of a tile.
-    """
+    """Interval of a dimension of a block, to be done in tiles of some width."""
 
     dim: int
     low: int
@@ -85,22 +75,22 @@ class Part:
 
 @dataclass
 class Source:
-    """A block that is had when it is needed, and again when it was overwritten.
+    """Block that is gathered on demand, and again after it was overwritten.
 
     Parameters
     ----------
     gather : callable, optional
-        Returns the block, contiguous; without it, only its shards are had.
+        Returns the block, contiguous. Without it only the shards are available.
     again : bool
-        Whether it may be called a second time.
+        True if `gather` may be called again.
     borrowed : bool
-        Whether the block is somebody else's, and only to be read.
+        True if the block belongs to others and must not be overwritten.
     composite : Composite, optional
-        The block as shards of others, which are read in its place where their rows are wide.
+        The block as shards of other blocks, which are read in place if their rows are wide.
     inside : bool
-        Whether the shards are overwritten, and nothing else is done with the block.
+        True if the round is done in place on the shards.
     stacked : Stacked, optional
-        How the block had better lie in memory of its own in the end.
+        Preferred memory layout of the result.
     """
 
     gather: Callable[[], Array] | None
@@ -116,7 +106,7 @@ class Source:
         self.again |= self.borrowed
 
     def shards(self, tiles: BlockTiles, limits: TileLimits) -> Composite | None:
-        """The block as shards that the device reads, and where it is asked writes, in place."""
+        """Return the shards that the device reads in place; None if it needs the whole block."""
         same = tiles.job.source == tiles.job.target
         fits = same and not any(one.reorders for one in tiles.plan.passes)
         if self.composite is None or (self.inside and not fits):
@@ -124,12 +114,14 @@ class Source:
         return readable(tiles, self.composite, limits)
 
     def arrays(self, tiles: BlockTiles, limits: TileLimits) -> list[Array | Composite]:
-        """The block before the first pass and after each, the same one where it can be.
+        """Return the block before the first pass and after each pass, in place where possible.
 
-        What is borrowed is only read. What is `stacked` is so if it gets memory of its own.
+        A borrowed block is only read. The layout `stacked` is used for newly allocated results.
         """
         shards = self.shards(tiles, limits)
-        arrays: list[Array | Composite] = [self.get() if shards is None else shards]
+        arrays: list[Array | Composite] = [
+            self.get(np.dtype(tiles.job.source)) if shards is None else shards
+        ]
         self.gathered = self.gathered or self.inside
         only_read = self.borrowed if shards is None else not self.inside
         last = len(tiles.plan.passes) - 1
@@ -147,33 +139,36 @@ class Source:
         return arrays
 
     def done(self, last: Array | Composite, shape: tuple[int, ...]) -> Array:
-        """The block after a round, from what the last of `arrays` is then."""
+        """Return the block after a round, given the last of `arrays`."""
         if not isinstance(last, Composite):
             return last.reshape(shape)
         if self.inside or self.stacked is None:
-            return np.empty(0, last.dtype)  # it is where it was
+            return np.empty(0, last.dtype)  # the shards hold the result
         return self.stacked.whole(last)
 
-    def get(self) -> Array:
-        """The block."""
+    def get(self, dtype: np.dtype[Any]) -> Array:
+        """Return the block, converted to another dtype in new memory if need be."""
         if self.values is None:
             if self.gather is None:
                 raise DeviceMemoryError("no tiles fit whose shards are read in place")
             self.values, self.gathered = self.gather(), True
+            if self.values.dtype != dtype:
+                view, self.borrowed = BlockView.of(self.values), False
+                self.values = view.gather(lend(view.shape, dtype), os.cpu_count() or 1)
         return self.values
 
     def let_go(self) -> None:
-        """From here on the block may be overwritten."""
+        """Forget the block, because it may be overwritten from now on."""
         self.values = None
 
     @property
     def lost(self) -> bool:
-        """Return True if the block was overwritten and cannot be had again."""
+        """Return True if the block was overwritten and cannot be gathered again."""
         return self.gathered and self.values is None and not self.again
 
 
 def readable(tiles: BlockTiles, composite: Composite, limits: TileLimits) -> Composite | None:
-    """A composite in the digits of the first pass; None where that had better not read it."""
+    """Return a composite in the digits of the first pass; None if a gather is needed or faster."""
     if composite.dtype.str != tiles.job.source:
         return None
     if composite.image and not tiles.plan.passes[0].mirrored:
@@ -198,40 +193,27 @@ def readable(tiles: BlockTiles, composite: Composite, limits: TileLimits) -> Com
     return found if nbytes >= NARROWEST * limits.run_nbytes * rows else None
 
 
-def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
-    """Return the values in another dtype, by some threads; the array itself if it has it."""
-    if values.dtype == dtype:
-        return values
-    out = lend(values.shape, dtype)
-    came, goes = values.reshape(-1), out.reshape(-1)
-    width = max(SHARED_ELEMENTS, -(-came.size // threads))
-    cut = list(intervals(came.size, width))
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda part: np.copyto(goes[part], came[part]), cut))
-    return out
-
-
 # --- lengths with nothing to split -----------------------------------------------------------
 #
-# A block that holds a whole axis is transformed by an FFT of just its length, whatever that is.
-# Where that is larger than the GPU and has no digits that are not, Bluestein's algorithm takes its
-# place: FFTs of a smooth length of at least twice as much, which fall apart. The block itself has
-# only the first values of those digits, and only the first of the result go back::
+# A block that holds a whole axis is transformed by an FFT of exactly that length. If the length
+# exceeds the GPU's memory and has a large prime factor, Bluestein's algorithm is used instead, with
+# FFTs of a smooth length of at least twice the size, which can be split. The block has only the
+# first values of those digits, and only the first values of the result are stored::
 #
 #     block of 11 values        12 * 2 digits of 24 on the GPU, in three passes
 #       x0 x1 ... x10     ->      x0  x1
 #                                 ..  ..
 #                                 x10  0       chirp, FFT, filter, FFT back, chirp
 #
-# The spectrum of the filter is made in the same way, from a chirp of the smooth length.
+# The spectrum of the filter is computed likewise, from a chirp of the smooth length.
 #
-# A digit of a cut axis is no different: its own index is that of the convolution, and the digits
-# that are still to come make the twiddle that follows. Half a spectrum is not completed. Real
+# The same holds for a digit of a split axis. Its index is that of the convolution, and the
+# remaining digits give the twiddle that follows. Half a spectrum is not completed, since real
 # values are
 #
 #     x[n] = Re(X[0] + 2 X[1] w^n + 2 X[2] w^2n + ...),    w = exp(2i pi / N),
 #
-# with no factor 2 for X[N/2], so that half as many values come, and the real parts go.
+# with no factor 2 for X[N/2]: half as many values are loaded, and the real parts are stored.
 
 
 def is_hard(job: Job) -> bool:
@@ -240,9 +222,9 @@ def is_hard(job: Job) -> bool:
 
 
 def convolving(job: Job) -> Job | None:
-    """Return a job that does the same as a convolution; None where there is no such.
+    """Return an equivalent job by Bluestein's algorithm; None if there is none.
 
-    What is a convolution already, with a filter of an axis, is none here.
+    A job that convolves already has none.
     """
     if len(job.round.steps) != 1 or not is_hard(job):
         return None
@@ -268,9 +250,9 @@ def convolving(job: Job) -> Job | None:
 
 
 def _beside(axis: AxisLayout, step: Step, chirped: Step) -> AxisLayout:
-    """An axis in which the digit of a step is one of its own, with as many stages as it needs.
+    """Return an axis in which the digit of a step has stages of its own.
 
-    The digits that the twiddle is of are of the last stage but one, as those of all twiddles are.
+    The digits of the twiddle are in the last stage but one, like those of all twiddles.
     """
 
     def staged(digit: Digit) -> Digit:
@@ -286,7 +268,7 @@ def _beside(axis: AxisLayout, step: Step, chirped: Step) -> AxisLayout:
 
 
 def filter_job(job: Job) -> Job:
-    """The job that makes the spectrum of the filter of a job that convolves."""
+    """Return the job that computes the spectrum of the filter of a convolution."""
     (step,) = job.round.steps
     layout = Layout((plain(step.length, (step.length,)),))
     (own,) = axis_program(0, step.length, (step.length,)).steps
@@ -295,7 +277,7 @@ def filter_job(job: Job) -> Job:
 
 
 def filter_of(job: Job) -> Array:
-    """The filter of a job that convolves."""
+    """Return the filter of a convolution."""
     (step,) = job.round.steps
     assert step.convolve is not None
     found = lend((step.length,), np.dtype(job.source))
@@ -307,17 +289,16 @@ def filter_of(job: Job) -> Array:
     return found
 
 
-#: How often the limit of the tiles is halved in each attempt at a block. After the first all caches
-#: are given back.
+#: Number of halvings of the tile limit in each attempt. The first failure drops all caches.
 HALVINGS = (0, 0, 1, 2, 3, 4)
 
-#: Part of a device's free memory that is used where no limit is given.
+#: Share of the free device memory that is used by default.
 MEMORY_SHARE = 0.8
 
-#: FFTs whose plans are cached at most, but for those of one block; a round needs a handful.
+#: Largest number of cached FFT plans, except that one block may need more.
 MAX_FFTS = 256
 
-#: Sizes of the work area that are tried, in units of a buffer, until one is found to be enough.
+#: Sizes of the work area to try in order, in units of a buffer.
 WORK_AREAS = (0, 1, 2, 4)
 
 
@@ -325,18 +306,18 @@ WORK_AREAS = (0, 1, 2, 4)
 
 
 class Engine:
-    """Takes blocks to a device and back. Any number of threads may call it.
+    """Pipeline of rounds on one device; thread-safe.
 
     Parameters
     ----------
     device : Device
         What does the work.
     nbytes : int, optional
-        Bytes of the device's memory that may be used; by default `MEMORY_SHARE` of what is free.
+        Memory limit in bytes; by default `MEMORY_SHARE` of the free memory.
     limits : TileLimits, optional
-        How tiles are cut; its number of bytes is replaced.
+        Limits for tiles; the number of bytes is replaced.
     number : int
-        Of the device among those of the process, from 0.
+        Number of the device in the process, from 0.
     """
 
     def __init__(
@@ -353,13 +334,13 @@ class Engine:
         self.executor = GPUExecutor(device)
         self._lock = threading.RLock()
         self._works: dict[FFT, int] = {}
-        #: Bytes that FFT plans take beyond what is set aside, as of the last one that was made.
+        #: Bytes of FFT plans beyond `libraries`, as of the last plan.
         self._tables = 0
         self._warned: set[int] = set()
-        #: Blocks that are ready, in order; the first one is run.
+        #: Queue of ready blocks, of which the first one runs.
         self._ready: deque[BlockRun] = deque()
         self._turns = threading.Condition()
-        #: Spectra of filters: blocks that run at the same time share them, and nobody caches one.
+        #: Spectra of filters, shared by concurrent blocks and not cached.
         self._spectra: WeakValueDictionary[object, Array] = WeakValueDictionary()
         self._making = threading.Lock()
         self._closed = False
@@ -381,7 +362,7 @@ class Engine:
         Parameters
         ----------
         job : Job
-            What to do.
+            The round on the block.
         source : Source
             The block.
         filters : mapping of int to ndarray, optional
@@ -397,14 +378,9 @@ class Engine:
             If the device fails.
         """
         limits = self.within(nbytes)
-        *before, last = links = self.links(job, limits)
+        *before, last = self.links(job, limits)
         if before:
             source.stacked = None  # these blocks are not the round's
-        if links[0].source != job.source:
-            gather, dtype = source.gather, np.dtype(links[0].source)
-            assert gather is not None
-            threads, again = os.cpu_count() or 1, source.again
-            source = Source(lambda: converted(gather(), dtype, threads), again=again)
         for link in before:
             made = functools.partial(self.run, link, source, filters, nbytes=nbytes)
             source = Source(made, again=source.again)
@@ -431,9 +407,9 @@ class Engine:
         raise AssertionError("the last attempt returns or raises")
 
     def _spectrum(self, job: Job, nbytes: int | None) -> Array:
-        """The spectrum that a job convolves with; one thread makes it, others wait for that.
+        """Return the filter spectrum of a convolution, computed once by the first thread.
 
-        It is as large as a block or larger, so it goes when the last block that needs it is done.
+        The spectrum is at least as large as a block, so it is freed after its last user.
         """
         (step,) = job.round.steps
         key = step.length, step.convolve, job.source
@@ -453,16 +429,16 @@ class Engine:
         filters: Mapping[int, Array] | None = None,
         nbytes: int | None = None,
     ) -> None:
-        """Take a part of a block through a round, from its place in one array to that in another.
+        """Do a round on a part of a block, from one array to another.
 
         Parameters
         ----------
         tiles : BlockTiles
-            Of the block; they divide.
+            Tiles of the block, whose plan divides.
         part : Part
-            Which part, and in what tiles.
+            The part, and the width of its tiles.
         source : ndarray or Composite
-            The block before the round; what lies outside of the part is not read.
+            The block before the round; only the part is read.
         target : ndarray
             The block after the round, may be the same array.
         filters : mapping of int to ndarray, optional
@@ -473,8 +449,8 @@ class Engine:
         Raises
         ------
         DeviceMemoryError
-            If the device has no memory left. The part may be overwritten then; all caches have been
-            given back.
+            If the device has no memory left. The part may be overwritten then, and all caches
+            have been dropped.
         """
         works = list(tiles.within(part.dim, part.low, part.high, part.width))
         block = BlockRun(tiles, (source, target), filters or {}, works)
@@ -487,7 +463,7 @@ class Engine:
     def _submit(
         self, block: BlockRun, nbytes: int, begin: Callable[[], None] = lambda: None
     ) -> None:
-        """Run a block when all that were ready before have been submitted; wait until it is done.
+        """Run a block after all earlier ones have been submitted, and wait for its end.
 
         `begin` is called before anything is overwritten.
         """
@@ -496,7 +472,7 @@ class Engine:
             with self._turn(block):
                 carve = self._carve(block.block, block.ffts)
                 if self._tables and carve.nbytes + self._tables > nbytes:
-                    self.recover()  # since the tiles were cut other rounds' plans have come
+                    self.recover()  # other rounds have made plans since the tiles were cut
                     carve = self._carve(block.block, block.ffts)
                 self.executor.prepare(carve, max(carve.nbytes, nbytes - self._tables))
                 held = self.executor.arena_nbytes + self.device.libraries + self._tables
@@ -504,7 +480,7 @@ class Engine:
                 end = self.executor.run(block, self._following)
             self.device.synchronize(end)
         except (KeyboardInterrupt, SystemExit):
-            self.recover()  # nothing goes on when the waiting is interrupted
+            self.recover()  # stop all work if the wait is interrupted
             raise
         finally:
             self._use(-1)
@@ -514,7 +490,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _turn(self, block: BlockRun) -> Iterator[None]:
-        """Have the device when all blocks that were ready before have been submitted."""
+        """Lock the device after all earlier blocks have been submitted."""
         with self._turns:
             self._ready.append(block)
         try:
@@ -526,7 +502,7 @@ class Engine:
                 yield
         except BaseException:
             with self._lock:
-                self.executor.release()  # nothing may go on writing into memory we let go
+                self.executor.release()  # nothing may write to memory that is freed
             raise
         finally:
             with self._turns:
@@ -534,12 +510,12 @@ class Engine:
                 self._turns.notify_all()
 
     def _following(self) -> BlockRun | None:
-        """The block that is submitted next, if one is ready."""
+        """Return the next ready block, if any."""
         with self._turns:
             return self._ready[1] if len(self._ready) > 1 else None
 
     def _use(self, users: int) -> None:
-        """Count users of the device, and the time with one or more."""
+        """Update the number of users, and the time with at least one."""
         with self._using:
             now = time.perf_counter()
             self._busy += now - self._since if self._users else 0.0
@@ -547,18 +523,18 @@ class Engine:
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds in which the device has had work, up to now."""
+        """Total time in which the device has had work, in seconds."""
         self._use(0)
         return self._busy
 
     # --- tiles that fit ---------------------------------------------------------------------
 
     def _room(self, nbytes: int) -> int:
-        """Return the bytes left for the arena; a tiny budget stays one."""
+        """Return the bytes left for the arena, at least three quarters of the limit."""
         return nbytes - min(self.device.libraries, nbytes // 4)
 
     def within(self, nbytes: int | None) -> TileLimits:
-        """Return the engine's limits, or what fewer bytes of the device leave for tiles."""
+        """Return the limits for tiles under a memory limit; by default those of the engine."""
         if nbytes is None:
             return self.limits
         libraries = self.device.libraries
@@ -573,10 +549,10 @@ class Engine:
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
 
     def links(self, job: Job, limits: TileLimits) -> tuple[Job, ...]:
-        """Return the job, or those that take its place where its tiles do not fit.
+        """Return the job, or equivalent jobs if its tiles do not fit.
 
-        Where a length has a large prime factor, its step alone, and as a convolution of a smooth
-        length if that does not fit either.
+        A step with a large prime factor becomes a job of its own. If that does not fit either, it
+        becomes a convolution of a smooth length.
         """
         parts = job.links(apart(job.round))
         if job.convolves or (len(parts) == 1 and not is_hard(job)) or self._fits(job, limits):
@@ -606,9 +582,9 @@ class Engine:
     def _placed(
         self, job: Job, limits: TileLimits, source: Source
     ) -> tuple[BlockTiles, list[Array | Composite]]:
-        """Tiles of a block, and the block before and after each pass.
+        """Return the tiles of a block, and the block before and after each pass.
 
-        Tiles that go through the device's ring are cut to fit its buffers.
+        Tiles that are staged through the ring are cut to fit its buffers.
         """
         tiles, _ = self.tiles(job, limits)
         arrays = source.arrays(tiles, limits)
@@ -619,11 +595,11 @@ class Engine:
                 if other.plan != tiles.plan:
                     arrays.clear()  # before others are allocated in their place
                     return other, source.arrays(other, within)
-        # Others may be tiles that could not be written where they were.
+        # The other tiles may need more memory, since they cannot be written in place.
         return tiles, arrays or source.arrays(tiles, limits)
 
     def tiles(self, job: Job, limits: TileLimits | None = None) -> tuple[BlockTiles, Carve]:
-        """Return tiles and a work area that fit together; makes the plans of all FFTs."""
+        """Return tiles with a work area that fit the limit, and make all FFT plans."""
         limits = self.limits if limits is None else limits
         for work in WORK_AREAS:
             tiles, carve = self._cut(job, limits, work)
@@ -643,21 +619,21 @@ class Engine:
         )
 
     def _cut(self, job: Job, limits: TileLimits, work: int) -> tuple[BlockTiles, Carve]:
-        """Tiles that go with a work area of some size, and the arena that they need."""
+        """Return the tiles beside a work area of some size, and the arena that they need."""
         tiles = job.tiles(limits, work)
         return tiles, self._carve(tiles, tiles.ffts)
 
     def _carve(self, tiles: BlockTiles, ffts: Set[FFT]) -> Carve:
-        """The arena for tiles and their FFTs, whose plans are there from now on."""
+        """Return the division of the arena for tiles, and make missing FFT plans."""
         plan, streams = tiles.plan, tiles.job.settings.streams or "role"
         return Carve(plan.buffers, plan.buffer_nbytes, aligned(self._area(ffts)), streams)
 
     def _area(self, ffts: Set[FFT]) -> int:
-        """Bytes of the work area that FFTs need; makes plans that are missing.
+        """Return the size of the work area of FFTs in bytes, and make missing plans.
 
-        A plan may only be made while nothing runs; what it takes is not known before.
+        Plans are made while nothing runs, because their size is unknown before.
         """
-        with contextlib.suppress(KeyError):  # without the lock, which who submits a block holds
+        with contextlib.suppress(KeyError):  # without the lock, which a submitting thread holds
             return max((self._works[op] for op in ffts), default=0)
         with self._lock:
             if len(ffts | self._works.keys()) > MAX_FFTS:
@@ -671,7 +647,7 @@ class Engine:
             return max(self._works[op] for op in ffts)
 
     def recover(self) -> None:
-        """Give back all caches."""
+        """Drop all caches."""
         with self._lock:
             self.executor.release()
             self.device.synchronize_all()
@@ -680,7 +656,7 @@ class Engine:
             self._tables = 0
 
     def close(self) -> None:
-        """Give everything back; the engine is not used any more."""
+        """Free all memory and close the device."""
         with self._lock:
             self.recover()
             if not self._closed:

@@ -1,10 +1,8 @@
-"""The executor of a device: loads, transforms and stores the tiles of blocks, all at the same time.
+"""Executor of a device: a pipeline that loads, transforms and stores the tiles of blocks.
 
-Its loop is the one of `kernels.loop`; calls only put work into the streams of a `Device`, which
-events order. The executor outlives tasks: the first tiles of one block are loaded while the last
-ones of the block before are stored.
-
-Imports `kernels` and this room.
+Its loop is that of `kernels.loop`. Calls only enqueue work in the streams of a `Device`, ordered by
+events. The executor outlives tasks, so that the first tiles of a block are loaded while the last
+tiles of the block before are stored.
 """
 
 import itertools
@@ -17,97 +15,92 @@ from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Stri
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, HostView, Move, TileWork
 from dask_bigfft.kernels.composite import Composite, Shards
 
-# --- what a device is -------------------------------------------------------------------------
+# --- the device protocol -------------------------------------------------------------------------
 
 
 class DeviceMemory(NamedTuple):
-    """Bytes of a device's memory: in all, and free for us now."""
+    """Total and free memory of a device in bytes."""
 
     total: int
     free: int
 
 
 class Device(Protocol):
-    """A device: streams and events, an arena that is reserved once, copies and computing.
+    """Device with streams, events, one arena of memory, copies and computations.
 
-    `cupy_gpu.CupyGPU` is one, `testing.simulated.SimulatedGPU` another. Operations are put into
-    streams and return at once. Those of one stream run in order; those of different streams in any
-    order that the events permit. Several threads call, one at a time, but for `ring_nbytes` and
-    `synchronize`, which any thread may call at any time.
+    `cupy_gpu.CupyGPU` and `testing.simulated.SimulatedGPU` implement it. Operations are enqueued in
+    streams and return at once. Operations of one stream run in order, those of different streams
+    in any order that the events permit. Only `ring_nbytes` and `synchronize` are thread-safe; other
+    calls must not overlap.
     """
 
     #: Name of the hardware.
     name: str
 
-    @property
-    def software(self) -> dict[str, str]:
-        """Versions that decide about the last bit of its results, by name."""
+    #: Bytes that libraries use beside the arena, for kernels and the plans of most FFTs.
+    libraries: int
 
     @property
-    def libraries(self) -> int:
-        """Bytes that libraries take beside the arena: kernels, plans of most FFTs."""
+    def software(self) -> dict[str, str]:
+        """Versions that decide the last bit of results, by name."""
 
     @property
     def tables(self) -> int:
-        """Bytes that the plans made so far take beyond that, for lengths with large primes."""
-
-    @property
-    def staged(self) -> int:
-        """Number of copies through the ring since the device was opened."""
+        """Bytes of FFT plans beyond `libraries`, for lengths with large primes."""
 
     def memory(self) -> DeviceMemory:
-        """Memory in all and free now. What `reserve` holds is not free."""
+        """Return the total and free memory. The arena is not free."""
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve the arena, whose contents are undefined; the one before has been released."""
+        """Reserve the arena, with undefined contents, after the former one was released."""
 
     def release(self) -> None:
-        """Give the arena back once all that is in the streams is done."""
+        """Free the arena after all enqueued work is done."""
 
     def drop_caches(self) -> None:
-        """Give back all memory that is cached (plans, pools); streams are idle."""
+        """Free all cached memory (plans, pools), while streams are idle."""
 
     def close(self) -> None:
-        """Give everything back. The device is not used any more."""
+        """Free everything. The device is not used afterwards."""
 
     def stream(self, name: str) -> Any:
-        """Make a stream; streams wait for each other only by events."""
+        """Return a new stream. Streams wait for each other only by events."""
 
     def event(self, name: str) -> Any:
-        """Make an event, which stands for its latest mark in a stream."""
+        """Return a new event, which stands for its latest record in a stream."""
 
     def record(self, event: Any, stream: Any, stored: bool = True) -> None:
-        """Put a mark into a stream.
+        """Record an event in a stream.
 
-        Who waits for it finds what was copied to the host there; unless `stored` is false: then
-        only the device is done with what it was copied from.
+        After a wait for the event, all copies to the host have arrived. If `stored` is false, only
+        the device has finished reading their sources.
         """
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Let what follows in a stream wait for the event's latest mark, if it has one."""
+        """Let later work in a stream wait for the latest record of an event, if any."""
 
     def synchronize(self, event: Any) -> None:
-        """Wait on the host for the event's latest mark, without the GIL."""
+        """Block the host until the latest record of an event, without the GIL."""
 
     def synchronize_all(self) -> None:
-        """Wait on the host until all streams are idle."""
+        """Block the host until all streams are idle."""
 
     def h2d(self, stream: Any, source: Array | Shards, target: DeviceArray) -> None:
         """Copy a host array of the same shape and dtype to the device, or shards of one.
 
-        The host array may have any strides above 0 that fall from the first dimension to the last,
-        and stays untouched until an event after it is reached. The target may be a part of a larger
-        array; its offset is only aligned to its elements then. May wait for a buffer of the ring.
+        The host array may have any positive strides that fall from the first dimension to the last.
+        It must not change until a later event is reached. The target may be a part of a larger
+        array, with an offset aligned only to its elements. The call may wait for a ring buffer.
         """
 
     def d2h(self, stream: Any, source: DeviceArray, target: Array | Shards) -> None:
-        """Copy to a host array; as `h2d`."""
+        """Copy from the device to a host array, as `h2d` does the other way."""
 
     def clear(self, stream: Any, array: DeviceArray) -> None:
-        """Put zeros into a dense array."""
+        """Fill a dense array with zeros."""
 
     def work_nbytes(self, op: FFT) -> int:
-        """Make the plan of an FFT, while streams are idle; return the bytes of its work area."""
+        """Make the plan of an FFT, while streams are idle, and return the size of its work area."""
 
     def compute(
         self,
@@ -117,20 +110,20 @@ class Device(Protocol):
         target: DeviceArray,
         work: DeviceArray | None = None,
     ) -> None:
-        """Do an operation; the work area of an FFT holds nothing before and after."""
+        """Enqueue an operation. The work area of an FFT is scratch memory."""
 
     def ring_nbytes(self, host: Array | Composite) -> int:
-        """Bytes of the ring, one way, if host memory travels through it; else 0."""
+        """Return the size of the ring, one way, if host memory is staged through it, else 0."""
 
     def ahead(self, stream: Any, source: Array | Shards) -> None:
-        """Begin to gather what `h2d` will copy later, in the order of these calls.
+        """Start to gather a source that `h2d` will copy later, in the order of these calls.
 
-        The very same object is passed then. Its values are there when what the stream waits for now
-        is reached, and nothing writes to it before it is copied.
+        The same object must be passed to `h2d`. Its values must be complete when the stream's
+        present waits are over, and must not change before the copy.
         """
 
     def clock(self) -> float:
-        """Seconds since some moment, as the host sees them."""
+        """Return the host's monotonic time in seconds."""
 
 
 # --- tiles -----------------------------------------------------------------------------------
@@ -141,7 +134,7 @@ HostBlock = Array | Composite
 
 @dataclass(frozen=True)
 class Carve:
-    """Division of the arena: buffers of one size, then a work area for FFTs; and the streams."""
+    """Division of the arena into equal buffers and an FFT work area, and the stream scheme."""
 
     buffers: int
     buffer_nbytes: int
@@ -150,24 +143,24 @@ class Carve:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arena."""
+        """Size of the arena in bytes."""
         return self.buffers * self.buffer_nbytes + self.work_nbytes
 
 
 class Tile:
-    """A tile of a block: its copies, and its computations.
+    """Copies and computations of a tile.
 
     Parameters
     ----------
     work : TileWork
-        What is done with it.
+        Description of the tile.
     source, target : ndarray or Composite
         The block before and after.
     """
 
     def __init__(self, work: TileWork, source: HostBlock, target: HostBlock) -> None:
         self.work, self._target, self.announced = work, target, False
-        #: Copies to the device, where None stands for zeros, and computations before all others.
+        #: Copies to the device, where None stands for zeros, and preliminary computations.
         self.comes: list[tuple[Array | Shards | None, DeviceArray]] = []
         self.before: list[Computation] = []
         used, padded = 0, isinstance(source, Composite) and not source.full
@@ -186,7 +179,7 @@ class Tile:
                     used += backwards.size
 
     def goes(self) -> Iterator[tuple[Array | Shards, DeviceArray]]:
-        """Yield what is copied back, and where it belongs."""
+        """Yield the copies back: host memory and array on the device."""
         for array, views in _copies(self._target, self.work.stored_view, self.work.goes):
             for view in views:
                 yield view, array
@@ -195,10 +188,10 @@ class Tile:
 def _copies(
     block: HostBlock, view: HostView, moves: Iterable[Move]
 ) -> Iterator[tuple[DeviceArray, Sequence[Array | Shards]]]:
-    """Parts of a tile on the device, each with the views of host memory that make it up."""
+    """Yield the parts of a tile on the device, each with its views of host memory."""
     for move in moves:
         if isinstance(block, Composite):
-            cuts = block.part(move.part)  # of the edges that its dimensions are made of
+            cuts = block.part(move.part)  # slices of the edges
             assert cuts is not None
             shape = tuple(cut.stop - cut.start for cut in cuts)
             yield replace(move.array, shape=shape), list(block.shards(cuts))
@@ -207,10 +200,7 @@ def _copies(
 
 
 def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
-    """Views of what lies backwards, one after the other, and copies from there to their places.
-
-    It belongs there conjugated.
-    """
+    """Yield the views of reversed shards, each with the copy that turns and conjugates it."""
     strides = dense(tuple(cut.stop - cut.start for cut in shards.part), 1)
     for place, view in shards.views():
         ends, steps = list(place), list(strides)
@@ -225,19 +215,19 @@ def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Stri
 
 @dataclass(eq=False)
 class BlockRun:
-    """A block that is taken through a round, now or soon.
+    """Round on a block, running or queued.
 
     Parameters
     ----------
     block : BlockTiles
-        What to do.
+        Tiles of the block.
     arrays : sequence of ndarray
-        The block (which may be a composite) before the first pass, and after each; where a pass
-        writes what it read, the same array twice. They have to stay until all is done.
+        The block (maybe a composite) before the first pass and after each pass, with the same array
+        twice for a pass in place. They must live until the run is done.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
     part : sequence of TileWork, optional
-        The tiles of a block that is done in part, in one pass; by default all.
+        The tiles of a part of the block, done in one pass; by default all tiles.
     """
 
     block: BlockTiles
@@ -247,7 +237,7 @@ class BlockRun:
 
     def __post_init__(self) -> None:
         self.plan, self.ffts = self.block.plan, self.block.ffts
-        #: Bytes that come to the device, and that go.
+        #: Bytes to the device and back.
         sizes, works = [array.nbytes for array in self.arrays], self.part
         self.nbytes = sum(sizes[:-1]), sum(sizes[1:])
         if works is None:
@@ -264,7 +254,7 @@ class BlockRun:
         return Tile(next(self.works[0]), *self.arrays[:2])
 
     def tiles(self, number: int) -> Iterator[Tile]:
-        """Yield the tiles of a pass, once."""
+        """Yield the tiles of a pass. Each pass can be iterated once."""
         if number == 0:
             yield self.first
         for work in self.works[number]:
@@ -272,7 +262,7 @@ class BlockRun:
 
 
 class _Buffer:
-    """A part of the arena that holds one tile at a time, its streams and its events."""
+    """Part of the arena for one tile at a time, with its streams and events."""
 
     def __init__(self, device: Device, offset: int, streams: Sequence[Any]) -> None:
         self.offset = offset
@@ -280,7 +270,7 @@ class _Buffer:
         self.loaded, self.done, self.free = map(device.event, ("loaded", "done", "free"))
 
     def array(self, array: DeviceArray) -> DeviceArray:
-        """Return an array of a tile, in this buffer."""
+        """Return an array of a tile, placed in this buffer."""
         return replace(array, offset=array.offset + self.offset)
 
 
@@ -288,28 +278,27 @@ class _Buffer:
 
 
 class GPUExecutor:
-    """Streams, arena and buffers of a device; used by one thread at a time.
+    """Streams, arena and buffers of a device, for one thread at a time.
 
-    A buffer's tile is loaded, transformed and stored in that order, and the buffer is free again
-    when its tile is stored::
+    A tile is loaded, transformed and stored in that order, and then its buffer is free again::
 
         h2d      load 1 | load 2 | load 3 | load 4 (buffer of 1) ...
         compute           fft 1  | fft 2  | fft 3
         d2h                        store 1| store 2 | ...
 
-    With three buffers one tile comes, one is worked on and one goes. The number of buffers, not
-    that of the tiles, says what a device holds beside a block in host memory, as in Lee and Kim's
-    ring (Electronics 12, 2023).
+    With three buffers one tile is loaded while one is transformed and one is stored. The device
+    memory depends on the number of buffers, not of tiles, as in Lee and Kim's ring (Electronics 12,
+    2023).
 
-    With streams for tiles, each buffer has one stream for all three steps, as in Gu, Siegel and Li
-    (2011). FFTs share a work area, so they still run one after another.
+    With streams per tile, each buffer has one stream for all three steps, as in Gu, Siegel and Li
+    (2011). FFTs still run one after another, because they share a work area.
 
-    Only a pass waits for the one before it on the same block, whose result it reads.
+    A pass waits only for the pass before it on the same block, whose result it reads.
 
     Parameters
     ----------
     device : Device
-        What does the work.
+        The device.
     """
 
     def __init__(self, device: Device) -> None:
@@ -321,17 +310,18 @@ class GPUExecutor:
         self._computed = device.event("computed")
 
     def run(self, block: BlockRun, following: Callable[[], BlockRun | None] = lambda: None) -> Any:
-        """Put all tiles of a block into the streams; return the event that it is done.
+        """Enqueue all tiles of a block, and return the event of its end.
 
-        `following` returns the block that will be run next, if that is known by then: the device
-        begins to gather its first tile before the last one of this block goes.
+        `following` returns the next block, if it is known. The device starts to gather its first
+        tile before the last tile of this block is stored.
         """
         stored = self.device.event("stored")
         for number in range(len(block.works)):
             if number:
                 self.fence(stored)
             for tile in self.take(block, number, following):
-                buffer = self.acquire()
+                buffer = next(self._next)
+                self.device.wait(buffer.h2d, buffer.free)  # until its former tile is stored
                 self.load(buffer, tile, block.filters)
                 self.transform(buffer, tile)
                 self.store(buffer, tile)
@@ -341,7 +331,7 @@ class GPUExecutor:
     def take(
         self, block: BlockRun, number: int, following: Callable[[], BlockRun | None]
     ) -> Iterator[Tile]:
-        """Yield the tiles of a pass, each after the device was told of the one after it."""
+        """Yield the tiles of a pass, each after its successor was announced to the device."""
         last = number == len(block.works) - 1
         for tile, coming in itertools.pairwise(itertools.chain(block.tiles(number), (None,))):
             if coming is None and last and (after := following()) is not None:
@@ -353,21 +343,15 @@ class GPUExecutor:
             yield tile
 
     def _announce(self, tile: Tile) -> None:
-        """Let the device begin to stage a tile, if it has not been told of it."""
+        """Let the device start to stage a tile, unless it was announced before."""
         if not tile.announced:
             for view, _ in tile.comes:
                 if view is not None:
                     self.device.ahead(self._buffers[0].h2d, view)
             tile.announced = True
 
-    def acquire(self) -> _Buffer:
-        """Return the next buffer, to which nothing comes before its last tile has gone."""
-        buffer = next(self._next)
-        self.device.wait(buffer.h2d, buffer.free)
-        return buffer
-
     def load(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Array]) -> None:
-        """Copy a tile to the device, and the parts of filters that it needs."""
+        """Copy a tile and its parts of filters to the device."""
         comes = list(tile.comes)
         for found in tile.work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
@@ -380,7 +364,7 @@ class GPUExecutor:
         self.device.record(buffer.loaded, buffer.h2d)
 
     def transform(self, buffer: _Buffer, tile: Tile) -> None:
-        """Compute what is done with a tile, when all of it is there."""
+        """Do the computations of a tile after it is loaded."""
         device, stream = self.device, buffer.compute
         device.wait(stream, buffer.loaded)
         if self.carve.streams == "tile":
@@ -393,39 +377,37 @@ class GPUExecutor:
             device.record(self._computed, stream)
 
     def store(self, buffer: _Buffer, tile: Tile) -> None:
-        """Copy a tile back, and mark that its buffer is free."""
+        """Copy a tile back to the host, and record that its buffer is free."""
         self.device.wait(buffer.d2h, buffer.done)
         for view, array in tile.goes():
             self.device.d2h(buffer.d2h, buffer.array(array), view)
         self.device.record(buffer.free, buffer.d2h, stored=self.carve.streams == "tile")
 
     def fence(self, event: Any) -> None:
-        """Let no tile come from now on before an event is reached."""
+        """Let later loads wait for an event."""
         for buffer in self._buffers[: None if self.carve.streams == "tile" else 1]:
             self.device.wait(buffer.h2d, event)
 
     def finish(self, event: Any) -> None:
-        """Record an event that is reached when all that was submitted is stored."""
+        """Record an event after all enqueued tiles are stored."""
         if self.carve.streams == "tile":
             for buffer in self._buffers:
                 self.device.wait(self.d2h, buffer.free)
         self.device.record(event, self.d2h)
 
     def prepare(self, carve: Carve, limit: int) -> None:
-        """Divide the arena, if it is divided otherwise.
-
-        It is reserved again where it is too small, or larger than `limit` bytes.
+        """Divide the arena, reserving it again if it is too small or exceeds `limit` bytes.
 
         Raises
         ------
         DeviceMemoryError
-            If the device refuses another arena; there is none then.
+            If the device refuses a new arena; there is none afterwards.
         """
         fits = carve.nbytes <= self.arena_nbytes <= limit
         if fits and carve == self.carve:
             return
         cleared = self.device.event("cleared")
-        if fits:  # tiles of another size may still be where buffers begin now
+        if fits:  # tiles of the former division may still be in use
             self.finish(cleared)
         else:
             self.release()
@@ -445,7 +427,7 @@ class GPUExecutor:
         self._work = DeviceArray(carve.buffers * size, (carve.work_nbytes,), "|u1")
 
     def release(self) -> None:
-        """Give the arena back when everything is done."""
+        """Free the arena after all work is done."""
         if self.arena_nbytes:
             self.device.synchronize_all()
             self.device.release()

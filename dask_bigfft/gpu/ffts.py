@@ -1,15 +1,13 @@
-"""FFTs on a GPU: how those of an array become calls of cuFFT, and the plans that make them.
+"""FFTs on a GPU: the cuFFT calls for the FFTs of an array, and their plans.
 
-cuFFT takes a batch of transforms at two strides: from element to element, and from transform to
-transform. Dimensions in the middle of an array have three; then one plan is executed again and
-again, over the rows before the dimension or over the elements after it, whichever are fewer.
+cuFFT takes a batch of transforms with two strides: between elements, and between transforms. A
+dimension in the middle of an array needs three. Then one plan is executed repeatedly, over the rows
+before the dimension or over the elements after it, whichever are fewer.
 
-Columns of a large array can be done in tiles: as many as stay in the GPU's cache are copied side by
-side, transformed there, and put back, by kernels that ask the cache to keep nothing. FFTs in the
-array itself evict what the copy engines keep in the cache, and then each row that crosses the bus
-takes them 0.1 us longer (H200).
-
-Imports `planner`, `errors` and this room.
+Columns of a large array can be transformed in tiles that fit the GPU's cache. Each tile is copied
+to contiguous memory, transformed and copied back, by kernels with streaming accesses. FFTs in the
+array itself evict the cache lines of the copy engines, which then need 0.1 us longer per row
+(H200).
 """
 
 import ctypes
@@ -29,24 +27,24 @@ from dask_bigfft.gpu.cuda import cupy
 from dask_bigfft.gpu.operations import FFT
 from dask_bigfft.planner.tile_plan import aligned
 
-#: Dimensions that one plan transforms at most.
+#: Largest number of dimensions of a plan.
 MAX_RANK = 3
 
-#: Bytes of the data of a batch at most, where it can be divided: cuFFT wants up to four times as
-#: many for its work area.
+#: Largest batch in bytes, where it can be divided. The work area of cuFFT may be four times as
+#: large.
 MOST_NBYTES = 1 << 30
 
-#: Bytes of a tile of columns; its work area may take as many. Of the 60 MiB of an H200's cache 4
-#: leave what others keep in it alone, and 8 do not.
+#: Bytes of a tile of columns, and at most of its work area. In the 60 MiB cache of an H200, tiles
+#: of 4 MiB do not evict the lines of others, but tiles of 8 MiB do.
 TILE_NBYTES = 1 << 22
 
-#: Arrays of fewer bytes are transformed where they are: they, and what they drive out, are small.
+#: Smallest array in bytes to be transformed in tiles of columns.
 TILED_NBYTES = 1 << 26
 
-#: Bytes of a row of a tile at least, so that copies move whole sectors of memory.
+#: Smallest row of a tile in bytes, so that copies move whole sectors of memory.
 TILE_ROW_NBYTES = 128
 
-#: Numbers from here on need the 64-bit interface.
+#: Smallest number that needs the 64-bit interface.
 WIDE = 2**31
 
 
@@ -56,8 +54,8 @@ Ints = tuple[int, ...]
 class Side(NamedTuple):
     """Layout of one side of a batch in memory, in elements of that side.
 
-    Lengths as the elements are stored, from element to element along the last dimension, and from
-    transform to transform.
+    These are the stored lengths, the stride along the last dimension, and the distance between
+    transforms.
     """
 
     embed: Ints
@@ -67,7 +65,7 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of FFTs as cuFFT plans it.
+    """Batch of FFTs, as planned by cuFFT.
 
     Parameters
     ----------
@@ -76,11 +74,11 @@ class Batch:
     n : tuple of int
         Lengths.
     source, target : Side
-        How the elements lie before and after.
+        Layout before and after.
     count : int
         Number of transforms.
     double : bool
-        Whether they are in double precision.
+        True for double precision.
     """
 
     kind: str
@@ -92,7 +90,7 @@ class Batch:
 
     @property
     def wide(self) -> bool:
-        """Return True if some number in it, or the place of some element, needs 64 bits."""
+        """Return True if a number or the position of an element needs 64 bits."""
         last = max(
             math.prod(side.embed) * side.stride + self.count * side.distance
             for side in (self.source, self.target)
@@ -102,14 +100,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A batch, and where it is executed: `times` times, so many elements apart.
+    """Batch that is executed `times` times, at steps of some elements.
 
-    Where `staged` is not None, the real side of the array is copied to (or from) a dense array of
-    that shape, whose last dimension is the transformed one and padded, and the batch works there:
-    cuFFT wants real transforms to begin at an even number of real elements.
+    If `staged` is not None, the real side of the array is copied to or from a dense array of that
+    shape. Its last dimension is the transformed one, padded, because cuFFT requires real transforms
+    to start at an even number of real elements.
 
-    Where `columns` is not None, the array has that shape, its middle dimension is transformed, and
-    the batch works on `tiles` of it.
+    If `columns` is not None, the array has that shape, its middle dimension is transformed, and the
+    batch works on `tiles` of it.
     """
 
     batch: Batch
@@ -120,8 +118,8 @@ class Call:
     columns: tuple[int, int, int] | None = None
 
 
-#: Where a tile begins in its array, and of each dimension its length, its stride in the array and
-#: its stride in the tile, in elements.
+#: Start of a tile in its array, and for each dimension its length, its stride in the array and its
+#: stride in the tile, in elements.
 Tile = tuple[int, tuple[tuple[int, int, int], ...]]
 
 
@@ -131,8 +129,8 @@ def tiles(call: Call) -> Iterator[Tile]:
     Parameters
     ----------
     call : Call
-        The call. A tile has as many columns side by side as its batch transforms; the last one of
-        a row, or of all, may have fewer.
+        The call. A tile has one column for each transform of the batch; the last tile of a row, or
+        of all, may have fewer.
 
     Examples
     --------
@@ -157,14 +155,14 @@ def tiles(call: Call) -> Iterator[Tile]:
 def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
     """Return the calls that transform a dense array, in order.
 
-    The first reads the source and writes the target, those that follow work in the target.
+    The first call reads the source and writes the target, later calls work in the target.
 
     Parameters
     ----------
     op : FFT
         The transform.
     tiled : bool
-        Whether columns of large arrays are done in tiles.
+        True to transform columns of large arrays in tiles.
 
     Examples
     --------
@@ -196,7 +194,7 @@ def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
 
 
 def _tiled(op: FFT, dim: int) -> Call | None:
-    """c2c along one dimension in tiles of columns; None where that is not worth it."""
+    """Return the call for c2c in tiles of columns; None if that does not pay."""
     shape, itemsize = op.source, np.dtype(op.dtype).itemsize
     n = shape[dim]
     rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
@@ -218,7 +216,7 @@ def _tiled(op: FFT, dim: int) -> Call | None:
 
 
 def _bounded(call: Call) -> Call:
-    """The same as batches whose data, and so their work area, are not too large."""
+    """Return a call with batches of at most `MOST_NBYTES`, if they can be divided."""
     batch = call.batch
     nbytes = math.prod(batch.n) * (16 if batch.double else 8)
     if call.times > 1 or batch.count * nbytes <= MOST_NBYTES:
@@ -236,7 +234,7 @@ def _bounded(call: Call) -> Call:
 
 
 def _along(op: FFT, first: int, last: int) -> Call:
-    """Any kind along the dimensions between two, which are several only at an end of the array."""
+    """Return the call for neighbouring dimensions, several only at an end of the array."""
     kind, double = op.kind, np.dtype(op.dtype).itemsize == 16
     before, after = op.source[first : last + 1], op.target[first : last + 1]
     n, a, b = tuple(map(max, before, after)), math.prod(before), math.prod(after)
@@ -245,7 +243,7 @@ def _along(op: FFT, first: int, last: int) -> Call:
         return Call(Batch(kind, n, Side(before, 1, a), Side(after, 1, b), rows, double))
     if kind != "c2c" and rows > 1 and n[0] * inner % 2:
         return _staged(kind, n[0], rows, inner, double)
-    if rows <= inner or kind != "c2c":  # neighbouring transforms lie side by side
+    if rows <= inner or kind != "c2c":  # neighbouring transforms are adjacent in memory
         sides = Side(before, inner, 1), Side(after, inner, 1)
         return Call(Batch(kind, n, *sides, inner, double), rows, a * inner, b * inner)
     sides = Side(before, inner, a * inner), Side(after, inner, b * inner)
@@ -253,7 +251,7 @@ def _along(op: FFT, first: int, last: int) -> Call:
 
 
 def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
-    """A real transform in the middle of an array whose rows begin at odd places."""
+    """Return the call for a real transform in an array whose rows start at odd elements."""
     padded, half = n + n % 2, n // 2 + 1
     sides = Side((padded,), 1, padded), Side((half,), inner, 1)
     steps = inner * padded, half * inner
@@ -265,15 +263,15 @@ def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
 
 # --- plans ----------------------------------------------------------------------------------
 
-#: FFT plans that `trim` keeps; a round needs a handful.
+#: Number of FFT plans that `trim` keeps; a round needs a few.
 MAX_PLANS = 64
 
-#: Recordings of FFTs in tiles that are cached: a round needs one for each buffer and form of tile.
+#: Number of cached CUDA graphs of FFTs in tiles. A round needs one per buffer and shape of tile.
 MAX_GRAPHS = 64
 
 
 class _At:
-    """An address as CuPy's plans take arrays: something whose ``data.ptr`` is the address."""
+    """Address as an array argument of CuPy's plans, in ``data.ptr``."""
 
     __slots__ = ("data", "ptr")
 
@@ -283,7 +281,7 @@ class _At:
 
 @dataclass
 class _Plan:
-    """A plan of cuFFT, the work area that it needs and has, and the device memory that it took."""
+    """Plan of cuFFT, the size and address of its work area, and its device memory."""
 
     raw: Any
     need: int
@@ -293,21 +291,21 @@ class _Plan:
 
 @functools.cache
 def _library() -> Any:
-    """Return cuFFT itself, the one that CuPy has loaded, for the call that CuPy does not have."""
+    """Return the cuFFT library loaded by CuPy, for a call that CuPy lacks."""
     pathfinder = importlib.import_module("cuda.pathfinder")
     return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cufft").abs_path)
 
 
 class FFTPlans:
-    """FFTs of one owner on one GPU, used by one thread at a time: cuFFT plans are not thread-safe.
+    """FFT plans of one owner on one GPU, for one thread at a time, as cuFFT is not thread-safe.
 
-    Every plan uses the work area that it is given at the call. CuPy's own cache of plans is never
-    used, because one of its plans may run in two streams at a time.
+    Each plan uses the work area given in the call. CuPy's cache of plans is not used, because its
+    plans may run in two streams at a time.
 
     Parameters
     ----------
     tiled : bool
-        Whether columns of large arrays are done in tiles: it takes longer, but disturbs no copies.
+        True to transform columns of large arrays in tiles: slower alone, but copies are not slowed.
     """
 
     def __init__(self, tiled: bool = False) -> None:
@@ -317,14 +315,14 @@ class FFTPlans:
 
     @property
     def taken(self) -> int:
-        """Bytes of device memory that the plans took when they were made."""
+        """Device memory of the plans in bytes."""
         return sum(plan.taken for plan in self._plans.values())
 
     def prepare(self, op: FFT) -> int:
-        """Make the plans of an FFT and return the bytes of work area that they need.
+        """Make the plans of an FFT, and return the size of their work area in bytes.
 
-        They are cached until `trim` or `drop`: one that went while FFTs are under way would have to
-        be made again beside them, in memory that nobody has counted.
+        Plans are cached until `trim` or `drop`, since making one again during FFTs would need
+        memory that is not counted.
         """
         found = 0
         for call in fft_calls(op, self._tiled):
@@ -336,10 +334,10 @@ class FFTPlans:
         return found
 
     def fft(self, op: FFT, source: int, target: int, work: int) -> None:
-        """Transform in the current stream; all three are addresses.
+        """Transform in the current stream; the arrays are addresses.
 
-        Tiles take hundreds of short calls. They are recorded the second time, and from then on
-        put into the stream by one call: kernels are loaded by the first, which no recording may do.
+        Tiles need hundreds of short calls. The second time they are captured as a CUDA graph, which
+        one call launches later. The first time loads kernels, which a capture does not allow.
         """
         if all(call.columns is None for call in fft_calls(op, self._tiled)):
             self._fft(op, source, target, work)
@@ -399,7 +397,7 @@ class FFTPlans:
             source, size_in = target, size_out
 
     def _plan(self, batch: Batch, work: int) -> _Plan:
-        """Return the plan of a batch, which `prepare` has made, with this work area."""
+        """Return the prepared plan of a batch, set to a work area."""
         plan = self._plans.get(batch)
         if plan is None:
             raise DeviceError(f"no plan was made for {batch} before it is needed")
@@ -412,19 +410,19 @@ class FFTPlans:
         return plan
 
     def trim(self) -> None:
-        """Forget plans needed longest ago, of more than `MAX_PLANS`; nothing may be under way."""
+        """Drop the least recently used plans above `MAX_PLANS`, while nothing runs."""
         while len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
-            self._graphs.clear()  # which may use it
+            self._graphs.clear()  # which may use the plan
 
     def drop(self) -> None:
-        """Forget all plans; nothing that uses one may be under way."""
+        """Drop all plans, while nothing runs."""
         self._graphs.clear()
         self._plans.clear()
 
 
 def _staging_nbytes(call: Call) -> int:
-    """Bytes of the dense array through which the real side of a call goes, or of a tile."""
+    """Return the bytes of the contiguous copy of a tile, or of a call's real side."""
     real = 8 if call.batch.double else 4
     if call.columns is not None:
         return aligned(2 * real * call.batch.n[0] * call.batch.count)
@@ -432,11 +430,11 @@ def _staging_nbytes(call: Call) -> int:
 
 
 def _planned(batch: Batch) -> _Plan:
-    """Make the plan of a batch; it is told where its work area is when it is executed."""
+    """Return a new plan of a batch, whose work area is set at execution."""
     cp, asked, owner = cupy(), [0], object()
 
     def allocate(size: int) -> Any:
-        """Stand in for memory."""
+        """Record the size that is requested, without allocation."""
         asked[0] = max(asked[0], size)
         memory = cp.cuda.memory.UnownedMemory(256, size, owner)
         return cp.cuda.memory.MemoryPointer(memory, 0)
@@ -445,13 +443,13 @@ def _planned(batch: Batch) -> _Plan:
     before = free()[0]
     with cp.cuda.using_allocator(allocate):
         raw = _make_plan(cp.cuda.cufft, batch)
-    # cuFFT copies tables in the null stream, which streams of ours do not wait for.
+    # cuFFT copies tables in the null stream, for which our streams do not wait.
     cp.cuda.Stream.null.synchronize()
     return _Plan(raw, asked[0], max(0, int(before - free()[0])))
 
 
 def _make_plan(cufft: Any, batch: Batch) -> Any:
-    """Make a plan of cuFFT, with 64-bit sizes where it needs them."""
+    """Return a plan of cuFFT, with 64-bit sizes where needed."""
     if not batch.wide:
         name = {"c2c": "ZZ", "r2c": "DZ", "c2r": "ZD"}[batch.kind]
         if not batch.double:

@@ -1,15 +1,15 @@
-"""CUDA kernels: strided copies on a GPU that multiply what they carry, in one pass over its memory.
+"""CUDA kernels: strided copies with factors, in one pass over the GPU's memory.
 
-Every kernel is a copy: a permutation of dimensions, rows of a half spectrum that lie backwards, a
-twiddle (source and target are the same memory), or narrow rows of pinned host memory. The source
-text depends on the structure (number of dimensions, which of them the factors depend on); lengths
-and strides are arguments, so each structure is compiled once.
+Every kernel is a copy: a transpose, reversed rows of half a spectrum, a twiddle (source and target
+are the same memory), or narrow rows of pinned host memory. The source text depends only on the
+structure: the number of dimensions, and the dimensions on which factors depend. Lengths and strides
+are arguments, so each structure is compiled once.
 
 Phases are exact integers until the sine: t is reduced mod m, and to the nearest quarter turn, in
-64-bit integers (128 where a chirp is squared). At most an eighth of a turn meets `sincospi`.
-Factors are in double precision for single-precision data too.
+64-bit integers (128 bits for a squared chirp). `sincospi` gets at most an eighth of a turn. Factors
+are in double precision, also for single-precision data.
 
-Functions take addresses and launch in the current stream. Imports `planner` and this room.
+Functions take addresses and launch in the current stream.
 """
 
 import functools
@@ -22,36 +22,36 @@ import numpy as np
 from dask_bigfft.gpu.cuda import cupy
 from dask_bigfft.gpu.operations import Multiply, Product, Strided, Term, dense
 
-#: Name of every kernel in its source.
+#: Name of each kernel in its source.
 KERNEL = "bigfft"
 
 #: Threads of a block of the grid.
 THREADS = 256
 
-#: Edge of the square tile that a transpose turns in shared memory.
+#: Edge of the square tile of a transpose in shared memory.
 TILE = 32
 
-#: Elements that a thread copies at a time, so that as many loads are under way.
+#: Elements per thread and iteration, to have several loads in flight.
 AT_A_TIME = 4
 
-#: Blocks of the grid of a kernel that runs over device memory: enough to fill any GPU.
+#: Grid size of a kernel on device memory, enough to fill any GPU.
 GRID = 132 * 16
 
-#: Options of the compiler that all sources need.
+#: Compiler options of all sources.
 OPTIONS = ("--std=c++17", "-device-int128")
 
-#: A modulus from here on leaves every place as it is.
+#: Smallest modulus without effect on any position.
 _NO_MODULUS = 1 << 53
 
-#: The longest group of dimensions whose indices have 32 bits.
+#: Largest size of a group of dimensions for 32-bit indices.
 _NARROW = (1 << 32) - 1
 
 _UNITS = {2: "unsigned short", 4: "u32", 8: "uint2", 16: "uint4"}
 
-#: Types of numbers that kernels take; pointers are addresses.
+#: Types of numeric kernel arguments; pointers are addresses.
 _NUMBERS: dict[str, Any] = {"u32": np.uint32, "long long": np.int64, "double": np.float64}
 
-#: A merged dimension: its length, both strides in elements, and the axes that it consists of.
+#: Merged dimension: its length, both strides in elements, and its axes.
 Dim = tuple[int, int, int, tuple[int, ...]]
 
 COMMON = r"""
@@ -103,18 +103,18 @@ def kernel(source: str) -> Any:
 
 
 class _Kernel:
-    """A kernel that copies elements, and the factors that these are multiplied by on the way.
+    """Kernel that copies elements and applies factors.
 
     Parameters
     ----------
     dims : sequence of Dim
-        What the kernel goes through as one index each; axes of length 1 are in none.
+        Dimensions of the loop, one index each; axes of length 1 are in none.
     itemsize : int
         Bytes of an element.
     ends : (int, int)
-        Addresses of the first element on both sides.
+        Addresses of the first source and target element.
     by : Multiply or Product or None
-        The factors; None carries bits as they are.
+        The factors; None copies bits.
     other : int
         Address of the other array of a `Product`.
     """
@@ -128,7 +128,7 @@ class _Kernel:
         other: int = 0,
     ) -> None:
         self.by, self.unit, self.functions, self.statements = by, _UNITS[itemsize], "", ""
-        #: Parameters of the kernel, each with its number, in order.
+        #: Parameters of the kernel and their values, in order.
         self.parameters, self.numbers = list[str](), list[Any]()
         if by is not None:
             self.unit = "double2" if itemsize == 16 else "float2"
@@ -137,13 +137,13 @@ class _Kernel:
         self.add(f"{self.unit}*", "to", ends[1])
 
     def add(self, kind: str, name: str, number: float) -> str:
-        """Take up a parameter and return its name."""
+        """Add a parameter, and return its name."""
         self.parameters.append(f"{kind} {name}")
         self.numbers.append(_NUMBERS.get(kind, np.uint64)(number))
         return name
 
     def dims(self, dims: Sequence[Dim]) -> tuple[str, str]:
-        """Take up lengths and strides; return the places of an element on both sides."""
+        """Add lengths and strides; return the expressions for an element's source and target."""
         for d, (n, from_, to, _) in enumerate(dims):
             self.add("u64", f"n{d}", n)
             self.add("long long", f"s{d}", from_)
@@ -155,13 +155,13 @@ class _Kernel:
         return source, target
 
     def launch(self, body: str, grid: tuple[int, ...]) -> None:
-        """Compile the kernel where it is new, and put it into the current stream."""
+        """Launch the kernel in the current stream, compiled at first use."""
         head = f'extern "C" __global__ void {KERNEL}({", ".join(self.parameters)})'
         source = f"{COMMON}{self.functions}\n{head} {{{body}}}"
         kernel(source)(grid, (THREADS,), tuple(self.numbers))
 
     def _multiplies(self, by: Multiply | Product, groups: Sequence[Any], other: int) -> None:
-        """Make the source of the call."""
+        """Generate the source that applies the factors."""
         if isinstance(by, Product):
             conjugate, factored, statements = False, True, self._product(by, other)
         else:
@@ -182,7 +182,7 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
 """
 
     def _indices(self, by: Multiply | Product, groups: Sequence[Any], statements: str) -> str:
-        """Statements for the index `k` along each axis that the factors depend on."""
+        """Return the statements for the index `k` along each axis of the factors."""
         wide = any(math.prod(by.shape[d] for d in dims) > _NARROW for dims in groups)
         kind, lines = "u64" if wide else "u32", []
         of = {dim: number for number, dims in enumerate(groups) for dim in dims}
@@ -202,7 +202,7 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
         return "".join(lines)
 
     def _sum(self, name: str, terms: tuple[Term, ...], shape: tuple[int, ...]) -> str:
-        """Expression of a sum of terms."""
+        """Return the expression of a sum of terms."""
         parts, add = [], self.add
         for t, term in enumerate(terms):
             start = add("u64", f"{name}_{t}_start", term.start)
@@ -215,7 +215,7 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
         return " + ".join(parts) or "0ull"
 
     def _factors(self, by: Multiply) -> str:
-        """Statements that make `w` of a scale, twiddles and chirps."""
+        """Return the statements that compute `w` from a scale, twiddles and chirps."""
         lines = [f"    w.x = {self.add('double', 'scale', by.scale)}; w.y = 0;"]
         for f, twiddle in enumerate(by.twiddles):
             modulus = self.add("u64", f"t{f}_modulus", twiddle.modulus)
@@ -231,7 +231,7 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
             lines.append(f"    {{ const u64 n = {self._sum(f'c{f}', chirp.place, by.shape)};")
             lines.append(f"      const u64 m = 2 * {length};")
             end = f"n < {length}"
-            if chirp.half:  # doubled but at 0 and at half the length
+            if chirp.half:  # doubled, except at 0 and at half the length
                 end = f"2 * n <= {length}"
                 lines.append(f"      if (n && 2 * n != {length}) {{ w.x *= 2; w.y *= 2; }}")
             lines.append(f"      if ({end}) w = times(w, turn(square_mod(n, m), m, {sign}));")
@@ -239,7 +239,7 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
         return "\n".join(lines)
 
     def _product(self, by: Product, other: int) -> str:
-        """Statements that read `w` from another array."""
+        """Return the statements that read `w` from another array."""
         name, place = self.add(f"const {self.unit}*", "other", other), "0"
         for dim, n in enumerate(by.other):
             if n != 1:
@@ -247,7 +247,7 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
         return f"    {{ const {self.unit} o = {name}[{place}]; w.x = o.x; w.y = o.y; }}"
 
     def weight(self, name: str) -> str:
-        """Statements that make the factor of an element from the indices of the groups."""
+        """Return the statements for the factor of an element from the indices of the groups."""
         if self.by is None:
             return ""
         return f"""{{
@@ -258,12 +258,12 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
     }}"""
 
     def value(self, weight: str) -> str:
-        """Element `u` as it is stored, given its factor."""
+        """Return the expression of the stored element `u`, given its factor."""
         return "value[u]" if self.by is None else f"weighted(value[u], {weight})"
 
 
 def _unravel(ndim: int) -> str:
-    """Statements that take the flat place `i` apart into `i0`, `i1`, ..."""
+    """Return the statements that split the flat index `i` into `i0`, `i1`, ..."""
     lines = ["    u64 rest = i;"]
     for dim in reversed(range(1, ndim)):
         lines.append(f"    const u64 quotient{dim} = rest / n{dim};")
@@ -276,7 +276,7 @@ def _unravel(ndim: int) -> str:
 
 
 def merged(counts: Sequence[int], source: Sequence[int], target: Sequence[int]) -> list[Dim]:
-    """Return dimensions by falling target stride, as few as can be; none has length 1.
+    """Return the fewest dimensions by falling target stride, without those of length 1.
 
     Examples
     --------
@@ -296,7 +296,7 @@ def merged(counts: Sequence[int], source: Sequence[int], target: Sequence[int]) 
 
 
 def back(dims: Sequence[Dim]) -> list[Dim]:
-    """Return the dimensions of the copy back."""
+    """Return the dimensions of the reverse copy."""
     return [(n, target, source, axes) for n, source, target, axes in dims]
 
 
@@ -312,22 +312,20 @@ def copy(
 ) -> None:
     """Copy elements in the current stream, also from or to pinned host memory.
 
-    Several loads of a thread are under way at a time.
-
     Parameters
     ----------
     dims : sequence of Dim
-        What is copied.
+        Dimensions of the copy.
     itemsize : int
         Bytes of an element: 2, 4, 8 or 16; both addresses are multiples of it.
     source, target : int
         Addresses of the first element.
     blocks : int
-        Most blocks of the grid.
+        Largest grid size.
     passing : str
-        Sides that the cache does not keep, of "s" and "t".
+        Sides with streaming accesses: "s" for the source, "t" for the target.
     by, other
-        What elements are multiplied by on the way; see `_Kernel`.
+        Factors; see `_Kernel`.
     """
     call = _Kernel(dims, itemsize, (source, target), by, other)
     count = math.prod(n for n, *_ in dims)
@@ -363,9 +361,9 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
 
 
 def _turn(op: Strided, dims: list[Dim], column: Dim, ends: tuple[int, int]) -> None:
-    """Copy elements by way of square tiles: columns are dense in the source, rows in the target.
+    """Transpose through square tiles: columns are dense in the source, rows in the target.
 
-    Block x of the grid runs over tiles, block y over the other dimensions.
+    The x index of the grid runs over tiles, the y index over the other dimensions.
     """
     row, by = dims[-1], op.by
     others = [dim for dim in dims if dim is not row and dim is not column]
@@ -420,7 +418,7 @@ for (u64 i = blockIdx.y; i < others; i += gridDim.y) {{
 
 
 def strided(op: Strided, source: int, target: int) -> None:
-    """Copy elements to other places of another array in the current stream."""
+    """Enqueue a strided copy to another array in the current stream."""
     if not math.prod(op.counts):
         return
     itemsize = np.dtype(op.dtype).itemsize
@@ -434,7 +432,7 @@ def strided(op: Strided, source: int, target: int) -> None:
 
 
 def multiply(op: Multiply | Product, array: int, other: int = 0) -> None:
-    """Multiply in place by computed factors, or by another array, in the current stream."""
+    """Enqueue a product in place with computed factors or another array."""
     if math.prod(op.shape):
         strides = dense(op.shape, 1)
         dims = merged(op.shape, strides, strides)

@@ -1,11 +1,9 @@
-"""Arrays on GPUs: rounds on blocks that are there already, and copies on and between GPUs.
+"""Rounds on blocks that are CuPy arrays, and copies on and between GPUs.
 
-CuPy arrays stay CuPy arrays. The block is one tile, in passes that have no copies (one, but for
-lengths that cuFFT refuses); what is computed is the same as for tiles of host blocks. What cannot
-be done in place takes fresh memory of CuPy's pool, so the most that is needed is the block, the
-block after the round, and the work area of its FFTs. All of it runs in the user's current stream.
-
-Imports `errors`, `events` and this room.
+Results are CuPy arrays, too. The block is one tile, in passes without copies (one pass, except for
+lengths that cuFFT refuses), with the same computations as tiles of host blocks. Steps that cannot
+run in place allocate from CuPy's pool, so at most the block, its result and the FFT work area are
+needed. Everything runs in the user's current stream.
 """
 
 import math
@@ -29,12 +27,12 @@ from dask_bigfft.planner.tile_plan import TileLimits
 
 Block = tuple[int, ...]
 
-#: One strided copy: source view, target view, and whether the values are conjugated.
+#: Strided copy: source view, target view, and True to conjugate.
 Segment = tuple[Any, Any, bool]
 
 _NO_LIMIT = 1 << 62
 
-#: One tile, one pass.
+#: Limits that make one tile and one pass.
 _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
 
 
@@ -48,7 +46,7 @@ def as_block(values: Any) -> Any:
 
 @dataclass
 class _Plans:
-    """Plans for the tasks' own stream of one GPU; one task submits at a time."""
+    """FFT plans of one GPU for the tasks' own streams; one task enqueues at a time."""
 
     ffts: FFTPlans = field(default_factory=FFTPlans)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -65,34 +63,34 @@ def _plans_of(ordinal: int) -> _Plans:
 
 
 def forget_plans() -> None:
-    """Give back what is cached on all GPUs."""
-    with _lock:  # a fork has the objects, but not the GPUs
+    """Drop the cached plans of all GPUs."""
+    with _lock:  # a fork inherits the objects, but not the GPUs
         own = [ordinal for ordinal, plans in _plans.items() if plans.process == os.getpid()]
         held = {ordinal: _plans.pop(ordinal) for ordinal in own}
     for ordinal, plans in held.items():
         with plans.lock, cupy().cuda.Device(ordinal):
             plans.ffts.drop()
     if held:
-        free_pinned()  # what blocks that changed GPUs by the host have left there
+        free_pinned()  # left by copies between GPUs through the host
 
 
 def round_on_gpu(job: Job, gather: Callable[[], Any], filters: Mapping[int, Any]) -> Any:
-    """Return a block after a round, on the GPU on which it is gathered.
+    """Return a block after a round, on the GPU where it is gathered.
 
     Parameters
     ----------
     job : Job
-        What to do.
+        The round on the block.
     gather : callable
         Returns the block: a CuPy array, contiguous and free to overwrite. It is called again
-        where memory ran out and has been made.
+        after memory ran out and caches were dropped.
     filters : mapping of int to array
         Spectrum of the convolution's filter, for the axes that need one; host arrays are copied.
 
     Raises
     ------
     DeviceMemoryError
-        If the GPU has not enough memory.
+        If the GPU has too little memory.
     """
     with errors_of_cuda():
         try:
@@ -146,9 +144,9 @@ def _computed(plans: FFTPlans, values: Any, work: TileWork, filters: Mapping[int
 
 
 def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int, Any]:
-    """Memory for the arrays of a tile: an offset of the tile is a buffer of its own here.
+    """Return the memory for the arrays of a tile, with a separate buffer for each offset.
 
-    The values are one of them, unless something larger comes to their place.
+    The values are used as one of the buffers if they are large enough.
     """
     cp, buffers, sizes = cupy(), dict[int, Any](), dict[int, int]()
     for one in work.filters:
@@ -166,10 +164,7 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
 
 
 def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
-    """Return a block stored from another element on along some of its dimensions.
-
-    `rolls` are pairs of a dimension, and the element that comes first in it.
-    """
+    """Return a block after circular shifts: pairs of a dimension and its new first index."""
     if not rolls:
         return values
     with values.device:
@@ -183,20 +178,20 @@ def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
 
 
 class Gpus:
-    """The GPUs of this process by CuPy, numbered as CUDA does, and copies on and between them.
+    """GPUs of this process by CuPy, numbered as in CUDA, and copies on and between them.
 
     Tests override methods (`testing.gpus`).
     """
 
     def ordinal(self, gpu: int) -> int:
-        """Return the CUDA device of a GPU's number."""
+        """Return the CUDA device number of a GPU."""
         return gpu
 
     def _on(self, gpu: int) -> Any:
         return cupy().cuda.Device(self.ordinal(gpu))
 
     def homes(self, blocks: Mapping[Block, Any]) -> dict[Block, int]:
-        """Return the GPU of each block; empty unless all blocks lie on GPUs."""
+        """Return the GPU of each block; empty unless all blocks are on GPUs."""
         on_gpus = all(map(is_on_gpu, blocks.values()))
         return {index: self.home(values) for index, values in blocks.items()} if on_gpus else {}
 
@@ -207,7 +202,7 @@ class Gpus:
     def empty(
         self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
     ) -> Any:
-        """Return memory of CuPy's pool; raise `DeviceMemoryError` if there is none left."""
+        """Return memory of CuPy's pool; raise `DeviceMemoryError` if there is too little."""
         with self._on(gpu), errors_of_cuda():
             return (cupy().zeros if zeros else cupy().empty)(shape, dtype)
 
@@ -217,7 +212,7 @@ class Gpus:
             return in_pool()
 
     def reaches(self, gpu: int, other: int) -> bool:
-        """Return whether a GPU can read the memory of another one, or of itself."""
+        """Return True if a GPU can read the memory of another one, or its own."""
         own, far = self.ordinal(gpu), self.ordinal(other)
         return own == far or bool(cupy().cuda.runtime.deviceCanAccessPeer(own, far))
 
@@ -227,10 +222,10 @@ class Gpus:
         return cupy().ndarray(tuple(counts), values.dtype, memptr=at, strides=tuple(strides))
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """Copy segments by kernels on one GPU, which may read others, and wait for them.
+        """Copy segments by kernels on one GPU, maybe from other GPUs, and wait for the end.
 
-        The kernels run in the thread's current stream, after what the current streams of the other
-        GPUs have been given.
+        The kernels run in the thread's current stream, after all work in the current streams of the
+        other GPUs.
         """
         cp, ready = cupy(), {self.ordinal(gpu)}
         with self._on(gpu), errors_of_cuda():
@@ -274,7 +269,7 @@ class Gpus:
 
 
 def _mapped(values: Any, ordinal: int) -> Any:
-    """Return an array of another GPU as an array of this one: CuPy's kernels take no other."""
+    """Return an array of another GPU as an array of this one, as CuPy's kernels require."""
     size = values.itemsize + sum(
         (n - 1) * abs(step) for n, step in zip(values.shape, values.strides, strict=True)
     )
@@ -283,7 +278,7 @@ def _mapped(values: Any, ordinal: int) -> Any:
     return cupy().ndarray(values.shape, values.dtype, memptr=at, strides=values.strides)
 
 
-#: Pairs of devices of which the first may read the second.
+#: Pairs of devices where the first one may read the second one.
 _opened: set[tuple[int, int]] = set()
 _opening = threading.Lock()
 
@@ -320,5 +315,5 @@ def gpus() -> Gpus:
 
 
 def use(found: Gpus | None) -> None:
-    """Let this process have other GPUs than those of CuPy; None: CuPy's again."""
+    """Replace the GPUs of this process; None restores those of CuPy."""
     _gpus[1:] = [] if found is None else [found]

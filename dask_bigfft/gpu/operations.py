@@ -1,9 +1,7 @@
-"""Operations on arrays in a device's arena, described without arrays or addresses.
+"""Descriptions of operations on arrays in a device's arena, without arrays or addresses.
 
-So what is made for one (an FFT plan, a compiled kernel) can be cached under its description.
-Offsets are from the beginning of a tile's buffer until the engine puts the tile into the arena.
-
-Imports `decomposition` and `planner`.
+The descriptions are keys for cached FFT plans and compiled kernels. Offsets count from the start of
+a tile's buffer until the executor places the tile in the arena.
 """
 
 import math
@@ -19,18 +17,18 @@ Block = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """A C-ordered array in the device's arena, dense unless it says otherwise.
+    """C-ordered array in the device's arena, dense by default.
 
     Parameters
     ----------
     offset : int
-        Bytes from the beginning of the arena, a multiple of `ALIGNMENT`.
+        Bytes from the start of the arena, a multiple of `ALIGNMENT`.
     shape : tuple of int
         Lengths of the dimensions.
     dtype : str
-        As ``numpy.dtype.str`` has it, such as ``"<c16"``.
+        As in ``numpy.dtype.str``, such as ``"<c16"``.
     strides : tuple of int, optional
-        Of a part of a larger array, in bytes; only copies to and from the host take such.
+        Strides of a part of a larger array in bytes, for copies to and from the host only.
     """
 
     offset: int
@@ -50,7 +48,7 @@ class DeviceArray:
 
     @property
     def span(self) -> int:
-        """Bytes from its first element to behind its last one."""
+        """Bytes from the first element to the end of the last one."""
         if self.strides is None or not self.size:
             return self.nbytes
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
@@ -58,7 +56,7 @@ class DeviceArray:
 
 
 def dense(shape: Block, itemsize: int) -> Block:
-    """Strides of a dense C-ordered array in bytes.
+    """Return the strides of a dense C-ordered array in bytes.
 
     >>> dense((8, 6, 4), 8)
     (192, 32, 8)
@@ -67,10 +65,10 @@ def dense(shape: Block, itemsize: int) -> Block:
 
 
 def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[int, list[Block]]:
-    """Width in bytes of the rows that are contiguous on both sides, and how rows repeat.
+    """Return the width in bytes of rows that are contiguous on both sides, and their repetition.
 
-    Rows repeat as (count, stride, stride on the other side), outermost first, in as few dimensions
-    as can be. A view whose last dimension is not contiguous has rows of one element.
+    The repetition is (count, stride, stride on the other side), outermost first, in the fewest
+    dimensions. A view with a non-contiguous last dimension has rows of one element.
 
     >>> runs((8, 2, 4), (192, 32, 8), 8, (64, 32, 8))
     (64, [(8, 192, 64)])
@@ -92,9 +90,9 @@ def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[in
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What one dimension of an array adds to an index.
+    """Contribution of a dimension of an array to an index.
 
-    The place ``i`` along dimension ``dim`` adds
+    The position ``i`` along dimension ``dim`` adds
     ``((start + i) // divisor % modulus) * stride``, all in exact integers.
 
     Parameters
@@ -102,12 +100,12 @@ class Term:
     dim : int
         Dimension of the array.
     start : int
-        Place of the array's first element in what it was cut from.
+        Position of the array's first element in the larger array.
     divisor, modulus : int
-        Which digit of the place is meant; ``divisor`` 1 and a ``modulus`` beyond every place mean
-        the place itself.
+        Digit of the position; ``divisor`` 1 with a ``modulus`` above every position means the
+        position itself.
     stride : int
-        What one step of the digit adds.
+        Contribution of one step of the digit.
     """
 
     dim: int
@@ -121,8 +119,8 @@ class Term:
 class Twiddle:
     """The factor exp(sign * 2j*pi * left * right / modulus).
 
-    ``left`` and ``right`` are sums of terms; their product stays below ``modulus`` <= 2**53, and
-    below four times that where a chirp makes zeros of what lies behind its end.
+    ``left`` and ``right`` are sums of terms. Their product is below ``modulus`` <= 2**53, or below
+    four times that where a chirp zeroes the values behind its end.
     """
 
     modulus: int
@@ -133,10 +131,10 @@ class Twiddle:
 
 @dataclass(frozen=True, slots=True)
 class ChirpFactor:
-    """The factor exp(sign * 1j*pi * n**2 / length); where n >= `end`, 0 whatever is there.
+    """The factor exp(sign * 1j*pi * n**2 / length); 0 where n >= `end`, even for NaN.
 
     ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
-    ``half`` is for half a spectrum: twice as much, but where n is 0 or half the length.
+    ``half`` is for half a spectrum: twice the factor, except where n is 0 or half the length.
     """
 
     length: int
@@ -146,7 +144,7 @@ class ChirpFactor:
 
     @property
     def end(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return self.length // 2 + 1 if self.half else self.length
 
 
@@ -162,11 +160,11 @@ class FFT:
     source, target : tuple of int
         Shapes before and after.
     dims : tuple of int
-        The dimensions, rising.
+        Transformed dimensions in ascending order.
     sign : {-1, 1}
         Sign in the exponent: always -1 for ``r2c`` and +1 for ``c2r``.
     dtype : str
-        Of the complex side.
+        Dtype of the complex side.
     """
 
     kind: Kind
@@ -179,10 +177,10 @@ class FFT:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """Factors that a complex array is multiplied with in place, in one pass.
+    """Factors of a complex array, applied in place in one pass.
 
     Each element becomes ``(its conjugate, if conjugate) * scale * every twiddle * every chirp``.
-    The factors are computed in double precision whatever the array's.
+    Factors are always computed in double precision.
     """
 
     shape: Block
@@ -195,7 +193,7 @@ class Multiply:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Multiply an array in place by another one, whose dimensions of length 1 are repeated."""
+    """Product in place with another array, whose dimensions of length 1 are broadcast."""
 
     shape: Block
     other: Block
@@ -204,23 +202,23 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """Copy elements of one array to places of another one, at any distances on both sides.
+    """Strided copy of elements between two arrays.
 
-    Element (i, j, ...) of a box comes from ``start + i*strides[0] + j*strides[1] + ...`` of the one
-    array and goes to the like place of the other, both counted in elements. No two go to one place.
+    Element (i, j, ...) of a box is read from ``start + i*strides[0] + j*strides[1] + ...`` of one
+    array and written to the like position of the other, in elements. Targets are distinct.
 
     Parameters
     ----------
     counts : tuple of int
-        Lengths of the box.
+        Shape of the box.
     source, target : tuple of int
-        Strides in either array; below 0 a dimension is reversed.
+        Strides in each array; negative for a reversed dimension.
     source_start, target_start : int
-        Place of the first element.
+        Position of the first element.
     dtype : str
-        Of both arrays.
+        Dtype of both arrays.
     by : Multiply, optional
-        Factors, of an array of shape `counts`, that elements are multiplied by on the way.
+        Factors for an array of shape `counts`, applied during the copy.
     """
 
     counts: Block

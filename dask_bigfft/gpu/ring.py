@@ -1,20 +1,18 @@
-"""A ring of pinned buffers for host memory that is not pinned, and the host threads that copy.
+"""Ring of pinned buffers for pageable host memory, and the host threads that copy.
 
-Several threads gather the rows of a tile into a pinned buffer; the GPU takes it from there while
-they fill the next one. The way back is the mirror image (Lee and Kim, Electronics 12, 2023, size
-such a ring by the device and not by the data)::
+Several threads gather the rows of a tile into a pinned buffer, and fill the next one while the GPU
+reads it. The way back is the mirror image. The ring is sized by the device, not by the data (Lee
+and Kim, Electronics 12, 2023)::
 
     block --threads--> buffer --GPU--> tile        tile --GPU--> buffer --threads--> block
 
-The caller waits for a gather, but may announce what it loads next, so that threads go on with that
-meanwhile. A scatter runs in the background; its future says when the values are there.
+The caller waits for a gather, but may announce the next load, which threads then start to gather.
+A scatter runs in the background, and its future tells when the values have arrived.
 
 The threads run compiled code and take shares of copies from a table, under a mutex of the operating
-system: handing out each share in Python took 40 us of the GIL, in which a bus moves 2 MiB. Wide
-rows are stored around the caches (63 GB/s against 40 with NumPy, 16 threads of the machine in
+system. Handing out shares in Python took 40 us of the GIL each, in which a bus moves 2 MiB. Wide
+rows are stored past the caches (63 GB/s against 40 with NumPy, 16 threads of the machine in
 `ci/results/gpu.md`).
-
-Imports numba, `kernels` and this room.
 """
 
 import threading
@@ -40,26 +38,26 @@ Ints = tuple[int, ...]
 #: A part of a view.
 Part = tuple[slice, ...]
 
-#: Bytes of a buffer: a millisecond of the bus, long against what it costs to wake threads. Half the
-#: size is as good for blocks in small tiles; blocks of 256 MiB in one tile take a quarter longer.
+#: Size of a buffer in bytes: a millisecond of the bus, long compared with waking threads. With half
+#: the size, blocks of 256 MiB in one tile take a quarter longer.
 BUFFER_NBYTES = 64 * 1024**2
 
-#: Buffers in each direction: one under way, one being filled, and some to even things out.
+#: Number of buffers in each direction: one in flight, one being filled, and some reserve.
 BUFFERS = 4
 
-#: Buffers that are gathered or scattered at a time, so that no thread waits for the last shares.
+#: Number of buffers gathered or scattered at a time, so that no thread waits for the last shares.
 GATHERED = 2
 
-#: Views in a buffer begin at multiples of it.
+#: Alignment of views in a buffer.
 APART_NBYTES = 256
 
-#: Bytes that a thread copies at a time.
+#: Bytes of a share, which a thread copies at a time.
 SHARE_NBYTES = 1024**2
 
-#: Bytes of a row from which on it is stored around the caches.
+#: Smallest row in bytes that is stored past the caches.
 STREAMED_NBYTES = 2048
 
-#: Bytes that are stored at a time: a line of the caches.
+#: Bytes of a cache line.
 LINE = 64
 
 
@@ -67,13 +65,13 @@ LINE = 64
 
 
 def slabs(view: Array, nbytes: int) -> Iterator[Part]:
-    """Parts of a view of at most `nbytes` each, in C order; a single element may be larger.
+    """Yield the parts of a view of at most `nbytes` each (or one element), in C order.
 
     >>> [part[0] for part in slabs(np.zeros((3, 4), "f8"), 64)]
     [slice(0, 2, None), slice(2, 3, None)]
     """
     shape, inner = view.shape, view.itemsize
-    whole = len(shape)  # dimensions from here on fit whole into a part
+    whole = len(shape)  # dimensions from here on fit into a part
     while whole > 0 and inner * shape[whole - 1] <= nbytes:
         whole -= 1
         inner *= shape[whole]
@@ -91,13 +89,13 @@ def slabs(view: Array, nbytes: int) -> Iterator[Part]:
 
 # --- compiled copies ------------------------------------------------------------------------
 
-#: As numba's decorator, which changes what functions take.
+#: Untyped, because numba's decorator changes signatures.
 _inlined: Any = intrinsic
 
 
 @_inlined
 def _stream(typingctx, target, source, lines):  # type: ignore[no-untyped-def]
-    """Copy lines between addresses, of which the target's is a multiple of `LINE`."""
+    """Copy lines to an address that is a multiple of `LINE`."""
 
     def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         to, from_, count = arguments
@@ -129,7 +127,7 @@ def _bytes(typingctx, target, source, count):  # type: ignore[no-untyped-def]
 
 @compiled
 def copy_rows(target, source, width, counts, to, from_, low, high, streamed):  # type: ignore[no-untyped-def]
-    """Copy the bytes from `low` to `high - 1` of rows of some width; all numbers are unsigned."""
+    """Copy bytes `low` to `high - 1` of rows of some width; all numbers are unsigned."""
     line = np.uint64(LINE)
     row = low // width
     skip = low - row * width
@@ -158,20 +156,20 @@ def copy_rows(target, source, width, counts, to, from_, low, high, streamed):  #
 
 # --- threads that take shares of copies -----------------------------------------------------
 
-#: Copies that are under way at most: who posts another one waits.
+#: Largest number of copies in flight; posting another one waits.
 SLOTS = 64
 
-#: Dimensions of rows at most, as many as an array of NumPy's has.
+#: Largest number of dimensions of rows, as in NumPy.
 DIMS = 64
 
-#: Numbers of the table's first line.
+#: Columns of the table's first row.
 _POSTED, _FIRST, _CLOSED = range(3)
 
-#: Numbers of a copy; then how often rows repeat, and how far apart they are there and here.
+#: Columns of a copy, followed by the counts and both strides of the rows.
 _TARGET, _SOURCE, _WIDTH, _NDIM, _STREAMED, _NBYTES, _SHARE, _NEXT, _LEFT, _ROWS = range(10)
 
-#: Of the addresses: a mutex, and the conditions that there is something to copy, and that a copy is
-#: done. And bytes for each, which are fewer everywhere.
+#: Addresses of the mutex and the conditions "there is something to copy" and "a copy is done", and
+#: bytes for each, more than any platform needs.
 _MUTEX, _SOME, _DONE = range(3)
 _LOCK_NBYTES = 128
 
@@ -179,7 +177,7 @@ _ONE, _NONE, _SLOTS = np.uint64(1), np.uint64(0), np.uint64(SLOTS)
 
 
 def _external(name: str, count: int) -> Any:
-    """A function of the operating system's that takes addresses and returns an error or 0."""
+    """Return a function of the operating system that takes addresses and returns 0 or an error."""
     return types.ExternalFunction(name, types.int32(*(types.uintp,) * count))
 
 
@@ -197,9 +195,9 @@ def _init(at):  # type: ignore[no-untyped-def]
 
 @compiled
 def _post(at, table, copy):  # type: ignore[no-untyped-def]
-    """Put a copy behind the others, as soon as there is room, and return its number."""
+    """Append a copy to the queue, once a slot is free, and return its number."""
     _lock(at[_MUTEX])
-    # Others may post meanwhile, so that it is another slot after each sleep.
+    # Others may post meanwhile, so the slot may differ after each sleep.
     while table[_ONE + table[0, _POSTED] % _SLOTS, _LEFT] > _NONE:
         _sleep(at[_DONE], at[_MUTEX])
     number = table[0, _POSTED]
@@ -212,7 +210,7 @@ def _post(at, table, copy):  # type: ignore[no-untyped-def]
 
 @compiled
 def _serve(at, table):  # type: ignore[no-untyped-def]
-    """Copy shares until the queue is closed and nothing is left."""
+    """Copy shares until the queue is closed and empty."""
     _lock(at[_MUTEX])
     while True:
         first = table[0, _FIRST]
@@ -231,7 +229,7 @@ def _serve(at, table):  # type: ignore[no-untyped-def]
         n, rows = copy[_NDIM], copy[_ROWS:]
         ends, forms = (copy[_TARGET], copy[_SOURCE]), (rows[:n], rows[n : 2 * n], rows[2 * n :])
         copy_rows(*ends, copy[_WIDTH], *forms, low, high, copy[_STREAMED] > _NONE)
-        _lock(at[_MUTEX])  # which also orders what was streamed before what follows
+        _lock(at[_MUTEX])  # which also orders streamed stores before later ones
         copy[_LEFT] -= high - low
         if copy[_LEFT] == _NONE:
             _wake(at[_DONE])
@@ -240,7 +238,7 @@ def _serve(at, table):  # type: ignore[no-untyped-def]
 
 @compiled
 def _wait(at, table, number):  # type: ignore[no-untyped-def]
-    """Sleep until a copy is done: nothing of it is left, or another one has its slot."""
+    """Sleep until nothing is left of a copy, or another copy has its slot."""
     number = np.uint64(number)
     slot = _ONE + number % _SLOTS
     _lock(at[_MUTEX])
@@ -258,12 +256,12 @@ def _close(at, table):  # type: ignore[no-untyped-def]
 
 
 class CopyPool:
-    """Threads that copy arrays.
+    """Thread pool that copies arrays.
 
     Parameters
     ----------
     threads : int
-        How many.
+        Number of threads.
 
     Examples
     --------
@@ -281,7 +279,7 @@ class CopyPool:
         first = -(-self._locks.ctypes.data // _LOCK_NBYTES) * _LOCK_NBYTES
         self._at = np.array([first + i * _LOCK_NBYTES for i in range(3)], np.uint64)
         _init(self._at)
-        self.wait(0)  # loads what waits: it may be asked for when nothing can be loaded any more
+        self.wait(0)  # compiles the wait now, because later calls may come at interpreter exit
         self._threads = [
             threading.Thread(
                 target=_serve, args=(self._at, self._table), name=f"bigfft-copy-{i}", daemon=True
@@ -292,9 +290,9 @@ class CopyPool:
             thread.start()
 
     def copy(self, target: Array, source: Array) -> "Copying":
-        """Begin to copy an array to another of its shape; waits while `SLOTS` are under way.
+        """Start to copy an array to another of its shape; waits while `SLOTS` copies are in flight.
 
-        Wide rows are stored around the caches: what was copied belongs to a GPU, or came from one.
+        Wide rows are stored past the caches, because the CPU does not read them soon.
         """
         width, rows = runs(source.shape, source.strides, source.itemsize, target.strides)
         ends = (a.__array_interface__["data"][0] for a in (target, source))
@@ -311,20 +309,20 @@ class CopyPool:
         _wait(self._at, self._table, number)
 
     def close(self) -> None:
-        """End the threads when all that was asked for is done."""
+        """End the threads after all copies are done."""
         _close(self._at, self._table)
         for thread in self._threads:
             thread.join()
 
 
 class Copying:
-    """A copy under way: it keeps the arrays until it is done, also if nobody waits."""
+    """Copy in flight, which keeps its arrays alive until the end."""
 
     def __init__(self, pool: CopyPool, number: int | None, *arrays: Array) -> None:
         self._pool, self._number, self._arrays = pool, number, arrays
 
     def result(self) -> None:
-        """Wait until all of it is done."""
+        """Wait until the copy is done."""
         if self._number is not None:
             self._pool.wait(self._number)
             self._number, self._arrays = None, ()
@@ -335,17 +333,17 @@ class Copying:
 # --- the ring -------------------------------------------------------------------------------
 
 
-#: What tells that the GPU is done with a buffer, as an event of CuPy's: `done`, `synchronize()`.
+#: CuPy event after which the GPU has finished with a buffer.
 Mark = Any
 Marks = Callable[[], Mark]
 
-#: Copies pinned values, which are a part of the view of some number, between a buffer and the GPU.
+#: Copies pinned values, a part of a numbered view, between a buffer and the GPU.
 Copy = Callable[[int, Array, Part], object]
 
 
 @dataclass
 class _Buffer:
-    """A pinned buffer: its bytes, what threads bring there, and what has to happen before that."""
+    """Pinned buffer with the copies in flight to and from it."""
 
     memory: Array
     mark: Mark | None = None
@@ -354,16 +352,16 @@ class _Buffer:
     staged: list[tuple[int, Array, Part]] = field(default_factory=list)
 
     def holding(self, values: Array, at: int = 0) -> Array:
-        """Its bytes from a place on as an array like `values`."""
+        """Return the bytes from a position on as an array like `values`."""
         return self.memory[at : at + values.nbytes].view(values.dtype).reshape(values.shape)
 
     @property
     def idle(self) -> bool:
-        """Return True if the GPU has taken all that it holds."""
+        """Return True if the GPU has finished with the buffer."""
         return self.mark is None or bool(self.mark.done)
 
     def free(self) -> None:
-        """Wait until nobody uses it; what a scatter raised is for those who want its values."""
+        """Wait until the buffer is unused; errors of a scatter are raised by its future."""
         if self.scattered is not None:
             self.scattered.exception()
         if self.mark is not None:
@@ -372,7 +370,7 @@ class _Buffer:
 
 
 class _Loading:
-    """Views on their way into buffers: threads fill as many of these as they are given."""
+    """Views that threads gather into ring buffers."""
 
     def __init__(self, views: Iterable[Array], of: object, nbytes: int) -> None:
         self.views, self.of = list(views), of
@@ -382,22 +380,22 @@ class _Loading:
 
 
 class Ring:
-    """Pinned buffers for both directions, and threads that copy.
+    """Ring of pinned buffers for both directions, with a thread pool that copies.
 
-    One thread at a time may call `load`, `ahead` and `store`; the waiting is in the caller. The
-    GPU's copies are handed in.
+    One thread at a time may call `load`, `ahead` and `store`. The caller passes the functions that
+    start the GPU's copies.
 
     Parameters
     ----------
     buffers : list of ndarray
-        Pinned memory, bytes; half of them serve each direction.
+        Pinned bytes, half of them for each direction.
     threads : int
-        Host threads that gather and scatter.
+        Number of host threads that gather and scatter.
     """
 
     def __init__(self, buffers: list[Array], threads: int) -> None:
         half = len(buffers) // 2
-        #: Buffers to the GPU that hold nothing it has not been told of.
+        #: Buffers to the GPU without pending values.
         self.free = deque(_Buffer(memory) for memory in buffers[:half])
         self._out = deque(_Buffer(memory) for memory in buffers[half:])
         self.nbytes = buffers[0].nbytes
@@ -406,9 +404,9 @@ class Ring:
         self._ahead: deque[_Loading] = deque()
 
     def ahead(self, views: Iterable[Array], of: object) -> None:
-        """Begin to gather what `load` will be asked for later, in the order of these calls.
+        """Start to gather views for later calls of `load`, in the same order.
 
-        As far as there are buffers that nobody uses; one is left for what comes before.
+        Only idle buffers are used, and one is left for earlier loads.
         """
         self._ahead.append(_Loading(views, of, self.nbytes))
         self._go_ahead()
@@ -421,7 +419,7 @@ class Ring:
                 return
 
     def _fill(self, loading: _Loading) -> None:
-        """Give another buffer to threads, with as many parts as it holds."""
+        """Let threads fill another buffer with as many parts as fit."""
         buffer, used = self.free.popleft(), 0
         loading.filling.append(buffer)
         buffer.free()
@@ -437,22 +435,22 @@ class Ring:
             loading.parts.popleft()
 
     def load(self, views: Iterable[Array], copy: Copy, mark: Marks, of: object = None) -> None:
-        """Take views to the GPU, several in one buffer where they are small.
+        """Copy views to the GPU, several in one buffer if they are small.
 
-        Where it is interrupted, or `copy` raises, the buffers are there again for what comes next.
-        The GPU may still read some of them: whoever goes on has to wait for it before.
+        After an error or an interrupt the buffers are free again. The GPU may still read some of
+        them, so the caller must wait for it before it continues.
 
         Parameters
         ----------
         views : iterable of ndarray
             The views.
         copy : callable
-            ``copy(number, values, part)`` lets the GPU take contiguous pinned values, which are
-            that part of the view of that number.
+            ``copy(number, values, part)`` starts the GPU's copy of contiguous pinned values, a part
+            of the view of that number.
         mark : callable
-            Returns a mark that tells when all that was copied so far is there.
+            Returns an event after all copies so far.
         of : object, optional
-            What they are views of, where `ahead` has been told of it: the same object.
+            The object that was passed to `ahead` for these views.
         """
         loading = self._begun(of) or _Loading(views, of, self.nbytes)
         try:
@@ -472,7 +470,7 @@ class Ring:
             raise
 
     def _begun(self, of: object) -> _Loading | None:
-        """Return the loading of these views if it was begun; loadings before it are given up."""
+        """Return the announced loading of an object, if any; earlier ones are cancelled."""
         if of is None or not any(found.of is of for found in self._ahead):
             return None
         while (found := self._ahead.popleft()).of is not of:
@@ -480,7 +478,7 @@ class Ring:
         return found
 
     def _give_back(self, loading: _Loading) -> None:
-        """Take back the first buffer of a loading, once threads are done with it."""
+        """Free the first buffer of a loading, once threads are done with it."""
         buffer = loading.filling.popleft()
         for share in buffer.shares:
             share.result()
@@ -492,14 +490,14 @@ class Ring:
             self._give_back(loading)
 
     def forget(self) -> None:
-        """Give up what was begun and not asked for."""
+        """Cancel announced loadings."""
         while self._ahead:
             self._forget(self._ahead.popleft())
 
     def store(self, targets: Iterable[Array], copy: Copy, mark: Marks) -> "Iterator[Future[None]]":
-        """Bring views from the GPU part by part; yield a future that tells when each is there.
+        """Copy views from the GPU part by part; yield a future for the arrival of each part.
 
-        `copy` and `mark` are as those of `load`, but the GPU writes the pinned values.
+        `copy` and `mark` are as in `load`, but the GPU writes the pinned values.
         """
         for number, target in enumerate(targets):
             for part in slabs(target, self.nbytes):
@@ -516,7 +514,7 @@ class Ring:
         self.pool.copy(values, buffer.holding(values)).result()
 
     def close(self) -> None:
-        """Wait until all is where it belongs, and end the threads."""
+        """Wait for all copies, and end the threads."""
         try:
             self.forget()
             for buffer in (*self.free, *self._out):

@@ -1,16 +1,13 @@
-"""`BlockTiles`: what is copied and computed for each tile of a block, by its tile plan.
+"""`BlockTiles`: descriptions of the copies and computations for each tile of a block.
 
-The steps of `kernels.loop`, as descriptions for a GPU without arrays or addresses::
+They have no arrays or addresses, and follow the steps of `kernels.loop`::
 
     r2c -> chirp -> c2c -> filter, c2c back -> twiddle, chirp, divisor -> c2r -> transpose
 
-Everything that follows an FFT is one `Multiply`; a transpose right behind it does that on its way,
-in one pass over the GPU's memory. A pass is a round with the block's dimensions as axes and its
-tiles as blocks: the steps of a dimension that was split are those of `decomposition.steps`.
-Twiddles and chirps are of the index that an element has in its axis, made of the digits that the
-tile has of it, along one dimension or several, and of those that its block has.
-
-Imports `decomposition`, `planner` and this room.
+All factors after an FFT are one `Multiply`, which a following transpose applies in the same pass
+over the GPU's memory. A pass is a round with the block's dimensions as axes and its tiles as
+blocks. The steps of a split dimension are those of `decomposition.steps`. Twiddles and chirps
+depend on the index of an element in its axis, made of the digits of the tile and of its block.
 """
 
 import contextlib
@@ -57,54 +54,54 @@ Array = npt.NDArray[Any]
 
 # --- host blocks in digits: blocks that end within digits, and half spectra ----------------------
 #
-# Digits d1, d2, ... of a dimension, outermost first, make the index d1*s1 + d2*s2 + ...; a block in
-# host memory holds the indices between two bounds. A tile is a box of digits, so it is read from,
-# or written to, a few boxes of the block (`HostView`). Of half a spectrum of real values, the other
-# half follows from X[N - n] = conj X[n], and that is a few boxes, too, each reversed::
+# Digits d1, d2, ... of a dimension, outermost first, make the index d1*s1 + d2*s2 + .... A block in
+# host memory holds the indices between two bounds. A tile is a box of digits, so it is read from or
+# written to a few boxes of the block (`HostView`). Half a spectrum of real values is completed by
+# X[N - n] = conj X[n], which needs a few more boxes, each reversed::
 #
-#     N = 3*4, 7 values are there      n2: 0 1 2 3      0 1 2 3
+#     N = 3*4, 7 values given          n2: 0 1 2 3      0 1 2 3
 #                                n1 = 0    0 1 2 3      . . . .
 #                                n1 = 1    4 5 6 .      . . . 5*
 #                                n1 = 2    . . . .      4*3*2*1*
 
 Slices = tuple[slice, ...]
 
-#: First value and the one behind the last, of each digit.
+#: First and end value of each digit.
 Box = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class HostView:
-    """A contiguous block in host memory, seen as the part that it has of a view in digits.
+    """View in digits of a contiguous block in host memory, which may have a part of them.
 
     Parameters
     ----------
     digits : tuple of tuple of int
         Radices of the digits of each dimension of the block, outermost first.
     bounds : tuple of (int, int)
-        First value of the block along each dimension, and the one behind the last.
+        First and end value of the block along each dimension.
     """
 
     digits: tuple[Block, ...]
     bounds: Box
 
     @staticmethod
-    @lru_cache(maxsize=256)  # as there are many tiles of one block
+    @lru_cache(maxsize=256)  # since a block has many tiles
     def of(shape: Block) -> "HostView":
-        """Return the view of a block that has all of its digits, one in each dimension."""
+        """Return the view of a whole block, with one digit per dimension."""
         return HostView(tuple((n,) for n in shape), tuple((0, n) for n in shape))
 
     def joined(self, first: int, radices: Block, length: int) -> "HostView":
-        """Return the view of a block that has the first values of some digits in one dimension.
+        """Return the view of a block with the first values of some digits joined in a dimension.
 
         Parameters
         ----------
         first : int
-            Dimension in which the first digit is.
+            Dimension of the first digit.
         radices : tuple of int
-            Of the digits, outermost first; all of the spectrum, or of a padded axis.
+            Radices of the digits of a whole spectrum or padded axis, outermost first.
         length : int
-            Values that the block has.
+            Number of values in the block.
         """
         digits, bounds = list(self.digits), list(self.bounds)
         own = slice(first, first + len(radices))
@@ -118,7 +115,7 @@ class HostView:
 
     @cached_property
     def _places(self) -> tuple[int, Block]:
-        """Place of the view's first element in the block, and its strides, in elements."""
+        """Position of the view's first element in the block, and strides, in elements."""
         steps = dense(tuple(high - low for low, high in self.bounds), 1)
         pairs = zip(self.digits, steps, strict=True)
         strides = (n * step for radices, step in pairs for n in dense(radices, 1))
@@ -126,16 +123,16 @@ class HostView:
         return first, tuple(strides)
 
     def part(self, block: Array, part: Slices) -> Array:
-        """Return a part of the view, which the block has got; a view of the block."""
+        """Return a part of the view, contained in the block, as a NumPy view."""
         first, strides = self._places
         first += sum(cut.start * step for cut, step in zip(part, strides, strict=True))
-        # Not by `as_strided`: this looks at the bounds, and knows whose memory it is.
+        # Unlike `as_strided`, this checks bounds and keeps the owner of the memory.
         distances = [step * block.itemsize for step in strides]
         start = first * block.itemsize
         return np.ndarray(_shape_of(part), block.dtype, block, start, distances)
 
     def parts(self, part: Slices) -> Iterator[Slices]:
-        """Yield what the block has of a part of the view."""
+        """Yield the boxes of a part of the view that are in the block."""
         cuts, choices = iter(part), []
         for radices, bounds in zip(self.digits, self.bounds, strict=True):
             box = tuple((cut.start, cut.stop) for cut in itertools.islice(cuts, len(radices)))
@@ -145,7 +142,7 @@ class HostView:
 
 
 def within_bounds(box: Box, radices: Block, low: int, high: int) -> Iterator[Box]:
-    """Yield the boxes that make up what of a box has an index from `low` to below `high`.
+    """Yield the boxes that make up the part of a box with an index in [low, high).
 
     >>> list(within_bounds(((0, 3), (1, 4)), (3, 4), 0, 7))
     [((0, 1), (1, 4)), ((1, 2), (1, 3))]
@@ -158,9 +155,9 @@ def within_bounds(box: Box, radices: Block, low: int, high: int) -> Iterator[Box
 
 
 def images(box: Box, radices: Block, end: int) -> Iterator[tuple[Box, Box, int]]:
-    """Yield the boxes of what in a box, but for index 0, has its mirror image N - n below `end`.
+    """Yield the boxes of nonzero indices n in a box whose mirror image N - n is below `end`.
 
-    Each comes with its image, and the last digit that is reversed: the image of digits
+    Each comes with its image and the last reversed digit. The image of the digits
     (d1, ..., dk, 0, ...) with dk > 0 is (r1 - 1 - d1, ..., rk - dk, 0, ...).
 
     Examples
@@ -183,13 +180,13 @@ def images(box: Box, radices: Block, end: int) -> Iterator[tuple[Box, Box, int]]
                 yield negated(image, last), image, last
 
 
-#: As the modulus of a term: the place is used as it is.
+#: Modulus of a term without reduction.
 NO_MODULUS = 1 << 62
 
 
 @dataclass(frozen=True)
 class Computation:
-    """One operation on a tile: from where to where, and for a product by what."""
+    """Operation on a tile, with its source and target."""
 
     op: Compute
     source: DeviceArray
@@ -198,7 +195,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Filter:
-    """The part of an axis' spectrum that a tile is multiplied with."""
+    """Part of a filter's spectrum by which a tile is multiplied."""
 
     axis: int
     shape: tuple[int, ...]
@@ -208,7 +205,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Move:
-    """A part of a host view, and the array on the GPU that it is copied to or from."""
+    """Copy between a part of a host view and an array on the GPU."""
 
     part: Slices
     array: DeviceArray
@@ -216,28 +213,28 @@ class Move:
 
 @dataclass(frozen=True)
 class TileWork:
-    """All that is done with one tile, in a buffer that begins at offset 0.
+    """Description of a tile, in a buffer that begins at offset 0.
 
     Parameters
     ----------
     view : HostView
-        How the host block is seen before.
+        View of the host block before.
     comes : tuple of Move
-        What of it is copied to the GPU.
+        Copies to the GPU.
     source : DeviceArray
-        The tile then.
+        The tile after these copies.
     filters : tuple of Filter
-        What is copied with it.
+        Parts of filters to copy.
     computations : tuple of Computation
-        In order.
+        Computations in order.
     result : DeviceArray
         The tile at the end.
     stored_view : HostView
-        How the host block is seen afterwards, dimensions in the order in which they are stored.
+        View of the host block after, with dimensions in the order of storage.
     goes : tuple of Move
-        What of it is copied back.
+        Copies back to the host.
     scratch : DeviceArray, optional
-        Where what lies backwards is copied to, before it is turned.
+        Memory for reversed shards before they are turned.
     """
 
     view: HostView
@@ -253,34 +250,34 @@ class TileWork:
 
 @dataclass(frozen=True)
 class Job:
-    """A round on a block.
+    """Round on a block.
 
     Parameters
     ----------
     round : Round
-        What to do.
+        The round.
     block : tuple of int
-        Which block.
+        Index of the block.
     source, target : str
         Dtype of the block before and after.
     inside : bool
-        Whether to do without host memory apart from the block, where that is possible.
+        True to use no host memory beside the block, where possible.
     order : tuple of int
-        Of a round without steps: dimensions of the block in the order in which they are written.
+        Order in which a round without steps writes the dimensions of the block.
     shards : int
-        Source blocks that the block is read from.
+        Number of source blocks from which the block is read.
     mirrored : bool
-        Whether some of these lie backwards: the mirror image of half a spectrum.
+        True if some shards are reversed: the mirror image of half a spectrum.
     stores : int
-        Shards in which the block is written.
+        Number of shards in which the block is written.
     settings : DeviceSettings
-        What is set of the pipeline.
+        Settings of the pipeline.
     convolves : bool
-        Whether values are multiplied by the spectrum of a filter that the engine makes.
+        True if the engine computes the spectrum of a filter for the round.
     window : HostView, optional
-        Of a round without steps: what the block has of the one around it that is read.
+        Part of the enclosing block that a round without steps stores.
     scheme : Scheme, optional
-        The decomposition, if it is set by hand.
+        Decomposition set by hand.
     """
 
     round: Round
@@ -298,7 +295,7 @@ class Job:
     scheme: Scheme | None = None
 
     def tiles(self, limits: TileLimits, work: int = 0) -> "BlockTiles":
-        """Return the block in tiles within some limits, beside some work areas.
+        """Return the tiles of the block within limits, beside a work area.
 
         Raises
         ------
@@ -318,7 +315,7 @@ class Job:
         return BlockTiles(self, find_tile_plan(other, limits, work))
 
     def links(self, rounds: tuple[Round, ...]) -> tuple["Job", ...]:
-        """Return the jobs of rounds that follow one another and do the same together."""
+        """Return the jobs of consecutive rounds that are together equivalent to this one."""
         if len(rounds) < 2:
             return (self,)
         whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
@@ -332,7 +329,7 @@ class Job:
 
 @dataclass(frozen=True)
 class BlockTiles:
-    """A round on a block, in the tiles of a plan."""
+    """Round on a block, with its tile plan."""
 
     job: Job
     plan: TilePlan
@@ -349,7 +346,7 @@ class BlockTiles:
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
-        """The passes as rounds: a block's dimensions as axes, a group for each digit."""
+        """Passes as rounds, with the block's dimensions as axes and a group for each digit."""
         lines = zip(self.dims, self.job.round.steps, self.plan.digits, strict=True)
         programs = [_program(*line) for line in lines]
         by_dim = dict(zip(self.dims, programs, strict=True))
@@ -367,11 +364,11 @@ class BlockTiles:
         return tuple(found)
 
     def written(self, number: int) -> str:
-        """Return the dtype of what a pass writes."""
+        """Return the dtype of the result of a pass."""
         return self.job.target if number == len(self.plan.passes) - 1 else self.dtype
 
     def shape(self, number: int) -> Block:
-        """Return the shape of what a pass writes."""
+        """Return the shape of the result of a pass."""
         one = self.plan.passes[number]
         if number < len(self.plan.passes) - 1:
             return tuple(one.after[dim] for dim in one.order)
@@ -380,10 +377,10 @@ class BlockTiles:
         return tuple(high - low for low, high in self.job.window.bounds)
 
     def moves(self, number: int) -> bool:
-        """Return whether a pass writes tiles to other places than it read them from.
+        """Return True if a pass cannot write its tiles in place.
 
-        In another order; or of a spectrum of which half comes, or goes, and the digits have the
-        other half as well: that lies elsewhere, also where both are as many values.
+        That holds for a pass that reorders dimensions, and for one that reads or writes half a
+        spectrum while its digits have all of it.
         """
         one, digits = self.plan.passes[number], self.plan.digits
         halves = ((self.job.round.steps[i].kind, j, len(digits[i]) - 1) for i, j in one.steps)
@@ -392,26 +389,26 @@ class BlockTiles:
         )
 
     def works(self, number: int) -> Iterator[TileWork]:
-        """Yield what is done with each tile in a pass."""
+        """Yield the description of each tile in a pass."""
         if self.plan.passes[number].swap is not None:
             return swaps(self.plan.passes[number], self.dtype)
         return self._works(number, _cuts(self.plan.passes[number]))
 
     def _works(self, number: int, cuts: Sequence[Iterable[tuple[int, int]]]) -> Iterator[TileWork]:
-        """Yield what is done with the tiles of a pass that is cut somehow along each dimension."""
+        """Yield the descriptions of tiles with given bounds along each dimension."""
         return (_Tile(self, number, box).work() for box in itertools.product(*cuts))
 
     def within(self, dim: int, low: int, high: int, width: int) -> Iterator[TileWork]:
-        """Yield what is done with a part of a block whose plan `divides`, in tiles of some width.
+        """Yield the descriptions of the tiles of a part of a block whose plan `divides`.
 
         Parameters
         ----------
         dim : int
-            Dimension of the block that is not transformed.
+            Untransformed dimension of the block.
         low, high : int
-            Where the part begins along it, and where it ends.
+            Begin and end of the part along it.
         width : int
-            Of a tile at most; no wider than those of the plan.
+            Largest width of a tile, at most that of the plan.
         """
         cuts = _cuts(self.plan.passes[0])
         cuts[dim] = [(at, min(at + width, high)) for at in range(low, high, width)]
@@ -419,7 +416,7 @@ class BlockTiles:
 
     @cached_property
     def ffts(self) -> frozenset[FFT]:
-        """All different FFTs, whose plans have to exist before the first tile comes."""
+        """All distinct FFTs, whose plans must exist before the first tile."""
         found: set[FFT] = set()
         for number, one in enumerate(self.plan.passes):
             if one.swap is None:  # one tile of each shape
@@ -430,7 +427,7 @@ class BlockTiles:
 
 
 def _program(dim: int, step: Step, digits: Block) -> AxisProgram:
-    """The steps of a dimension in digits; of a convolution: there, filtered, and back."""
+    """Return the steps of a dimension in digits; a convolution transforms forth and back."""
     filtered = step.convolve is not None
     program = axis_program(
         dim, step.length, digits, kind=step.kind, sign=step.sign, bluestein=filtered
@@ -442,12 +439,12 @@ def _program(dim: int, step: Step, digits: Block) -> AxisProgram:
 
 
 def _cuts(one: TilePass) -> list[list[tuple[int, int]]]:
-    """Bounds of the tiles along each dimension of a pass."""
+    """Return the bounds of the tiles along each dimension of a pass."""
     return [list(itertools.pairwise(itertools.accumulate(c, initial=0))) for c in one.chunks]
 
 
 def swaps(one: TilePass, dtype: str) -> Iterator[TileWork]:
-    """Yield what is done with each pair of tiles, or one that is its own partner.
+    """Yield the description of each pair of tiles to swap, or of a tile that is its own partner.
 
     ::
 
@@ -463,7 +460,7 @@ def swaps(one: TilePass, dtype: str) -> Iterator[TileWork]:
         here = tuple(itertools.starmap(slice, box))
         there = tuple(here[dim] for dim in order)
         comes, goes, done = [], [], []
-        # The first one has a place of its own to go to; the second one goes where that was.
+        # The first tile goes to free memory, the second one to the place of the first.
         ways = ((here, there, 0, 2), (there, here, 1, 0))
         for part, other, come, go in ways[: 1 + (here != there)]:
             source = DeviceArray(come * one.places[0], _shape_of(part), dtype)
@@ -483,7 +480,7 @@ def _shape_of(part: Slices) -> Block:
 
 
 def _part_of(array: DeviceArray, part: Slices, around: Slices) -> DeviceArray:
-    """Return a part of a dense array that holds the part around it."""
+    """Return the part of a dense array, given the enclosing part that the array holds."""
     if part == around:
         return array
     strides = dense(array.shape, np.dtype(array.dtype).itemsize)
@@ -493,7 +490,7 @@ def _part_of(array: DeviceArray, part: Slices, around: Slices) -> DeviceArray:
 
 
 def _terms(group: Group, start: int, stage: int, dim: int, stride: int = 1) -> Iterator[Term]:
-    """Yield what one dimension, that holds a group of digits, adds to the index of a stage."""
+    """Yield the terms of a dimension with a group of digits in the index of a stage."""
     divisor = 1
     for place, digit in reversed(list(enumerate(group.digits))):
         if digit.stage == stage and digit.size > 1:
@@ -503,7 +500,7 @@ def _terms(group: Group, start: int, stage: int, dim: int, stride: int = 1) -> I
 
 
 class _Line(NamedTuple):
-    """A step of a round, its digits, and the dimensions of block and tile at which they begin."""
+    """Step of a round, its digits, and their first dimensions in the block and the tile."""
 
     step: Step
     digits: Block
@@ -512,19 +509,19 @@ class _Line(NamedTuple):
 
     @property
     def filtered(self) -> bool:
-        """Whether it is multiplied by the spectrum of a filter, and transformed back."""
+        """True if the step is a convolution with a filter."""
         return self.step.convolve is not None
 
 
 class _Tile:
-    """One tile in one pass, while what is done with it is written down.
+    """Builder of the description of a tile.
 
     Parameters
     ----------
     tiles : BlockTiles
         The block.
     number : int
-        Of the pass.
+        Number of the pass.
     box : tuple of (int, int)
         Bounds of the tile along each dimension of the pass.
     """
@@ -536,18 +533,18 @@ class _Tile:
         self.window = job.window if number == len(tiles.plan.passes) - 1 else None
         self.part, self.starts = tuple(itertools.starmap(slice, box)), [low for low, _ in box]
         counts = (len(axis.groups) for axis in self.inner.source.axes)
-        #: Dimension of the tile at which each dimension of the block begins.
+        #: First dimension of the tile for each dimension of the block.
         self.firsts = list(itertools.accumulate(counts, initial=0))
         pairs = zip(job.round.steps, tiles.plan.digits, tiles.dims, strict=True)
         lines = [_Line(step, digits, dim, self.firsts[dim]) for step, digits, dim in pairs]
-        #: Whether the block after the round is the real parts of a convolution.
+        #: True if the result is the real part of a convolution.
         self.real_parts = job.target != self.dtype and any(line.filtered for line in lines)
         done = [(lines[i], j, len(lines[i].digits) - 1) for i, j in self.one.steps]
         self.begun = [line for line, j, _ in done if j == 0]
         self.ended = [line for line, j, last in done if j == (1 + line.filtered) * last]
         self.filtered = [line for line, j, last in done if line.filtered and j == last]
         self.offsets = list(itertools.accumulate(self.one.places, initial=0))
-        #: Mirror images and filters are in the last places of the buffer.
+        #: Mirror images and filters use the last parts of the buffer.
         self.scratch = self.offsets[-2]
         self.filters: list[Filter] = []
         self.filter_places = 0
@@ -557,7 +554,7 @@ class _Tile:
         self.now, self.place = DeviceArray(0, _shape_of(self.part), comes), 0
 
     def work(self) -> TileWork:
-        """Return all that is done."""
+        """Return the description."""
         one, steps, source = self.one, self.inner.steps, self.now
         comes, view = self._moves(one.view, self.part, self.begun, before=True)
         for step in steps:
@@ -586,14 +583,15 @@ class _Tile:
         filters, done = tuple(self.filters), tuple(self.done)
         return TileWork(view, comes, source, filters, done, self.now, stored_view, goes, scratch)
 
-    # --- host blocks that have only some digits --------------------------------------------------
+    # --- host blocks with a part of the digits --------------------------------------------------
 
     def _moves(
         self, shape: Block, part: Slices, lines: list[_Line], before: bool
     ) -> tuple[tuple[Move, ...], HostView]:
-        """Copies of what the host block has; of half a spectrum also what completes it.
+        """Return the copies of a tile and the view of the host block.
 
-        What is convolved has zeros in the place of what is missing, which the chirp makes.
+        Half a spectrum is completed by its mirror image. Missing values of a convolution become
+        zeros when the chirp is applied.
         """
         plain, array, mirrored = HostView.of(shape), self.now, list[Move]()
         view = plain if before or self.window is None else self.window
@@ -614,11 +612,11 @@ class _Tile:
         return (*moves, *mirrored), view
 
     def _mirrored(self, line: _Line, radices: Block, part: Slices, before: bool) -> Iterator[Move]:
-        """Copies of what completes half a spectrum, by way of a place where it is turned."""
+        """Yield the copies that complete half a spectrum through scratch memory."""
         n, first, behind = line.step.length, line.first, line.first + len(radices)
         box = tuple((cut.start, cut.stop) for cut in part[first:behind])
         end, twiddles = (n + 1) // 2, tuple[Twiddle, ...]()
-        if not before:  # the last digit is there up to half of its radix
+        if not before:  # the last digit goes up to half of its radix
             box = (*box[:-1], (max(box[-1][0], 1), min(box[-1][1], (radices[-1] + 1) // 2)))
             end, twiddles = n // 2 + 1, self._turned_back(line)
         digits, itemsize, at, copies = self.now, np.dtype(self.dtype).itemsize, 0, []
@@ -646,7 +644,7 @@ class _Tile:
     # --- operations -------------------------------------------------------------------------------
 
     def _do(self, op: Compute, shape: Block | None = None, dtype: str | None = None) -> None:
-        """An operation in place; or, of which the result has a shape, into the other place."""
+        """Add an operation in place, or into the other buffer if the result has a shape."""
         source = self.now
         if shape is not None:
             self.place = 1 - self.place
@@ -658,10 +656,9 @@ class _Tile:
             self._do(op)
 
     def _reorder(self) -> None:
-        """Put dimensions in the order in which they are stored.
+        """Transpose the dimensions to the order of storage, with the preceding factors.
 
-        What the tile is multiplied by just before is multiplied by on the way: one pass over the
-        GPU's memory instead of two.
+        That takes one pass over the GPU's memory instead of two.
         """
         last, order, shape = self.done[-1].op if self.done else None, self.one.order, self.now.shape
         by = last if isinstance(last, Multiply) else None
@@ -682,20 +679,20 @@ class _Tile:
         self._do(FFT(step.kind, before, after, (dim,), sign, self.dtype), after, dtype)
 
     def _real_parts(self) -> None:
-        """Copy the real parts to where they are dense."""
+        """Copy the real parts to a dense array."""
         shape, count = self.now.shape, self.now.size
         self.now = replace(self.now, shape=(2 * count,), dtype=self.real)
         self._do(Strided((count,), (2,), 0, (1,), 0, self.real), shape)
 
     def _convolve(self, line: _Line) -> None:
-        """Multiply by the spectrum of a filter, and transform the last digit back."""
+        """Multiply by the spectrum of a filter, then transform the last digit back."""
         step, digits, own, begin = line
         others = self.round.source.axes[step.axis].shape(self.block[step.axis])[:-1]
-        if step.alone:  # the spectrum is of this digit, whatever is beside it
+        if step.alone:  # the spectrum is of this digit alone
             others = ()
         end, shape = begin + len(digits), self.now.shape
         dims = range(self.firsts[own - len(others)], end)
-        # The spectrum has its index whole, which is that of the digits from the last to the first.
+        # The index of the spectrum has the digits from the last to the first.
         order = (*range(begin), *reversed(range(begin, end)), *range(end, len(shape)))
         kept = tuple(n if d in dims else 1 for d, n in enumerate(shape))
         array = self._filter_place(tuple(kept[d] for d in order))
@@ -709,14 +706,14 @@ class _Tile:
         self._fft((end - 1,), -step.sign)
 
     def _filter_place(self, shape: Block) -> DeviceArray:
-        """The next place for a filter, from the last one of the buffer on."""
+        """Return the next part for a filter, from the end of the buffer on."""
         self.filter_places += 1
         return DeviceArray(self.offsets[-1 - self.filter_places], shape, self.dtype)
 
     # --- factors: twiddles, chirps and a scale ----------------------------------------------------
 
     def _before(self) -> Multiply:
-        """The factors before complex FFTs, where some steps begin."""
+        """Return the factors before complex FFTs, where some steps begin."""
         conjugate = any(line.step.kind == "r2c" and line.step.sign > 0 for line in self.begun)
         chirps = []
         for line in self.begun:
@@ -729,13 +726,13 @@ class _Tile:
         return Multiply(shape, self.dtype, conjugate=conjugate, chirps=tuple(chirps))
 
     def _after(self) -> Multiply:
-        """The factors after complex FFTs, where some steps end."""
+        """Return the factors after complex FFTs, where some steps end."""
         divisor, target, made = Divisor(), self.round.target, self.inner.target
         twiddles, chirps = [], []
         for inner in self.inner.steps:
             if inner.twiddle is not None:
                 left = Term(self.inner.dim(inner), 0, 1, NO_MODULUS, 1)
-                # Of the digits of a split dimension that are still to be transformed.
+                # of the digits of a split dimension that are still to be transformed
                 right = self._own(made, inner.axis, inner.target.stage - 1, 1)
                 sign = inner.sign if inner.convolve is None else -inner.sign
                 twiddles.append(Twiddle(inner.twiddle, sign, (left,), right))
@@ -752,14 +749,14 @@ class _Tile:
                 place += self._own(made, line.dim, stage, digit.stride)
                 chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
         conjugate = any(line.step.kind == "c2r" and line.step.sign < 0 for line in self.ended)
-        if conjugate:  # of the product: the factors' signs turn as well
+        if conjugate:  # of the product, so the signs of the factors change
             twiddles = [replace(found, sign=-found.sign) for found in twiddles]
             chirps = [replace(found, sign=-found.sign) for found in chirps]
         scale, shape = 1.0 / (divisor.whole * math.sqrt(divisor.root)), self.now.shape
         return Multiply(shape, self.dtype, scale, conjugate, tuple(twiddles), tuple(chirps))
 
     def _turned_back(self, line: _Line) -> tuple[Twiddle, ...]:
-        """Factors of the conjugate of values that were multiplied by the step's twiddle.
+        """Return the factors for the mirror image of values multiplied by the step's twiddle.
 
         Of N values, conj(X[k] w^(k r)) times w^(N r) is conj(X[k]) w^((N - k) r).
         """
@@ -772,7 +769,7 @@ class _Tile:
         return (Twiddle(step.twiddle, step.sign, (length,), behind),)
 
     def _own(self, layout: Layout, dim: int, stage: int, stride: int) -> tuple[Term, ...]:
-        """Index made of the digits of one stage that the tile has of a dimension of the block."""
+        """Return the index of a stage from the tile's digits of a dimension of the block."""
         return tuple(
             term
             for place, group in enumerate(layout.axes[dim].groups, self.firsts[dim])
@@ -780,7 +777,7 @@ class _Tile:
         )
 
     def _index(self, layout: Layout, line: _Line, stage: int) -> tuple[Term, ...]:
-        """Index made of the digits of one stage of the other dimensions of a step's axis."""
+        """Return the index of a stage from the other dimensions of a step's axis."""
         axis, block = layout.axes[line.step.axis], self.block[line.step.axis]
         first = sum(len(other.groups) for other in layout.axes[: line.step.axis])
         groups = enumerate(zip(axis.groups, axis.intervals(block), strict=True), first)

@@ -1,23 +1,20 @@
-"""Hybrid rounds: CPU and device take intervals of the same block from its two ends.
+"""Hybrid rounds: CPU and device work on the same block from its two ends.
 
-A block is cut along its outermost dimension that is not transformed. The task's own thread takes
-CPU tiles from the front. Once the task has a lease, a feeder thread gives tiles to the device from
-the back, until both meet::
+A block is cut along its outermost untransformed dimension. The task's thread takes CPU tiles from
+the front. Once the task has a lease, a feeder thread gives portions from the back to the device,
+until both meet::
 
     rows   0 ..............................................................  n
            cpu cpu cpu cpu ->                    <- device device device device
 
-The forecast says where they would meet (Chen and Li 2013). The device takes half of its forecast
-share of the remaining rows at a time, so its portions shrink towards the middle (guided
-self-scheduling, Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987), and neither side
-takes rows that the other one would finish sooner.
+The meeting point is forecast (Chen and Li 2013). The device takes half of its forecast share of the
+remaining rows at a time, so its portions shrink towards the middle (guided self-scheduling,
+Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987). Neither side takes rows that the other
+one would finish sooner.
 
-A task never waits for a lease: it asks again before each tile, so a device helps the remaining
-blocks at the end of a round. Rows that a device has no memory for go back to the CPU. Blocks are
-gathered part by part from sources that are only read, so a failed part can be gathered again.
-
-Imports `decomposition`, `planner`, `kernels`, `memory`, `events`, `threads`, `errors` and this
-room.
+A task never waits for a lease. It requests one again before each tile, so that devices help with
+the remaining blocks at the end of a round. If a device runs out of memory, its rows return to the
+CPU. Parts are gathered from read-only sources, so a failed part can be gathered again.
 """
 
 import contextlib
@@ -45,18 +42,18 @@ from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.work_sharing import gathering_threads
 
-#: Part of its forecast share of the remaining rows that a device takes at once.
+#: Fraction of its forecast share of the remaining rows that a device takes at once.
 PORTION = 0.5
 
-#: Smallest portion of a device, in units of `TileLimits.least`: each is a call of its own.
+#: Smallest portion of a device, in units of `TileLimits.least`, since each is a separate call.
 LEAST_PORTION = 4
 
 
 @dataclass
 class Interval:
-    """The rows of a block that are left: CPU tiles leave from the front, portions from the back.
+    """Remaining rows of a block, with CPU tiles at the front and device portions at the back.
 
-    One thread takes tiles, and one takes portions.
+    One thread takes tiles, another one portions.
 
     Parameters
     ----------
@@ -67,7 +64,7 @@ class Interval:
     width, least : int
         Rows of a device's tile, and of its smallest portion.
     speed : float
-        Forecast rows that the device does while the CPU does one; 0: there is no device.
+        Forecast speed of the device relative to the CPU; 0 without a device.
     """
 
     dim: int
@@ -79,12 +76,12 @@ class Interval:
 
     def __post_init__(self) -> None:
         self.low, self.high = 0, self.rows
-        #: Rows on the device now, and rows that it has done.
+        #: Rows on the device, and rows done by it.
         self.in_flight = self.device_rows = 0
         self._lock = threading.Lock()
 
     def offers(self) -> bool:
-        """Return whether there is a portion for a device."""
+        """Return True if there is a portion for a device."""
         with self._lock:
             return self._portion() is not None
 
@@ -95,7 +92,7 @@ class Interval:
             return slice(low, self.low) if low < self.low else None
 
     def take_portion(self) -> Part | None:
-        """Return the next portion for the device; None from when there is nothing more for it."""
+        """Return the next portion for the device; None at the end, also later."""
         with self._lock:
             found = self._portion()
             if found is None:
@@ -105,20 +102,20 @@ class Interval:
             return found
 
     def land(self) -> None:
-        """Count the portion that is on the device as done."""
+        """Count the portion on the device as done."""
         with self._lock:
             self.device_rows, self.in_flight = self.device_rows + self.in_flight, 0
 
     def leave(self, to_cpu: bool) -> None:
-        """Leave the portion on the device, and all other rows, to the CPU or to nobody."""
+        """End the device's share: return its portion to the CPU, or else drop all rows."""
         with self._lock:
             self.high = self.high + self.in_flight if to_cpu else self.low
             self.in_flight, self.speed = 0, 0.0
 
     def _portion(self) -> Part | None:
-        """Return the device's next portion, unless the CPU does all that is left in that time.
+        """Return the device's next portion, unless the CPU finishes all rows in that time.
 
-        Tiles are halved and not cut to any width, because each width has FFT plans of its own.
+        Tile widths are halved only, because each width needs its own FFT plans.
         """
         left = self.high - self.low
         wanted = int(PORTION * left * self.speed / (1 + self.speed))
@@ -131,7 +128,7 @@ class Interval:
         return Part(self.dim, self.high - rows, self.high, width)
 
 
-#: Asks for the engine of a device that is free now, else raises `TimeoutError`.
+#: Leases an engine without waiting; raises `TimeoutError` if no device is free.
 Lease = Callable[[], AbstractContextManager[Engine]]
 
 
@@ -140,20 +137,20 @@ def shared_with_device(
 ) -> Array | None:
     """Return a block after a round that the CPU and a device share.
 
-    None where the block is small, or its parts need each other, or no device has room for a tile.
+    None if the block is too small or cannot be divided, or if no device has memory for a tile.
 
     Parameters
     ----------
     job : Job
-        The round on the block; what it rolls is rolled later.
+        The round on the block, without its rolls.
     incoming : BlockView
-        The block on its way in.
+        The block before the round.
     library : FFTLibrary
-        Makes the CPU's FFTs.
+        FFT library of the CPU.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
     place : Place
-        Where rounds are done.
+        Device choice.
 
     Raises
     ------
@@ -168,7 +165,7 @@ def shared_with_device(
     out = lend(job.round.target.shape(job.block), np.dtype(job.target))
 
     def feed(engine: Engine, work: tuple[str, int] | None) -> None:
-        """Give portions to a device until there are none."""
+        """Run portions on a device until none is left."""
         with contextlib.nullcontext() if work is None else during(*work):
             try:
                 tiles, _ = engine.tiles(job, engine.within(place.nbytes))
@@ -188,7 +185,7 @@ def shared_with_device(
                 raise
 
     def feeder() -> Future[None] | None:
-        """Start to feed a device if one is free now."""
+        """Start the feeder thread if a device is free."""
         try:
             return pool.submit(feed, held.enter_context(lease()), working_for())
         except DeviceMemoryError:
@@ -198,9 +195,9 @@ def shared_with_device(
         return None
 
     def cpu_tiles() -> Iterator[slice]:
-        """Yield CPU tiles; before each one, ask for a device while the task has none.
+        """Yield CPU tiles, and request a device before each one until the task has one.
 
-        When none is left, wait for the device, which may give rows back.
+        At the end wait for the device, which may return rows.
         """
         feeding: Future[None] | None = None
         while True:
@@ -231,10 +228,7 @@ def shared_with_device(
 def _divided(
     job: Job, incoming: BlockView, library: FFTLibrary, place: Place
 ) -> tuple[Interval, Lease] | None:
-    """Return the rows of a block for CPU and devices, and what asks for a device's engine.
-
-    None where they cannot share the block.
-    """
+    """Return the rows of a block to share, and the lease function; None if it cannot be shared."""
     found, before, round_ = leases(), incoming.shape, job.round
     if found is None:
         return None
@@ -259,22 +253,22 @@ def _divided(
     least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
-    need, admits = tiles.plan.buffers * tiles.plan.buffer_nbytes, admitted(most)
-    # Of the round, to rows of one task beside one lease.
+    admits = admitted(most)
+    # The share of the round becomes the speed ratio of one lease to one task.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, admits * len(found.engines))
     speed = place.share / max(1 - place.share, 1e-9) * tasks / leased
     interval = Interval(dim, rows, tile, width, least, speed)
-    return interval, functools.partial(found.lease, need, admits, 0.0)
+    return interval, functools.partial(found.lease, admits, 0.0)
 
 
 def _part_reader(
     incoming: BlockView, tiles: BlockTiles, engine: Engine, dim: int, out: Array
 ) -> Callable[[Part], Array | Composite]:
-    """Return what makes a part of a block ready for a device, which reads it from its result.
+    """Return a function that returns the host memory from which a device reads a part.
 
-    That is the block itself or shards of other blocks, if the device can read these, else memory
-    into which some threads gather the part.
+    The device reads the block itself or shards of other blocks if it can. Otherwise some threads
+    gather the part.
     """
     whole, dtype = incoming.array, np.dtype(tiles.job.source)
     if whole is not None and whole.flags.c_contiguous and whole.dtype == dtype:

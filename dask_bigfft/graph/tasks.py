@@ -536,7 +536,7 @@ def run_block(
 
 def _turn(
     run: Run, number: int, block: Block, blocks: Blocks
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.AbstractContextManager[object]:
     """Return the lock that limits blocks being prepared for a device, if one may take it."""
     on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
     if on_gpu or not run.on_devices(number):

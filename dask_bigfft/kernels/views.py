@@ -117,26 +117,24 @@ class BlockView:
         It is copied to `out` or to new memory, by several threads if it is large, unless it is
         `owned`.
         """
-        if self.array is not None:
-            if self.owned or out is self.array:
-                return self.array
-            out = lend(self.shape, self.dtype) if out is None else out
-            with measured("gather", out.nbytes):
-                copy_array(out, self.array)
-            return out
+        if self.array is not None and (self.owned or out is self.array):
+            return self.array
         table = self.new_table(self.shape, self.dtype) if out is None else CopyTable(out)
         values: Array = table.target
         dim = self._shared_dim(threads, values.nbytes)
         with measured("gather", values.nbytes):
-            if self._padded and not self.on_gpu:
-                values.fill(0)
-            self._enter(table, dim)
-            if dim is None:
-                table.run()
-            else:
+            if dim is not None:
+                load, ahead = self._loader(dim, values, inside=True), (slice(None),) * dim
                 cuts = intervals(self.shape[dim], -(-self.shape[dim] // threads))
                 with ThreadPoolExecutor(threads) as pool:
-                    list(pool.map(lambda cut: table.run(cut.start, cut.stop), cuts))
+                    list(pool.map(lambda cut: load(cut, values[(*ahead, cut)]), cuts))
+            elif self.array is not None:
+                copy_array(values, self.array)
+            else:
+                if self._padded and not self.on_gpu:
+                    values.fill(0)
+                self._enter(table, None)
+                table.run()
         return values
 
     def _shared_dim(self, threads: int, nbytes: int) -> int | None:

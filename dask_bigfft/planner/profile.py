@@ -83,8 +83,8 @@ def _number(hint: Any, value: Any) -> Any:
     return found if hint is float else value
 
 
-#: Version of the JSON. Profiles of other versions are not read.
-SCHEMA = 6
+#: Version of the JSON. A profile of another version is not read.
+SCHEMA = 7
 
 #: Bounds of a plausible speed. They keep forecasts finite.
 LEAST, MOST = 1e-30, 1e30
@@ -151,8 +151,6 @@ class DeviceProfile(_Prices):
         Name of the GPU.
     nbytes : int
         Bytes of its memory.
-    pin : float
-        Bytes per second at which fresh host memory is prefaulted and pinned.
     """
 
     h2d: float = 50.6e9
@@ -163,7 +161,6 @@ class DeviceProfile(_Prices):
     call: float = 3e-6
     name: str = "NVIDIA H200"
     nbytes: int = 139 << 30
-    pin: float = 2.5e10
 
     def bus_seconds(self, nbytes: float, runs: float, speed: float) -> float:
         """Return the seconds of a copy between pinned memory and the device.

@@ -268,8 +268,6 @@ class SimulatedGPU:
         self.total, self.refuses, self.pageable = memory, refuses, pageable
         #: Bytes of the ring, one way.
         self.ring = BUFFERS * BUFFER_NBYTES
-        #: How often anything went through the ring.
-        self.staged = 0
         self.libraries, self._table = libraries, table
         self.software = {"card": self.name}
         self._plans: set[FFT] = set()
@@ -443,7 +441,6 @@ class SimulatedGPU:
         rows = host.nbytes // width
         seconds = host.nbytes / getattr(self.profile, way) + (rows - 1) * self.profile.run
         if self.pageable:
-            self.staged += 1
             seconds = max(seconds, host.nbytes / RING_SPEED)
         self._put(stream, way, seconds, run)
 

@@ -99,10 +99,10 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ('{"schema": 6, "profile"', "damaged"),
+        ('{"schema": 7, "profile"', "damaged"),
         ("[]", "damaged"),
         (None, "another machine"),
-        ('{"schema": 6, "machine": 0}', "another machine"),
+        ('{"schema": 7, "machine": 0}', "another machine"),
         ('{"schema": 99}', ""),
     ],
 )

@@ -10,20 +10,21 @@ from support import heard
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.engine import SHARED_ELEMENTS, converted
+from dask_bigfft.gpu.engine import Source
+from dask_bigfft.kernels.views import SHARED_NBYTES
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 #: Bytes of a device.
 NBYTES = 1 << 14
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 3 * SHARED_ELEMENTS + 5])
+@pytest.mark.parametrize("size", [0, 1, 1000, 3 * SHARED_NBYTES // 8 + 5])
 def test_conversion_by_threads_is_numpys(size):
     x = np.arange(2 * size, dtype="f4").reshape(2, -1)
-    got = converted(x, np.dtype("c8"), 4)
+    got = Source(lambda: x).get(np.dtype("c8"))
     assert got.dtype == "c8"
     np.testing.assert_array_equal(got, x.astype("c8"))
-    assert converted(x, x.dtype, 4) is x
+    assert Source(lambda: x).get(x.dtype) is x
 
 
 def test_memory_that_cannot_be_had_is_asked_for_in_order_and_then_the_cpu_works():

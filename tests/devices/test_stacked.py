@@ -93,7 +93,7 @@ def test_few_tasks_get_ready_at_a_time_and_a_lease_ends_their_turn():
                 most.append(len(inside))
                 time.sleep(1e-3)
                 inside.pop()
-                with leases.lease(100, 8):
+                with leases.lease(8):
                     all_leased.wait()
 
     in_threads(8, take)

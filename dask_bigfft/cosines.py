@@ -11,9 +11,9 @@ Imports `front`, `planning`, `planner`, `decomposition` and `kernels`.
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, SupportsIndex, Unpack, cast
+from typing import Any, SupportsIndex, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -21,10 +21,10 @@ import scipy.fft
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
-from dask_bigfft.front import P, applied, by_block, documented
+from dask_bigfft.front import applied, by_block, transforms_by
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.planning.arguments import (
@@ -44,21 +44,7 @@ Lengths = SupportsIndex | Sequence[SupportsIndex] | None
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 
-def _functions(
-    work: Callable[Concatenate[str, P], da.Array],
-) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
-    """Return a decorator for a name and a docstring, whose function does `work` by that name."""
-
-    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
-        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
-            return work(described.__name__, *args, **kwargs)
-
-        return documented(function, described, work)
-
-    return decorator
-
-
-@_functions
+@transforms_by
 def _over_one_axis(
     name: str,
     x: Any,
@@ -75,7 +61,7 @@ def _over_one_axis(
     return cosine_transform(name, x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-@_functions
+@transforms_by
 def _over_several_axes(
     name: str,
     x: Any,
@@ -353,21 +339,16 @@ _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 # --- one axis -------------------------------------------------------------------------------
 
 
-def _layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:
-    pairs = zip(shape, chunks, strict=True)
-    return Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in pairs))
-
-
 def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
     """The array with one axis arranged anew, in one exchange."""
-    kept = _layout(a.shape, a.chunks).axes
+    kept = plain_layout(a.shape, a.chunks).axes
     before, after = (Layout((*kept[:axis], to, *kept[axis + 1 :])) for to in (source, target))
     return applied(a, ShiftPlan(before, after, a.dtype.str, part))
 
 
 def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> Any:
     """The array in other chunks, in one exchange."""
-    before, after = _layout(a.shape, a.chunks), _layout(a.shape, chunks)
+    before, after = plain_layout(a.shape, a.chunks), plain_layout(a.shape, chunks)
     return a if before == after else applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
 
 
@@ -474,41 +455,26 @@ def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Ex
     if len(found.programs[0].steps) > 1:
         return _split_axis(a, plan, axis, divisor, inner)
     layout = found.rounds[0].source
-    chunks = tuple(
-        (a.shape[axis],) if i == axis else _stored(cut.groups[0].chunks, a.shape[i])
-        for i, cut in enumerate(layout.axes)
-    )
-    return _whole_axes(_gathered(a, chunks), plan, {axis: plan.length}, norm)
-
-
-def _stored(chunks: Chunks, size: int) -> Chunks:
-    return chunks if sum(chunks) == size else even_chunks(size, len(chunks))
+    chunks = [cut.groups[0].chunks for cut in layout.axes]
+    chunks[axis] = (a.shape[axis],)
+    pairs = zip(chunks, a.shape, strict=True)
+    stored = tuple(c if sum(c) == size else even_chunks(size, len(c)) for c, size in pairs)
+    return _whole_axes(_gathered(a, stored), plan, {axis: plan.length}, norm)
 
 
 def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
     """SciPy's transform of axes that lie whole in every block."""
     chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
-    return by_block(
-        _in_block,
-        a,
-        dtype=a.dtype,
-        chunks=chunks,
-        name_="dstn" if plan.sine else "dctn",
-        type_=plan.type,
-        s=tuple(lengths.values()),
-        axes=tuple(lengths),
-        norm=norm,
-        orthogonalize=plan.orthogonalize,
-    )
+    keywords = {"plan": plan, "lengths": lengths, "norm": norm}
+    return by_block(_in_block, a, dtype=a.dtype, chunks=chunks, **keywords)
 
 
-def _in_block(block: Any, name_: str, type_: int, s: Any, axes: Any, **keywords: Any) -> Any:
+def _in_block(block: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
     if block.size == 0:  # along another axis
-        shape = list(block.shape)
-        for axis, n in zip(axes, s, strict=True):
-            shape[axis] = n
-        return np.zeros(shape, block.dtype)
-    return getattr(scipy.fft, name_)(block, type_, s, axes, workers=1, **keywords)
+        return np.zeros([lengths.get(i, n) for i, n in enumerate(block.shape)], block.dtype)
+    work: Any = scipy.fft.dstn if plan.sine else scipy.fft.dctn
+    where, keep = (tuple(lengths.values()), tuple(lengths)), plan.orthogonalize
+    return work(block, plan.type, *where, norm, workers=1, orthogonalize=keep)
 
 
 # --- several axes ---------------------------------------------------------------------------

@@ -8,8 +8,7 @@ docstring; decorators give it one of three signatures and the description of sha
 Imports `front`, `cosines`, `frequencies` and `shifts`.
 """
 
-from collections.abc import Callable
-from typing import Any, Concatenate, SupportsIndex, Unpack
+from typing import Any, SupportsIndex, Unpack
 
 import dask.array as da
 import scipy.fft
@@ -17,7 +16,7 @@ import scipy.fft
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
-from dask_bigfft.front import Axes, Axis, N, Norm, P, S, documented, transform
+from dask_bigfft.front import Axes, Axis, N, Norm, S, transform, transforms_by
 from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
 
@@ -27,21 +26,7 @@ __all__ += ["dct", "dctn", "dst", "dstn", "fftshift", "idct", "idctn", "idst", "
 __all__ += ["fftfreq", "frequencies_of", "next_fast_len", "rfftfreq"]
 
 
-def _functions(
-    work: Callable[Concatenate[str, P], da.Array],
-) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
-    """Return a decorator for a name and a docstring, whose function does `work` by that name."""
-
-    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
-        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
-            return work(described.__name__, *args, **kwargs)
-
-        return documented(function, described, work)
-
-    return decorator
-
-
-@_functions
+@transforms_by
 def _over_one_axis(
     name: str,
     a: Any,
@@ -54,7 +39,7 @@ def _over_one_axis(
     return transform(name, a, n, axis, norm, out, extras)
 
 
-@_functions
+@transforms_by
 def _over_two_axes(
     name: str,
     a: Any,
@@ -67,7 +52,7 @@ def _over_two_axes(
     return transform(name, a, s, axes, norm, out, extras)
 
 
-@_functions
+@transforms_by
 def _over_several_axes(
     name: str,
     a: Any,

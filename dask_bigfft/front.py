@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, Literal, ParamSpec, SupportsIndex, Unpack
+from typing import Any, Concatenate, Literal, ParamSpec, SupportsIndex, Unpack
 
 import dask.array as da
 import numpy as np
@@ -35,15 +35,15 @@ Norm = Literal["backward", "ortho", "forward"] | None
 P = ParamSpec("P")
 
 
-def documented(
-    function: Callable[P, da.Array], described: Callable[[], None], work: Callable[..., Any]
-) -> Callable[P, da.Array]:
-    """Return a function with a name, a docstring, and the signature of `work` from `a` on.
+def transforms_by(
+    work: Callable[Concatenate[str, P], da.Array],
+) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
+    """Return a decorator that makes a function of a name and a docstring.
 
-    The keywords in `Extras` are written out. A docstring without parameters gets those of
-    `transform`, whose docstring describes the arguments of all transforms.
+    The function calls `work` with its name and has the other parameters of `work`, with the
+    keywords in `Extras` written out. A docstring without parameters gets those of `transform`,
+    whose docstring describes the arguments of all transforms.
     """
-    shown: Any = update_wrapper(function, described)
     signature = inspect.signature(work)
     _, *parameters = signature.parameters.values()
     if parameters[-1].annotation == Unpack[Extras]:
@@ -51,17 +51,30 @@ def documented(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
             for name, hint in Extras.__annotations__.items()
         ]
-    shown.__signature__ = signature.replace(parameters=parameters)
-    text = inspect.cleandoc(described.__doc__ or "")
-    if text and "Parameters\n" not in text:  # none with python -OO
-        _, heading, rest = inspect.cleandoc(transform.__doc__ or "").partition("Parameters\n")
-        described_there, returns, results = rest.partition("\nReturns\n")
-        entries = re.split(r"\n(?=\w)", described_there)
-        used = [entry for entry in entries if entry.split(" ")[0] in shown.__signature__.parameters]
-        summary, title, examples = text.partition("Examples\n--------\n")
-        shared = "\n".join([f"{heading}----------", *used]) + returns + results
-        shown.__doc__ = f"{summary}{shared}\n\n{title}{examples}\n"
-    return function
+
+    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
+        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
+            return work(described.__name__, *args, **kwargs)
+
+        shown: Any = update_wrapper(function, described)
+        shown.__signature__ = signature.replace(parameters=parameters)
+        text = inspect.cleandoc(described.__doc__ or "")
+        if text and "Parameters\n" not in text:  # none with python -OO
+            shown.__doc__ = _with_shared_parts(text, shown.__signature__.parameters)
+        return function
+
+    return decorator
+
+
+def _with_shared_parts(text: str, parameters: Mapping[str, Any]) -> str:
+    """Return a docstring with the sections of the docstring of `transform`."""
+    _, heading, rest = inspect.cleandoc(transform.__doc__ or "").partition("Parameters\n")
+    described, returns, results = rest.partition("\nReturns\n")
+    entries = re.split(r"\n(?=\w)", described)
+    used = [entry for entry in entries if entry.split(" ")[0] in parameters]
+    summary, title, examples = text.partition("Examples\n--------\n")
+    shared = "\n".join([f"{heading}----------", *used]) + returns + results
+    return f"{summary}{shared}\n\n{title}{examples}\n"
 
 
 def transform(
@@ -69,8 +82,8 @@ def transform(
 ) -> da.Array:
     """Return the lazy result of a transform called by its name, at which warnings point.
 
-    The arguments are described here for all transforms, see `documented`: `lengths` is `n` or `s`,
-    `axes` also `axis`, and `extras` holds the keywords from `order` on.
+    The arguments are described here for all transforms (see `transforms_by`): `lengths` is `n` or
+    `s`, `axes` also `axis`, and `extras` holds the keywords from `order` on.
 
     Parameters
     ----------
@@ -196,16 +209,9 @@ def transform_as_planned(
     one = not name.endswith(("2", "n"))
     if len(given.spec.axes) != (1 if one else array.ndim if axes is None else len(axes)):
         other()
+    array, digits = parse_array(array, name), dict(given.spec.digits)
     order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
-    found = make_plan(
-        parse_array(array, name),
-        name,
-        lengths,
-        axes,
-        norm,
-        order=order,
-        digits=dict(given.spec.digits),
-    )
+    found = make_plan(array, name, lengths, axes, norm, order=order, digits=digits)
     wanted, made = replace(found.spec, name=""), replace(given.spec, name="")
     if wanted != made or given.source != found.source:
         other()

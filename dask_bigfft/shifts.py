@@ -14,7 +14,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.layout import Layout, plain
+from dask_bigfft.decomposition.layout import Layout, plain_layout
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan
@@ -114,8 +114,7 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
     if type(array._meta) is not np.ndarray or array.dtype.kind not in "biufc":
         back = [-first for first in offsets.values()]
         return cast("da.Array", da.roll(array, back, list(offsets)).rechunk(array.chunks))
-    cuts = zip(array.shape, array.chunks, strict=True)
-    source = Layout(tuple(plain(n, tuple(map(int, chunks))) for n, chunks in cuts))
+    source = plain_layout(array.shape, array.chunks)
     plan = ShiftPlan(source, rolled(source, offsets), array.dtype.str)
     configure_arena()
     return transformed_array(array, plan, config.get("bigfft.exchange.carrier"))

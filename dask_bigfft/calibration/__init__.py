@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,8 @@ def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> P
     names = sorted(kernels, key=lambda name: name != first)
     few = min(nbytes, USUAL_NBYTES)
     found = thread_prices(threads, nbytes, repeat, names) | _devices(8 * few)
-    touch = page_speed(threads, 4 * few)
-    return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, touch=touch, **found)
+    found["touch"] = page_speed(threads, 4 * few)
+    return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, **found)
 
 
 def _devices(nbytes: int) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def _measured(
 
     All workers of a host together get as much as one that has it alone.
     """
-    each = cluster.here if client is None else cluster.on_workers(client)
+    each = cluster.here if client is None else partial(cluster.on_workers, client)
     hosts: dict[str, list[str]] = {}
     for address, worker in workers.items():
         hosts.setdefault(str(worker.get("host")), []).append(address)

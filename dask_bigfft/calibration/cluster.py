@@ -42,17 +42,15 @@ def here(work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> 
     return {address: work(*given) for address, given in arguments.items()}
 
 
-def on_workers(client: Any) -> Each:
-    """Return the `Each` of a client's cluster."""
-
-    def each(work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        futures = [
-            client.submit(work, *given, workers=[address], allow_other_workers=False, pure=False)
-            for address, given in arguments.items()
-        ]
-        return dict(zip(arguments, client.gather(futures), strict=True))
-
-    return each
+def on_workers(
+    client: Any, work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+    """Call a function on the workers of a client's cluster: an `Each` with the client bound."""
+    futures = [
+        client.submit(work, *given, workers=[address], allow_other_workers=False, pure=False)
+        for address, given in arguments.items()
+    ]
+    return dict(zip(arguments, client.gather(futures), strict=True))
 
 
 def slowest(profiles: Sequence[Profile]) -> Profile:
@@ -130,7 +128,7 @@ def disk_speeds(
         wrote = each(written, {address: (*path, sizes[address]) for address, path in files.items()})
         seconds = {"write": wrote, "read": each(was_read, files)}
     finally:
-        each(_removed, files)
+        each(Path.unlink, {address: (*path, True) for address, path in files.items()})
 
     def speed(found: Mapping[str, float], host: Sequence[str]) -> float:
         return sum(sizes[a] for a in host) / max(found[a] for a in host)
@@ -161,10 +159,6 @@ def was_read(path: Path) -> float:
         while file.read(1 << 24):
             pass
     return max(time.perf_counter() - started, 1e-9)
-
-
-def _removed(path: Path) -> None:
-    path.unlink(missing_ok=True)
 
 
 def _ring_seconds(client: Any, addresses: list[str], nbytes: int, pieces: int) -> float:

@@ -132,6 +132,9 @@ class Cosines:
 
     def runs(self, *, out: bool) -> tuple[Run, ...]:
         """Places of the FFT's values in the array that comes in, or that goes out."""
+        return tuple(run for run in self._runs(out) if run.count > 0)
+
+    def _runs(self, out: bool) -> tuple[Run, ...]:
         n = self.length
         if self.type == 1:
             return self._extension()
@@ -153,21 +156,18 @@ class Cosines:
         n = self.length
         if self.sine:
             return Run(1, n, 0, 1), Run(n + 2, n, n - 1, -1)
-        runs = Run(0, n, 0, 1), Run(n, n - 2, n - 2, -1)
-        return runs if n > 2 else runs[:1]
+        return Run(0, n, 0, 1), Run(n, n - 2, n - 2, -1)
 
 
 def _even_odd(n: int) -> tuple[Run, ...]:
     """Even places, then odd ones backwards."""
     half = (n + 1) // 2
-    runs = Run(0, half, 0, 2), Run(half, n - half, 2 * (n - half) - 1, -2)
-    return runs if n > 1 else runs[:1]
+    return Run(0, half, 0, 2), Run(half, n - half, 2 * (n - half) - 1, -2)
 
 
 def _mirrored(n: int) -> tuple[Run, ...]:
     """Real part of point k at place k, imaginary part at place n - k."""
-    runs = Run(0, n, 0, 1), Run(n + 1, n - 1, n - 1, -1)
-    return runs if n > 1 else runs[:1]
+    return Run(0, n, 0, 1), Run(n + 1, n - 1, n - 1, -1)
 
 
 def _interleaved(n: int) -> tuple[Run, ...]:
@@ -182,12 +182,11 @@ def _quartered(n: int) -> tuple[Run, ...]:
     [(3, 2, 2), (6, -2, 4), (1, 2, 1)]
     """
     first, second = -(-n // 4), -(-3 * n // 4)
-    runs = (
+    return (
         Run(0, first, (n - 1) // 2, 2),
         Run(first, second - first, (3 * n - 1) // 2 - 2 * first, -2),
         Run(second, n - second, 2 * second - (3 * n + 1) // 2, 2),
     )
-    return tuple(run for run in runs if run.count)
 
 
 def _centred(n: int) -> tuple[Run, ...]:
@@ -197,13 +196,12 @@ def _centred(n: int) -> tuple[Run, ...]:
     [(0, 2, 1, 3), (3, 0, 1, 2), (6, 1, -1, 2), (8, 4, -1, 2)]
     """
     half = n // 2
-    runs = (
+    return (
         Run(0, half + 1, half, 1),
         Run(half + 1, half, 0, 1),
         Run(n + 1, half, half - 1, -1),
         Run(n + half + 1, half, n - 1, -1),
     )
-    return tuple(run for run in runs if run.count)
 
 
 def array_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:

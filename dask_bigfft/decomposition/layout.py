@@ -354,6 +354,12 @@ def plain(size: int, chunks: Chunks, *, stage: int = 0, radix: int | None = None
     return AxisLayout((Group((Digit(stage, 1, size, size if radix is None else radix),), chunks),))
 
 
+def plain_layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:
+    """Return the layout of an ordinary dask array."""
+    cuts = zip(shape, chunks, strict=True)
+    return Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in cuts))
+
+
 def whole(digit: Digit) -> Group:
     """Group of one digit in one chunk."""
     return Group((digit,), (digit.size,))

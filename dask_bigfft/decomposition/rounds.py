@@ -14,7 +14,7 @@ Pure: imports this room and numpy.
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -336,23 +336,12 @@ def divisor_of(scale: Scale, length: int) -> Divisor:
     return {"none": Divisor(), "ortho": Divisor(1, length), "full": Divisor(length)}[scale]
 
 
-def _is_free(step: Step) -> bool:
-    """Whether a step multiplies anyway."""
-    return step.chirp_out is not None or step.twiddle is not None
-
-
 def _bearer(program: AxisProgram) -> Step:
     """The step of an axis that had best divide: its last chirp, its first twiddle, its last FFT."""
     last = program.steps[-1]
     if last.chirp_out is not None:
         return last
     return next((step for step in program.steps if step.twiddle is not None), last)
-
-
-def _last_round(program: AxisProgram, rounds: Sequence[Round]) -> int:
-    """Number of rounds that follow the one in which an axis divides."""
-    bearer = _bearer(program)
-    return next(n for n, round_ in enumerate(reversed(rounds)) if bearer in round_.steps)
 
 
 def divided(
@@ -376,7 +365,14 @@ def divided(
     if exact or together:
         lengths = {_bearer(program): program.length for program in programs}
     else:
-        best = min(programs, key=lambda p: (not _is_free(_bearer(p)), _last_round(p, rounds)))
+
+        def cost(program: AxisProgram) -> tuple[bool, int]:
+            """Return whether to divide is an extra pass, and the number of rounds after it."""
+            step = _bearer(program)
+            after = next(n for n, found in enumerate(reversed(rounds)) if step in found.steps)
+            return step.chirp_out is None and step.twiddle is None, after
+
+        best = min(programs, key=cost)
         lengths = {_bearer(best): math.prod(program.length for program in programs)}
     new = {step: replace(step, divisor=divisor_of(scale, n)) for step, n in lengths.items()}
     return (

@@ -17,16 +17,5 @@ from dask_bigfft.memory.arena import (
 )
 from dask_bigfft.memory.pinned import Pinner
 
-__all__ = [
-    "ALIGNMENT_NBYTES",
-    "SMALL_NBYTES",
-    "ArenaCounters",
-    "HostArena",
-    "Pinner",
-    "configure",
-    "default_arena",
-    "fault_in",
-    "lend",
-    "pin_blocks",
-    "pinned",
-]
+__all__ = ["ALIGNMENT_NBYTES", "SMALL_NBYTES", "ArenaCounters", "HostArena", "Pinner", "configure"]
+__all__ += ["default_arena", "fault_in", "lend", "pin_blocks", "pinned"]

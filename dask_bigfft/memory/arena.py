@@ -30,7 +30,6 @@ Imports NumPy, the package's errors, and `pages` and `pinned` of this folder.
 import math
 import operator
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -40,6 +39,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from dask_bigfft.errors import parse_count, refuse
 from dask_bigfft.memory.pages import Buffer, populate, ranges_of, round_up, touch
@@ -53,9 +53,6 @@ SMALL_NBYTES = 512 * 1024
 
 #: Kinds of dtypes that are told in full by their string, and whose bytes may hold anything.
 NUMERIC_KINDS = frozenset("biufc")
-
-#: Limit of the arena where the size of the machine's memory is unknown.
-_UNKNOWN_MACHINE_LIMIT = 1024**3
 
 
 class Returned(deque[Buffer]):
@@ -541,17 +538,8 @@ class _Process:
         arena.resize(self.limit)
 
 
-def _quarter_of_machine() -> int:
-    """Return a quarter of the machine's memory, the limit until somebody knows better."""
-    if sys.platform == "win32":
-        return _UNKNOWN_MACHINE_LIMIT
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-    except (OSError, ValueError):
-        return _UNKNOWN_MACHINE_LIMIT
-
-
-_process = _Process(_quarter_of_machine())
+#: The limit is a quarter of the machine's memory until somebody knows better.
+_process = _Process(psutil.virtual_memory().total // 4)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_process.start_afresh)
 

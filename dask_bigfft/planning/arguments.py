@@ -83,15 +83,13 @@ def chosen_plan(
     tiny = config.get("bigfft.planner.min-chunk")
     request = roomy_request(spec, request, tiny)
     merged = merged_request(spec, request, machine, tiny)
-    found = None
+    here, found = _with_devices(machine, request), None
     with contextlib.suppress(PlanError):  # then blocks stay as they are
         if merged is not None:
-            found = _searched(spec, merged, machine, kernels, inside)
-            found = _unmerged(found, request, merged)
+            found = _unmerged(_searched(spec, merged, here, kernels, inside), request, merged)
     try:
-        found = found or _searched(spec, request, machine, kernels, inside)
+        found = found or _searched(spec, request, here, kernels, inside)
     except PlanError as error:
-        here = _with_devices(machine, request)
         raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
     found = replace(found, device_memory_limit=request.device_nbytes, overwrite=overwrite)
     on_devices = inside and found.machine.cards
@@ -124,23 +122,23 @@ def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
 def _searched(
     spec: TransformSpec,
     request: Request,
-    machine: Machine,
+    here: Machine,
     kernels: tuple[str, ...] | None,
     inside: bool,
 ) -> Plan:
     """Return the best plan for blocks as they are: measured, else by the model."""
-    here = _with_devices(machine, request)
     if request.device == "hybrid" and not here.cards:
         request = replace(request, device="cpu")  # no worker has a device
     tried = tuned(spec, request, here, kernels) if kernels else None
     if tried is not None:
         return tried.plan
-    search = partial(_found_plan, spec, request)
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
         found = decided(spec, request, replace(here, cards=0), here.cards, least)
+    elif inside and here.cards:
+        found = plan_within(partial(_found_plan, spec, request), here)
     else:
-        found = plan_within(search, here) if inside and here.cards else search(here)
+        found = _found_plan(spec, request, here)
     text = f"; not measured: array and result take more than {100 * SHARE:.0f} % of the memory"
     return replace(found, reason=found.reason + text) if kernels else found
 
@@ -152,8 +150,9 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     what it can. Where they have not, they are thought to have as many as are demanded.
     """
     known, device = [cards for cards, _ in machine.by_cards], request.device  # fewest first
+    alike = replace(machine, by_cards=())
     if device == "cpu":
-        return replace(machine, by_cards=())
+        return alike
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
     if limits:
         devices = tuple(
@@ -335,8 +334,8 @@ def parse_limit(argument: str, value: Any) -> int | None:
     """
     if value is None:
         return cast("int | None", config.get(f"bigfft.{argument.replace('_', '-')}"))
-    numbers = isinstance(value, int | float | str | np.integer | np.floating)
-    if not numbers or isinstance(value, bool | np.timedelta64):
+    numbers = int | float | str | np.integer | np.floating
+    if not isinstance(value, numbers) or isinstance(value, bool | np.timedelta64):
         allowed = "a positive number of bytes, or a string such as '2 GiB'"
         refuse(argument, value, allowed, kind=ArgumentTypeError)
     return cast("int", config.get("bigfft.memory-limit", argument, value))
@@ -498,8 +497,7 @@ def make_plan(
         (axis,) = spec.axes
         orders: tuple[Order, ...] = ("transposed",)
         spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
-    kept = tuple((axis, start, count) for axis, (start, count) in sorted((windows or {}).items()))
-    spec = replace(spec, windows=kept)
+    spec = replace(spec, windows=tuple((a, *part) for a, part in sorted((windows or {}).items())))
     if waves is not None:
         spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
         extras["device"] = "cpu"
@@ -529,8 +527,7 @@ def make_plan(
     if config.get("bigfft.planner.mode", "planner", asked("planner")) == "measure":
         free = (asked("kernel") or config.get("bigfft.kernel")) == "auto"
         measured = environment.usable_libraries(spec.work_dtype) if free else (kernel,)
-    overwrite = asked("overwrite_x")
-    overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
+    overwrite = asked("overwrite_x") is not None and parse_flag("overwrite_x", asked("overwrite_x"))
     try:
         found = chosen_plan(spec, request, machine, measured, overwrite)
     except PlanError as error:

@@ -250,10 +250,8 @@ def workers_devices(workers: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, in
     told = [worker.get("metrics", {}).get(METRIC) for worker in workers]
     if None not in told:
         known = [len(found["devices"]) for found in told]
-    else:
-        known = [_declared(worker) for worker in workers]
-        if not any(known):
-            return ()
+    elif not any(known := [_declared(worker) for worker in workers]):
+        return ()
     return tuple(sorted(collections.Counter(known).items()))
 
 
@@ -352,9 +350,8 @@ def possible_carrier() -> str:
     if asked == "disk":
         return "disk"
     client = running_client()
-    workers = () if client is None else workers_of(client).values()
-    one_machine = len({worker.get("host") for worker in workers}) <= 1
-    return "auto" if asked == "auto" and one_machine else "memory"
+    hosts = set() if client is None else {one.get("host") for one in workers_of(client).values()}
+    return "auto" if asked == "auto" and len(hosts) <= 1 else "memory"
 
 
 #: What every worker has.
@@ -383,10 +380,9 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     if len(names) == 1:
         return names[0], fallback
     speeds = profile_of(workers_of(client).values()).libraries
-    rates = {one.name: one.flops for one in speeds if one.dtype == dtype.name}
-    if not rates.keys() >= set(names):
-        return fastest_library(dtype, names), fallback
-    return best_of({name: rates[name] for name in names}), fallback
+    known = {one.name: one.flops for one in speeds if one.dtype == dtype.name}
+    rates = {name: known[name] for name in names if name in known}
+    return best_of(rates) if len(rates) == len(names) else fastest_library(dtype, names), fallback
 
 
 def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:

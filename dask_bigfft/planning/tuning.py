@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dask.array as da
 import numpy as np
@@ -175,9 +175,8 @@ def in_memory(x: da.Array) -> da.Array:
 
     Blocks of `da.ones` are a single number that is seen everywhere: reading them costs nothing.
     """
-    blocks: Any = x
-    found: da.Array = blocks.map_blocks(np.ascontiguousarray, dtype=x.dtype, meta=x._meta).persist()
-    return found
+    blocks = da.map_blocks(np.ascontiguousarray, x, dtype=x.dtype, meta=x._meta)
+    return cast("da.Array", blocks.persist())
 
 
 def timer_for(plan: Plan) -> Timer:
@@ -204,19 +203,16 @@ def measured_trials(trials: Sequence[Trial], timer: Timer) -> list[Trial]:
     in all of its runs: one that the machine disturbed is no reason.
     """
     compile_at_once()
-    taken: list[list[float]] = [[] for _ in trials]
-    alive = list(range(len(trials)))
-    for number in range(REPEAT + 1):
-        for i in alive if number % 2 else reversed(alive):
-            seconds = timer(trials[i].plan)
-            if number:
-                taken[i].append(seconds)
-        if number:
-            most = SLOWER * min(min(taken[i]) for i in alive)
-            alive = [i for i in alive if min(taken[i]) <= most]
-    pairs = zip(trials, taken, strict=True)
-    done = [replace(trial, measured=tuple(found)) for trial, found in pairs]
-    return sorted(done, key=lambda trial: (-len(trial.measured), trial.seconds))
+    for trial in trials:
+        timer(trial.plan)
+    alive, slow = list(trials), list[Trial]()
+    for number in range(REPEAT):
+        way = -1 if number % 2 else 1  # what runs before a plan may slow it down
+        alive = [replace(t, measured=(*t.measured, timer(t.plan))) for t in alive[::way]][::way]
+        most = SLOWER * min(min(trial.measured) for trial in alive)
+        slow += [trial for trial in alive if min(trial.measured) > most]
+        alive = [trial for trial in alive if min(trial.measured) <= most]
+    return sorted([*alive, *slow], key=lambda trial: (-len(trial.measured), trial.seconds))
 
 
 def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
@@ -296,18 +292,14 @@ def _context(machine: Machine) -> dict[str, Any]:
     """Return the conditions of wisdom beside the problem."""
     versions = device_software() if machine.cards else {}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    running = [machine.threads, machine.workers, machine.cards, *map(list, machine.by_cards)]
-    devices = [device.name for device in machine.devices]
     return {
         "machine": files.machine(),
         "workers": workers_place(),
-        "running": running,
+        "running": [machine.threads, machine.workers, machine.cards, *map(list, machine.by_cards)],
         "versions": versions,
-        "devices": devices,
+        "devices": [device.name for device in machine.devices],
     }
 
 
@@ -319,9 +311,8 @@ def _checked(found: Any) -> dict[str, Any]:
     entries = dict(found["plans"])
     for entry in entries.values():
         winner, context = entry["winner"], entry["context"]
-        if not isinstance(context, dict) or not float(winner["scale"]) > 0:
-            raise ValueError("plans")
-        if not all(isinstance(winner[name], str) for name in _NAMED):
+        named = all(isinstance(winner[name], str) for name in _NAMED)
+        if not (named and isinstance(context, dict) and float(winner["scale"]) > 0):
             raise ValueError("plans")
         decode(DeviceSettings, winner["settings"])
     return entries
@@ -368,12 +359,12 @@ def tuned(
     nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
     nbytes += math.prod(spec.out_shape) * spec.out_dtype.itemsize
     too_large = limit is not None and nbytes > SHARE * limit * machine.workers
-    entry = _entries().get(name)
-    known = entry is not None and entry["context"] == context
+    entry = _entries().get(name, {})
+    known = entry.get("context") == context
     if too_large and not known:  # the region takes long for large arrays
         return None
     trials = region(spec, request, machine, kernels)
-    plan = _alike(trials, entry["winner"]) if entry is not None and known else None
+    plan = _alike(trials, entry["winner"]) if known else None
     if plan is not None:
         return Tuning(replace(plan, reason="the fastest when such transforms were measured"), ())
     tried = worth_trying(trials)
@@ -387,8 +378,7 @@ def tuned(
     plans = {**_entries(), name: {"context": context, "winner": best.winner}}
     files.write(_path(), {"schema": SCHEMA, "plans": plans})
     reason = f"the fastest of {len(done)} that were measured: {human_seconds(best.seconds)}"
-    rejected = tuple(_rejected(done))
-    return Tuning(replace(best.plan, reason=reason, rejected=rejected), tuple(done))
+    return Tuning(replace(best.plan, reason=reason, rejected=tuple(_rejected(done))), tuple(done))
 
 
 def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:

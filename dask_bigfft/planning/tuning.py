@@ -205,7 +205,7 @@ def measured_trials(trials: Sequence[Trial], timer: Timer) -> list[Trial]:
     compile_at_once()
     for trial in trials:
         timer(trial.plan)
-    alive, slow = list(trials), list[Trial]()
+    alive, slow = [replace(trial, measured=()) for trial in trials], list[Trial]()
     for number in range(REPEAT):
         way = -1 if number % 2 else 1  # what runs before a plan may slow it down
         alive = [replace(t, measured=(*t.measured, timer(t.plan))) for t in alive[::way]][::way]

@@ -3,8 +3,6 @@
 The values live in `dask.config` under ``bigfft.``, so files, environment variables
 (``DASK_BIGFFT__MEMORY_LIMIT=4GiB``) and ``dask.config.set`` work as for dask. Importing this module
 loads ``bigfft.yaml`` as the defaults. An argument of a call wins over a setting.
-
-Imports dask and `errors`.
 """
 
 import difflib

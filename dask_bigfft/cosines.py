@@ -4,8 +4,6 @@ One axis after the other. One that lies whole in every block, or had best be gat
 SciPy's; one that falls apart takes an FFT with as many exchanges as that of real data has::
 
     array --arrangement--> factors, round --exchange--> round, factors --arrangement--> result
-
-Imports `front`, `planning`, `planner`, `decomposition` and `kernels`.
 """
 
 import itertools

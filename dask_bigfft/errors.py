@@ -1,7 +1,5 @@
 """The exceptions of the package, and the one way in which an argument is refused.
 
-Imports nothing but the standard library.
-
 ::
 
     BigFFTError

@@ -4,8 +4,6 @@ Every function takes what its namesake in `numpy.fft` (or `scipy.fft`) takes and
 array. Keyword-only extras that all transforms have are described in each; their defaults are
 settings (``bigfft.order`` and so on in `dask.config`). A transform is written as a name and a
 docstring; decorators give it one of three signatures and the description of shared parameters.
-
-Imports `front`, `cosines`, `frequencies` and `shifts`.
 """
 
 from typing import Any, SupportsIndex, Unpack

@@ -9,8 +9,6 @@ goes the ordinary way.
 A call around the page cache waits for the disk, which could do several at a time. So a task hands
 what it reads and writes to a few threads of the process (`Underway`), and does other work, or waits
 for all of it.
-
-Imports NumPy and `config`; errors are the system's.
 """
 
 import contextlib

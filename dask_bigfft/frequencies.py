@@ -1,8 +1,4 @@
-"""Frequencies of a spectrum in either order, as dask arrays.
-
-Imports `planning` for the parsing of arguments, `decomposition` for what transposed order is, and
-`graph` for the plan of a lazy spectrum.
-"""
+"""Frequencies of a spectrum in either order, as dask arrays."""
 
 import itertools
 import math

@@ -1,7 +1,4 @@
-"""How large the arena of this process may be: from the settings and from where it runs.
-
-Imports `config`, `memory` and `events`, which looks a distributed worker up if there is one.
-"""
+"""How large the arena of this process may be: from the settings and from where it runs."""
 
 from collections.abc import Callable
 from functools import cache

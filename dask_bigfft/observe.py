@@ -1,7 +1,4 @@
-"""`progress` and `report`: a user's view of a run, while it goes on and afterwards.
-
-Imports `watch`, `cluster`, `graph` and `planning`.
-"""
+"""`progress` and `report`: a user's view of a run, while it goes on and afterwards."""
 
 import contextlib
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The shift of a transform's result is made by its last gather, and that of its input undone by its
 first one: its plan is made anew with layouts that begin with another element. Elsewhere a shift
 is one exchange between blocks that are cut alike.
-
-Imports `planning` for the parsing of arguments, `planner` and `graph`.
 """
 
 from collections.abc import Mapping, Sequence

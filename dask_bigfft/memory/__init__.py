@@ -1,7 +1,4 @@
-"""Host memory that is reserved once and lent to block after block: `arena`, `pages`, `pinned`.
-
-Imports NumPy, the standard library and the package's errors; sizes and limits are handed in.
-"""
+"""Host memory that is reserved once and reused by block after block: `arena`, `pages`, `pinned`."""
 
 from dask_bigfft.memory.arena import (
     ALIGNMENT_NBYTES,

@@ -2,8 +2,6 @@
 
 Everything a user can write wrongly is refused here, naming the argument, its value and what is
 allowed; the floors above never validate again.
-
-Pure: imports numpy, `decomposition` and `errors`.
 """
 
 import math

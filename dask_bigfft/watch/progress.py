@@ -9,8 +9,6 @@ has fused and renamed is told by the plan that it depends on.
 
     tasks of a graph -> Board -> Run -> summary (names and numbers) -> TextDisplay, NotebookDisplay
     (dask's callbacks: LocalProgress; a scheduler: cluster)         -> page, JSON route, gauges
-
-Imports dask's callbacks, `events`, `planner` and `graph`.
 """
 
 import re

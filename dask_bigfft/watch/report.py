@@ -3,8 +3,6 @@
 Seconds of a phase are those of one thread, threads added up; the forecast of a phase is that of the
 cost model, unfolded by `phase_forecasts`. Where a transform was computed several times, numbers are
 means over its runs, and the picture shows the last one. The cluster's page shows the same rows.
-
-Imports `planner` and `events`.
 """
 
 import math

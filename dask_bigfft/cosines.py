@@ -1,7 +1,8 @@
 """The cosine and sine transforms of `scipy.fft` on dask arrays of any chunking.
 
-One axis after the other. One that lies whole in every block, or had best be gathered whole, is
-SciPy's; one that falls apart takes an FFT with as many exchanges as that of real data has::
+Axes are transformed one after the other. SciPy transforms an axis that is whole in every block, or
+that is best gathered into whole lines. An axis that is split into digits goes through an FFT with
+as many exchanges as an FFT of real data::
 
     array --arrangement--> factors, round --exchange--> round, factors --arrangement--> result
 """
@@ -83,7 +84,7 @@ def dct() -> None:
     Parameters
     ----------
     x : dask array or array-like
-        Of any chunking; only read. Of complex input both parts are transformed.
+        Input of any chunking; it is only read. Both parts of complex input are transformed.
     type : {1, 2, 3, 4}
         Type of the transform.
     n : int, optional
@@ -93,12 +94,12 @@ def dct() -> None:
     norm : {"backward", "ortho", "forward"}, optional
         As `scipy.fft.dct` has it.
     overwrite_x, workers
-        There for the signature's sake: the input stays as it is, and dask's scheduler decides.
+        Accepted for compatibility; the input is not overwritten, and dask's scheduler sets threads.
     orthogonalize : bool, optional
-        Whether the first or last values are scaled so that the matrix is orthogonal; by default
-        with ``norm="ortho"``. Of complex input, too, where SciPy takes no notice of it.
+        True to scale the first or last values so that the matrix is orthogonal. The default is True
+        with ``norm="ortho"``. It also holds for complex input, for which SciPy ignores it.
     **options
-        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
+        `chunks` of the result, `memory_limit` and `kernel`, as in the transforms of `fft`.
 
     Returns
     -------
@@ -113,14 +114,15 @@ def dct() -> None:
 
     Notes
     -----
-    An axis that falls apart goes through an FFT: types II and III of N real points (J. Makhoul,
-    IEEE Trans. Acoust. Speech Signal Process. 28, 1980), type IV of N/2 complex points (of N real
-    ones where N is odd), type I of 2(N - 1) or 2(N + 1) real points. Exchanges move no more bytes
-    than those of `rfft` (type I: twice as many). Where the FFT's own length is a large prime or has
-    one as a factor, the sum of the definition becomes a convolution of 2N - 1 points (L. I.
-    Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970), which moves what `rfft` of a prime length
-    does. With type I that is so for N - 1 or N + 1, whatever N itself may be: a length of 8,192
-    moves 4.3 times what `rfft` of that length does, 8,193 twice.
+    A split axis goes through an FFT: types II and III of N real points (J. Makhoul, IEEE Trans.
+    Acoust. Speech Signal Process. 28, 1980), type IV of N/2 complex points (N real points for odd
+    N), type I of 2(N - 1) or 2(N + 1) real points. Exchanges move no more bytes than those of
+    `rfft` (type I: twice as many).
+
+    If the FFT's length has a large prime factor, the sum of the definition becomes a convolution of
+    2N - 1 points (L. I. Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970). It moves as many
+    bytes as `rfft` of a prime length. For type I this depends on N - 1 or N + 1: a length of 8,192
+    moves 4.3 times the bytes of `rfft` of that length, 8,193 twice.
 
     Examples
     --------
@@ -338,14 +340,14 @@ _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 
 
 def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
-    """The array with one axis arranged anew, in one exchange."""
+    """Return the array with one axis rearranged, in one exchange."""
     kept = plain_layout(a.shape, a.chunks).axes
     before, after = (Layout((*kept[:axis], to, *kept[axis + 1 :])) for to in (source, target))
     return applied(a, ShiftPlan(before, after, a.dtype.str, part))
 
 
 def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> Any:
-    """The array in other chunks, in one exchange."""
+    """Return the array in other chunks, in one exchange."""
     before, after = plain_layout(a.shape, a.chunks), plain_layout(a.shape, chunks)
     return a if before == after else applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
 
@@ -355,9 +357,9 @@ def _largest(chunks: Sequence[int]) -> int:
 
 
 def _width(a: da.Array, axis: int, length: int) -> int:
-    """Samples of an axis in each block: as come in, more where it is padded much.
+    """Return the samples of an axis in each block: those of the input, or more with much padding.
 
-    Padding has no blocks of its own: a short array in a few chunks would become a great many.
+    Otherwise a padded short array in a few chunks would get very many blocks.
     """
     width, nbytes = _largest(a.chunks[axis]), config.get("bigfft.planner.min-chunk")
     rest = [cut for i, cut in enumerate(a.chunks) if i != axis]
@@ -369,7 +371,7 @@ def _width(a: da.Array, axis: int, length: int) -> int:
 
 
 def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
-    """The transform of an axis that falls apart, through an FFT of points in digits."""
+    """Return the transform of a split axis, by an FFT of points in digits."""
     width = _width(a, axis, plan.length)
     plan = _with_digits(a, plan, axis, width, inner)
     if len(plan.digits) == 1 and not plan.halved:
@@ -396,9 +398,9 @@ def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: 
 
 
 def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
-    """The transform of an axis by Bluestein's algorithm, as the sum of its definition.
+    """Return the transform of an axis by Bluestein's algorithm, as the sum of its definition.
 
-    It exchanges what a real FFT of as many points does whose length can not be split either.
+    It exchanges as many bytes as a real FFT of as many points without a useful split.
     """
     ready = _with_ends(a, plan, axis, 2, out=False)
     found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **inner)
@@ -407,7 +409,7 @@ def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Ex
 
 
 def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
-    """The array times a factor, and other ones at both ends of an axis."""
+    """Return the array times a factor, with other factors at both ends of an axis."""
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
     where = {"axis": axis, "bounds": bounds, "length": plan.length}
     ends = twiddle.ends_of(plan, out=out)
@@ -415,7 +417,7 @@ def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> A
 
 
 def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, inner: Extras) -> Cosines:
-    """The transform with the digits that its FFT falls into, if transposed order has none.
+    """Return the transform with the digits of its FFT, if transposed order has none.
 
     They stay natural where the FFT becomes a convolution (Bluestein).
     """
@@ -439,7 +441,7 @@ def _multiplied(
     width: int = 1,
     **keywords: Any,
 ) -> Any:
-    """The array times factors along an axis, block by block."""
+    """Return the array times factors along an axis, block by block."""
     bounds = (0, *itertools.accumulate(points))
     chunks = (*a.chunks[:axis], tuple(width * c for c in points), *a.chunks[axis + 1 :])
     keywords |= {"plan": plan, "axis": axis, "bounds": bounds}
@@ -447,7 +449,7 @@ def _multiplied(
 
 
 def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Extras) -> Any:
-    """The transform of one axis that lies in several chunks."""
+    """Return the transform of one axis in several chunks."""
     divisor = twiddle.divisor_of(plan, norm)
     found = make_plan(a, "rfft", plan.length, axis, None, **inner)
     if len(found.programs[0].steps) > 1:
@@ -461,7 +463,7 @@ def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Ex
 
 
 def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
-    """SciPy's transform of axes that lie whole in every block."""
+    """Return SciPy's transform of axes that are whole in every block."""
     chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
     keywords = {"plan": plan, "lengths": lengths, "norm": norm}
     return by_block(_in_block, a, dtype=a.dtype, chunks=chunks, **keywords)
@@ -520,7 +522,7 @@ def cosine_transform(
 
 
 def _parse_type(value: Any, backwards: bool) -> Type:
-    """The type of the transform that is done: of an inverse the one that undoes it."""
+    """Return the type of the transform; for an inverse transform the type of its equivalent."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -531,7 +533,7 @@ def _parse_type(value: Any, backwards: bool) -> Type:
 
 
 def _all_axes(array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras) -> Any:
-    """A real transform: of axes that lie whole in every block at once, then of the others."""
+    """Return a real transform: of all axes that are whole in every block, then of the others."""
     char = {"e": "f", "f": "f", "g": "g"}.get(array.dtype.char, "d")
     found: Any = array.astype(np.dtype(char))
     groups: dict[tuple[int, bool], dict[int, int]] = {}

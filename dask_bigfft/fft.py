@@ -1,9 +1,9 @@
 """The transforms of `numpy.fft` on dask arrays of any chunking.
 
-Every function takes what its namesake in `numpy.fft` (or `scipy.fft`) takes and returns a lazy dask
-array. Keyword-only extras that all transforms have are described in each; their defaults are
-settings (``bigfft.order`` and so on in `dask.config`). A transform is written as a name and a
-docstring; decorators give it one of three signatures and the description of shared parameters.
+Every function has the arguments of its namesake in `numpy.fft` or `scipy.fft` and returns a lazy
+dask array. Further keyword-only arguments have settings as defaults (``bigfft.order`` and so on in
+`dask.config`). The source of a transform is a name and a docstring; a decorator adds one of three
+signatures and the description of shared parameters.
 """
 
 from typing import Any, SupportsIndex, Unpack
@@ -281,14 +281,13 @@ def next_fast_len(target: SupportsIndex, real: bool = False) -> int:
     target : int
         The least length wanted.
     real : bool
-        Whether real data are transformed: then only factors 2, 3 and 5 are taken, otherwise also
-        7 and 11.
+        True for real data: only factors 2, 3 and 5 are used, otherwise also 7 and 11.
 
     Returns
     -------
     int
-        What `scipy.fft.next_fast_len` returns. From 1331 on such lengths fall apart into two
-        digits well enough for transposed order.
+        The result of `scipy.fft.next_fast_len`. From 1331 on such lengths have two digits in
+        transposed order.
 
     Examples
     --------

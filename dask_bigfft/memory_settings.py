@@ -1,4 +1,4 @@
-"""How large the arena of this process may be: from the settings and from where it runs."""
+"""Memory limits of this process and its workers, and the size of the arena."""
 
 from collections.abc import Callable
 from functools import cache
@@ -13,7 +13,7 @@ from dask_bigfft import config
 from dask_bigfft.events import current_worker
 from dask_bigfft.memory import configure, default_arena
 
-#: Part of the memory of the process that the arena may hold where no limit is set.
+#: Default limit of the arena, as a fraction of the process's memory limit.
 ARENA_SHARE = 0.4
 
 _Applied = tuple[bool, int, str | None, bool]
@@ -21,19 +21,18 @@ _applied: _Applied | None = None
 
 
 def configure_arena(worker: Any = None, most: int | None = None) -> None:
-    """Make the arena of this process follow the settings ``bigfft.memory``.
+    """Apply the settings ``bigfft.memory`` to the arena of this process.
 
-    Cheap when nothing has changed, so it may be called before every task. Without a limit in the
-    settings the arena may hold `ARENA_SHARE` of the memory limit of the distributed worker that
-    this runs on, or else of the machine's memory. On a worker, idle memory goes back to the system
-    while the process is above the worker's memory target.
+    The call is cheap if nothing has changed, so it may precede every task. The default limit of the
+    arena is `ARENA_SHARE` of the current worker's memory limit, or of the machine's memory. On a
+    worker, idle memory is freed while the process is above the worker's memory target.
 
     Parameters
     ----------
     worker : distributed.Worker, optional
-        Which worker, outside of its tasks.
+        The worker, for calls outside of its tasks.
     most : int, optional
-        Bytes that the plan at work may need: the arena keeps no more of them.
+        Maximum bytes that the current plan needs; the arena keeps no more.
     """
     global _applied
     enabled, limit = config.get("bigfft.memory.arena"), config.get("bigfft.memory.arena-limit")
@@ -50,13 +49,13 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
         _applied = wanted
 
 
-#: Where Linux says how much memory the processes of this container may use.
+#: Files with the memory limit of a container on Linux.
 CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @cache
 def machine_nbytes() -> int:
-    """Return the size of the machine's memory, or of what a container is given of it."""
+    """Return the size of the machine's memory, or the memory limit of its container."""
     found = int(psutil.virtual_memory().total)
     for name in CGROUP_FILES:
         try:
@@ -68,10 +67,10 @@ def machine_nbytes() -> int:
     return found
 
 
-#: Bytes of a worker's memory that Python, imported libraries and compiled code take at least.
+#: Minimum bytes of Python, imported libraries and compiled code in a worker.
 IMPORTS_NBYTES = 256 << 20
 
-#: What is measured of a worker is rounded up to multiples of this, so that plans stay the same.
+#: Unit to which the measured memory of a worker is rounded up, so that plans are reproducible.
 _MEASURED_NBYTES = 16 << 20
 
 
@@ -83,9 +82,9 @@ class WorkerMemory(NamedTuple):
     limit : int
         Its memory limit in bytes.
     stop : int
-        Bytes of process memory at which it is paused, or ended where it is never paused.
+        Bytes of process memory at which it is paused, or terminated if it is never paused.
     used : int
-        Bytes that are in use before there is any block.
+        Bytes in use without any block.
     """
 
     limit: int
@@ -94,7 +93,7 @@ class WorkerMemory(NamedTuple):
 
     @property
     def budget(self) -> int:
-        """Bytes that a plan may use; 0 or less where no plan can work."""
+        """Bytes that a plan may use; 0 or less if no plan can work."""
         return self.stop - self.used
 
     def __str__(self) -> str:
@@ -107,7 +106,7 @@ class WorkerMemory(NamedTuple):
 
 
 def assumed_memory(limit: int) -> WorkerMemory:
-    """Return the memory of a worker with a memory limit that cannot be asked.
+    """Return the assumed memory of a worker that has not answered, by its memory limit.
 
     >>> assumed_memory(4 << 30).budget < 0.8 * (4 << 30)
     True
@@ -117,7 +116,7 @@ def assumed_memory(limit: int) -> WorkerMemory:
 
 
 def measured_memory(worker: Any) -> WorkerMemory | tuple[()]:
-    """Return the memory of the worker of this process as it is now; empty without a limit."""
+    """Return the current memory of the worker in this process; empty without a limit."""
     limit = _memory_limit(worker)
     if limit is None:
         return ()
@@ -125,20 +124,20 @@ def measured_memory(worker: Any) -> WorkerMemory | tuple[()]:
     arena = default_arena().counters()
     data = max(int(worker.state.nbytes), arena.lent_bytes) + arena.idle_bytes  # some lie in both
     found = psutil.Process().memory_info().rss - data
-    # Not more than twice as much: other transforms may be under way.
+    # At most twice as much, because other transforms may be running.
     used = min(max(found, IMPORTS_NBYTES), 2 * IMPORTS_NBYTES)
     stop = _stop(limit, pause, bool(getattr(worker, "nanny", None)))
     return WorkerMemory(limit, stop, -(-used // _MEASURED_NBYTES) * _MEASURED_NBYTES)
 
 
 def _stop(limit: int, pause: float | None, has_nanny: bool) -> int:
-    """Bytes at which a worker is paused, or else ended."""
+    """Return the bytes at which a worker is paused, or else terminated."""
     end = has_nanny and dask.config.get("distributed.worker.memory.terminate", default=0.95)
     return int(limit * (pause or end or 1.0))
 
 
 def shuffle_nbytes() -> int | None:
-    """Return the bytes that shuffles may hold in memory; None where exchanges do not use them."""
+    """Return the bytes that shuffles may hold in memory; None if exchanges do not use shuffles."""
     if config.get("bigfft.exchange.carrier") not in ("auto", "p2p"):
         return None
     if not dask.config.get("distributed.p2p.storage.disk", default=True):
@@ -151,13 +150,13 @@ def shuffle_nbytes() -> int | None:
 
 
 def _memory_limit(worker: Any) -> int | None:
-    """Bytes that the worker may use; None where it has no limit."""
+    """Return the memory limit of a worker in bytes; None without one."""
     manager = getattr(worker, "memory_manager", None)
     return getattr(manager, "memory_limit", None) or None
 
 
 def pressure(worker: Any) -> Callable[[], bool] | None:
-    """Return a test for a process above the memory target of its worker."""
+    """Return a test that is true while the process is above the worker's memory target."""
     target = getattr(getattr(worker, "memory_manager", None), "memory_target_fraction", None)
     nbytes = _memory_limit(worker)
     if not target or not nbytes:

@@ -29,7 +29,7 @@ from dask_bigfft.watch.progress import Display
 
 __all__ = ["register", "unregister"]
 
-#: Expression for the version in a process; it has built-in names only, so it works without the package.
+#: Expression for the version in a process; it works without the package, by built-in names only.
 _THERE = "__import__('importlib.util').util.find_spec('dask_bigfft')"
 _ASK = f"{_THERE} and __import__('dask_bigfft').__version__"
 

@@ -47,7 +47,7 @@ class AxisError(ArgumentError, IndexError):
 
 
 class PlanError(ArgumentError):
-    """No plan meets the limits that were asked for."""
+    """No plan meets the given limits."""
 
 
 class MemoryLimitError(PlanError):
@@ -55,7 +55,7 @@ class MemoryLimitError(PlanError):
 
 
 class CarrierError(BigFFTError, RuntimeError):
-    """A graph was built for another place than the one it runs in; build it again there."""
+    """A graph was built for another scheduler than the one that runs it; build it again there."""
 
 
 class ClusterError(BigFFTError, RuntimeError):

@@ -1,20 +1,18 @@
 """Layouts: the blocks of an array whose axes are split into digits.
 
 An axis of length N = N1*N2 is a row-major matrix, n = n1*N2 + n2: its index has two
-*digits*.  A transform replaces them one after the other: first k1 takes the place of n1,
-then k2 that of n2, and X[k1 + N1*k2] is found at (k1, k2)::
+*digits*. A transform replaces them one after the other: first n1 by k1, then n2 by k2. The
+value X[k1 + N1*k2] is then at (k1, k2)::
 
     n1 n2  --FFT over n1-->  k1 n2  --twiddle, FFT over n2-->  k1 k2
 
-So a half-transformed axis carries digits of two indices at once, and a digit says which:
-its *stage* counts the transforms that made it (0: the input's index, 1: the output's), its
-*stride* is what one step of the digit adds to that index.
+A half-transformed axis has digits of two indices. The *stage* of a digit gives its index: 0 for
+the input's, 1 for the output's. Its *stride* is the increment of that index per step of the digit.
 
-A block is a box of digits.  An `AxisLayout` says how one axis is stored in a block (a list
-of *groups*, outermost first; the digits of a group are flattened into one array dimension)
-and how each group is cut into chunks.  A `Layout` is one `AxisLayout` per axis.  A block of
-a dask array with ordinary chunks is the special case of one group with one digit per axis.
-Rechunking between two such layouts *is* the exchange of a Cooley-Tukey round.
+A block is a box of digits. An `AxisLayout` describes the storage of one axis: a list of *groups*,
+outermost first, and the chunks of each group. The digits of a group are flattened into one array
+dimension. A `Layout` has one `AxisLayout` per axis. An ordinary dask array has one group with one
+digit per axis. The rechunk between two such layouts is the exchange of a Cooley-Tukey round.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ Order = Literal["natural", "transposed"]
 
 Chunks = tuple[int, ...]
 
-#: First value and the one behind the last, of each digit.
+#: Half-open range of values of each digit.
 Ranges = tuple[tuple[int, int], ...]
 
 
 class NoCommonDigits(ValueError):
-    """Two layouts of an axis whose digits begin and end at places that do not fit together."""
+    """Error for two layouts of an axis without common sub-digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +46,14 @@ class Digit:
     Parameters
     ----------
     stage : int
-        Which index of the axis it belongs to: 0 for the input's, one more after every
+        Index of the axis that the digit belongs to: 0 for the input's, one more after every
         transform of the axis (Bluestein's algorithm has two).
     stride : int
-        What one step of this digit adds to that index.
+        Increment of that index per step of the digit.
     size : int
-        Number of values that are present, 0 to ``size - 1``.
+        Number of stored values, 0 to ``size - 1``.
     radix : int
-        Number of values the place has room for; ``size < radix`` only for the half spectrum
-        of real data.
+        Radix of the digit; ``size < radix`` for half spectra, padding and cropping.
     """
 
     stage: int
@@ -71,7 +68,7 @@ class Digit:
 
 
 class HashedOnce:
-    """Mixin of frozen dataclasses whose hash is worth keeping: chunks can be thousands."""
+    """Mixin of frozen dataclasses with a cached hash, for thousands of chunks."""
 
     def __hash__(self) -> int:
         found: int | None = self.__dict__.get("_hash")
@@ -87,7 +84,7 @@ class HashedOnce:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Values that lie at equal distances: value ``low + j`` at ``place + j*step``, j < count."""
+    """Equidistant values: value ``low + j`` is at ``place + j*step``, j < count."""
 
     low: int
     count: int

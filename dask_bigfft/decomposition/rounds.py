@@ -71,8 +71,8 @@ class Round(HashedOnce):
 class Mirror:
     """Completion of half a spectrum.
 
-    ``axis`` is the real axis, ``length`` its N; ``others`` are the axes whose index is
-    negated with it (those transformed together with it).
+    ``axis`` is the real axis, and ``length`` its N. ``others`` are the axes transformed together
+    with it, whose index is negated, too.
     """
 
     axis: int

@@ -45,7 +45,7 @@ class Chirp:
 
 @dataclass(frozen=True)
 class Waves:
-    """A sum over cosines or sines instead of a Fourier transform, of one axis.
+    """Sum over cosines or sines along one axis, in place of a Fourier transform.
 
     The real part of ``i**turns * sum_n x[n] exp(-2i*pi * (n + first/2) * (k + second/2) / period)``
     for as many k as there are n. Bluestein's algorithm takes any such product of indices apart,
@@ -98,7 +98,7 @@ class Divisor:
 
 @dataclass(frozen=True)
 class Step:
-    """One digit of one axis transformed, with what is multiplied before and after.
+    """Transform of one digit of an axis, with the factors before and after it.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def _follow(digits: Sequence[Digit]) -> bool:
 
 @dataclass(frozen=True)
 class AxisProgram:
-    """All steps of one axis, and its digits in the array that comes in and goes out.
+    """All steps of one axis, and its digits in the input and in the result.
 
     Parameters
     ----------
@@ -161,8 +161,7 @@ class AxisProgram:
     steps : tuple of Step
         In order; one per digit (Bluestein: one less than twice the digits).
     source, target : tuple of Digit
-        The axis in the array that comes in, and in the array that goes out, outermost
-        digit first.
+        Digits of the axis in the input and in the result, outermost first.
     mirror : int or None
         N where a half spectrum has to be completed by X[N - k] = conj X[k], else None.
     bluestein : bool

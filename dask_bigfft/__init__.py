@@ -39,7 +39,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what takes its time when it is first asked for."""
+    """Import slow modules at their first use."""
     if name in ("progress", "report"):
         from dask_bigfft import observe
 

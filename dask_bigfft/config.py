@@ -1,10 +1,8 @@
-"""The settings of the package, and what each may be; `bigfft-schema.yaml` lists and describes them.
+"""The settings of the package and their checks; `bigfft-schema.yaml` describes them.
 
 The values live in `dask.config` under ``bigfft.``, so files, environment variables
 (``DASK_BIGFFT__MEMORY_LIMIT=4GiB``) and ``dask.config.set`` work as for dask. Importing this module
 loads ``bigfft.yaml`` as the defaults. An argument of a call wins over a setting.
-
-Imports dask and `errors`.
 """
 
 import difflib
@@ -26,10 +24,10 @@ from dask_bigfft.errors import ArgumentTypeError, refuse
 
 __all__ = ["SETTINGS", "Setting", "check", "get"]
 
-#: Similarity of names from which on one is suggested for the other, from 0 to 1.
+#: Minimum similarity of a suggested name, from 0 to 1.
 NEAR = 0.8
 
-#: Unknown keys that were reported: each is once in a process.
+#: Unknown keys that this process has reported.
 _reported: set[str] = set()
 
 
@@ -40,15 +38,15 @@ class Setting:
     Parameters
     ----------
     key, unit, description : str
-        Its name in `dask.config`, the unit of its values, and what it means.
+        Name in `dask.config`, unit of the values, and description.
     default
-        Its default as YAML writes it. Null is allowed where it is the default.
+        Default in YAML. Null is allowed if it is the default.
     type : str
-        Kind of values that are allowed, the name of a parser of this module.
+        Type of the values, the name of a parser of this module.
     enum : sequence of str
-        The names that are allowed, for ``type="enum"``.
+        Allowed names, for ``type="enum"``.
     minimum : int, optional
-        The least number that is allowed.
+        Minimum of a number.
     """
 
     key: str
@@ -60,7 +58,7 @@ class Setting:
     minimum: int = 1
 
     def parse(self, name: str, value: Any) -> Any:
-        """Return a value as `get` does, or refuse it as one of `name`."""
+        """Return the checked value; an error names it `name`."""
         read, allowed = _TYPES[self.type]
         try:
             return read(self, value)
@@ -193,8 +191,8 @@ def get(key: str, argument: str = "", value: Any = None) -> Any:
 def check() -> None:
     """Check all values under ``bigfft.`` in dask's configuration, whenever a plan is made.
 
-    A setting that is read late would else be found wrong in the middle of a run. Warns once of each
-    key that is no setting: it does nothing, and may be misspelt.
+    Otherwise an invalid setting could stop a run in the middle. A warning reports each unknown key
+    once, because it has no effect and may be misspelt.
 
     Raises
     ------
@@ -226,7 +224,7 @@ of at least 0
 
 
 def _nearest(key: str) -> str | None:
-    """Return the setting that a key may be meant for: its name, or the last part, is similar.
+    """Return the setting with the most similar name, or last part of the name, to a key.
 
     >>> _nearest("bigfft.carier"), _nearest("bigfft.memory.limit"), _nearest("bigfft.workers")
     ('bigfft.exchange.carrier', 'bigfft.memory-limit', None)
@@ -242,7 +240,7 @@ def _nearest(key: str) -> str | None:
 
 
 def _unknown(tree: Mapping[Any, Any], above: str) -> Iterator[str]:
-    """Yield the keys of a mapping, with those above, that are no settings."""
+    """Yield the full keys of a nested mapping that are no settings."""
     for name, value in tree.items():
         key = f"{above}.{name}"
         if key.replace("_", "-") in SETTINGS:  # dask takes either
@@ -254,7 +252,7 @@ def _unknown(tree: Mapping[Any, Any], above: str) -> Iterator[str]:
 
 
 def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
-    r"""Whether a value is a path that a file can have; not every string is one.
+    r"""Return True for a valid path of a file; not every string is one.
 
     >>> is_path("a.zarr"), is_path("a\0b"), is_path(""), is_path(3)
     (True, False, False, False)

@@ -1,19 +1,18 @@
 """The cosine and sine transforms of `scipy.fft` on dask arrays of any chunking.
 
-One axis after the other. One that lies whole in every block, or had best be gathered whole, is
-SciPy's; one that falls apart takes an FFT with as many exchanges as that of real data has::
+Axes are transformed one after the other. SciPy transforms an axis that is whole in every block, or
+that is best gathered into whole lines. An axis that is split into digits goes through an FFT with
+as many exchanges as an FFT of real data::
 
     array --arrangement--> factors, round --exchange--> round, factors --arrangement--> result
-
-Imports `front`, `planning`, `planner`, `decomposition` and `kernels`.
 """
 
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, SupportsIndex, Unpack, cast
+from typing import Any, SupportsIndex, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -21,10 +20,10 @@ import scipy.fft
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
-from dask_bigfft.front import P, applied, by_block, documented
+from dask_bigfft.front import applied, by_block, transforms_by
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.planning.arguments import (
@@ -44,21 +43,7 @@ Lengths = SupportsIndex | Sequence[SupportsIndex] | None
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 
-def _functions(
-    work: Callable[Concatenate[str, P], da.Array],
-) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
-    """Return a decorator for a name and a docstring, whose function does `work` by that name."""
-
-    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
-        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
-            return work(described.__name__, *args, **kwargs)
-
-        return documented(function, described, work)
-
-    return decorator
-
-
-@_functions
+@transforms_by
 def _over_one_axis(
     name: str,
     x: Any,
@@ -75,7 +60,7 @@ def _over_one_axis(
     return cosine_transform(name, x, type, n, axis, norm, workers, orthogonalize, options)
 
 
-@_functions
+@transforms_by
 def _over_several_axes(
     name: str,
     x: Any,
@@ -99,7 +84,7 @@ def dct() -> None:
     Parameters
     ----------
     x : dask array or array-like
-        Of any chunking; only read. Of complex input both parts are transformed.
+        Input of any chunking; it is only read. Both parts of complex input are transformed.
     type : {1, 2, 3, 4}
         Type of the transform.
     n : int, optional
@@ -109,12 +94,12 @@ def dct() -> None:
     norm : {"backward", "ortho", "forward"}, optional
         As `scipy.fft.dct` has it.
     overwrite_x, workers
-        There for the signature's sake: the input stays as it is, and dask's scheduler decides.
+        Accepted for compatibility; the input is not overwritten, and dask's scheduler sets threads.
     orthogonalize : bool, optional
-        Whether the first or last values are scaled so that the matrix is orthogonal; by default
-        with ``norm="ortho"``. Of complex input, too, where SciPy takes no notice of it.
+        True to scale the first or last values so that the matrix is orthogonal. The default is True
+        with ``norm="ortho"``. It also holds for complex input, for which SciPy ignores it.
     **options
-        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
+        `chunks` of the result, `memory_limit` and `kernel`, as in the transforms of `fft`.
 
     Returns
     -------
@@ -129,14 +114,15 @@ def dct() -> None:
 
     Notes
     -----
-    An axis that falls apart goes through an FFT: types II and III of N real points (J. Makhoul,
-    IEEE Trans. Acoust. Speech Signal Process. 28, 1980), type IV of N/2 complex points (of N real
-    ones where N is odd), type I of 2(N - 1) or 2(N + 1) real points. Exchanges move no more bytes
-    than those of `rfft` (type I: twice as many). Where the FFT's own length is a large prime or has
-    one as a factor, the sum of the definition becomes a convolution of 2N - 1 points (L. I.
-    Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970), which moves what `rfft` of a prime length
-    does. With type I that is so for N - 1 or N + 1, whatever N itself may be: a length of 8,192
-    moves 4.3 times what `rfft` of that length does, 8,193 twice.
+    A split axis goes through an FFT: types II and III of N real points (J. Makhoul, IEEE Trans.
+    Acoust. Speech Signal Process. 28, 1980), type IV of N/2 complex points (N real points for odd
+    N), type I of 2(N - 1) or 2(N + 1) real points. Exchanges move no more bytes than those of
+    `rfft` (type I: twice as many).
+
+    If the FFT's length has a large prime factor, the sum of the definition becomes a convolution of
+    2N - 1 points (L. I. Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970). It moves as many
+    bytes as `rfft` of a prime length. For type I this depends on N - 1 or N + 1: a length of 8,192
+    moves 4.3 times the bytes of `rfft` of that length, 8,193 twice.
 
     Examples
     --------
@@ -353,21 +339,16 @@ _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 # --- one axis -------------------------------------------------------------------------------
 
 
-def _layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:
-    pairs = zip(shape, chunks, strict=True)
-    return Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in pairs))
-
-
 def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
-    """The array with one axis arranged anew, in one exchange."""
-    kept = _layout(a.shape, a.chunks).axes
+    """Return the array with one axis rearranged, in one exchange."""
+    kept = plain_layout(a.shape, a.chunks).axes
     before, after = (Layout((*kept[:axis], to, *kept[axis + 1 :])) for to in (source, target))
     return applied(a, ShiftPlan(before, after, a.dtype.str, part))
 
 
 def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> Any:
-    """The array in other chunks, in one exchange."""
-    before, after = _layout(a.shape, a.chunks), _layout(a.shape, chunks)
+    """Return the array in other chunks, in one exchange."""
+    before, after = plain_layout(a.shape, a.chunks), plain_layout(a.shape, chunks)
     return a if before == after else applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
 
 
@@ -376,9 +357,9 @@ def _largest(chunks: Sequence[int]) -> int:
 
 
 def _width(a: da.Array, axis: int, length: int) -> int:
-    """Samples of an axis in each block: as come in, more where it is padded much.
+    """Return the samples of an axis in each block: those of the input, or more with much padding.
 
-    Padding has no blocks of its own: a short array in a few chunks would become a great many.
+    Otherwise a padded short array in a few chunks would get very many blocks.
     """
     width, nbytes = _largest(a.chunks[axis]), config.get("bigfft.planner.min-chunk")
     rest = [cut for i, cut in enumerate(a.chunks) if i != axis]
@@ -390,7 +371,7 @@ def _width(a: da.Array, axis: int, length: int) -> int:
 
 
 def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
-    """The transform of an axis that falls apart, through an FFT of points in digits."""
+    """Return the transform of a split axis, by an FFT of points in digits."""
     width = _width(a, axis, plan.length)
     plan = _with_digits(a, plan, axis, width, inner)
     if len(plan.digits) == 1 and not plan.halved:
@@ -417,9 +398,9 @@ def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: 
 
 
 def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
-    """The transform of an axis by Bluestein's algorithm, as the sum of its definition.
+    """Return the transform of an axis by Bluestein's algorithm, as the sum of its definition.
 
-    It exchanges what a real FFT of as many points does whose length can not be split either.
+    It exchanges as many bytes as a real FFT of as many points without a useful split.
     """
     ready = _with_ends(a, plan, axis, 2, out=False)
     found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **inner)
@@ -428,7 +409,7 @@ def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Ex
 
 
 def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
-    """The array times a factor, and other ones at both ends of an axis."""
+    """Return the array times a factor, with other factors at both ends of an axis."""
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
     where = {"axis": axis, "bounds": bounds, "length": plan.length}
     ends = twiddle.ends_of(plan, out=out)
@@ -436,7 +417,7 @@ def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> A
 
 
 def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, inner: Extras) -> Cosines:
-    """The transform with the digits that its FFT falls into, if transposed order has none.
+    """Return the transform with the digits of its FFT, if transposed order has none.
 
     They stay natural where the FFT becomes a convolution (Bluestein).
     """
@@ -460,7 +441,7 @@ def _multiplied(
     width: int = 1,
     **keywords: Any,
 ) -> Any:
-    """The array times factors along an axis, block by block."""
+    """Return the array times factors along an axis, block by block."""
     bounds = (0, *itertools.accumulate(points))
     chunks = (*a.chunks[:axis], tuple(width * c for c in points), *a.chunks[axis + 1 :])
     keywords |= {"plan": plan, "axis": axis, "bounds": bounds}
@@ -468,47 +449,32 @@ def _multiplied(
 
 
 def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Extras) -> Any:
-    """The transform of one axis that lies in several chunks."""
+    """Return the transform of one axis in several chunks."""
     divisor = twiddle.divisor_of(plan, norm)
     found = make_plan(a, "rfft", plan.length, axis, None, **inner)
     if len(found.programs[0].steps) > 1:
         return _split_axis(a, plan, axis, divisor, inner)
     layout = found.rounds[0].source
-    chunks = tuple(
-        (a.shape[axis],) if i == axis else _stored(cut.groups[0].chunks, a.shape[i])
-        for i, cut in enumerate(layout.axes)
-    )
-    return _whole_axes(_gathered(a, chunks), plan, {axis: plan.length}, norm)
-
-
-def _stored(chunks: Chunks, size: int) -> Chunks:
-    return chunks if sum(chunks) == size else even_chunks(size, len(chunks))
+    chunks = [cut.groups[0].chunks for cut in layout.axes]
+    chunks[axis] = (a.shape[axis],)
+    pairs = zip(chunks, a.shape, strict=True)
+    stored = tuple(c if sum(c) == size else even_chunks(size, len(c)) for c, size in pairs)
+    return _whole_axes(_gathered(a, stored), plan, {axis: plan.length}, norm)
 
 
 def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
-    """SciPy's transform of axes that lie whole in every block."""
+    """Return SciPy's transform of axes that are whole in every block."""
     chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
-    return by_block(
-        _in_block,
-        a,
-        dtype=a.dtype,
-        chunks=chunks,
-        name_="dstn" if plan.sine else "dctn",
-        type_=plan.type,
-        s=tuple(lengths.values()),
-        axes=tuple(lengths),
-        norm=norm,
-        orthogonalize=plan.orthogonalize,
-    )
+    keywords = {"plan": plan, "lengths": lengths, "norm": norm}
+    return by_block(_in_block, a, dtype=a.dtype, chunks=chunks, **keywords)
 
 
-def _in_block(block: Any, name_: str, type_: int, s: Any, axes: Any, **keywords: Any) -> Any:
+def _in_block(block: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
     if block.size == 0:  # along another axis
-        shape = list(block.shape)
-        for axis, n in zip(axes, s, strict=True):
-            shape[axis] = n
-        return np.zeros(shape, block.dtype)
-    return getattr(scipy.fft, name_)(block, type_, s, axes, workers=1, **keywords)
+        return np.zeros([lengths.get(i, n) for i, n in enumerate(block.shape)], block.dtype)
+    work: Any = scipy.fft.dstn if plan.sine else scipy.fft.dctn
+    where, keep = (tuple(lengths.values()), tuple(lengths)), plan.orthogonalize
+    return work(block, plan.type, *where, norm, workers=1, orthogonalize=keep)
 
 
 # --- several axes ---------------------------------------------------------------------------
@@ -556,7 +522,7 @@ def cosine_transform(
 
 
 def _parse_type(value: Any, backwards: bool) -> Type:
-    """The type of the transform that is done: of an inverse the one that undoes it."""
+    """Return the type of the transform; for an inverse transform the type of its equivalent."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -567,7 +533,7 @@ def _parse_type(value: Any, backwards: bool) -> Type:
 
 
 def _all_axes(array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras) -> Any:
-    """A real transform: of axes that lie whole in every block at once, then of the others."""
+    """Return a real transform: of all axes that are whole in every block, then of the others."""
     char = {"e": "f", "f": "f", "g": "g"}.get(array.dtype.char, "d")
     found: Any = array.astype(np.dtype(char))
     groups: dict[tuple[int, bool], dict[int, int]] = {}

@@ -1,6 +1,4 @@
-"""The exceptions of the package, and the one way in which an argument is refused.
-
-Imports nothing but the standard library.
+"""The exceptions of the package, and checks of arguments.
 
 ::
 
@@ -33,7 +31,7 @@ __all__ += ["PlanError", "ScratchError", "VerificationError", "parse_count", "re
 
 
 class BigFFTError(Exception):
-    """Base of every exception that the package raises on purpose."""
+    """Base class of the package's exceptions."""
 
 
 class ArgumentError(BigFFTError, ValueError):
@@ -49,7 +47,7 @@ class AxisError(ArgumentError, IndexError):
 
 
 class PlanError(ArgumentError):
-    """No plan meets the limits that were asked for."""
+    """No plan meets the given limits."""
 
 
 class MemoryLimitError(PlanError):
@@ -57,40 +55,40 @@ class MemoryLimitError(PlanError):
 
 
 class CarrierError(BigFFTError, RuntimeError):
-    """A graph was built for another place than the one it runs in; build it again there."""
+    """A graph was built for another scheduler than the one that runs it; build it again there."""
 
 
 class ClusterError(BigFFTError, RuntimeError):
-    """A cluster is not what its client needs: the package is not there, or another version is."""
+    """A process of a cluster lacks the package, or has another version of it."""
 
 
 class DeviceError(BigFFTError, RuntimeError):
-    """A device is absent or cannot do what is asked of it."""
+    """A device is absent, or does not support an operation."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """A device's memory, or what may be used of it, is used up."""
+    """A device's memory, or its budget, is exhausted."""
 
 
 class KernelError(BigFFTError, RuntimeError):
-    """An FFT library is absent or cannot do what a round needs."""
+    """An FFT library is absent, or does not support a round."""
 
 
 class ScratchError(BigFFTError, OSError):
-    """A scratch file cannot be made, written or read; has errno, text and path of an `OSError`."""
+    """A scratch file cannot be made, written or read; has the attributes of an `OSError`."""
 
 
 class DamagedShardError(ScratchError):
-    """Shards in a scratch file are not what was written, also when they are read once more.
+    """Shards in a scratch file are damaged, also after a second read.
 
     Attributes
     ----------
     exchange : str
         Folder of the exchange.
     number : int
-        Of the exchange, from 0.
+        Number of the exchange, from 0.
     sources : tuple of tuples of int
-        The blocks that have written the shards.
+        Blocks that wrote the shards.
     """
 
     exchange: str
@@ -99,11 +97,11 @@ class DamagedShardError(ScratchError):
 
 
 class VerificationError(BigFFTError, RuntimeError):
-    """A round or a shard is not what it has to be, also when it is done once more."""
+    """A round or a shard fails its check, also after a second attempt."""
 
 
 class FallbackWarning(RuntimeWarning):
-    """Something slower is used than was to be expected, such as another FFT library."""
+    """A slower way than expected is used, such as another FFT library."""
 
 
 _short = reprlib.Repr()
@@ -169,7 +167,7 @@ def parse_count(argument: str, value: object, least: int = 1) -> int:
 
 
 def parse_flag(name: str, value: Any) -> bool:
-    """Return an argument that is true or false; what only counts as such is refused.
+    """Return a boolean argument; other types raise an error.
 
     >>> parse_flag("overwrite", "no")
     Traceback (most recent call last):

@@ -1,15 +1,12 @@
 """The transforms of `numpy.fft` on dask arrays of any chunking.
 
-Every function takes what its namesake in `numpy.fft` (or `scipy.fft`) takes and returns a lazy dask
-array. Keyword-only extras that all transforms have are described in each; their defaults are
-settings (``bigfft.order`` and so on in `dask.config`). A transform is written as a name and a
-docstring; decorators give it one of three signatures and the description of shared parameters.
-
-Imports `front`, `cosines`, `frequencies` and `shifts`.
+Every function has the arguments of its namesake in `numpy.fft` or `scipy.fft` and returns a lazy
+dask array. Further keyword-only arguments have settings as defaults (``bigfft.order`` and so on in
+`dask.config`). The source of a transform is a name and a docstring; a decorator adds one of three
+signatures and the description of shared parameters.
 """
 
-from collections.abc import Callable
-from typing import Any, Concatenate, SupportsIndex, Unpack
+from typing import Any, SupportsIndex, Unpack
 
 import dask.array as da
 import scipy.fft
@@ -17,7 +14,7 @@ import scipy.fft
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
-from dask_bigfft.front import Axes, Axis, N, Norm, P, S, documented, transform
+from dask_bigfft.front import Axes, Axis, N, Norm, S, transform, transforms_by
 from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
 
@@ -27,21 +24,7 @@ __all__ += ["dct", "dctn", "dst", "dstn", "fftshift", "idct", "idctn", "idst", "
 __all__ += ["fftfreq", "frequencies_of", "next_fast_len", "rfftfreq"]
 
 
-def _functions(
-    work: Callable[Concatenate[str, P], da.Array],
-) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
-    """Return a decorator for a name and a docstring, whose function does `work` by that name."""
-
-    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
-        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
-            return work(described.__name__, *args, **kwargs)
-
-        return documented(function, described, work)
-
-    return decorator
-
-
-@_functions
+@transforms_by
 def _over_one_axis(
     name: str,
     a: Any,
@@ -54,7 +37,7 @@ def _over_one_axis(
     return transform(name, a, n, axis, norm, out, extras)
 
 
-@_functions
+@transforms_by
 def _over_two_axes(
     name: str,
     a: Any,
@@ -67,7 +50,7 @@ def _over_two_axes(
     return transform(name, a, s, axes, norm, out, extras)
 
 
-@_functions
+@transforms_by
 def _over_several_axes(
     name: str,
     a: Any,
@@ -298,14 +281,13 @@ def next_fast_len(target: SupportsIndex, real: bool = False) -> int:
     target : int
         The least length wanted.
     real : bool
-        Whether real data are transformed: then only factors 2, 3 and 5 are taken, otherwise also
-        7 and 11.
+        True for real data: only factors 2, 3 and 5 are used, otherwise also 7 and 11.
 
     Returns
     -------
     int
-        What `scipy.fft.next_fast_len` returns. From 1331 on such lengths fall apart into two
-        digits well enough for transposed order.
+        The result of `scipy.fft.next_fast_len`. From 1331 on such lengths have two digits in
+        transposed order.
 
     Examples
     --------

@@ -1,16 +1,12 @@
-"""Large files around the page cache, where system, file and memory permit that.
+"""Direct input and output of large files, and small JSON files.
 
-What is read once and written once gains nothing from being kept in the page cache, and loses much:
-every byte is copied once more, and inside a memory limit each fresh page has to wait until an old
-one has been thrown away. So large pieces go straight between disk and memory (``O_DIRECT``); what
-is not aligned, the rest behind the last whole unit, and everything on file systems that refuse,
-goes the ordinary way.
+Data that are read once and written once gain nothing from the page cache. It costs one more copy of
+every byte, and under a memory limit each fresh page waits for the eviction of an old one. So large
+parts are transferred directly between disk and memory (``O_DIRECT``). Unaligned data, the rest
+behind the last whole unit, and file systems without support use the page cache.
 
-A call around the page cache waits for the disk, which could do several at a time. So a task hands
-what it reads and writes to a few threads of the process (`Underway`), and does other work, or waits
-for all of it.
-
-Imports NumPy and `config`; errors are the system's.
+A direct call waits for the disk, which can serve several calls at a time. So a task passes its
+reads and writes to a few threads of the process (`Underway`).
 """
 
 import contextlib
@@ -36,13 +32,13 @@ T = TypeVar("T")
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
-#: Places in files, sizes and addresses have to be multiples of this to go around the page cache.
+#: Alignment of offsets, sizes and addresses for direct transfers.
 UNIT = 4096
 
-#: Bytes from which on going around the page cache is worth it.
+#: Minimum bytes of a direct transfer.
 LEAST = 256 << 10
 
-#: Bytes that one call of the system moves.
+#: Maximum bytes of one system call.
 PIECE = 8 << 20
 
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
@@ -58,9 +54,9 @@ def rounded_up(nbytes: int) -> int:
 
 
 def places(nbytes: Ints) -> Ints:
-    """Return where pieces of some sizes begin in a file, and where the file ends, in bytes.
+    """Return the offsets in a file of parts of some sizes, and the size of the file.
 
-    Large ones begin at whole units.
+    Large parts begin at whole units.
 
     >>> places(np.array([10, 0, 20])).tolist()
     [0, 10, 10, 30]
@@ -74,7 +70,7 @@ def places(nbytes: Ints) -> Ints:
 
 
 def sync_path(path: str | Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -83,18 +79,18 @@ def sync_path(path: str | Path) -> None:
 
 
 def explained(path: Path, error: OSError, missing: int, what: str) -> str:
-    """Return why a file could not be written, and what a full disk lacks for it.
+    """Return the reason why a file could not be written, and the missing space of a full disk.
 
     Parameters
     ----------
     path : Path
         The file.
     error : OSError
-        Why.
+        The error.
     missing : int
-        Bytes that were still to be written.
+        Bytes that remained to be written.
     what : str
-        What the file is.
+        Description of the file.
     """
     text = error.strerror or str(error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -110,13 +106,13 @@ def explained(path: Path, error: OSError, missing: int, what: str) -> str:
 
 # --- several at a time ----------------------------------------------------------------------
 
-#: Says of a thread that it is one of those that read and write; they never wait for each other.
+#: Marks the threads of the pool, which never wait for each other.
 _inside = threading.local()
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the threads of this process that read and write for its tasks."""
+    """Return the pool of this process for reads and writes."""
     return ThreadPoolExecutor(threads, "bigfft-files", partial(setattr, _inside, "yes", True))
 
 
@@ -125,10 +121,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Underway(Generic[T]):
-    """Reads and writes of one task that are under way; at the end of the block none is any more.
+    """Concurrent reads and writes of one task; a context manager that waits for all of them.
 
-    Small ones, and those of a process without such threads (`bigfft.scratch.threads`), are done
-    where they are started. They must not start others that they wait for.
+    Small transfers run in the calling thread, as do all transfers if `bigfft.scratch.threads` is 1.
+    A transfer must not wait for another one.
 
     Examples
     --------
@@ -143,7 +139,7 @@ class Underway(Generic[T]):
         self._calls: list[Future[T]] = []
 
     def start(self, nbytes: int, call: Callable[[], T]) -> None:
-        """Start a call that moves so many bytes."""
+        """Start a call that transfers `nbytes` bytes."""
         threads = config.get("bigfft.scratch.threads")
         if nbytes < LEAST or threads < 2 or hasattr(_inside, "yes"):
             done: Future[T] = Future()
@@ -154,16 +150,16 @@ class Underway(Generic[T]):
         self._calls.append(_pool(threads).submit(run, call))
 
     def results(self) -> list[T]:
-        """Wait for all that has been started, and return what the calls have returned, in order.
+        """Wait for all calls and return their results in order.
 
-        The first error is raised, when none of them is under way any more.
+        The first error is raised when all calls have ended.
         """
         calls = self._calls
         wait(calls, return_when=FIRST_EXCEPTION)
         if any(call.done() and call.exception() for call in calls):
             self.__exit__()
             raise next(e for call in calls if not call.cancelled() and (e := call.exception()))
-        self._calls = []  # only now: whoever is interrupted leaves them to the end of the block
+        self._calls = []  # only now: after an interrupt, `__exit__` waits for the calls
         return [call.result() for call in calls]
 
     def __enter__(self) -> Self:
@@ -184,24 +180,24 @@ class File:
     Parameters
     ----------
     handle : int
-        Of the file, opened the ordinary way.
+        Descriptor of the file.
     direct : int or None
-        Of the same file, opened around the page cache.
+        Descriptor of the same file for direct transfers.
     """
 
     def __init__(self, handle: int, direct: int | None) -> None:
         self.handle, self.direct = handle, direct
 
     def read(self, out: Array, begin: int) -> int:
-        """Fill an array of bytes from a place in the file on; return how many were there."""
+        """Fill an array of bytes from an offset on; return the number of bytes read."""
         return self._in_pieces(os.preadv, out, begin)
 
     def write(self, values: Array, begin: int) -> int:
-        """Write an array of bytes to a place in the file; return how many."""
+        """Write an array of bytes at an offset; return the number of bytes written."""
         return self._in_pieces(os.pwritev, values, begin)
 
     def _in_pieces(self, call: Any, values: Array, begin: int) -> int:
-        """Move an array, several pieces of it at a time."""
+        """Transfer an array, several parts of it at a time."""
         around = self._goes_around(values, begin)
         if len(values) <= PIECE:
             return self._move(call, values, begin, around)
@@ -212,7 +208,7 @@ class File:
             return sum(calls.results())
 
     def _move(self, call: Any, values: Array, begin: int, around: bool) -> int:
-        """Move a piece, as far as it can be around the page cache."""
+        """Transfer a part, directly as far as possible."""
         done, size, data = 0, len(values), values.data
         straight = size // UNIT * UNIT if around else 0
         while done < size:
@@ -233,7 +229,7 @@ class File:
         return done
 
     def _goes_around(self, values: Array, begin: int) -> bool:
-        """Whether an array can go around the page cache."""
+        """Return True if an array can be transferred directly."""
         if self.direct is None or len(values) < LEAST or not values.flags.c_contiguous:
             return False
         return not (begin % UNIT or values.ctypes.data % UNIT)
@@ -241,16 +237,16 @@ class File:
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
-    """Give an open file.
+    """Context manager of an open file.
 
     Parameters
     ----------
     path : Path
-        Where.
+        Path of the file.
     flags : int
-        As `os.open` takes them; a file that is made is its owner's alone.
+        Flags of `os.open`; a new file is accessible to its owner only.
     direct : bool
-        Whether large pieces may go around the page cache, if `bigfft.scratch.direct` says so.
+        True to allow direct transfers, if `bigfft.scratch.direct` is set.
     """
     handle = os.open(path, flags, 0o600)
     around = None
@@ -266,7 +262,7 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
 
 
 def allocate(handle: int, nbytes: int) -> None:
-    """Give a file a size, and room for it on the disk where the system can reserve that."""
+    """Set the size of a file, and reserve its space on the disk if the system can."""
     if nbytes and hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, nbytes)
     os.ftruncate(handle, nbytes)
@@ -276,13 +272,13 @@ def allocate(handle: int, nbytes: int) -> None:
 
 log = logging.getLogger(__name__)
 
-#: What is raised where a file of JSON is not what was written.
+#: Exceptions raised by damaged JSON files.
 _DAMAGED = OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 
 
 @cache
 def _cpu() -> str:
-    """Model of the processor, where the system tells."""
+    """Return the model of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -292,22 +288,21 @@ def _cpu() -> str:
 
 
 def machine() -> list[Any]:
-    """Return what tells this machine from others: architecture, processor, number of cores."""
+    """Return architecture, processor and number of cores, which identify a type of machine."""
     return [platform.machine(), _cpu(), os.cpu_count()]
 
 
 def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
-    """Return what a file holds, or None; a damaged one is reported and ignored.
+    """Return the contents of a JSON file, or None; a damaged file is logged and ignored.
 
     Parameters
     ----------
     path : Path
         The file.
     schema : int
-        Version of the file that is understood; others are ignored.
+        Supported version of the file; others are ignored.
     checked : callable
-        Returns what the JSON stands for, or raises `ValueError`, `TypeError`, `KeyError` or
-        `AttributeError`.
+        Converts the JSON, or raises `ValueError`, `TypeError`, `KeyError` or `AttributeError`.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -320,7 +315,7 @@ def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
 
 
 def write(path: Path, content: Any) -> bool:
-    """Replace a file at once; return whether it could be written."""
+    """Replace a JSON file atomically; return False if it could not be written."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

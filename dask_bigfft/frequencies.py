@@ -1,8 +1,4 @@
-"""Frequencies of a spectrum in either order, as dask arrays.
-
-Imports `planning` for the parsing of arguments, `decomposition` for what transposed order is, and
-`graph` for the plan of a lazy spectrum.
-"""
+"""Frequencies of a spectrum in either order, as dask arrays."""
 
 import itertools
 import math
@@ -35,21 +31,21 @@ def fftfreq(
     order: Order | None = None,
     digits: Sequence[int] | None = None,
 ) -> da.Array:
-    """Return the frequency that each place of a spectrum holds, in cycles per unit of `d`.
+    """Return the frequency at each place of a spectrum, in cycles per unit of `d`.
 
     Parameters
     ----------
     n : int
         Length of the transform.
     d : float
-        Distance of two samples.
+        Sample spacing.
     chunks : dask chunks
-        Of the result.
+        Chunks of the result.
     order : {"natural", "transposed"}, optional
-        Order of the spectrum; by default that of the settings.
+        Order of the spectrum; the default is the setting.
     digits : sequence of int, optional
-        Digits of the spectrum where the transform was given `digits`; by default those that every
-        spectrum of this length has.
+        Digits of the spectrum, if the transform was given `digits`. The default are the digits of
+        every spectrum of this length.
 
     Returns
     -------
@@ -81,19 +77,19 @@ def rfftfreq(
     order: Order | None = None,
     digits: Sequence[int] | None = None,
 ) -> da.Array:
-    """Return the frequency that each place of the spectrum of real data holds.
+    """Return the frequency at each place of the spectrum of real data.
 
     Parameters
     ----------
     n, d, chunks, order, digits
-        As for `fftfreq`; `n` is the length of the real data.
+        Arguments of `fftfreq`; `n` is the length of the real data.
 
     Returns
     -------
     dask.array.Array
         Lazy, float64: k / (n d) for k = 0..n//2 in natural order. In transposed order the spectrum
-        is the rectangle of N1//2 + 1 by n/N1 places that `dask_bigfft.transposed_index` describes;
-        places beyond k = n//2 hold conjugates of others, and have (k - n) / (n d).
+        is the rectangle of N1//2 + 1 by n/N1 places of `dask_bigfft.transposed_index`. Places
+        beyond k = n//2 hold conjugates of others, and have (k - n) / (n d).
 
     Raises
     ------
@@ -113,28 +109,28 @@ def rfftfreq(
 
 
 def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0) -> da.Array:
-    """Return the frequency that each place along an axis of a transform's result holds.
+    """Return the frequency at each place along an axis of a transform's result.
 
     Parameters
     ----------
     spectrum : dask.array.Array
-        What a transform of `dask_bigfft.fft` returned, as it is or shifted: its plan tells the
-        length, the order, named digits, half spectra and shifts.
+        Result of a transform of `dask_bigfft.fft`, possibly shifted. Its plan has the length, the
+        order, the digits, half spectra and shifts.
     axis : int
-        One of the axes that were transformed.
+        A transformed axis.
     d : float
-        Distance of two samples.
+        Sample spacing.
 
     Returns
     -------
     dask.array.Array
-        Lazy, float64, of one axis, in the chunks that the spectrum has along `axis`.
+        Lazy, float64, of one axis, in the chunks of the spectrum along `axis`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For other arrays, also what was computed from a spectrum, and axes that were not
-        transformed.
+        For axes that were not transformed, and for other arrays, including those computed from a
+        spectrum.
 
     Examples
     --------
@@ -167,9 +163,9 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
 
 
 def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Mapping[int, int]]:
-    """The plan of the transform that a spectrum is from, and by how much it was shifted since.
+    """Return the plan of a spectrum's transform, and the offsets of a shift after it.
 
-    A spectrum that is cut into small blocks is shifted afterwards.
+    Spectra that are cut into small blocks are shifted after the transform.
     """
     made = origin(spectrum)
     shifted: Mapping[int, int] = {}
@@ -193,7 +189,7 @@ def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
 
 
 def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
-    """Digits of the order, which are (n,) where it is natural."""
+    """Return the digits of an order; (n,) for natural order."""
     order = config.get("bigfft.order") if order is None else order
     if parse_orders(order, 1) == ("natural",):
         if digits is not None:
@@ -207,7 +203,7 @@ def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
 def _frequencies(
     n: int, d: float, digits: tuple[int, ...], chunks: Any, half: bool, first: int = 0
 ) -> da.Array:
-    """Return the frequencies of a spectrum by place, from place `first` on, and round."""
+    """Return the frequencies of a spectrum by place, cyclically from place `first` on."""
     counts = (digits[0] // 2 + 1, *digits[1:]) if half else digits
     cut = normalized_chunks(chunks, chunks, (math.prod(counts),), np.dtype(float))
     places = da.arange(math.prod(counts), chunks=cut, dtype=np.int64)
@@ -227,7 +223,7 @@ def _frequency_block(
     highest: int,
     first: int,
 ) -> npt.NDArray[np.float64]:
-    """k1 + N1*k2 + N1*N2*k3 + ... of each place (k1, k2, k3, ...), signed, as a frequency."""
+    """Return the signed frequency k1 + N1*k2 + N1*N2*k3 + ... of each place (k1, k2, k3, ...)."""
     k, rest = np.zeros_like(places), (places + first) % math.prod(counts)
     weights = [1, *itertools.accumulate(digits, operator.mul)]
     for count, weight in reversed(list(zip(counts, weights[:-1], strict=True))):

@@ -1,7 +1,6 @@
-"""What all transforms of `dask_bigfft.fft` share: the way from a call to a dask array, and words.
+"""Common part of all transforms in `dask_bigfft.fft`: from a call to a dask array, and docstrings.
 
-Chains normalise -> plan -> graph; the algorithms are elsewhere. Imports `planning`, `shifts`,
-`graph` and `config`.
+A call is normalised, planned and turned into a graph. The algorithms are elsewhere.
 """
 
 import inspect
@@ -10,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, Literal, ParamSpec, SupportsIndex, Unpack
+from typing import Any, Concatenate, Literal, ParamSpec, SupportsIndex, Unpack
 
 import dask.array as da
 import numpy as np
@@ -35,15 +34,15 @@ Norm = Literal["backward", "ortho", "forward"] | None
 P = ParamSpec("P")
 
 
-def documented(
-    function: Callable[P, da.Array], described: Callable[[], None], work: Callable[..., Any]
-) -> Callable[P, da.Array]:
-    """Return a function with a name, a docstring, and the signature of `work` from `a` on.
+def transforms_by(
+    work: Callable[Concatenate[str, P], da.Array],
+) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
+    """Return a decorator that makes a function of a name and a docstring.
 
-    The keywords in `Extras` are written out. A docstring without parameters gets those of
-    `transform`, whose docstring describes the arguments of all transforms.
+    The function calls `work` with its name and has the other parameters of `work`, with the
+    keywords in `Extras` written out. A docstring without parameters gets those of `transform`,
+    whose docstring describes the arguments of all transforms.
     """
-    shown: Any = update_wrapper(function, described)
     signature = inspect.signature(work)
     _, *parameters = signature.parameters.values()
     if parameters[-1].annotation == Unpack[Extras]:
@@ -51,108 +50,121 @@ def documented(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
             for name, hint in Extras.__annotations__.items()
         ]
-    shown.__signature__ = signature.replace(parameters=parameters)
-    text = inspect.cleandoc(described.__doc__ or "")
-    if text and "Parameters\n" not in text:  # none with python -OO
-        _, heading, rest = inspect.cleandoc(transform.__doc__ or "").partition("Parameters\n")
-        described_there, returns, results = rest.partition("\nReturns\n")
-        entries = re.split(r"\n(?=\w)", described_there)
-        used = [entry for entry in entries if entry.split(" ")[0] in shown.__signature__.parameters]
-        summary, title, examples = text.partition("Examples\n--------\n")
-        shared = "\n".join([f"{heading}----------", *used]) + returns + results
-        shown.__doc__ = f"{summary}{shared}\n\n{title}{examples}\n"
-    return function
+
+    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
+        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
+            return work(described.__name__, *args, **kwargs)
+
+        shown: Any = update_wrapper(function, described)
+        shown.__signature__ = signature.replace(parameters=parameters)
+        text = inspect.cleandoc(described.__doc__ or "")
+        if text and "Parameters\n" not in text:  # none with python -OO
+            shown.__doc__ = _with_shared_parts(text, shown.__signature__.parameters)
+        return function
+
+    return decorator
+
+
+def _with_shared_parts(text: str, parameters: Mapping[str, Any]) -> str:
+    """Return a docstring with the sections of the docstring of `transform`."""
+    _, heading, rest = inspect.cleandoc(transform.__doc__ or "").partition("Parameters\n")
+    described, returns, results = rest.partition("\nReturns\n")
+    entries = re.split(r"\n(?=\w)", described)
+    used = [entry for entry in entries if entry.split(" ")[0] in parameters]
+    summary, title, examples = text.partition("Examples\n--------\n")
+    shared = "\n".join([f"{heading}----------", *used]) + returns + results
+    return f"{summary}{shared}\n\n{title}{examples}\n"
 
 
 def transform(
     name: str, a: Any, lengths: Any, axes: Any, norm: Any, out: None, extras: Extras
 ) -> da.Array:
-    """Return the lazy result of a transform called by its name, at which warnings point.
+    """Return the lazy result of a transform by its name; warnings point at its caller.
 
-    The arguments are described here for all transforms, see `documented`: `lengths` is `n` or `s`,
-    `axes` also `axis`, and `extras` holds the keywords from `order` on.
+    The arguments are described here for all transforms (see `transforms_by`): `lengths` is `n` or
+    `s`, `axes` also `axis`, and `extras` holds the keywords from `order` on.
 
     Parameters
     ----------
     a : dask array or array-like
-        What is transformed; only read, unless `overwrite_x` is true.
+        Input; it is only read, unless `overwrite_x` is true.
     n : int, optional
-        Length of the transform: of its result for `irfft` and `hfft`, of its input for the others.
-        The input is cropped or padded with zeros; by default its own length decides.
+        Length of the transform: of the result for `irfft` and `hfft`, of the input otherwise. The
+        input is cropped or padded with zeros. The default follows from the input's length.
     axis : int
         The axis, of any chunking.
     s : sequence of int, optional
         Length of the transform along each of `axes`, -1 for the array's own. The input is cropped
         or padded with zeros.
     axes : sequence of int
-        The axes, each once, of any chunking. The last one is the real one of real transforms. With
-        none of them complex transforms return the array as it is.
+        The axes, each once, of any chunking. The last one is the real axis of real transforms. With
+        no axes complex transforms return the array unchanged.
     norm : {"backward", "ortho", "forward"}, optional
-        Which direction is scaled by 1/N: the inverse (default), both by its root, the forward.
+        Scaling by 1/N: of the inverse (default), of both by its square root, or of the forward.
     out : None
         Accepted for compatibility; must be None, because the result is lazy.
     order : {"natural", "transposed"} or one per axis, optional
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
-        Transposed order saves an exchange; `dask_bigfft.transposed_index` tells what lies where.
+        Transposed order saves an exchange; `dask_bigfft.transposed_index` gives the permutation.
     chunks : "auto", "preserve", mapping or dask chunks, optional
-        Chunks of the result: what the last round gives (about as large as the input's, or of 1 MiB
-        where those are tiny and very many), the input's, or any.
+        Chunks of the result. "auto" takes those of the last round: about as large as the input's,
+        or of 1 MiB if those are tiny and numerous. "preserve" takes the input's chunks.
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
     rounds : sequence of mappings of axis to factor, optional
-        The decomposition, where the planner should not choose it, -1 standing for what is left:
-        ``[{0: 64}, {0: -1, 1: -1}]``. In transposed order the factors have to be the digits of the
-        spectrum, which inverse transforms take from the last to the first.
+        Decomposition, in place of the planner's choice; -1 stands for the remaining factor:
+        ``[{0: 64}, {0: -1, 1: -1}]``. In transposed order the factors must be the digits of the
+        spectrum; inverse transforms take them from the last to the first.
     digits : sequence of int or mapping of axis to them, optional
         Digits of the spectrum in transposed order. By default they follow from the length alone, so
-        spectra of equal lengths can be multiplied. Others have to be named wherever the spectrum is
-        used: by the transform, its inverse, `fftfreq` and `dask_bigfft.transposed_index`.
+        spectra of equal lengths can be multiplied. Other digits must be given wherever the spectrum
+        is used: to the transform, its inverse, `fftfreq` and `dask_bigfft.transposed_index`.
     variant : {"auto", "dif", "dit", "stockham", "pease"}, optional
-        How data move within a split axis: "dif" and "dit" reorder after or before the rounds,
-        "stockham" on the way, "pease" has the same exchange every time. "auto" is the planner's.
+        Data movement within a split axis: "dif" and "dit" reorder after or before the rounds,
+        "stockham" in each exchange, and "pease" repeats the same exchange. "auto" lets the planner
+        choose.
     kernel : str, optional
-        FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto" for
-        the fastest of those installed, on a cluster everywhere.
+        FFT library for blocks: "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto" for the fastest
+        installed one; on a cluster all workers must have it.
     device : {"auto", "cpu", "gpu", "hybrid"}, optional
-        Where rounds are done. Blocks stay in host memory; a GPU takes them piece by piece. "auto"
-        takes one where there is one. A block that a GPU has no room for is done on the CPU. With
-        "hybrid" the CPU and a GPU share blocks; workers of a cluster without a GPU do theirs on
-        the CPU.
+        Device for the rounds. Blocks stay in host memory; a GPU takes them tile by tile. "auto"
+        takes a GPU if there is one. A block that does not fit a GPU is done on the CPU. With
+        "hybrid" the CPU and a GPU share blocks; workers without a GPU use the CPU.
     device_memory_limit : int or str, optional
-        Bytes of each GPU that may be used; larger blocks cross the bus several times.
+        Usable bytes of each GPU; larger blocks cross the bus several times.
     overwrite_x : bool, optional
-        Whether the contents of `a` may be destroyed: an array in one chunk is then transformed in
-        its own memory where dtype and shape stay. Others that use its blocks, such as those of a
-        persisted array, would find them changed.
+        True if the contents of `a` may be destroyed. An array in one chunk is then transformed in
+        place if dtype and shape stay the same. Other users of its blocks, such as those of a
+        persisted array, see the changed values.
     verify : {"none", "energy", "checksum"}, optional
-        Whether rounds are checked while they work: their energy (Parseval), which finds changes of
-        magnitude; or also linear checksums and those of all shards that travel, which find
-        changes of sign, phase and place, too. A round that is wrong is done once more, then an
-        error; a shard that is wrong is an error at once.
+        Check of the rounds. "energy" (Parseval) finds changes of magnitude. "checksum" adds linear
+        checksums, and checksums of all exchanged shards, and so finds changes of sign, phase and
+        place, too. A wrong round is repeated once before it is an error; a wrong shard is an error
+        at once.
     planner : {"estimate", "measure"}, optional
-        Whether the cheapest plan by the cost model is taken, or the few that look best are run
-        on an array of ones, and the fastest is remembered for transforms of this class.
+        "estimate" takes the cheapest plan by the cost model. "measure" runs the few best plans on
+        an array of ones and remembers the fastest for transforms of this class.
 
     Returns
     -------
     dask.array.Array
-        Lazy, real or complex and of the shape that the function of this name in `numpy.fft` or
-        `scipy.fft` returns (in transposed order half a spectrum is a rectangle, see `rfftfreq`). Of
-        single precision where the input is of half or single (real results of one axis stay half),
-        else of double or long double.
+        Lazy array of the kind and shape of the result in `numpy.fft` or `scipy.fft` (in transposed
+        order half a spectrum is a rectangle, see `rfftfreq`). Half and single precision input gives
+        single precision (real results of one axis stay half); otherwise the result has double or
+        long double precision.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        A `ValueError`, a `TypeError`: an argument that is not allowed, or a memory limit that no
-        plan can meet, when the graph is built.
+        A `ValueError` or `TypeError` for an argument that is not allowed, or for a memory limit
+        that no plan can meet, when the graph is built.
 
     Notes
     -----
-    An axis that does not lie whole in a chunk falls apart into digits that are transformed one
-    after the other, with twiddles and rechunks between them (Cooley and Tukey, Math. Comp. 19,
-    1965; for several axes at a time Gu, Siegel and Li, Proc. ICS, 2011); lengths that do not
-    split become convolutions (Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970).
+    An axis in several chunks is split into digits. They are transformed one after the other, with
+    twiddles and rechunks between them (Cooley and Tukey, Math. Comp. 19, 1965; for several axes at
+    a time Gu, Siegel and Li, Proc. ICS, 2011). Lengths that cannot be split become convolutions
+    (Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970).
     """
     if out is not None:
         allowed = "None: a lazy result has no memory to be put into"
@@ -169,9 +181,9 @@ def transform(
 
 
 def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any) -> bool:
-    """Whether no axis is to be transformed: the array is then its own transform, in its dtype.
+    """Return True if no axis is to be transformed, so that the array is its own transform.
 
-    As in NumPy and SciPy, whose real transforms want an axis.
+    Real transforms need an axis, as in NumPy and SciPy.
     """
     if name not in ("fft2", "ifft2", "fftn", "ifftn") or not isinstance(axes, Sequence) or axes:
         return False
@@ -196,16 +208,9 @@ def transform_as_planned(
     one = not name.endswith(("2", "n"))
     if len(given.spec.axes) != (1 if one else array.ndim if axes is None else len(axes)):
         other()
+    array, digits = parse_array(array, name), dict(given.spec.digits)
     order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
-    found = make_plan(
-        parse_array(array, name),
-        name,
-        lengths,
-        axes,
-        norm,
-        order=order,
-        digits=dict(given.spec.digits),
-    )
+    found = make_plan(array, name, lengths, axes, norm, order=order, digits=digits)
     wanted, made = replace(found.spec, name=""), replace(given.spec, name="")
     if wanted != made or given.source != found.source:
         other()
@@ -213,13 +218,13 @@ def transform_as_planned(
 
 
 def _described(array: da.Array) -> Stored | None:
-    """How an array lies in files, if it is one that can be read from there."""
+    """Return the layout of an array in its files, if it can be read from there."""
     reader = _reader(array)
     return None if reader is None else reader.described
 
 
 def _reader(array: da.Array) -> Reader | None:
-    """What reads an array straight from its files, if it lies in some."""
+    """Return a direct reader of an array's files, or None."""
     found = original_of(array)
     return None if found is None or type(found) is np.ndarray else stored_reader(found, array)
 
@@ -234,7 +239,7 @@ def _lazily(array: da.Array, found: Plan) -> da.Array:
 
 
 def _warn(name: str, lengths: Any, axes: Any, stacklevel: int) -> None:
-    """Warn of what NumPy 2 has deprecated."""
+    """Warn of arguments that NumPy 2 has deprecated."""
     if lengths is None or not name.endswith(("2", "n")):
         return
     if axes is None and name.endswith("n"):
@@ -262,16 +267,16 @@ def plan(
     Parameters
     ----------
     a : dask array or array-like
-        What would be transformed.
+        Input of the transform.
     kind : str
-        Name of the transform, such as ``"fftn"`` or ``"irfft"``: one of those of `numpy.fft`, no
-        cosine or sine transform.
+        Name of a transform of `numpy.fft`, such as ``"fftn"`` or ``"irfft"``. Cosine and sine
+        transforms have no plan.
     n, axis
-        As transforms of one axis take them.
+        Arguments of transforms of one axis.
     s, axes
-        As the other transforms take them.
+        Arguments of transforms of several axes.
     norm
-        As all transforms take it.
+        Scaling, as for the transform.
     **extras
         `order`, `chunks`, `memory_limit`, `rounds`, `digits`, `variant`, `kernel`, `device`,
         `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
@@ -279,12 +284,12 @@ def plan(
     Returns
     -------
     Plan
-        Print it, ask it to ``explain()``, or show it in a notebook.
+        The plan; print it, call ``explain()``, or show it in a notebook.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As the transform does.
+        In the same cases as the transform.
 
     Examples
     --------
@@ -304,11 +309,11 @@ def plan_of_stored(
     Parameters
     ----------
     a : dask array or array-like
-        What would be transformed.
+        Input of the transform.
     stored : Stored, optional
-        How it lies in its files.
+        Layout of the input in its files.
     kind, norm, extras
-        As `plan` takes them.
+        Arguments of `plan`.
     where : mapping
         `n` and `axis`, or `s` and `axes`.
     """
@@ -334,24 +339,24 @@ def applied(array: Any, plan: Plan | ShiftPlan, place: Any = None) -> Any:
 
 
 def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: Any) -> Any:
-    """Return the lazy result of a function of the arrays' blocks, of which the first has its axes.
+    """Return the lazy result of a function of blocks; it has the axes of the first array.
 
-    Keywords are those of `dask.array.map_blocks` and of the function. It is not called to find
-    out what it makes.
+    Keywords are those of `dask.array.map_blocks` and of the function. The function is not called to
+    infer the dtype.
     """
     meta = np.empty((0,) * arrays[0].ndim, dtype)
     return da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords)
 
 
 def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
-    """Return an array and its plan, or for a shifted array what it was made from and a plan for it.
+    """Return an array and its plan; a shifted array is replaced by its source, with a new plan.
 
     Parameters
     ----------
     array : dask.array.Array
-        What a transform is asked of.
+        Input of a transform.
     plan : Plan
-        For this array.
+        Plan for this array.
     """
     found = origin(array)
     if found is None or not isinstance(found.plan, ShiftPlan) or not found.plan.is_shift:

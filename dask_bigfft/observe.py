@@ -1,7 +1,4 @@
-"""`progress` and `report`: a user's view of a run, while it goes on and afterwards.
-
-Imports `watch`, `cluster`, `graph` and `planning`.
-"""
+"""`progress` and `report`: the progress of a run, and its measurements."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,28 +19,29 @@ from dask_bigfft.watch.report import Report, RunReport
 
 __all__ = ["progress", "report"]
 
-#: Arrays that were shown last: their transforms, which a persisted array does not know any more.
+#: Transforms of the latest arrays by name, because a persisted array has lost its plans.
 _shown: dict[str, dict[str, Plan]] = {}
 _KEPT = 64
 
 
 def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
-    """Compute arrays, and show meanwhile how far their transforms are.
+    """Compute arrays, and show the progress of their transforms.
 
-    Shows rounds, bytes, GB/s and the time left: as a line on a terminal, as a few lines in a file,
-    as bars in a notebook. Works with dask's schedulers for one machine and with the distributed
-    client that is there, whose cluster is then made ready by `dask_bigfft.cluster.register`.
+    The display shows rounds, bytes, GB/s and the remaining time: as a line on a terminal, as a few
+    lines in a file, as bars in a notebook. It works with dask's schedulers for one machine, and
+    with the current distributed client, whose cluster is prepared by
+    `dask_bigfft.cluster.register`.
 
-    Ctrl-C stops it: no task is started any more, those that run end first, and what they have made
-    is given back.
+    Ctrl-C stops the computation: running tasks finish, no others start, and the memory of their
+    results is freed.
 
     Parameters
     ----------
     *arrays : dask collections
-        What is computed, as by `dask.persist`: blocks stay in memory, where the scheduler is. None
-        at all gives a context manager, which shows what is computed in the block of code.
+        Arrays to compute as by `dask.persist`, with their blocks kept in memory. Without arrays the
+        result is a context manager that shows all computations inside it.
     stream : text stream, optional
-        Where to show it as text; by default stderr, or the notebook's cell.
+        Stream for text; by default stderr, or the notebook's cell.
 
     Returns
     -------
@@ -51,7 +49,7 @@ def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
 
     See Also
     --------
-    report : What was measured, afterwards.
+    report : Measurements of finished transforms.
 
     Examples
     --------
@@ -81,7 +79,7 @@ def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
 
 @contextlib.contextmanager
 def _showing(display: Display) -> Iterator[None]:
-    """Show what is computed meanwhile, and let nothing run on when it is interrupted."""
+    """Context manager that shows computations, and stops all tasks on an interrupt."""
     client = running_client()
     if client is not None:
         with following(client, display):
@@ -93,9 +91,9 @@ def _showing(display: Display) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_pool() -> Iterator[None]:
-    """Let dask's threads be ours, unless somebody else has chosen some: then they can be stopped.
+    """Context manager with a thread pool that can be stopped, unless the user has set a pool.
 
-    Dask's own pool goes on with what it was given when a computation is interrupted.
+    Dask's default pool continues its queued tasks after an interrupt.
     """
     scheduler, pool = (dask.config.get(key, None) for key in ("scheduler", "pool"))
     if pool is not None or scheduler not in (None, "threads", "threaded"):
@@ -112,7 +110,7 @@ def _own_pool() -> Iterator[None]:
 
 
 def _remember(array: Any) -> dict[str, Plan]:
-    """Return the plans of an array's transforms by token, also after it was persisted."""
+    """Return the plans of an array's transforms by token, also of a persisted array."""
     name = str(getattr(array, "name", ""))
     found = transforms_in(array)
     if found:
@@ -123,24 +121,24 @@ def _remember(array: Any) -> dict[str, Plan]:
 
 
 def report(y: Any) -> Report:
-    """Return what the transforms of an array took, against what was forecast.
+    """Return the measurements of an array's transforms, compared with the forecast.
 
     Parameters
     ----------
     y : dask array
-        As it was before it was computed, or what `progress` has returned. It was computed in this
-        process, or on the cluster that the client is connected to.
+        The lazy array, or the result of `progress`. It was computed in this process, or on the
+        cluster of the current client.
 
     Returns
     -------
     Report
-        Prints as text; in a notebook it is a table and a picture. `Report.timeline` gives the
-        picture as SVG.
+        Report that prints as text, and shows a table and a picture in a notebook.
+        `Report.timeline` returns the picture as SVG.
 
     Raises
     ------
     ArgumentError
-        If the array has no transform that is known here.
+        If the array has no known transform.
 
     Examples
     --------

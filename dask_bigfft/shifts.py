@@ -1,10 +1,8 @@
 """Shifts of the zero frequency to the middle and back, alone or as a part of a transform.
 
-The shift of a transform's result is made by its last gather, and that of its input undone by its
-first one: its plan is made anew with layouts that begin with another element. Elsewhere a shift
-is one exchange between blocks that are cut alike.
-
-Imports `planning` for the parsing of arguments, `planner` and `graph`.
+The last gather of a transform shifts its result, and the first gather reverts a shift of its input.
+The transform then gets a new plan with cyclically shifted layouts. Any other shift is one exchange
+between blocks of the same chunks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.layout import Layout, plain
+from dask_bigfft.decomposition.layout import Layout, plain_layout
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan
@@ -49,8 +47,8 @@ def fftshift(x: Any, axes: Axes = None) -> da.Array:
 
     Notes
     -----
-    The result of a transform is shifted by the transform's own last gather, or while its blocks
-    are stored. The transform's plan is then made anew; all rounds before are shared with `x`.
+    The last gather of a transform shifts its result, or the store of its blocks does. The transform
+    gets a new plan for this, and shares all earlier rounds with `x`.
 
     Examples
     --------
@@ -73,7 +71,7 @@ def ifftshift(x: Any, axes: Axes = None) -> da.Array:
     Returns
     -------
     dask.array.Array
-        Lazy, in the chunks of `x`. A transform of it undoes the shift in its first gather.
+        Lazy, in the chunks of `x`. The first gather of a transform of it reverts the shift.
 
     Raises
     ------
@@ -89,7 +87,7 @@ def ifftshift(x: Any, axes: Axes = None) -> da.Array:
 
 
 def _shifted(x: Any, axes: Any, up: int) -> da.Array:
-    """Let each axis begin with its element (n + up) // 2."""
+    """Return the array with each axis rolled to begin with its element (n + up) // 2."""
     array = parse_array(x)
     axes = range(array.ndim) if axes is None else parse_several("axes", axes)
     offsets = {}
@@ -100,7 +98,7 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
 
 
 def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
-    """Let axes begin with another element."""
+    """Return the array with axes rolled to begin at offsets."""
     found = origin(array)
     if found is not None and isinstance(found.plan, Plan):
         folded = _folded(array, found, found.plan, offsets)
@@ -114,25 +112,24 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
     if type(array._meta) is not np.ndarray or array.dtype.kind not in "biufc":
         back = [-first for first in offsets.values()]
         return cast("da.Array", da.roll(array, back, list(offsets)).rechunk(array.chunks))
-    cuts = zip(array.shape, array.chunks, strict=True)
-    source = Layout(tuple(plain(n, tuple(map(int, chunks))) for n, chunks in cuts))
+    source = plain_layout(array.shape, array.chunks)
     plan = ShiftPlan(source, rolled(source, offsets), array.dtype.str)
     configure_arena()
     return transformed_array(array, plan, config.get("bigfft.exchange.carrier"))
 
 
 def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:
-    """Offsets of a layout that is shifted further; zero for axes that are back in place."""
+    """Return the offsets of a layout after a further shift; zero for axes back in place."""
     before = offsets_of(layout)
     sizes = {a: max(layout.axes[a].groups[0].size, 1) for a in {*before, *offsets}}
     return {a: (before.get(a, 0) + offsets.get(a, 0)) % n for a, n in sizes.items()}
 
 
 def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.Array | None:
-    """A transform's result as the transform makes it shifted, if its memory allows that.
+    """Return a transform's result with the shift made by the transform, if memory allows it.
 
-    A transform that overwrites its input is not done a second time, and what begins anywhere, as
-    a part of its values, is shifted for itself.
+    The result is None for transforms that overwrite their input, because they cannot run twice, and
+    for transforms that return a window of their values.
     """
     if plan.overwrite or plan.spec.windows:
         return None

@@ -1,15 +1,14 @@
-"""Calibration: a machine is measured once, in half a minute, so that plans know its speeds.
+"""Calibration: measures the speeds of a machine once, in half a minute, for the cost model.
 
-`threads` fits the prices of the CPU to whole transforms, and measures fresh pages; `gpus` measures
-GPUs and the bus; `cluster` makes one profile of many workers', with their disks and network.
-
-Imports the rest of this folder, `planning` and `planner`.
+`threads` fits the CPU's prices to timed transforms and measures fresh pages. `gpus` measures GPUs
+and the bus. `cluster` combines the profiles of workers and measures disks and network.
 """
 
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +30,27 @@ __all__ = ["calibrate"]
 
 log = logging.getLogger(__name__)
 
-#: Bytes of arrays below which times are those of calls alone.
+#: Minimum bytes of the arrays: smaller ones measure only the overhead of calls.
 LEAST_NBYTES = 1 << 14
 
-#: Bytes of arrays that are transformed by default, least and most, and for each thread.
+#: Default bytes of the arrays: minimum, maximum, and bytes for each thread.
 USUAL_NBYTES, MOST_NBYTES, OF_A_THREAD = 32 << 20, 256 << 20, 8 << 20
 
-#: Part of the memory of a host that one of these arrays may be.
+#: Memory of a host divided by the maximum bytes of an array.
 PART_OF_MEMORY = 32
 
 
 def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> Profile:
-    """Return the profile of the process that this runs in, measured now; disks are left out.
+    """Measure this process and return its profile, without disks.
 
     Parameters
     ----------
     threads : int
-        Threads at work.
+        Number of threads.
     nbytes : int
-        Bytes of the arrays that are transformed.
+        Bytes of the arrays.
     repeat : int
-        Runs that count.
+        Number of timed runs.
     kernels : sequence of str
         FFT libraries.
     """
@@ -59,12 +58,12 @@ def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> P
     names = sorted(kernels, key=lambda name: name != first)
     few = min(nbytes, USUAL_NBYTES)
     found = thread_prices(threads, nbytes, repeat, names) | _devices(8 * few)
-    touch = page_speed(threads, 4 * few)
-    return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, touch=touch, **found)
+    found["touch"] = page_speed(threads, 4 * few)
+    return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, **found)
 
 
 def _devices(nbytes: int) -> dict[str, Any]:
-    """Return the devices of this process for a profile; nothing where one does not work."""
+    """Return the devices of this process for a profile; empty if a device fails."""
     lent = leases()
     engines = () if lent is None else lent.engines
     for engine in engines:
@@ -76,7 +75,7 @@ def _devices(nbytes: int) -> dict[str, Any]:
         return {}
     peers = peer_speeds(ordinals_of([engine.device for engine in engines]), nbytes)
     for engine in engines:
-        engine.recover()  # memory that was sent is still in a pool
+        engine.recover()  # give back the memory of the copies, which is still in a pool
     return {"devices": found, "peers": peers}
 
 
@@ -87,39 +86,39 @@ def calibrate(
     nbytes: int | None = None,
     repeat: int = 3,
 ) -> Profile:
-    """Measure a machine's speeds and keep them, so that plans are made for it.
+    """Measure the speeds of a machine and save them, so that plans are made for it.
 
-    Takes up to half a minute, during which nothing else should run. A few dozen small transforms
-    with the installed FFT libraries give the prices of copies, FFTs, checks, tasks, tiles, shards
-    and exchanges. Fresh pages, the disk of the scratch folder and GPUs are measured apart: the bus,
-    pinning, their memory and FFTs, and what GPUs send each other.
+    Calibration takes up to half a minute, during which nothing else should run. A few dozen small
+    transforms with the installed FFT libraries give the prices of copies, FFTs, checks, tasks,
+    tiles, shards and exchanges. Fresh pages, the disk of the scratch folder and GPUs are measured
+    separately. For GPUs these are the bus, pinning, memory, FFTs, and copies between GPUs.
 
     Parameters
     ----------
     client : distributed.Client, optional
-        Of a cluster: all its workers are measured at the same time, with the FFT libraries that all
-        of them have, and the network between them. Of each quantity the slowest worker's counts;
-        of disks what the workers of a host write and read together, at the slowest host. By default
-        this process is measured.
+        Client of a cluster to measure; by default this process is measured. All workers are
+        measured at the same time, with the FFT libraries that all of them have, and so is the
+        network. The slowest worker sets each quantity. The speed of a disk is the throughput of all
+        workers of a host together, on the slowest host.
     path : path, optional
-        Where the profile goes, in a folder that exists; what is there is replaced. The setting
-        ``bigfft.planner.profile`` finds it there. By default a file in the folder
-        ``bigfft.wisdom.directory``, which is made if need be, and plans use it from then on.
+        File for the profile, in an existing folder; an existing file is replaced. Name it in the
+        setting ``bigfft.planner.profile`` to use it. The default is a file in the folder
+        ``bigfft.wisdom.directory``, which is made if needed; plans then use it automatically.
     nbytes : int, optional
-        Bytes of the arrays that are transformed, at least 16 KiB. By default 8 MiB for each
-        thread, 32 MiB at least, but no more than a 32nd of the memory of all workers of a host.
+        Bytes of the arrays, at least 16 KiB. The default is 8 MiB for each thread, at least 32 MiB,
+        and at most a 32nd of the memory of all workers of a host.
     repeat : int
-        Runs of each transform, at least 1; the median counts.
+        Timed runs of each transform, at least 1; the median counts.
 
     Returns
     -------
     Profile
-        What was measured; `Profile.to_json` shows it.
+        The measured speeds; `Profile.to_json` shows them.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Before anything is measured, for what is not allowed; `path` where it cannot be written.
+        If an argument is not allowed or `path` cannot be written, before anything is measured.
 
     Examples
     --------
@@ -154,7 +153,7 @@ def calibrate(
 
 
 def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
-    """Refuse a file that cannot be made or replaced, before a minute goes by."""
+    """Raise an error for a file that cannot be written, before the measurements begin."""
     if not isinstance(given, str | os.PathLike):
         refuse("path", given, "the path of a file", kind=ArgumentTypeError)
     path = Path(given).absolute()
@@ -166,11 +165,11 @@ def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
 def _measured(
     client: Any, workers: Mapping[str, Mapping[str, Any]], nbytes: int | None, repeat: int
 ) -> Profile:
-    """The slowest of all workers in each respect, while all work, and what they share.
+    """Return the profile of the slowest worker in each quantity, with disks and network.
 
-    All workers of a host together get as much as one that has it alone.
+    The workers of a host share the array size of a single worker on that host.
     """
-    each = cluster.here if client is None else cluster.on_workers(client)
+    each = cluster.here if client is None else partial(cluster.on_workers, client)
     hosts: dict[str, list[str]] = {}
     for address, worker in workers.items():
         hosts.setdefault(str(worker.get("host")), []).append(address)

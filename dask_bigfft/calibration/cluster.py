@@ -1,10 +1,8 @@
-"""Speeds of a cluster: the slowest of all workers, their disks, and the network between them.
+"""Speeds of a cluster: the slowest worker, the disks, and the network.
 
-Nearly every exchange waits for the last block of a round, so the slowest worker at each operation
-sets the pace: in copies that may be another worker than in FFTs. Workers share the network, the
-scheduler, and the disk of each host. One process is a cluster of one worker without a network.
-
-Imports the planner's profiles.
+Nearly every exchange waits for the last block of a round, so the slowest worker sets the pace. It
+may be one worker for copies and another for FFTs. Workers share the network, the scheduler, and
+the disk of their host. One process counts as a cluster of one worker without a network.
 """
 
 import os
@@ -20,51 +18,49 @@ import numpy as np
 
 from dask_bigfft.planner.profile import Profile
 
-#: Bytes that the disk of a host is tried with, and that each of its workers writes, at least.
+#: Bytes to measure the disk of a host with, and the minimum for each of its workers.
 DISK_NBYTES, DISK_EACH = 256 << 20, 16 << 20
 
-#: Tasks, and pieces that travel between two workers, that are timed.
+#: Number of timed tasks, and of timed arrays sent between two workers.
 TASKS, PIECES = 200, 64
 
-#: Prices in seconds, which are slower the larger they are; all others are speeds. Threads are those
-#: of the worker with most, as in plans.
+#: Quantities whose maximum counts: prices in seconds, and the number of threads, as in plans. All
+#: other quantities are speeds.
 LARGER = frozenset(
     {"threads", "run", "move", "start", "task", "tile", "shard", "exchange", "pair"}
     | {"sent_task", "sent_shard", "shared_round", "call"}
 )
 
-#: Calls a function on each of some workers at the same time: arguments and results by address.
+#: Calls a function on several workers at the same time; arguments and results are by address.
 Each = Callable[[Callable[..., Any], Mapping[str, tuple[Any, ...]]], dict[str, Any]]
 
 
 def here(work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """Call a function in this process, which is the only worker: an `Each`."""
+    """Call a function in this process as the only worker: an `Each`."""
     return {address: work(*given) for address, given in arguments.items()}
 
 
-def on_workers(client: Any) -> Each:
-    """Return the `Each` of a client's cluster."""
-
-    def each(work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        futures = [
-            client.submit(work, *given, workers=[address], allow_other_workers=False, pure=False)
-            for address, given in arguments.items()
-        ]
-        return dict(zip(arguments, client.gather(futures), strict=True))
-
-    return each
+def on_workers(
+    client: Any, work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+    """Call a function on the workers of a client's cluster: an `Each` with the client bound."""
+    futures = [
+        client.submit(work, *given, workers=[address], allow_other_workers=False, pure=False)
+        for address, given in arguments.items()
+    ]
+    return dict(zip(arguments, client.gather(futures), strict=True))
 
 
 def slowest(profiles: Sequence[Profile]) -> Profile:
-    """Return the profile of a cluster of workers, which have at least one each.
+    """Return the combined profile of a cluster's workers.
 
-    Libraries are those that all workers have. Devices count by their place in a worker. Pairs of
-    devices see each other in all workers that have both.
+    It has the libraries that all workers have. Devices of workers are matched by their position. A
+    pair of devices counts if it has access in every worker that has both.
 
     Parameters
     ----------
     profiles : sequence of Profile
-        Of the workers; the name is the first one's.
+        Profiles of the workers, at least one; the result has the name of the first one.
 
     Examples
     --------
@@ -95,7 +91,7 @@ def _by_key(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
 
 
 def _slowest(things: Sequence[Any]) -> Any:
-    """Return the first of some values alike, with the slowest of each of their numbers."""
+    """Return the first of several objects, with each number replaced by the slowest one."""
     worst = {}
     for name, value in vars(things[0]).items():
         if type(value) in (int, float):
@@ -108,19 +104,19 @@ def disk_speeds(
 ) -> dict[str, float]:
     """Return the bytes per second of the slowest host's disk: ``write`` and ``read``.
 
-    All workers write at the same time, and then all read, as they do in a run. The workers of a
-    host move their bytes together, until the last of them is done.
+    All workers write at the same time, and then all read, as in a run. The slowest worker of a host
+    determines the time of the host.
 
     Parameters
     ----------
     each : Each
-        Of the cluster.
+        Function that calls the cluster's workers.
     hosts : mapping of str to list of str
         Addresses of the workers of each host.
     folder : str
-        Where they write.
+        Folder for the files.
     nbytes : int
-        Bytes that the workers of a host write together.
+        Bytes written by all workers of a host together.
     """
     least = min(nbytes, DISK_EACH)
     sizes = {a: max(least, nbytes // len(host)) for host in hosts.values() for a in host}
@@ -130,7 +126,7 @@ def disk_speeds(
         wrote = each(written, {address: (*path, sizes[address]) for address, path in files.items()})
         seconds = {"write": wrote, "read": each(was_read, files)}
     finally:
-        each(_removed, files)
+        each(Path.unlink, {address: (*path, True) for address, path in files.items()})
 
     def speed(found: Mapping[str, float], host: Sequence[str]) -> float:
         return sum(sizes[a] for a in host) / max(found[a] for a in host)
@@ -139,7 +135,7 @@ def disk_speeds(
 
 
 def written(path: Path, nbytes: int) -> float:
-    """Write a file of so many bytes; return the seconds until the disk has it."""
+    """Write a file of `nbytes` bytes; return the seconds until it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = np.random.default_rng(0).bytes(min(nbytes, 1 << 24))
     started = time.perf_counter()
@@ -149,13 +145,13 @@ def written(path: Path, nbytes: int) -> float:
         file.flush()
         os.fsync(file.fileno())
         wrote = time.perf_counter() - started
-        if hasattr(os, "posix_fadvise"):  # so that it comes from there when it is read
+        if hasattr(os, "posix_fadvise"):  # drop it from the page cache before it is read
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return max(wrote, 1e-9)
 
 
 def was_read(path: Path) -> float:
-    """Read a file; return the seconds that took."""
+    """Read a file; return the seconds."""
     started = time.perf_counter()
     with path.open("rb", buffering=0) as file:
         while file.read(1 << 24):
@@ -163,12 +159,8 @@ def was_read(path: Path) -> float:
     return max(time.perf_counter() - started, 1e-9)
 
 
-def _removed(path: Path) -> None:
-    path.unlink(missing_ok=True)
-
-
 def _ring_seconds(client: Any, addresses: list[str], nbytes: int, pieces: int) -> float:
-    """Seconds in which every worker gets arrays of the worker before it."""
+    """Return the seconds until every worker has received the arrays of its predecessor."""
     made = [
         [client.submit(np.ones, nbytes, "u1", workers=[a], pure=False) for _ in range(pieces)]
         for a in addresses
@@ -179,7 +171,7 @@ def _ring_seconds(client: Any, addresses: list[str], nbytes: int, pieces: int) -
         client.gather([client.submit(len, m, workers=[a], pure=False) for a, m in pairs])
         return time.perf_counter() - started
 
-    seconds(addresses)  # until all is made
+    seconds(addresses)  # waits until all arrays are made
     return seconds([*addresses[1:], addresses[0]])
 
 
@@ -189,13 +181,13 @@ def network_speeds(client: Any, addresses: list[str], nbytes: int, repeat: int) 
     Parameters
     ----------
     client : distributed.Client
-        Of the cluster.
+        Client of the cluster.
     addresses : list of str
-        Its workers. With one there is no network.
+        Addresses of its workers. The network is measured with two or more.
     nbytes : int
-        Bytes that each worker gets.
+        Bytes sent to each worker.
     repeat : int
-        Times; the least counts.
+        Number of measurements; the shortest counts.
     """
 
     def tasks() -> float:

@@ -1,8 +1,6 @@
 """Speeds of GPUs, measured through the device protocol and by the device's clock.
 
 A simulated device therefore gives back the speeds that it was made with.
-
-Imports `gpu`, `memory` and the planner's profiles.
 """
 
 import itertools
@@ -21,27 +19,27 @@ from dask_bigfft.memory import lend
 from dask_bigfft.planner.profile import DeviceProfile, Peer
 from dask_bigfft.planner.tile_plan import aligned
 
-#: Length of the FFTs, and bytes of the rows, that are measured.
+#: Length of the timed FFTs, and bytes of the narrow rows.
 LENGTH, ROW = 1024, 4096
 
-#: Times that an operation is done while the clock runs.
+#: Repetitions of an operation in one measurement.
 COUNT = 8
 
 
 def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
-    """Return the speeds of a device that nobody else uses now.
+    """Return the measured speeds of an idle device.
 
     Parameters
     ----------
     device : Device
-        Open, with no arena reserved.
+        An open device without a reserved arena.
     nbytes : int
-        Bytes of the largest copy; three times as many are reserved, or fewer on a small device.
+        Bytes of the largest copy. Up to three times as much memory is reserved.
 
     Raises
     ------
     DeviceMemoryError
-        If the device has no room for that.
+        If the device has too little free memory.
     """
     nbytes = max(1 << 12, min(nbytes, device.memory().free // 4) // 4096 * 4096)
     device.reserve(3 * aligned(nbytes))
@@ -55,7 +53,7 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
 
 
 def _seconds(device: Device, work: Callable[[], object], count: int = COUNT) -> float:
-    """Seconds of one of many calls, by the device's clock; the least of three rounds."""
+    """Return the mean seconds of a call by the device's clock, the least of three measurements."""
     found = math.inf
     for _ in range(3):
         device.synchronize_all()
@@ -68,7 +66,7 @@ def _seconds(device: Device, work: Callable[[], object], count: int = COUNT) -> 
 
 
 def _bus(device: Device, nbytes: int) -> dict[str, float]:
-    """Speed of the bus both ways at once, and the cost of a narrow row beside its bytes."""
+    """Return the duplex speed of the bus, and the extra cost of a narrow row."""
     up, down = device.stream("h2d"), device.stream("d2h")
     whole = [lend((nbytes,), np.dtype("u1")) for _ in range(2)]
     for array in whole:
@@ -91,7 +89,7 @@ def _bus(device: Device, nbytes: int) -> dict[str, float]:
 
 
 def _compute(device: Device, nbytes: int) -> dict[str, float]:
-    """Speeds of the device's memory and FFTs, and the cost of the start of an operation."""
+    """Return the speeds of the device's memory and FFTs, and the latency of an operation."""
     stream, elements = device.stream("compute"), nbytes // 16
 
     def scaled(count: int, times: int) -> float:
@@ -111,22 +109,22 @@ def _compute(device: Device, nbytes: int) -> dict[str, float]:
 
 
 def ordinals_of(devices: Sequence[Device]) -> tuple[int, ...]:
-    """Return the CUDA devices of this process; none if any device is not CUDA's."""
+    """Return the CUDA ordinals of devices; empty if any of them is not a CUDA device."""
     found = tuple(device.ordinal for device in devices if isinstance(device, CupyGPU))
     return found if len(found) == len(devices) else ()
 
 
 def peer_speeds(ordinals: Sequence[int], nbytes: int, gpus: Gpus | None = None) -> tuple[Peer, ...]:
-    """Return the bandwidth of copies of contiguous memory for each pair of GPUs that can.
+    """Return the bandwidth of contiguous copies for each pair of GPUs with peer access.
 
     Parameters
     ----------
     ordinals : sequence of int
-        The GPUs; a `Peer` names each by its place among them.
+        The GPUs. A `Peer` names them by their positions in this sequence.
     nbytes : int
-        Bytes that are sent.
+        Bytes of a copy.
     gpus : Gpus, optional
-        The copies, by default those of CuPy.
+        Provider of the copies; by default CuPy.
     """
     found, gpus = [], gpus or Gpus()
     for (a, source), (b, target) in itertools.permutations(enumerate(ordinals), 2):

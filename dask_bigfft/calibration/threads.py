@@ -1,12 +1,10 @@
-"""Prices of a CPU, found from whole transforms, and its speed at fresh pages.
+"""Prices of a CPU, fitted to whole transforms, and its speed at fresh pages.
 
-A forecast is linear in the prices of a profile (`planner.seconds`). So a few dozen small transforms
-of different shapes, chunks and FFT libraries are run by dask as users run them, and the prices that
-explain their seconds best are found by non-negative least squares of relative errors. Prices that
-these transforms tell apart badly stay near those of a common machine, and near the speeds of FFTs
-measured alone. (Chen and Li, Proc. ICPADS, 2013, calibrate by whole runs, too.)
-
-Imports `fft`, `memory`, the planner, `planning`, dask and SciPy.
+A forecast is linear in the prices of a profile (`planner.seconds`). Calibration runs a few dozen
+small transforms of different shapes, chunks and FFT libraries. Non-negative least squares of the
+relative errors gives the prices. Weak priors keep poorly determined prices near those of a common
+machine and near separately measured FFT speeds. (Chen and Li, Proc. ICPADS, 2013, also calibrate by
+whole runs.)
 """
 
 import statistics
@@ -29,7 +27,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
 from dask_bigfft.planning.tuning import in_memory
 
-#: Complex dtypes that libraries are measured in.
+#: Complex dtypes to measure libraries in.
 DTYPES = ("complex128", "complex64")
 
 #: Prices of a profile in seconds on a common machine.
@@ -38,13 +36,13 @@ PRICES = {
     **{"task": 1e-4, "tile": 3e-5, "shard": 1e-5, "exchange": 1e-3},
 }
 
-#: Weight of a usual price against a run that takes as long as forecast.
+#: Weight of a prior relative to that of a run.
 PRIOR = 0.25
 
-#: Seconds after which a library is measured by a single run of each problem.
+#: Seconds after which the remaining libraries run each problem only once.
 ENOUGH = 12.0
 
-#: Bytes of the buffers whose pages are prefaulted.
+#: Bytes of each prefaulted buffer.
 PAGE_NBYTES = 4 << 20
 
 
@@ -57,14 +55,14 @@ class Problem(NamedTuple):
     axes: tuple[int, ...]
 
     def array(self, dtype: str) -> da.Array:
-        """Return the input, one block after the other along the first axis, in memory."""
+        """Return the input in memory, in blocks along the first axis."""
         real = np.empty(0, dtype).real.dtype if self.kind == "rfftn" else np.dtype(dtype)
         chunks = (-(-self.shape[0] // self.blocks), *self.shape[1:])
         return in_memory(da.ones(self.shape, chunks=chunks, dtype=real))
 
 
 def problems(elements: int, threads: int, few: bool) -> list[Problem]:
-    """Return problems that tell prices apart: lines, planes, boxes, large and tiny blocks."""
+    """Return problems with different costs: lines, planes, boxes, large and tiny blocks."""
     side = max(4, int(elements**0.5) // 4 * 4)
     cube, column = max(4, round(elements ** (1 / 3)) // 2 * 2), max(8, elements // 48)
     plane = (side, elements // side)
@@ -89,19 +87,19 @@ def problems(elements: int, threads: int, few: bool) -> list[Problem]:
 
 
 class Run(NamedTuple):
-    """A transform that was run: its plan, without a profile, and the median of its seconds."""
+    """A timed transform: its plan, without a profile, and its median seconds."""
 
     plan: Plan
     seconds: float
 
     @property
     def library(self) -> tuple[str, str]:
-        """The name of the FFT library, and of its complex numbers."""
+        """The name of the FFT library, and of the complex dtype."""
         return self.plan.kernel, self.plan.spec.work_dtype.name
 
 
 def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) -> Run:
-    """Run a transform as a user would, after one run that does not count."""
+    """Time a transform, after one warm-up run."""
     x = problem.array(dtype)
     keywords: Any = {"axes": problem.axes, "kernel": kernel, "device": "cpu", "verify": verify}
     taken = []
@@ -115,9 +113,9 @@ def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) ->
 
 
 def _price(run: Run, library: tuple[str, str] | None, name: str, threads: int) -> float:
-    """Return the seconds of a run where one price is 1, or one speed, and everything else is free.
+    """Return the forecast seconds of a run if one price or speed is 1 and all other costs are 0.
 
-    Speeds of a library are prices of its own runs alone.
+    The speeds of a library count in its own runs only.
     """
     if library not in (None, run.library):
         return 0.0
@@ -131,16 +129,16 @@ def _price(run: Run, library: tuple[str, str] | None, name: str, threads: int) -
 
 
 def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a `Profile` that threads have.
+    """Return the fields of a `Profile` that describe CPU threads.
 
     Parameters
     ----------
     threads : int
-        Tasks that run at a time.
+        Number of concurrent tasks.
     nbytes : int
-        Bytes of a usual problem.
+        Bytes of a typical problem.
     repeat : int
-        Runs that count.
+        Number of timed runs.
     kernels : sequence of str
         FFT libraries, the most important one first.
     """
@@ -165,23 +163,23 @@ def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]
 def fitted(
     runs: Sequence[Run], threads: int, rates: Mapping[tuple[str, str], float]
 ) -> dict[str, Any]:
-    """Return the prices that explain the seconds of all runs best.
+    """Return the prices that fit the seconds of all runs best.
 
     Parameters
     ----------
     runs : sequence of Run
         Measured runs.
     threads : int
-        Tasks that ran at a time.
+        Number of concurrent tasks.
     rates : mapping of (str, str) to float
-        Flops per second of each library and dtype, measured alone.
+        Separately measured flops per second of each library and dtype.
     """
     own = [(key, name) for key in rates for name in ("flops", "large_flops")]
     columns = [*((None, name) for name in PRICES), *own]
     seconds = np.array([max(run.seconds, 1e-9) for run in runs])
     rows = np.array([[_price(run, *column, threads) for column in columns] for run in runs])
     usual = np.array([*PRICES.values(), *(1 / rates[key] for key, _ in own)])
-    # In units of the usual prices, each of which is one more, weak observation.
+    # In units of the priors, each of which is an additional, weak observation.
     system = np.vstack([rows * usual / seconds[:, None], PRIOR * np.eye(len(usual))])
     wanted = np.repeat([1.0, PRIOR], [len(runs), len(usual)])
     ratios = nnls(system, wanted)[0]
@@ -198,7 +196,7 @@ def fitted(
 
 
 def _checked(elements: int, threads: int, kernel: str, repeat: int) -> dict[str, float]:
-    """Return the speeds of checks, from what they add to a plane's transform."""
+    """Return the speeds of checks, from the time that they add to a transform of a plane."""
     plane = problems(elements, threads, True)[0]
     seconds = {
         mode: _run(plane, DTYPES[0], kernel, mode, max(3, repeat)).seconds
@@ -211,7 +209,7 @@ def _checked(elements: int, threads: int, kernel: str, repeat: int) -> dict[str,
 def page_speed(threads: int, nbytes: int) -> float:
     """Return the bytes per second at which all threads together prefault fresh pages.
 
-    The second time: a virtual machine may first have to be given memory itself.
+    The second pass counts, because a virtual machine may get its memory from the host in the first.
     """
     sizes = [min(PAGE_NBYTES, nbytes - at) for at in range(0, nbytes, PAGE_NBYTES)]
     for _ in range(2):

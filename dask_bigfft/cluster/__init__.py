@@ -1,16 +1,13 @@
-"""Transforms on a `dask.distributed` cluster: made ready, watched, and shown.
+"""Preparation and monitoring of transforms on a `dask.distributed` cluster.
 
-A client asks here, and looks at its runs while they go on::
+This file is the client's side::
 
-    register -> worker.py     makes each worker ready and counts what it does
-                scheduler.py  follows every run, gathers the workers' counters and gives them out:
-                              state and following here, /bigfft/json, gauges for Prometheus
+    register -> worker.py     prepares each worker and counts its work
+                scheduler.py  follows every run and collects the workers' counters for clients,
+                              /bigfft/json, and gauges for Prometheus
                 dashboard.py  the page /bigfft
 
-Plugins go to the scheduler, which sends those for workers to every worker that is there, is
-restarted, or comes later.
-
-Imports `planning`, `watch` and this room.
+The scheduler sends the plugins for workers to every worker, also to new and restarted ones.
 """
 
 import contextlib
@@ -32,11 +29,11 @@ from dask_bigfft.watch.progress import Display
 
 __all__ = ["register", "unregister"]
 
-#: Asks a process for its version; only built-in names travel, so it works without the package.
+#: Expression for the version in a process; it works without the package, by built-in names only.
 _THERE = "__import__('importlib.util').util.find_spec('dask_bigfft')"
 _ASK = f"{_THERE} and __import__('dask_bigfft').__version__"
 
-#: Seconds between two looks at a cluster.
+#: Seconds between two queries of a cluster.
 POLL = 0.3
 
 
@@ -47,43 +44,43 @@ def register(
     pinned: int | None = None,
     block_size: int | None = None,
 ) -> None:
-    """Make a cluster ready for transforms, and let them be seen.
+    """Prepare a cluster for transforms and monitor them.
 
     Workers open their devices, configure their arena and load compiled code before their first
-    task, count what they do, and show the phases in dask's fine performance metrics. The scheduler
-    gets the page ``/bigfft`` on its dashboard, linked from the menu, ``/bigfft/json``, and gauges
-    for Prometheus. Workers that are restarted or come later are made ready, too.
+    task. They count their work and show its phases in dask's fine performance metrics. The
+    scheduler gets the page ``/bigfft`` in the menu of its dashboard, ``/bigfft/json``, and gauges
+    for Prometheus. New and restarted workers are prepared, too.
 
-    Where a cluster has been registered before, only numbers of bytes that are given and differ from
-    those before do anything: all workers give back the memory that no block uses, and make ready
-    what is asked for now. Devices stay open, and what was counted stays.
+    A second call changes only the numbers of bytes that are given and differ from the earlier ones.
+    All workers then free their idle memory and prepare the new amount. Devices stay open, and
+    counters keep their values.
 
     Parameters
     ----------
     client : distributed.Client
         Connected to the cluster.
     prefault : int, optional
-        Bytes of each worker's arena to be made ready before its first task, those that are pinned
-        among them; by default what was registered before, or none: memory is taken when it is first
-        needed, and kept.
+        Bytes of each worker's arena to prefault before its first task, including pinned bytes. The
+        default is the registered number, or none: memory is then allocated at its first use and
+        kept.
     pinned : int, optional
-        Bytes of host memory that are made ready for the devices of each worker that has any, before
-        its first task; by default what was registered before, or none.
+        Bytes of host memory to pin before the first task of each worker that has devices. The
+        default is the registered number, or none.
     block_size : int, optional
-        Bytes of the blocks that this memory is for: it is made ready in buffers of that size, which
-        are lent to blocks of two thirds of it and more (unless they are pinned, also in parts to
-        smaller ones). By default what was registered before, or dask's ``array.chunk-size``.
+        Bytes of the blocks that use this memory. It is prepared in buffers of this size, which fit
+        blocks of two thirds of it and more. The default is the registered number, or dask's
+        ``array.chunk-size``.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the client is an asynchronous one, or a number of bytes is none.
+        If the client is asynchronous, or a number of bytes is invalid.
     ClusterError
-        If the scheduler or a worker has not got this package, or another version of it.
+        If the scheduler or a worker lacks this package, or has another version.
 
     See Also
     --------
-    unregister : Undoes it.
+    unregister : Reverts this.
     """
     if not isinstance(client, Client):
         refuse("client", client, "a distributed.Client that is connected to a cluster")
@@ -100,22 +97,22 @@ def register(
     )
     if known not in (None, wanted):
         client.unregister_worker_plugin(MemoryPlugin.name)
-    # Devices come first: memory that is taken from then on is pinned.
+    # Devices come first, because memory allocated after they are opened is pinned.
     for plugin in (WatchWorker(), MemoryPlugin(*wanted), WatchScheduler()):
         client.register_plugin(plugin)
     client.run(_tell, on_error="return")
 
 
 async def _tell(dask_worker: Any) -> None:
-    """Send the scheduler the worker's metrics, which plans for the cluster ask for.
+    """Send the worker's metrics to the scheduler at once.
 
-    Otherwise that waits for the next heartbeat, and a plan made meanwhile does not know of devices.
+    A plan that is made before the next heartbeat would not know of the worker's devices.
     """
     await dask_worker.heartbeat()
 
 
 def _memory_numbers(dask_scheduler: Any = None) -> tuple[int, int, int] | None:
-    """Return the numbers of bytes that workers make ready; None where nothing is registered."""
+    """Return the registered numbers of bytes; None if nothing is registered."""
     registered = dask_scheduler.worker_plugins.get(MemoryPlugin.name)
     if registered is None:
         return None
@@ -124,12 +121,12 @@ def _memory_numbers(dask_scheduler: Any = None) -> tuple[int, int, int] | None:
 
 
 def check_versions(client: Client, version: str) -> None:
-    """Refuse a cluster that has another version of the package than this process has.
+    """Raise an error if a process of the cluster has another version of the package.
 
     Raises
     ------
     ClusterError
-        With all processes that differ.
+        Lists all processes that differ.
     """
     found = {"the scheduler": client.run_on_scheduler(eval, _ASK)}
     answers = client.run(eval, _ASK, on_error="return")
@@ -145,9 +142,9 @@ def check_versions(client: Client, version: str) -> None:
 
 
 def unregister(client: Client) -> None:
-    """Undo `register`: plugins leave and give back idle memory, the page leaves the menu.
+    """Revert `register`: remove the plugins and the dashboard page, and free idle memory.
 
-    Nothing happens where nothing is registered.
+    Nothing happens if nothing is registered.
 
     Parameters
     ----------
@@ -160,7 +157,7 @@ def unregister(client: Client) -> None:
 
 
 async def _leave(dask_scheduler: Any = None) -> list[str]:
-    """Take the scheduler's plugin away; return the names of the workers' plugins."""
+    """Remove the scheduler's plugin; return the names of the workers' plugins."""
     plugin = dask_scheduler.plugins.get(METRIC)
     if plugin is not None:
         await plugin.close()
@@ -172,20 +169,20 @@ async def _leave(dask_scheduler: Any = None) -> list[str]:
 
 
 def state(client: Any) -> dict[str, Any]:
-    """Return all runs and workers that a cluster's scheduler knows; `register` has been called."""
+    """Return the runs and workers known to the scheduler of a registered cluster."""
     found: dict[str, Any] = client.sync(client.scheduler.bigfft_state)
     return found
 
 
 def cluster_records(client: Any, token: str) -> dict[str, PlanRecord]:
-    """Return the measurements of a plan on each worker that is there and has some.
+    """Return the measurements of a plan by the address of each worker that has some.
 
     Parameters
     ----------
     client : distributed.Client
         Connected to the cluster.
     token : str
-        Of the plan in task names.
+        Token of the plan in task names.
     """
     refuse_asynchronous(client)
     found = client.run(_record, token)
@@ -198,14 +195,14 @@ def _record(token: str, dask_worker: Any = None) -> PlanRecord | None:
 
 @contextlib.contextmanager
 def following(client: Any, display: Display | None) -> Iterator[None]:
-    """Show, while the block of code lasts, the transforms that begin in it, whoever sends them.
+    """Context manager that shows all transforms of the cluster that begin inside it.
 
     Parameters
     ----------
     client : distributed.Client
         Connected to the cluster.
     display : Display or None
-        Where.
+        Display of the progress; None shows nothing.
     """
     if display is None:
         yield
@@ -234,9 +231,9 @@ def following(client: Any, display: Display | None) -> Iterator[None]:
 
 
 def wait_for(client: Any, collections: Any) -> None:
-    """Wait for futures, or for collections that have some, and raise what a task has raised.
+    """Wait for futures, or for the futures of collections, and raise the first error of a task.
 
-    Whatever ends the waiting early, Ctrl-C too, cancels all of them.
+    An error or Ctrl-C cancels all futures.
     """
     futures = futures_of(collections)
     try:

@@ -1,11 +1,13 @@
 """The page ``/bigfft`` of the scheduler's dashboard.
 
-From top to bottom: each running or recent transform, with the bars that progress has in notebooks,
-how fast each phase is against the machine's profile, and what each worker has done; then the
-memory of workers against their limit; then how busy devices are, and their memory against their
-budget. The page asks the scheduler's plugin twice a second and shows names and numbers only.
+From top to bottom, the page shows:
 
-Imports bokeh, distributed's dashboard, `planner` and `watch`.
+- each running or recent transform, with its progress, the speed of each phase compared with the
+  machine's profile, and the work of each worker;
+- the memory of workers and its limit;
+- the load of devices, their memory and its budget.
+
+It queries the scheduler's plugin twice a second and shows names and numbers only.
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,7 @@ from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.watch.progress import run_html
 from dask_bigfft.watch.report import COLOURS
 
-#: Runs that the page shows, and milliseconds between two looks at the scheduler.
+#: Number of runs on the page, and milliseconds between two updates.
 SHOWN, REFRESH = 6, 500
 
 #: Greys for memory.
@@ -30,7 +32,7 @@ GREY, DARK = "#BBBBBB", "#555555"
 
 
 def menu_pages(scheduler: Any) -> list[str]:
-    """Return the pages in the menu: one list for the whole dashboard, which may be changed."""
+    """Return the mutable list of pages in the menu of the dashboard."""
     pages: list[str] = template_variables(scheduler)["pages"]
     return pages
 
@@ -47,7 +49,7 @@ def add_page(scheduler: Any, prefix: str) -> None:
 
 
 def page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
-    """Fill one visitor's document, and keep it up to date."""
+    """Fill the document of one visitor, and update it."""
     shown = Div(text="", sizing_mode="stretch_width", name="bigfft")
 
     def refresh() -> None:
@@ -99,7 +101,7 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
 
 
 def page_html(state: Mapping[str, Any]) -> str:
-    """Return the page of a state, the latest run first; its colour stays while later ones come."""
+    """Return the page of a state, the latest run first; each run keeps its colour."""
     runs = list(enumerate(state["runs"]))[: -SHOWN - 1 : -1]
     workers = {worker["address"]: worker["name"] for worker in state["workers"]}
     parts = [f"<p><b>{escape(totals_text(state))}</b></p>"]
@@ -124,7 +126,7 @@ def page_html(state: Mapping[str, Any]) -> str:
 
 
 def totals_text(state: Mapping[str, Any]) -> str:
-    """Return what all running transforms do together, or what is amiss, in a sentence."""
+    """Return the total speed of running transforms, or a warning, in a sentence."""
     going = [run for run in state["runs"] if run["state"] == "running"]
     other = [w for w in state["workers"] if w["version"] not in (None, state["version"])]
     if other:
@@ -153,7 +155,7 @@ def phases(run: Mapping[str, Any], colour: str) -> list[Bar]:
 
 
 def balance(run: Mapping[str, Any], workers: Mapping[str, str], colour: str) -> list[Bar]:
-    """Return a bar for each worker of a run: the bytes that it has made in rounds."""
+    """Return a bar for each worker of a run: the bytes of its rounds."""
     return [
         Bar(
             workers.get(address, f"{address} (gone)"),
@@ -166,7 +168,7 @@ def balance(run: Mapping[str, Any], workers: Mapping[str, str], colour: str) -> 
 
 
 def memory_bar(worker: Mapping[str, Any]) -> Bar:
-    """Return the memory of a worker and what its arena keeps, against its limit."""
+    """Return a bar with the memory of a worker, of its arena, and the limit."""
     arena = worker["arena"].get("lent_bytes", 0) + worker["arena"].get("idle_bytes", 0)
     limit, memory = worker["memory_limit"] or None, worker["memory"]
     text = human_bytes(memory) + (f" of {human_bytes(limit)}" if limit else "")
@@ -174,7 +176,7 @@ def memory_bar(worker: Mapping[str, Any]) -> Bar:
 
 
 def device_bars(worker: Mapping[str, Any]) -> list[Bar]:
-    """Return a bar for each device of a worker: how busy it is, and its memory of its budget."""
+    """Return a bar for each device of a worker: its load, its memory and the budget."""
     bars = []
     for place, device in enumerate(worker["devices"]):
         memory, budget = device["memory"], device["budget"]

@@ -1,15 +1,13 @@
-"""The scheduler's plugin: how far each run is and what workers have measured, and who may ask.
+"""The scheduler's plugin: progress of runs, measurements of workers, and routes that serve them.
 
-The plugin looks at graphs when they arrive, counts tasks as they end, and gathers the workers'
-counters from their heartbeats. It gives all of it out as names and numbers: to clients, to the page
-``/bigfft``, to ``/bigfft/json`` and as gauges for Prometheus.
+The plugin reads graphs when they arrive, counts finished tasks, and collects the workers' counters
+from their heartbeats. It serves names and numbers to clients, to the page ``/bigfft``, to
+``/bigfft/json``, and as gauges for Prometheus.
 
-Routes are added to the web server that the scheduler has already, so its prefix, TLS and address
-hold for them, and nothing else listens. They take nothing in. Bokeh and prometheus_client are
-optional: without one, its route is left out. Private to distributed are here: the handlers, the
-routers and the metrics of workers; in `dashboard`: its Bokeh application.
-
-Imports `watch` and this room.
+Routes are added to the scheduler's web server, so its prefix, TLS and address apply, and no other
+port is opened. The routes are read-only. Bokeh and prometheus_client are optional; without them
+their routes are missing. This file uses private parts of distributed: handlers, routers, and the
+metrics of workers. `dashboard` uses its Bokeh application.
 """
 
 import contextlib
@@ -43,22 +41,22 @@ except ImportError:  # without bokeh
 
 
 class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
-    """Follows transforms on a scheduler."""
+    """Plugin that follows transforms on a scheduler."""
 
     name = METRIC
     idempotent = True
 
     async def start(self, scheduler: Any) -> None:
-        """Begin to look, answer clients, and show the page."""
+        """Start to follow runs, to answer clients, and to show the page."""
         self.scheduler = scheduler
         self.board = Board()
-        #: `Record.counters` by address of a worker, also of one that has gone.
+        #: `Record.counters` by address, also of workers that have left.
         self.seen: dict[str, dict[str, list[list[Any]]]] = {}
         scheduler.handlers["bigfft_state"] = self.state
         add_routes(scheduler)
 
     async def close(self) -> None:
-        """Stop answering."""
+        """Stop answering clients, and remove the routes."""
         self.scheduler.handlers.pop("bigfft_state", None)
         remove_routes(self.scheduler)
 
@@ -67,11 +65,11 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         self.board.expect(to_run(scheduler.tasks, keys))
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Add that a task has changed its state."""
+        """Record the new state of a task."""
         self.board.take(key, finish)
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
-        """Keep the measurements of a worker that leaves."""
+        """Keep the measurements of a leaving worker."""
         self._collect()
 
     def _collect(self) -> None:
@@ -131,18 +129,17 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
 
 
 def to_run(known: Mapping[Any, Any], wanted: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """Return key and specification of the tasks that will run so that keys are there.
+    """Return key and specification of the tasks that will run to compute results.
 
-    Results that are there, such as those of `persist`, are not made once more, nor what only they
-    were made of: counted with the others, a run of them would never be done. A plan that is there
-    belongs to a run that goes on.
+    Results in memory, such as those of `persist`, and the tasks before them do not run again. If
+    they were counted, a run would never be complete. A plan in memory belongs to an active run.
 
     Parameters
     ----------
     known : mapping
         The scheduler's tasks.
     wanted : iterable of keys
-        Results that a client has asked for.
+        Results requested by a client.
     """
     found: dict[Any, Any] = {}
     rest = list(wanted)
@@ -159,14 +156,14 @@ def to_run(known: Mapping[Any, Any], wanted: Iterable[Any]) -> list[tuple[Any, A
 
 # --- routes ---------------------------------------------------------------------------------
 
-#: Schedulers whose web server has our routes: it cannot lose them again.
+#: Schedulers whose web server has the routes, which cannot be removed.
 _routed: WeakSet[Any] = WeakSet()
 
 
 def http_prefix(scheduler: Any) -> str:
     """Return the prefix of a scheduler's routes, such as ``"/jupyter/dask"``, or ``""``.
 
-    The scheduler does not keep it: it is read off the route that every scheduler has.
+    The scheduler does not store the prefix, so it is taken from a route that every scheduler has.
     """
     application = scheduler.http_application
     for router in (application.wildcard_router, application.default_router):
@@ -180,7 +177,7 @@ def http_prefix(scheduler: Any) -> str:
 
 
 class State(RequestHandler):  # type: ignore[misc, unused-ignore]
-    """All runs and workers as JSON; 404 where nobody watches any more."""
+    """Route with all runs and workers as JSON; 404 without the plugin."""
 
     def get(self) -> None:
         """Answer a request."""
@@ -192,13 +189,13 @@ class State(RequestHandler):  # type: ignore[misc, unused-ignore]
 
 
 def _menu(scheduler: Any) -> list[str]:
-    """Return the pages in the dashboard's menu, which may be changed; none without a dashboard."""
+    """Return the mutable list of pages in the dashboard's menu; empty without a dashboard."""
     there = dashboard is not None and scheduler.http_application.applications
     return dashboard.menu_pages(scheduler) if there else []
 
 
 def add_routes(scheduler: Any) -> None:
-    """Add the routes to a scheduler's web server, if it has not got them."""
+    """Add the routes to a scheduler's web server, unless it has them."""
     pages = _menu(scheduler)
     if scheduler not in _routed:
         _routed.add(scheduler)
@@ -214,7 +211,7 @@ def add_routes(scheduler: Any) -> None:
 
 
 def remove_routes(scheduler: Any) -> None:
-    """Take the page out of the menu; from now on the routes have nothing to give out."""
+    """Remove the page from the menu; the routes then serve nothing."""
     with contextlib.suppress(ValueError):
         _menu(scheduler).remove(METRIC)
     if prometheus_client is not None:
@@ -248,7 +245,7 @@ class Gauges:
         self.schedulers: WeakSet[Any] = WeakSet()
 
     def collect(self) -> Iterable[Any]:
-        """Return the gauges as they are now."""
+        """Return the current gauges."""
         families: dict[str, Any] = {}
         plugins = [scheduler.plugins.get(METRIC) for scheduler in self.schedulers]
         for plugin in filter(None, plugins):

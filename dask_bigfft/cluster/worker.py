@@ -1,14 +1,12 @@
-"""Plugins of workers: one makes a worker ready for transforms and counts what it does.
+"""Plugins of workers: preparation for transforms, and counters.
 
-`WatchWorker` opens devices, configures the arena and loads compiled code before the first task, in
-a thread, because these take seconds and the worker has to answer meanwhile. Its measurements go to
-the scheduler with every heartbeat, and to dask's page of fine performance metrics. `MemoryPlugin`
-makes host memory ready, which devices opened before have pinned.
+`WatchWorker` opens devices, configures the arena and loads compiled code before the first task.
+This takes seconds, so it happens in a thread while the worker stays responsive. The measurements go
+to the scheduler with every heartbeat, and to dask's page of fine performance metrics.
+`MemoryPlugin` prefaults host memory, which is pinned if devices are open.
 
-Devices, the arena and sinks belong to the process: where several workers share one
-(``processes=False``), the last that leaves gives them back.
-
-Imports `memory`, `events`, `planner`, `graph` and `gpu`.
+Devices, the arena and sinks belong to the process. If several workers share a process
+(``processes=False``), the last one to leave releases them.
 """
 
 import asyncio
@@ -36,18 +34,18 @@ from dask_bigfft.transforms.spec import transform_spec
 #: Name of the plugins, and of the metric in a worker's heartbeats.
 METRIC = "bigfft"
 
-#: Seconds of these go to dask's fine performance metrics: none contains another.
+#: Phases whose seconds go to dask's fine performance metrics; they do not overlap.
 _LEAVES = frozenset((*SUBPHASES, *PHASES, "lease_wait")) - {"round"}
 
-#: Addresses of the workers of this process that are watched. They share an event loop.
+#: Addresses of the monitored workers of this process, which share an event loop.
 _watched: set[str] = set()
 
 
 def digest(name: str, numbers: Mapping[str, Any]) -> None:
-    """Hand an event to dask's fine performance metrics: a sink of `events`.
+    """Pass an event to dask's fine performance metrics: a sink of `events`.
 
-    They are told the time of each part of a round, and the bytes of every phase. Events that do not
-    come from a task are left out.
+    The metrics get the time of each part of a round and the bytes of every phase. Events outside of
+    tasks are ignored.
     """
     if (name not in _LEAVES and name != "round") or current_worker() is None:
         return
@@ -59,7 +57,7 @@ def digest(name: str, numbers: Mapping[str, Any]) -> None:
 
 
 def warm_up() -> None:
-    """Run small transforms, so that compiled code and FFT libraries are there when work comes."""
+    """Run small transforms to load compiled code and FFT libraries."""
     compile_at_once()
     for dtype, kind in (("c16", "fft"), ("c8", "fft"), ("f8", "rfft")):
         values = np.ones(64, dtype)
@@ -77,14 +75,14 @@ def own_version() -> str:
 
 
 class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
-    """Makes memory of a worker's arena ready before its first task: taken, and touched.
+    """Plugin that prefaults memory of a worker's arena before its first task.
 
     Parameters
     ----------
     prefault, pinned : int
-        Bytes for all workers, and for those that have devices.
+        Bytes for all workers, and for workers with devices.
     block : int
-        Bytes of the blocks that they are for.
+        Bytes of the blocks that use this memory.
     """
 
     name = f"{METRIC}-memory"
@@ -94,11 +92,11 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         self.prefault, self.pinned, self.block = prefault, pinned, block
 
     async def setup(self, worker: Any) -> None:
-        """Make the memory ready, in a thread."""
+        """Prefault the memory, in a thread."""
         await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
 
     def _prepare(self, worker: Any) -> None:
-        """Take buffers of the size of blocks, which alone fit them, and one for the rest."""
+        """Prefault buffers of the size of blocks, and one for the remaining bytes."""
         configure_arena(worker)
         pinned = self.pinned if self.pinned and dispatch.leases() is not None else 0
         for nbytes in filter(None, (pinned, self.prefault)):
@@ -107,22 +105,22 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
             default_arena().prefault(rest, threads=worker.state.nthreads)
 
     def teardown(self, worker: Any) -> None:
-        """Give back the memory that no block uses."""
+        """Free idle memory."""
         if self.prefault or self.pinned:
             default_arena().trim()
 
 
 class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
-    """Makes a worker ready for transforms and counts what it does."""
+    """Plugin that prepares a worker for transforms and counts its work."""
 
     name = METRIC
     idempotent = True
 
     async def setup(self, worker: Any) -> None:
-        """Prepare in a thread, so that the worker goes on answering."""
+        """Prepare the worker in a thread, so that it stays responsive."""
         _watched.add(str(worker.address))
         add_sink(digest)
-        #: When a heartbeat last told of a device, and its seconds of work until then.
+        #: Time of the last heartbeat of each device, and its busy seconds until then.
         self._told: dict[int, tuple[float, float]] = {}
         self.devices = await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
         worker.metrics |= {METRIC: self.metrics, dispatch.METRIC: self.device_metrics}
@@ -135,7 +133,7 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         return [] if found is None else [engine.device.name for engine in found.engines]
 
     def metrics(self, worker: Any) -> dict[str, Any]:
-        """Return the worker's measurements, as plain numbers, for a heartbeat."""
+        """Return the worker's measurements as plain numbers, for a heartbeat."""
         return {
             "version": own_version(),
             "counters": RECORD.counters(str(worker.address)),
@@ -143,9 +141,9 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         }
 
     def device_metrics(self, worker: Any) -> dict[str, Any]:
-        """Return the devices, and how much of each is used, for a heartbeat.
+        """Return the devices and their usage, for a heartbeat.
 
-        ``busy_share`` is the part of the time since the heartbeat before.
+        ``busy_share`` is the busy fraction of the time since the last heartbeat.
         """
         now, devices = time.perf_counter(), []
         for place, use in enumerate(dispatch.uses()):
@@ -156,7 +154,7 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         return {"devices": devices, "in_use": dispatch.in_use()}
 
     def teardown(self, worker: Any) -> None:
-        """Give back what the plugin has taken: metrics, counters, devices, idle memory."""
+        """Release the resources of the plugin: metrics, counters, devices, idle memory."""
         for name in (METRIC, dispatch.METRIC):
             worker.metrics.pop(name, None)
         RECORD.forget(str(worker.address))

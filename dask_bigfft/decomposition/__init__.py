@@ -1,9 +1,10 @@
-"""How a length falls apart: factors, orders, steps; imports NumPy, SciPy and `errors` only.
+"""Decomposition of transforms: factors, orders, steps.
 
 ::
 
-    factors (of a length; orders of a spectrum)
-    steps (one axis) -> rounds (all axes; which step divides) -> layout (in which blocks, in which
-                     order digits lie, tiles of a block); which blocks lie together
-    cosines (cosine and sine transforms as FFTs)
+    factors  factors of a length, digits of transposed order
+    steps    steps of one axis: FFTs of digits, twiddles, chirps
+    layout   blocks and digits of an array, tiles of a block
+    rounds   rounds and exchanges of all axes, scaling, shared buffers
+    cosines  cosine and sine transforms as FFTs
 """

@@ -22,13 +22,11 @@ so that every point of half a spectrum gives the two values at equal distances f
 (S. C. Chan and K. L. Ho, IEEE Trans. Circuits Syst. II 39, 1992, for other index maps).
 
 Where the FFT's length can not be split, types II, III, I, and IV of odd length are no FFT but the
-sum of their definition, by Bluestein's algorithm, with nothing arranged anew (`Waves`).
+sum of their definition, by Bluestein's algorithm, without rearrangement (`Waves`).
 
 Sines are cosines of the input with every other sign changed, or of the reversed input. Where an
 FFT has complex input or output, an arrangement has two values for each of its points: its real and
 its imaginary part, told apart by a digit of their own.
-
-Pure: imports only this room.
 """
 
 import math
@@ -57,16 +55,16 @@ class Cosines:
     Parameters
     ----------
     sine : bool
-        Whether it is a sine transform.
+        True for a sine transform.
     type : {1, 2, 3, 4}
-        Its type.
+        Type of the transform.
     length : int
         N.
     orthogonalize : bool
-        Whether the first or last values are scaled so that the matrix is orthogonal.
+        True to scale the first or last values so that the matrix is orthogonal.
     digits : tuple of int, optional
-        Digits of the FFT's input, whose output has them reversed; those of transposed order by
-        default.
+        Digits of the FFT's input; its output has them reversed. The default are the digits of
+        transposed order.
     """
 
     sine: bool
@@ -81,7 +79,7 @@ class Cosines:
             object.__setattr__(self, "digits", self.halving(transposed_digits(self.points)))
 
     def halving(self, digits: tuple[int, ...]) -> tuple[int, ...]:
-        """Digits of the FFT's input, of the two orders that in which half a spectrum is smaller.
+        """Return the digits of the FFT's input in the order that makes half a spectrum smaller.
 
         >>> Cosines(False, 2, 12).digits, Cosines(False, 3, 12).digits
         ((3, 4), (4, 3))
@@ -97,7 +95,7 @@ class Cosines:
 
     @property
     def halved(self) -> bool:
-        """Whether two real values make one complex point: type IV of even length."""
+        """True if two real values make one complex point: type IV of even length."""
         return self.type == 4 and self.length % 2 == 0
 
     @property
@@ -109,17 +107,17 @@ class Cosines:
 
     @property
     def pairs_in(self) -> bool:
-        """Whether the input of the FFT is arranged in pairs of real and imaginary parts."""
+        """True if the input of the FFT is arranged in pairs of real and imaginary parts."""
         return self.type == 3 or self.halved
 
     @property
     def pairs_out(self) -> bool:
-        """Whether the output of the FFT is arranged as pairs of real and imaginary parts."""
+        """True if the output of the FFT is arranged in pairs of real and imaginary parts."""
         return self.type in (2, 4)
 
     @property
     def waves(self) -> Waves:
-        """The transform, over 2, as the sum over cosines or sines that it is by its definition.
+        """The sum over cosines or sines that defines the transform, divided by 2.
 
         >>> Cosines(True, 2, 8).waves
         Waves(period=16, first=1, second=2, turns=1)
@@ -131,7 +129,10 @@ class Cosines:
         return Waves(period, first, second, int(self.sine))
 
     def runs(self, *, out: bool) -> tuple[Run, ...]:
-        """Places of the FFT's values in the array that comes in, or that goes out."""
+        """Return the places of the FFT's values in the input or output array."""
+        return tuple(run for run in self._runs(out) if run.count > 0)
+
+    def _runs(self, out: bool) -> tuple[Run, ...]:
         n = self.length
         if self.type == 1:
             return self._extension()
@@ -143,7 +144,7 @@ class Cosines:
         return _even_odd(n) if even else self._turned(_mirrored(n))
 
     def _turned(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
-        """The runs with places counted from the end, for a sine transform."""
+        """Return the runs; for a sine transform with places counted from the end."""
         if not self.sine:
             return runs
         last = self.length - 1
@@ -153,61 +154,58 @@ class Cosines:
         n = self.length
         if self.sine:
             return Run(1, n, 0, 1), Run(n + 2, n, n - 1, -1)
-        runs = Run(0, n, 0, 1), Run(n, n - 2, n - 2, -1)
-        return runs if n > 2 else runs[:1]
+        return Run(0, n, 0, 1), Run(n, n - 2, n - 2, -1)
 
 
 def _even_odd(n: int) -> tuple[Run, ...]:
-    """Even places, then odd ones backwards."""
+    """Return runs of the even places, then of the odd ones backwards."""
     half = (n + 1) // 2
-    runs = Run(0, half, 0, 2), Run(half, n - half, 2 * (n - half) - 1, -2)
-    return runs if n > 1 else runs[:1]
+    return Run(0, half, 0, 2), Run(half, n - half, 2 * (n - half) - 1, -2)
 
 
 def _mirrored(n: int) -> tuple[Run, ...]:
-    """Real part of point k at place k, imaginary part at place n - k."""
-    runs = Run(0, n, 0, 1), Run(n + 1, n - 1, n - 1, -1)
-    return runs if n > 1 else runs[:1]
+    """Return runs with the real part of point k at place k, the imaginary part at n - k."""
+    return Run(0, n, 0, 1), Run(n + 1, n - 1, n - 1, -1)
 
 
 def _interleaved(n: int) -> tuple[Run, ...]:
-    """Real part of point k at place 2k, imaginary part at place n - 1 - 2k."""
+    """Return runs with the real part of point k at place 2k, the imaginary part at n - 1 - 2k."""
     return Run(0, n // 2, 0, 2), Run(n // 2, n // 2, n - 1, -2)
 
 
 def _quartered(n: int) -> tuple[Run, ...]:
-    """Point j at the place that n + 4j folds to, in a sequence even about 0, odd about 2n.
+    """Return runs with point j at the folded place of n + 4j (even about 0, odd about 2n).
 
     >>> [(run.place, run.step, run.count) for run in _quartered(7)]
     [(3, 2, 2), (6, -2, 4), (1, 2, 1)]
     """
     first, second = -(-n // 4), -(-3 * n // 4)
-    runs = (
+    return (
         Run(0, first, (n - 1) // 2, 2),
         Run(first, second - first, (3 * n - 1) // 2 - 2 * first, -2),
         Run(second, n - second, 2 * second - (3 * n + 1) // 2, 2),
     )
-    return tuple(run for run in runs if run.count)
 
 
 def _centred(n: int) -> tuple[Run, ...]:
-    """Real part of point k at place h + k, imaginary part at h - k: k from -h to h, h = (n - 1)/2.
+    """Return runs with the real part of point k at h + k, the imaginary part at h - k, |k| <= h.
+
+    The middle h is (n - 1)/2.
 
     >>> [(run.low, run.place, run.step, run.count) for run in _centred(5)]
     [(0, 2, 1, 3), (3, 0, 1, 2), (6, 1, -1, 2), (8, 4, -1, 2)]
     """
     half = n // 2
-    runs = (
+    return (
         Run(0, half + 1, half, 1),
         Run(half + 1, half, 0, 1),
         Run(n + 1, half, half - 1, -1),
         Run(n + half + 1, half, n - 1, -1),
     )
-    return tuple(run for run in runs if run.count)
 
 
 def array_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
-    """Layout of the array that comes in, or goes out: natural order, with an arrangement."""
+    """Return the layout of the input or output array: natural order, with an arrangement."""
     digits: tuple[Digit, ...] = (Digit(0, 1, plan.points, plan.points),)
     if plan.pairs_out if out else plan.pairs_in:
         digits = (Digit(0, plan.points, 2, 2), *digits)
@@ -215,7 +213,7 @@ def array_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
 
 
 def point_digits(plan: Cosines, *, out: bool) -> tuple[Digit, ...]:
-    """Digits of the FFT's input or output, outermost first."""
+    """Return the digits of the FFT's input or output, outermost first."""
     digits = plan.digits[::-1] if out else plan.digits
     real = plan.name == ("rfft" if out else "irfft")
     order: Literal["natural", "transposed"] = "transposed" if len(digits) > 1 else "natural"
@@ -223,7 +221,7 @@ def point_digits(plan: Cosines, *, out: bool) -> tuple[Digit, ...]:
 
 
 def point_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
-    """Layout of the FFT's input or output: chunks of points, the parts of each innermost."""
+    """Return the layout of the FFT's input or output: real and imaginary parts are innermost."""
     digits = point_digits(plan, out=out)
     if plan.pairs_out if out else plan.pairs_in:
         digits = (*digits, Digit(0, plan.points, 2, 2))
@@ -232,7 +230,7 @@ def point_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
 
 
 def point_chunks(plan: Cosines, parts: int) -> Chunks:
-    """Chunks of the FFT's input in about as many parts, whole in the digit that comes first."""
+    """Return about `parts` chunks of the FFT's input that cut only its outermost digit."""
     outer, *inner = point_digits(plan, out=False)
     width = math.prod(digit.size for digit in inner)
     return tuple(c * width for c in even_chunks(outer.size, parts))

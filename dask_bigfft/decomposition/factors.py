@@ -1,7 +1,6 @@
-"""Factors of an axis length, and the digits that its transposed order is made of.
+"""Factors of an axis length, and the digits of its transposed order.
 
-Imports NumPy, SciPy and `errors`. Everything here is a pure function of integers, so two
-plans that never heard of each other agree on the digits of an axis.
+All functions are pure functions of integers, so independent plans agree on the digits of an axis.
 """
 
 import itertools
@@ -98,7 +97,7 @@ def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
     n
         A number in 1..2**62.
     parts
-        How many factors.
+        Number of factors.
 
     Returns
     -------
@@ -140,7 +139,7 @@ def parse_factors(argument: str, factors: Any, product: int | None = None) -> tu
     factors
         A sequence, or an array of one axis.
     product
-        What they have to multiply up to, if that is known.
+        Required product, if any.
 
     Examples
     --------
@@ -229,7 +228,7 @@ def _parse_length(n: int) -> int:
 
 
 def _is_prime(n: int) -> bool:
-    """Whether `n` > 1, which has no factor below 1000 unless it is one, is prime."""
+    """Return True for a prime `n` > 1; a composite `n` has no factor below 1000."""
     if n < _SIEVE**2:
         return True
     twos = ((n - 1) & -(n - 1)).bit_length() - 1

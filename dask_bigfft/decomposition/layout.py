@@ -1,22 +1,18 @@
-"""How an array lies in blocks while its axes fall apart into digits.
+"""Layouts: the blocks of an array whose axes are split into digits.
 
 An axis of length N = N1*N2 is a row-major matrix, n = n1*N2 + n2: its index has two
-*digits*.  A transform replaces them one after the other: first k1 takes the place of n1,
-then k2 that of n2, and X[k1 + N1*k2] is found at (k1, k2)::
+*digits*. A transform replaces them one after the other: first n1 by k1, then n2 by k2. The
+value X[k1 + N1*k2] is then at (k1, k2)::
 
     n1 n2  --FFT over n1-->  k1 n2  --twiddle, FFT over n2-->  k1 k2
 
-So a half-transformed axis carries digits of two indices at once, and a digit says which:
-its *stage* counts the transforms that made it (0: the input's index, 1: the output's), its
-*stride* is what one step of the digit adds to that index.
+A half-transformed axis has digits of two indices. The *stage* of a digit gives its index: 0 for
+the input's, 1 for the output's. Its *stride* is the increment of that index per step of the digit.
 
-A block is a box of digits.  An `AxisLayout` says how one axis is stored in a block (a list
-of *groups*, outermost first; the digits of a group are flattened into one array dimension)
-and how each group is cut into chunks.  A `Layout` is one `AxisLayout` per axis.  A block of
-a dask array with ordinary chunks is the special case of one group with one digit per axis.
-Rechunking between two such layouts *is* the exchange of a Cooley-Tukey round.
-
-Pure: imports only this room.
+A block is a box of digits. An `AxisLayout` describes the storage of one axis: a list of *groups*,
+outermost first, and the chunks of each group. The digits of a group are flattened into one array
+dimension. A `Layout` has one `AxisLayout` per axis. An ordinary dask array has one group with one
+digit per axis. The rechunk between two such layouts is the exchange of a Cooley-Tukey round.
 """
 
 from __future__ import annotations
@@ -35,12 +31,12 @@ Order = Literal["natural", "transposed"]
 
 Chunks = tuple[int, ...]
 
-#: First value and the one behind the last, of each digit.
+#: Half-open range of values of each digit.
 Ranges = tuple[tuple[int, int], ...]
 
 
 class NoCommonDigits(ValueError):
-    """Two layouts of an axis whose digits begin and end at places that do not fit together."""
+    """Error for two layouts of an axis without common sub-digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +46,14 @@ class Digit:
     Parameters
     ----------
     stage : int
-        Which index of the axis it belongs to: 0 for the input's, one more after every
+        Index of the axis that the digit belongs to: 0 for the input's, one more after every
         transform of the axis (Bluestein's algorithm has two).
     stride : int
-        What one step of this digit adds to that index.
+        Increment of that index per step of the digit.
     size : int
-        Number of values that are present, 0 to ``size - 1``.
+        Number of stored values, 0 to ``size - 1``.
     radix : int
-        Number of values the place has room for; ``size < radix`` only for the half spectrum
-        of real data.
+        Radix of the digit; ``size < radix`` for half spectra, padding and cropping.
     """
 
     stage: int
@@ -68,12 +63,12 @@ class Digit:
 
     @property
     def is_partial(self) -> bool:
-        """Whether values of the place are left out (half a spectrum, or cropping)."""
+        """True if values are left out (half a spectrum, or cropping)."""
         return self.size < self.radix
 
 
 class HashedOnce:
-    """Mixin of frozen dataclasses whose hash is worth keeping: chunks can be thousands."""
+    """Mixin of frozen dataclasses with a cached hash, for thousands of chunks."""
 
     def __hash__(self) -> int:
         found: int | None = self.__dict__.get("_hash")
@@ -89,7 +84,7 @@ class HashedOnce:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Values that lie at equal distances: value ``low + j`` at ``place + j*step``, j < count."""
+    """Equidistant values: value ``low + j`` is at ``place + j*step``, j < count."""
 
     low: int
     count: int
@@ -97,7 +92,7 @@ class Run:
     step: int
 
     def within(self, begin: int, end: int) -> tuple[int, int, int, int] | None:
-        """Interval of the values at places ``begin`` to ``end - 1``, place of the first, step.
+        """Return the values at places ``begin`` to ``end - 1``: interval, first place and step.
 
         >>> Run(4, 4, 7, -2).within(2, 6)
         (5, 7, 5, -2)
@@ -142,15 +137,15 @@ class Group(HashedOnce):
 
     @cached_property
     def bounds(self) -> Chunks:
-        """Where each chunk starts, and where the last one ends."""
+        """Start of each chunk, and end of the last one."""
         return (0, *itertools.accumulate(self.chunks))
 
     def interval(self, chunk: int) -> tuple[int, int]:
-        """First and one-past-last place of a chunk that are part of the digits."""
+        """Return the first and one-past-last place of a chunk that belong to the digits."""
         return min(self.bounds[chunk], self.size), min(self.bounds[chunk + 1], self.size)
 
     def runs(self, chunk: int) -> tuple[tuple[int, int, int, int], ...]:
-        """Intervals of flattened values in a chunk, where in it each begins, and its step.
+        """Return the intervals of flattened values in a chunk, each with its first place and step.
 
         >>> Group((Digit(1, 1, 8, 8),), (3, 5), offset=4).runs(1)
         ((7, 8, 0, 1), (0, 4, 1, 1))
@@ -163,12 +158,12 @@ class Group(HashedOnce):
 
     @property
     def _placed(self) -> tuple[Run, ...]:
-        """The runs in which the values lie; shifted ones are two."""
+        """Runs of the values; shifted values are two runs."""
         n, first = self.size, self.offset
         return self.arrangement or (Run(first, n - first, 0, 1), Run(0, first, n - first, 1))
 
     def chunks_touching(self, low: int, high: int) -> Sequence[int]:
-        """Chunks that hold any of the flattened values ``low`` to ``high - 1``."""
+        """Return the chunks with any of the flattened values ``low`` to ``high - 1``."""
         if not self.arrangement and not self.offset:
             return self._chunks_at(low, high)
         found: set[int] = set()
@@ -180,7 +175,7 @@ class Group(HashedOnce):
         return sorted(found)
 
     def _chunks_at(self, low: int, high: int) -> range:
-        """Chunks with any of the places ``low`` to ``high - 1``."""
+        """Return the chunks with any of the places ``low`` to ``high - 1``."""
         if high <= low or low >= self.bounds[-1]:
             return range(0)
         first = bisect.bisect_right(self.bounds, low) - 1
@@ -190,7 +185,7 @@ class Group(HashedOnce):
 
 @dataclass(frozen=True)
 class AxisLayout(HashedOnce):
-    """How one axis is stored: its groups, outermost first."""
+    """Storage of one axis: its groups, outermost first."""
 
     groups: tuple[Group, ...]
 
@@ -222,7 +217,7 @@ class AxisLayout(HashedOnce):
         return tuple(digit for group in self.groups for digit in group.digits)
 
     def chunk_of(self, block: int) -> tuple[int, ...]:
-        """Chunk number in each group of a block number (row-major)."""
+        """Return the chunk number in each group of a block number (row-major)."""
         chunks = []
         for count in reversed(self.grid):
             block, chunk = divmod(block, count)
@@ -230,7 +225,7 @@ class AxisLayout(HashedOnce):
         return tuple(reversed(chunks))
 
     def block_of(self, chunks: tuple[int, ...]) -> int:
-        """Block number of a chunk number in each group (row-major)."""
+        """Return the block number of a chunk number in each group (row-major)."""
         block = 0
         for chunk, count in zip(chunks, self.grid, strict=True):
             block = block * count + chunk
@@ -238,11 +233,11 @@ class AxisLayout(HashedOnce):
 
     @cached_property
     def _shapes(self) -> dict[int, tuple[int, ...]]:
-        """Shapes of the blocks that have been asked for: every task asks several times."""
+        """Cache of block shapes, which every task reads several times."""
         return {}
 
     def shape(self, block: int) -> tuple[int, ...]:
-        """Shape of a block, one entry per group."""
+        """Return the shape of a block, one entry per group."""
         found = self._shapes.get(block)
         if found is None:
             found = self._shapes[block] = tuple(
@@ -252,7 +247,7 @@ class AxisLayout(HashedOnce):
         return found
 
     def intervals(self, block: int) -> tuple[tuple[int, int], ...]:
-        """Interval of places of a block in each group."""
+        """Return the interval of places of a block in each group."""
         return tuple(
             group.interval(chunk)
             for group, chunk in zip(self.groups, self.chunk_of(block), strict=True)
@@ -261,7 +256,7 @@ class AxisLayout(HashedOnce):
 
 @dataclass(frozen=True)
 class Layout(HashedOnce):
-    """How an array is stored in blocks: one `AxisLayout` per axis."""
+    """Storage of an array in blocks: one `AxisLayout` per axis."""
 
     axes: tuple[AxisLayout, ...]
 
@@ -305,22 +300,22 @@ class Layout(HashedOnce):
         )
 
     def shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of a block as stored: one dimension per group of every axis."""
+        """Return the shape of a block as stored: one dimension per group of every axis."""
         shapes = [axis.shape(i) for axis, i in zip(self.axes, block, strict=True)]
         return tuple(itertools.chain.from_iterable(shapes))
 
     def flat_shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of a block with the groups of each axis flattened into one dimension."""
+        """Return the shape of a block with the groups of each axis flattened into one dimension."""
         return tuple(math.prod(axis.shape(i)) for axis, i in zip(self.axes, block, strict=True))
 
     def indices(self) -> Iterator[tuple[int, ...]]:
-        """All block indices, row-major."""
+        """Return an iterator over all block indices, row-major."""
         return itertools.product(*map(range, self.grid))
 
 
 @lru_cache(maxsize=1024)
 def even_chunks(size: int, parts: int) -> Chunks:
-    """Chunks of equal size, the last one smaller where it must be (as Zarr stores them).
+    """Return chunks of equal size; the last one may be smaller (as Zarr stores them).
 
     >>> even_chunks(10, 4)
     (3, 3, 3, 1)
@@ -345,7 +340,7 @@ def wide_chunks(size: int, width: int) -> Chunks:
 
 
 def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return as many chunks of another length in all, as even as they were.
+    """Return chunks scaled to another total length.
 
     >>> scaled((4, 4, 2), 20)
     (8, 8, 4)
@@ -358,17 +353,23 @@ def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def plain(size: int, chunks: Chunks, *, stage: int = 0, radix: int | None = None) -> AxisLayout:
-    """Layout of an ordinary dask axis: one digit, cut into `chunks`."""
+    """Return the layout of an ordinary dask axis: one digit, cut into `chunks`."""
     return AxisLayout((Group((Digit(stage, 1, size, size if radix is None else radix),), chunks),))
 
 
+def plain_layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:
+    """Return the layout of an ordinary dask array."""
+    cuts = zip(shape, chunks, strict=True)
+    return Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in cuts))
+
+
 def whole(digit: Digit) -> Group:
-    """Group of one digit in one chunk."""
+    """Return the group of one digit in one chunk."""
     return Group((digit,), (digit.size,))
 
 
 def radix_points(*layouts: AxisLayout) -> dict[int, tuple[int, ...]]:
-    """Strides at which the digits of several layouts of one axis begin and end, per stage.
+    """Return the strides at which digits of several layouts of an axis begin and end, per stage.
 
     Two layouts are compared on the digits between these points.
 
@@ -397,7 +398,7 @@ def radix_points(*layouts: AxisLayout) -> dict[int, tuple[int, ...]]:
 
 
 def sub_radices(digit: Digit, points: tuple[int, ...]) -> tuple[int, ...]:
-    """Radices of the finer digits that one digit is made of, outermost first.
+    """Return the radices of the finer digits that make up one digit, outermost first.
 
     >>> sub_radices(Digit(0, 1, 12, 12), (1, 4, 12))
     (3, 4)
@@ -408,7 +409,7 @@ def sub_radices(digit: Digit, points: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Ranges]:
-    """Boxes of digits, in order, that make up the flattened values ``low`` to ``high - 1``.
+    """Yield the boxes of digits that make up the flattened values ``low`` to ``high - 1``.
 
     >>> list(interval_boxes(3, 11, (3, 4)))
     [((0, 1), (3, 4)), ((1, 2), (0, 4)), ((2, 3), (0, 3))]
@@ -437,7 +438,7 @@ def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Rang
 
 
 def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digit]:
-    """The digits of an axis, outermost first, as a variant stores them.
+    """Return the digits of an axis in the order of a variant, outermost first.
 
     Parameters
     ----------
@@ -474,32 +475,30 @@ def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digi
     return [*inputs, *outputs]
 
 
-#: Bytes of a tile: it should stay in a core's caches from being gathered to being stored, and be
-#: wide enough that gathering it does not jump about.
+#: Bytes of a tile. It should stay in a core's cache from gather to store, and be wide enough for a
+#: gather of long rows.
 TILE_BYTES = 1 << 21
 
-#: Threads of a process above which tiles are larger, and how many times as large at most.
-#: After each tile's copies and FFTs a thread wants the interpreter, which takes 0.15 ms to go from
-#: one to the next where all wait for it. With 16 threads, tiles of 8 MiB took 0.45 to 1.01 times as
-#: long as ones of 2 MiB; with 2 threads, as long.
+#: Threads of a process above which tiles grow, and their maximum growth. A thread needs the GIL
+#: after each tile, and under contention a hand-over takes about 0.15 ms. With 16 threads, tiles
+#: of 8 MiB took 0.45 to 1.01 times as long as tiles of 2 MiB; with 2 threads the times were equal.
 FEW, WIDEST = 4, 8
 
-#: How many times as small tiles are where a block changes its shape or type, since what a library
-#: answers in fresh memory is another tile then. So it is with few threads; for many it matters more
-#: how often they come back from one.
+#: Divisor of the tile size if a block changes its shape or type, because the result is then a
+#: second tile in fresh memory. It falls to 1 for many threads: GIL contention costs more.
 CHANGED = 4
 
-#: Bytes of a line from which on a library is given one at a time where it would copy several.
+#: Minimum bytes of a line to be transformed alone by a library that copies several lines.
 LONG_BYTES = 4 << 20
 
-#: Bytes that a tile's rows should have at least, to be worth storing apart.
+#: Minimum bytes of a tile's rows.
 ROW_BYTES = 1 << 8
 
 
 def tile_bytes_of(threads: int, changes: bool = False) -> int:
-    """Bytes of a tile where so many threads of a process work side by side.
+    """Return the bytes of a tile for a number of concurrent threads of a process.
 
-    Those of a block that `changes` its shape or type in a round may be smaller.
+    Tiles are smaller for a block that `changes` its shape or type in a round.
 
     >>> [tile_bytes_of(threads) >> 20 for threads in (1, 4, 16, 64)]
     [2, 2, 8, 16]
@@ -519,12 +518,11 @@ def tiling(
     row_bytes: int = ROW_BYTES,
     slice_bytes: int = 0,
 ) -> tuple[int, int] | None:
-    """Dimension along which a block is cut into tiles, and their width.
+    """Return the dimension along which a block is cut into tiles, and their width, or None.
 
-    The outermost dimension that is not transformed, if its single slices are small enough and
-    its tiles have rows wide enough to be stored; None if it is not so, and for blocks of no
-    elements. Slices of up to `slice_bytes` are small enough to be a tile each, if they are too
-    large for `tile_bytes`.
+    This is the outermost dimension that is not transformed. The result is None if its slices are
+    too large, if the rows of a tile would be too narrow, or if the block is empty. Slices that
+    exceed `tile_bytes` are tiles of width 1 up to `slice_bytes`.
 
     >>> tiling((64, 8192), {1}, 64 * 8192 * 16)
     (0, 16)
@@ -540,14 +538,14 @@ def tiling(
 
 
 def half(n: int) -> int:
-    """Entries of half a spectrum of length n: ``n // 2 + 1``."""
+    """Return the entries of half a spectrum of length n: ``n // 2 + 1``."""
     return n // 2 + 1
 
 
 def flat_digits(
     stage: int, length: int, order: Order, *, real: bool, digits: tuple[int, ...] | None = None
 ) -> tuple[Digit, ...]:
-    """Digits of an axis of the input or output array in natural or transposed order.
+    """Return the digits of an axis of the input or output in natural or transposed order.
 
     Transposed order stores k1 outermost, k = k1 + N1*k2, with (N1, N2) the canonical digits
     of the length, or `digits` if given; half a spectrum then is the rectangle k1 = 0..N1//2 by

@@ -1,20 +1,18 @@
-"""Rounds: which steps happen together, and how the blocks lie before and after them.
+"""Rounds and exchanges: simultaneous steps, and the layouts of blocks before and after them.
 
-All digits of a round lie whole inside a block. The rounds of every algorithm of the literature
-are partitions of the steps of all axes; the planner writes them, this module only says what a
-round and an exchange are, and what an exchange costs to gather::
+Each block holds all values of the digits of a round. The algorithms of the literature are
+partitions of the steps of all axes into rounds. The planner chooses the partition; this module
+defines rounds and exchanges, and the cost of gathering an exchange::
 
     input --exchange 0--> round 1 --exchange 1--> ... round R --exchange R--> output
 
-An exchange in which every block is made from one block is *local*: nothing travels.
-
-Pure: imports this room and numpy.
+An exchange is *local*, without transfers, if every block is made from one block.
 """
 
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -57,13 +55,13 @@ class Round(HashedOnce):
 
     @cached_property
     def rolls(self) -> tuple[tuple[int, int], ...]:
-        """Dimensions of a block whose values are stored shifted, and the value of the first."""
+        """Dimensions of a block that are stored cyclically shifted, with their offsets."""
         groups = [group for axis in self.target.axes for group in axis.groups]
         dims = map(self.dim, self.steps)
         return tuple((dim, groups[dim].offset) for dim in dims if groups[dim].offset)
 
     def dim(self, step: Step) -> int:
-        """Dimension of a block that holds the step's digit."""
+        """Return the dimension of a block that holds the step's digit."""
         before = sum(len(axis.groups) for axis in self.source.axes[: step.axis])
         digits = [group.digits for group in self.source.axes[step.axis].groups]
         return before + digits.index((step.source,))
@@ -71,10 +69,10 @@ class Round(HashedOnce):
 
 @dataclass(frozen=True)
 class Mirror:
-    """How half a spectrum is completed.
+    """Completion of half a spectrum.
 
-    ``axis`` is the real axis, ``length`` its N; ``others`` are the axes whose index is
-    negated with it (those transformed together with it).
+    ``axis`` is the real axis, and ``length`` its N. ``others`` are the axes transformed together
+    with it, whose index is negated, too.
     """
 
     axis: int
@@ -83,7 +81,7 @@ class Mirror:
 
 
 def packed_dtype(source: np.dtype[Any], target: np.dtype[Any]) -> np.dtype[Any]:
-    """Dtype of packed shards: the source's, which may be half as wide, unless the target is real.
+    """Return the dtype of packed shards: the source's, unless only the target is real.
 
     >>> packed_dtype(np.dtype("f4"), np.dtype("c8")), packed_dtype(np.dtype("c8"), np.dtype("f4"))
     (dtype('float32'), dtype('float32'))
@@ -92,7 +90,7 @@ def packed_dtype(source: np.dtype[Any], target: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:
-    """The layout after some steps: every step's digit in the place of the one it replaces."""
+    """Return the layout after steps: each step's target digit replaces its source digit."""
     axes = list(layout.axes)
     for step in steps:
         axes[step.axis] = _made(axes[step.axis], step.source, step.target)
@@ -101,13 +99,13 @@ def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:
 
 @lru_cache(maxsize=1024)
 def _made(axis: AxisLayout, source: Digit, target: Digit) -> AxisLayout:
-    """The axis with one digit in the place of another."""
+    """Return the axis with one digit replaced by another."""
     made = Group((target,), (target.size,))
     return AxisLayout(tuple(made if group.digits == (source,) else group for group in axis.groups))
 
 
 def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
-    """Stage, stride and extent in a full block of each common digit, in stored order."""
+    """Return stage, stride and extent in a full block of each common digit, in stored order."""
     found: list[tuple[int, int, int]] = []
     for group in layout.groups:
         digits = []
@@ -129,7 +127,7 @@ def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tup
 
 @lru_cache(maxsize=1024)
 def _met(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
-    """Extents of each common digit of an axis in full blocks before and after, innermost first."""
+    """Return extents of common digits in full blocks before and after, innermost first."""
     points = radix_points(source, target)
     want = {(stage, stride): extent for stage, stride, extent in _extents(target, points)}
     return tuple(
@@ -140,12 +138,12 @@ def _met(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True)
 class ExchangeShape:
-    """What a full block of an exchange is gathered from.
+    """Cost figures of an exchange, for a full block.
 
     Parameters
     ----------
     fan_in : int
-        Source blocks that a target block is gathered from.
+        Number of source blocks that a target block is gathered from.
     runs, width : int
         C and W: number of contiguous runs that a gather reads, and their width in elements.
     groups : int
@@ -153,7 +151,7 @@ class ExchangeShape:
     blocks_in, blocks_out : int
         Number of blocks before and after.
     local : bool
-        Whether nothing travels: each block is made from one block, that nobody else reads.
+        True if each block is made from one block that no other block reads.
     largest : int
         Elements of the largest shard of a block that is not mirrored, at most.
     """
@@ -175,10 +173,9 @@ class ExchangeShape:
 
 @lru_cache(maxsize=1024)
 def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
-    """C, W, fan-in and groups of the exchange between two layouts, from their full blocks.
+    """Return the figures of the exchange between two layouts, from their full blocks.
 
-    Irregular chunks are taken at their largest, so these are estimates for them, and exact
-    where chunks are even.
+    They are exact for even chunks, and estimates for irregular ones, which count at their largest.
     """
     fan_in, width, closed, elements, largest = 1, 1, False, 1, 1
     for a, b in reversed(list(zip(source.axes, target.axes, strict=True))):
@@ -230,7 +227,7 @@ class AxisComponents:
 
     @cached_property
     def one_to_one(self) -> bool:
-        """Whether every group has at most one block on either side."""
+        """True if every group has at most one block on either side."""
         return all(
             np.bincount(of[of >= 0], minlength=1).max() <= 1
             for of in (self.of_source, self.of_target)
@@ -246,12 +243,12 @@ def _members(groups: Places, count: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _interval_components(source: Group, target: Group) -> AxisComponents:
-    """Groups of two cuts of the same flattened digits: split where both are cut."""
+    """Return the groups of two cuts of the same flattened digits, split at common bounds."""
     if source.offset != target.offset:
         return _rolled_components(source, target)
     size = source.size
     of_source, of_target = (np.minimum(group.bounds, size) for group in (source, target))
-    # Beyond the end of what is stored there is padding, which any cut of the target splits.
+    # Behind the stored values there is padding, which any cut of the target splits.
     stored = np.union1d(of_source, of_target[of_target >= of_source[-1]])
     common = np.union1d(np.intersect1d(stored, of_target), [0, size])
 
@@ -264,7 +261,7 @@ def _interval_components(source: Group, target: Group) -> AxisComponents:
 
 
 def _rolled_components(source: Group, target: Group) -> AxisComponents:
-    """Groups where the digits lie cyclically shifted against one another: cuts of a circle."""
+    """Return the groups of digits cyclically shifted against one another: cuts of a circle."""
     cut, cut_after = (
         (np.array(group.bounds[:-1], np.int64) + group.offset) % source.size
         for group in (source, target)
@@ -280,7 +277,7 @@ def _rolled_components(source: Group, target: Group) -> AxisComponents:
 
 
 def unflattened(layout: AxisLayout) -> AxisLayout:
-    """The same blocks with groups of several digits taken apart where the cuts allow it.
+    """Return the layout with groups of several digits split where the chunks allow it.
 
     >>> one = Group((Digit(1, 1, 3, 3), Digit(1, 3, 4, 4)), (4, 8))
     >>> [group.chunks for group in unflattened(AxisLayout((one,))).groups]
@@ -301,10 +298,10 @@ def unflattened(layout: AxisLayout) -> AxisLayout:
 
 @lru_cache(maxsize=256)
 def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
-    """Connected groups of an exchange along one axis.
+    """Return the connected groups of an exchange along one axis.
 
-    Groups that both layouts have, cut alike, separate the blocks; everything else is taken to
-    meet everything (which may join groups that a finer look would keep apart).
+    Groups of digits with the same chunks in both layouts separate the blocks. All other blocks are
+    assumed to be connected, so the result may be coarser than necessary.
     """
     if any(group.arrangement for group in (*source.groups, *target.groups)):
         return AxisComponents(1, *(np.zeros(side.blocks, np.int64) for side in (source, target)))
@@ -328,7 +325,7 @@ Scale = Literal["none", "ortho", "full"]
 
 
 def divisor_of(scale: Scale, length: int) -> Divisor:
-    """Return what a scale divides by, over `length` points.
+    """Return the divisor of a scale for `length` points.
 
     >>> divisor_of("ortho", 12)
     Divisor(whole=1, root=12)
@@ -336,36 +333,25 @@ def divisor_of(scale: Scale, length: int) -> Divisor:
     return {"none": Divisor(), "ortho": Divisor(1, length), "full": Divisor(length)}[scale]
 
 
-def _is_free(step: Step) -> bool:
-    """Whether a step multiplies anyway."""
-    return step.chirp_out is not None or step.twiddle is not None
-
-
 def _bearer(program: AxisProgram) -> Step:
-    """The step of an axis that had best divide: its last chirp, its first twiddle, its last FFT."""
+    """Return the best step for the division: the last chirp, the first twiddle or the last FFT."""
     last = program.steps[-1]
     if last.chirp_out is not None:
         return last
     return next((step for step in program.steps if step.twiddle is not None), last)
 
 
-def _last_round(program: AxisProgram, rounds: Sequence[Round]) -> int:
-    """Number of rounds that follow the one in which an axis divides."""
-    bearer = _bearer(program)
-    return next(n for n, round_ in enumerate(reversed(rounds)) if bearer in round_.steps)
-
-
 def divided(
     programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...], scale: Scale
 ) -> tuple[tuple[AxisProgram, ...], tuple[Round, ...]]:
-    """Return programs and rounds whose steps bear the scale of a transform.
+    """Return programs and rounds with the scale of a transform in their steps.
 
     Parameters
     ----------
     programs : tuple of AxisProgram
-        Of every transformed axis.
+        Programs of all transformed axes.
     rounds : tuple of Round
-        The steps in the order in which they happen.
+        All rounds in order.
     scale : {"none", "ortho", "full"}
         Factor 1, 1/sqrt(N) or 1/N with N the product of all lengths.
     """
@@ -376,7 +362,14 @@ def divided(
     if exact or together:
         lengths = {_bearer(program): program.length for program in programs}
     else:
-        best = min(programs, key=lambda p: (not _is_free(_bearer(p)), _last_round(p, rounds)))
+
+        def cost(program: AxisProgram) -> tuple[bool, int]:
+            """Return whether to divide is an extra pass, and the number of rounds after it."""
+            step = _bearer(program)
+            after = next(n for n, found in enumerate(reversed(rounds)) if step in found.steps)
+            return step.chirp_out is None and step.twiddle is None, after
+
+        best = min(programs, key=cost)
         lengths = {_bearer(best): math.prod(program.length for program in programs)}
     new = {step: replace(step, divisor=divisor_of(scale, n)) for step, n in lengths.items()}
     return (
@@ -389,7 +382,7 @@ Block = tuple[int, ...]
 
 
 def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
-    """The digits with neighbours joined where they are one digit of the index.
+    """Return the digits, with neighbours joined that form one digit of the index.
 
     >>> merged((Digit(1, 4, 3, 3), Digit(1, 1, 4, 4)))
     (Digit(stage=1, stride=1, size=12, radix=12),)
@@ -407,20 +400,20 @@ def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
 
 
 def _plain(group: Group) -> bool:
-    """Whether a group stores all of its digits' values, once and in order, in no empty chunk."""
+    """Return True if a group stores each value once, in order, and without empty chunks."""
     whole = group.bounds[-1] == group.size and min(group.chunks, default=0) > 0
     return whole and not group.offset and not group.arrangement
 
 
 def _alike(a: AxisLayout, b: AxisLayout) -> bool:
-    """Whether two layouts of an axis store the same digits in the same dimensions, in any order."""
+    """Return True if two layouts of an axis have the same dimensions, in any order."""
     one, other = ({group.digits for group in axis.groups} for axis in (a, b))
     return one == other and len(one) == len(a.groups) == len(b.groups)
 
 
 @lru_cache(maxsize=1024)
 def _fits(joint: AxisLayout, axis: AxisLayout) -> bool:
-    """Whether every block of a layout of an axis is a view of one of the joint's blocks."""
+    """Return True if every block of an axis layout is a view of one block of the joint."""
     if not all(map(_plain, (*joint.groups, *axis.groups))):
         return False
     if _alike(joint, axis):
@@ -431,14 +424,14 @@ def _fits(joint: AxisLayout, axis: AxisLayout) -> bool:
 
 
 def fits(joint: Layout, layout: Layout) -> bool:
-    """Whether every block of a layout is a view of one of the joint's blocks."""
+    """Return True if every block of a layout is a view of one block of the joint."""
     return all(_fits(a, b) for a, b in zip(joint.axes, layout.axes, strict=True))
 
 
 def joint_of(before: Layout, after: Layout) -> Layout | None:
-    """A joint that has the blocks of both layouts, one block for each connected group, or None.
+    """Return the joint of two layouts, with one block for each connected group, or None.
 
-    Its digits lie in the order that they have before, so that whole rows are written.
+    Its digits have the order of the first layout, so that whole rows are written.
     """
     axes = []
     for a, b in zip(before.axes, after.axes, strict=True):
@@ -467,24 +460,23 @@ def _cut_at(group: Group, places: set[int]) -> Group:
 
 
 def groups_match(joint: Layout, source: Layout, target: Layout) -> bool:
-    """Whether the joint has one block for each connected group of an exchange."""
+    """Return True if the joint has one block for each connected group of an exchange."""
     axes = zip(joint.axes, source.axes, target.axes, strict=True)
     return all(axis_components(a, b).count == axis.blocks for axis, a, b in axes)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a block lies in a block of a joint.
+    """Position of a block inside a block of a joint.
 
     Parameters
     ----------
     shape : tuple of int
-        Shape in which the joint's block is looked at: dimensions that the block has in one are
-        joined.
+        Shape of the joint's block, with those dimensions merged that are one in the block.
     cuts : tuple of slice
-        What of it is the block, per dimension.
+        Slices of the block in these dimensions.
     order : tuple of int
-        Which of these dimensions each dimension of the block is.
+        Dimension of the joint's block for each dimension of the block.
     """
 
     shape: tuple[int, ...]
@@ -493,14 +485,14 @@ class Place:
 
 
 def joint_block(joint: Layout, layout: Layout, block: Block) -> Block:
-    """Index of the joint's block in which a block of a layout lies."""
+    """Return the index of the joint's block that contains a block of a layout."""
     axes = zip(joint.axes, layout.axes, block, strict=True)
     return tuple(a.block_of(tuple(k for k, _ in _cuts(a, b, i))) for a, b, i in axes)
 
 
 @lru_cache(maxsize=4096)
 def place_of(joint: Layout, layout: Layout, block: Block) -> Place:
-    """Where a block of a layout lies in the joint's block that has it; does not check `fits`."""
+    """Return the position of a block of a layout in its block of the joint, if it `fits`."""
     shape: list[int] = []
     cuts: list[slice] = []
     order: list[int] = []
@@ -521,7 +513,7 @@ def place_of(joint: Layout, layout: Layout, block: Block) -> Place:
 
 
 def _cuts(joint: AxisLayout, axis: AxisLayout, block: int) -> Iterator[tuple[int, slice]]:
-    """For each group of the joint, its chunk in which a block lies, and where in it."""
+    """Yield the chunk of each group of the joint that contains a block, and the slice in it."""
     if not _alike(joint, axis):
         yield from ((0, slice(0, group.size)) for group in joint.groups)
         return

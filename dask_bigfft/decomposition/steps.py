@@ -1,4 +1,4 @@
-"""The steps that transform one axis: which digit, by which FFT, and what is multiplied after.
+"""Steps of one axis: the FFT of each digit, and the twiddles and chirps around it.
 
 For N = F1*F2*...*Fm in the order in which the digits are transformed, step j replaces the
 input digit n_j (stride F_{j+1}*...*F_m) by the output digit k_j (stride F_1*...*F_{j-1}) and
@@ -16,8 +16,6 @@ smooth length M >= 2N - 1 (L. I. Bluestein, IEEE Trans. Audio Electroacoust. 18,
 Its forward and inverse FFT of length M are steps like any other; the last forward and the
 first inverse step work on the same digit and are one step (*convolve*), so the reordering
 between them never happens.
-
-Pure: imports only this room.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class Chirp:
 
 @dataclass(frozen=True)
 class Waves:
-    """A sum over cosines or sines instead of a Fourier transform, of one axis.
+    """Sum over cosines or sines along one axis, in place of a Fourier transform.
 
     The real part of ``i**turns * sum_n x[n] exp(-2i*pi * (n + first/2) * (k + second/2) / period)``
     for as many k as there are n. Bluestein's algorithm takes any such product of indices apart,
@@ -70,7 +68,7 @@ class Waves:
     turns: int = 0
 
     def chirps(self) -> tuple[Chirp, Chirp, Chirp]:
-        """What multiplies the input, what it is convolved with, and what multiplies the output.
+        """Return the chirps before the convolution, of the convolution, and after it.
 
         >>> [c.offset for c in Waves(8, 1, 0).chirps()]
         [1, -1, 0]
@@ -85,7 +83,7 @@ class Waves:
 
 @dataclass(frozen=True)
 class Divisor:
-    """What values are divided by: ``whole * sqrt(root)``, kept exact until it is used.
+    """The divisor ``whole * sqrt(root)``, kept exact until it is used.
 
     >>> Divisor(2) * Divisor(3, 5)
     Divisor(whole=6, root=5)
@@ -100,7 +98,7 @@ class Divisor:
 
 @dataclass(frozen=True)
 class Step:
-    """One digit of one axis transformed, with what is multiplied before and after.
+    """Transform of one digit of an axis, with the factors before and after it.
 
     Parameters
     ----------
@@ -141,18 +139,18 @@ class Step:
 
     @property
     def alone(self) -> bool:
-        """Whether all of a convolution is this step, so that its spectrum has no other digit."""
+        """True if this step is a whole convolution, whose spectrum has one digit."""
         return None not in (self.chirp_in, self.convolve, self.chirp_out)
 
 
 def _follow(digits: Sequence[Digit]) -> bool:
-    """Whether digits follow one another as in an axis that is whole."""
+    """Return True if digits follow one another as in a contiguous axis."""
     return all(a.stride == b.stride * b.radix for a, b in itertools.pairwise(digits))
 
 
 @dataclass(frozen=True)
 class AxisProgram:
-    """All steps of one axis, and its digits in the array that comes in and goes out.
+    """All steps of one axis, and its digits in the input and in the result.
 
     Parameters
     ----------
@@ -163,8 +161,7 @@ class AxisProgram:
     steps : tuple of Step
         In order; one per digit (Bluestein: one less than twice the digits).
     source, target : tuple of Digit
-        The axis in the array that comes in, and in the array that goes out, outermost
-        digit first.
+        Digits of the axis in the input and in the result, outermost first.
     mirror : int or None
         N where a half spectrum has to be completed by X[N - k] = conj X[k], else None.
     bluestein : bool
@@ -181,7 +178,7 @@ class AxisProgram:
     bluestein: bool = False
 
     def in_place(self, done: int) -> tuple[Digit, ...]:
-        """Digits where they lie if none is moved, outermost first, after the first `done` steps.
+        """Return the digits after the first `done` steps if none is moved, outermost first.
 
         Not for Bluestein's algorithm. Digits that follow one another as in a whole axis are one
         again when all steps are done.
@@ -197,25 +194,25 @@ class AxisProgram:
 
     @property
     def stays(self) -> bool:
-        """Whether the axis comes in with its digits where `in_place` has them."""
+        """True if the input has its digits at the places of `in_place`."""
         found = self.in_place(0)
         return found == self.source or (len(self.source) == 1 and _follow(found))
 
     @property
     def halves_input(self) -> bool:
-        """Whether half a spectrum comes in, that has to be completed if it is to be split."""
+        """True if the input is half a spectrum, which has to be completed before it is split."""
         return self.mirror is not None and any(digit.is_partial for digit in self.source)
 
     @property
     def last_stage(self) -> int:
-        """Stage of the output's digits."""
+        """The stage of the output's digits."""
         return self.target[0].stage
 
 
 def _cooley_tukey(
     axis: int, factors: tuple[int, ...], kind: Kind, sign: int, stage: int = 0
 ) -> tuple[Step, ...]:
-    """Steps of an axis of length ``prod(factors)``."""
+    """Return the steps of an axis of length ``prod(factors)``."""
     total, done, steps = math.prod(factors), 1, []
     for j, n in enumerate(factors):
         rest = total // (done * n)
@@ -238,7 +235,7 @@ def _cooley_tukey(
 def _bluestein_steps(
     axis: int, factors: tuple[int, ...], chirps: tuple[Chirp, Chirp, Chirp]
 ) -> tuple[Step, ...]:
-    """Forward steps, the convolution, inverse steps, on a smooth length ``prod(factors)``."""
+    """Return forward steps, convolution and inverse steps on a smooth length ``prod(factors)``."""
     before, between, after = chirps
     forward = _cooley_tukey(axis, factors, "c2c", -1)
     inverse = _cooley_tukey(axis, factors[::-1], "c2c", +1, stage=1)
@@ -263,12 +260,11 @@ def axis_program(
     bluestein: bool = False,
     waves: Waves | None = None,
 ) -> AxisProgram:
-    """Program that transforms an axis of `length` by FFTs of the lengths `factors`.
+    """Return the program of an axis of `length` by FFTs of the lengths `factors`.
 
-    With ``bluestein`` the factors multiply up to a smooth length of at least 2*length - 1,
-    otherwise to `length` itself; nothing checks that, the caller does. `digits` name the
-    transposed order where it is not the canonical one. With `waves`, which need ``bluestein``,
-    their chirps take the place of a Fourier transform's.
+    The product of the factors must be `length`; with ``bluestein`` it must be a smooth length of at
+    least 2*length - 1. The caller checks this. `digits` give a transposed order that is not the
+    canonical one. `waves` need ``bluestein``; their chirps replace those of a Fourier transform.
 
     Examples
     --------

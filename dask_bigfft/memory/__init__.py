@@ -1,7 +1,4 @@
-"""Host memory that is reserved once and lent to block after block: `arena`, `pages`, `pinned`.
-
-Imports NumPy, the standard library and the package's errors; sizes and limits are handed in.
-"""
+"""Host memory that is reserved once and reused by block after block: `arena`, `pages`, `pinned`."""
 
 from dask_bigfft.memory.arena import (
     ALIGNMENT_NBYTES,
@@ -17,16 +14,5 @@ from dask_bigfft.memory.arena import (
 )
 from dask_bigfft.memory.pinned import Pinner
 
-__all__ = [
-    "ALIGNMENT_NBYTES",
-    "SMALL_NBYTES",
-    "ArenaCounters",
-    "HostArena",
-    "Pinner",
-    "configure",
-    "default_arena",
-    "fault_in",
-    "lend",
-    "pin_blocks",
-    "pinned",
-]
+__all__ = ["ALIGNMENT_NBYTES", "SMALL_NBYTES", "ArenaCounters", "HostArena", "Pinner", "configure"]
+__all__ += ["default_arena", "fault_in", "lend", "pin_blocks", "pinned"]

@@ -1,8 +1,8 @@
-"""The host arena: memory reserved once and lent to one block after another.
+"""The host arena: memory that is reserved once and reused by block after block.
 
-A block in fresh pages costs more than the transform that fills it: the system clears each page
-and enters it into the page table at first touch. So blocks come from an arena, and go back to it
-when their array dies::
+Fresh pages cost more than the transform that fills them: at first touch the system clears each page
+and enters it into the page table. Blocks therefore come from an arena, and their memory returns to
+it when the array dies::
 
             lend                          last view dies
     idle ----------> block (ndarray) -----------------------> returned
@@ -13,24 +13,21 @@ when their array dies::
      +-----------------------------------------------------------+
               drain: the next lend, trim, prefault or counters
 
-Python may run a finalizer inside any allocation, so also in a thread that holds the arena's lock
-at that moment. Therefore `Loan.__del__` takes no lock: it appends to a deque, which is atomic, and
-whoever holds the lock next does the rest. Idle buffers wait by size class, and the least recently
-used go back to the system first. Unmapping takes time, so it happens without the lock.
+Python may run a finalizer inside any allocation, even in a thread that holds the arena's lock.
+`Loan.__del__` therefore takes no lock. It appends to a deque, which is atomic, and the next holder
+of the lock does the rest. Idle buffers are kept by size class, and the least recently used ones are
+freed first. Unmapping is slow, so it happens without the lock.
 
-The arena never waits for memory to come back. Beyond its limit it gives idle memory to the system,
-and if that is not enough lends ordinary memory and counts it.
+The arena never waits for memory. Beyond its limit it frees idle memory, and if that is not enough
+it allocates ordinary memory and counts that as an overflow.
 
-Each process has one default arena, made when it is first asked for; its limit, and when it must
-give idle memory back, are handed in through `configure`.
-
-Imports NumPy, the package's errors, and `pages` and `pinned` of this folder.
+Each process has one default arena, made at its first use. `configure` sets its limit and the
+condition for giving idle memory back.
 """
 
 import math
 import operator
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -40,41 +37,38 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from dask_bigfft.errors import parse_count, refuse
 from dask_bigfft.memory.pages import Buffer, populate, ranges_of, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
 
-#: Every block with a numeric dtype begins at a multiple of this.
+#: Alignment of every block with a numeric dtype.
 ALIGNMENT_NBYTES = 64
 
-#: Requests below this are ordinary memory: the allocator of the C library reuses it by itself.
+#: Smaller requests use ordinary memory, which the C library reuses without page faults.
 SMALL_NBYTES = 512 * 1024
 
-#: Kinds of dtypes that are told in full by their string, and whose bytes may hold anything.
+#: Kinds of dtypes that their string describes fully and for which all bytes are valid.
 NUMERIC_KINDS = frozenset("biufc")
-
-#: Limit of the arena where the size of the machine's memory is unknown.
-_UNKNOWN_MACHINE_LIMIT = 1024**3
 
 
 class Returned(deque[Buffer]):
-    """Buffers whose block has died and that are not idle yet.
+    """Buffers of dead blocks that are not idle yet.
 
-    It outlives its arena as long as a block does; `abandoned` then tells the block's finalizer
-    that no drain will come.
+    The queue outlives its arena while blocks exist. `abandoned` then tells their finalizers that
+    nobody will drain it.
     """
 
     abandoned = False
 
 
 class Loan:
-    """What the base of a lent array is: owns the block's buffer, and gives it back at its end.
+    """Base of an arena array: owns the block's buffer and returns it at the end.
 
-    NumPy reads `__array_interface__` to make the array and keeps the loan as its base; every view
-    refers to that array, so the loan dies with the last of them. A method `__del__` rather than
-    `weakref.finalize`: it needs no registry under a lock, costs a fifth, and what it uses hangs
-    on the loan itself, so it is safe while the interpreter shuts down.
+    NumPy makes the array from `__array_interface__` and keeps the loan as its base. All views refer
+    to that array, so the loan dies with the last view. `__del__` costs a fifth of
+    `weakref.finalize`, needs no registry under a lock, and is safe during interpreter shutdown.
     """
 
     __slots__ = ("__array_interface__", "_returned", "buffer")
@@ -99,7 +93,7 @@ class Loan:
 
 
 def loan_of(array: npt.NDArray[Any]) -> Loan | None:
-    """Return the loan that an array, or what it is a view of, lies in; None if it is not lent."""
+    """Return the loan that owns an array's memory; None for memory outside of arenas."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -107,7 +101,7 @@ def loan_of(array: npt.NDArray[Any]) -> Loan | None:
 
 
 def is_lent(array: npt.NDArray[Any]) -> bool:
-    """Whether an array, or what it is a view of, lies in memory of an arena.
+    """Return True if the memory of an array belongs to an arena.
 
     >>> is_lent(np.zeros(3)[1:])
     False
@@ -137,7 +131,7 @@ def parse_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ..
 
 
 def ordinary_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an uninitialised array from the C library, aligned if its bytes may hold anything."""
+    """Return an uninitialised array in ordinary memory, aligned if its dtype is numeric."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes or dtype.kind not in NUMERIC_KINDS:
         return np.empty(shape, dtype)
@@ -148,30 +142,29 @@ def ordinary_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[
 
 @dataclass(slots=True)
 class ArenaCounters:
-    """What an arena holds at one moment, and what it has done so far.
+    """Current contents of an arena, and its history.
 
-    Sizes are those of the buffers, up to a half above those of their blocks. Requests below
-    `SMALL_NBYTES`, and those with a dtype that is not numeric, never reach the arena and are not
-    counted.
+    Sizes are those of the buffers, which are at most 1.5 times those of their blocks. Requests
+    below `SMALL_NBYTES` or with a dtype that is not numeric are not counted.
 
     Attributes
     ----------
     lent_bytes
-        Memory of the arena that live blocks hold now.
+        Memory of the arena held by live blocks.
     idle_bytes
-        Memory of the arena that waits for the next block now.
+        Idle memory of the arena.
     peak_bytes
-        The most that `lent_bytes` and `idle_bytes` ever were together.
+        Maximum of the sum of `lent_bytes` and `idle_bytes`.
     fresh_bytes
         Memory taken from the system since the arena was made.
     prefaulted_bytes
-        Fresh memory that was faulted in before anybody wrote there, since the arena was made.
+        Fresh memory prefaulted before the first write, since the arena was made.
     lends
-        Blocks lent, of every kind.
+        Number of all blocks.
     reuses
-        Blocks lent in memory that was idle.
+        Number of blocks in reused memory.
     overflows
-        Blocks lent in ordinary memory because the limit was reached.
+        Number of blocks in ordinary memory because of the limit.
     """
 
     lent_bytes: int = 0
@@ -190,21 +183,21 @@ class ArenaCounters:
 
 
 class HostArena:
-    """Memory lent as NumPy arrays, which return by themselves when they die.
+    """Allocator of NumPy arrays whose memory is reused when they die.
 
     Parameters
     ----------
     limit
-        The most bytes held at a time, lent and idle together. An arena of limit 0 is switched
-        off: it lends ordinary memory and counts nothing.
+        Maximum bytes held at a time, lent and idle together. An arena of limit 0 is switched off:
+        it allocates ordinary memory and counts nothing.
     pressure
-        Tells whether the process holds too much memory. If so, idle memory goes back to the
-        system. It is asked now and then when a block is lent or the counters are read, never
-        while the arena is locked, and may itself use the arena.
+        Returns True if the process uses too much memory; idle memory is then freed. It is called
+        at times when a block is allocated or the counters are read, without the arena's lock. It
+        may use the arena.
     pressure_interval_seconds
-        The least time between two such questions.
+        Minimum time between two calls of `pressure`.
     clock
-        Seconds, never running backwards; a test may pass its own.
+        Monotonic clock in seconds; a test may pass its own.
 
     Raises
     ------
@@ -247,10 +240,10 @@ class HostArena:
         self._pressure, self._clock = pressure, clock
         self._pressure_interval_seconds = pressure_interval_seconds
         self._pressure_due_seconds = -math.inf
-        #: Pins buffers from now on before they are lent. What is pinned already stays so until its
-        #: memory goes back to the system, or the pinner is closed.
+        #: Pins buffers before they are allocated from now on. Pinned buffers stay pinned until they
+        #: are freed or the pinner is closed.
         self.pinner: Pinner | None = None
-        #: Whether `fault_in` does something with blocks that are lent from now on.
+        #: True if `fault_in` prefaults blocks that are allocated from now on.
         self.prefaults = True
 
     def __del__(self) -> None:
@@ -265,14 +258,14 @@ class HostArena:
     ) -> npt.NDArray[Any]:
         """Return an uninitialised C-contiguous array, in memory of the arena if it is large.
 
-        Memory returns when the array and all its views have died; there is nothing to call.
+        The memory returns to the arena when the array and all its views have died.
 
         Parameters
         ----------
         shape
             Lengths of the axes.
         dtype
-            Of the elements. Types that are not numeric get ordinary memory.
+            Dtype of the elements. Dtypes that are not numeric get ordinary memory.
 
         Returns
         -------
@@ -298,26 +291,26 @@ class HostArena:
             block = np.asarray(Loan(buffer, self.returned, lengths, dtype.str))
             if self.pinner is not None:
                 self.pinner.pin(buffer)
-        # Only now, so that what this block could use is not thrown away just before.
+        # After the allocation, so that this block could still reuse idle memory.
         if self._pressure is not None:
             self._relieve_when_due()
         return block
 
     def prefault(self, nbytes: int, *, count: int = 1, threads: int = 1) -> int:
-        """Return the bytes taken from the system so that `count` blocks of `nbytes` are idle.
+        """Make `count` blocks of `nbytes` idle; return the bytes taken from the system.
 
-        Idle memory that such a block would be lent counts; what is missing is mapped and
-        touched, by `threads` threads at a time. Never drops idle memory, never exceeds the limit:
-        fewer blocks are then ready.
+        Existing idle buffers of suitable size count. Missing buffers are mapped and prefaulted by
+        `threads` threads. Idle memory is never dropped and the limit is never exceeded; fewer
+        blocks are then ready.
 
         Parameters
         ----------
         nbytes
-            Of one block.
+            Bytes of one block.
         count
-            How many blocks are wanted.
+            Number of blocks.
         threads
-            How many threads touch pages.
+            Number of threads that touch pages.
 
         Raises
         ------
@@ -351,19 +344,18 @@ class HostArena:
         return size * len(fresh)
 
     def fault_in(self, block: npt.NDArray[Any]) -> int:
-        """Return the bytes of a lent block that this call has had backed by memory.
+        """Prefault a block's fresh pages; return the bytes prefaulted by this call.
 
-        For those who are about to fill a block in fresh pages, before they begin: each thread that
-        calls takes a part that nobody has taken yet, until none is left. What another thread has
-        taken may not be there yet when this one returns; nothing that was written is lost. Does
-        nothing for memory that was used before, and where the system cannot do it (it takes Linux
-        5.14): pages then come one by one, as they are written to.
+        Threads call this before they fill a block. Each call takes parts of the block that no other
+        thread has taken, until all are taken; other threads may still be at work when it returns.
+        Written data stay intact. Nothing happens for reused memory, and on systems without support
+        (before Linux 5.14), where pages are faulted in one by one at the first write.
 
         Parameters
         ----------
         block
-            A block of this arena, or a view of one: all of the block's pages are meant. Nothing
-            happens with others.
+            A block of this arena or a view of one; all of the block's pages are prefaulted. Other
+            arrays are ignored.
         """
         loan = loan_of(block)
         if loan is None or not loan.buffer.untouched:
@@ -382,9 +374,9 @@ class HostArena:
         return done
 
     def trim(self, target_bytes: int = 0) -> int:
-        """Return the bytes given to the system so that at most `target_bytes` stay idle.
+        """Free idle memory down to `target_bytes`; return the freed bytes.
 
-        The least recently used buffers go first.
+        The least recently used buffers are freed first.
 
         Raises
         ------
@@ -397,10 +389,10 @@ class HostArena:
         return sum(buffer.nbytes for buffer in doomed)
 
     def resize(self, limit: int) -> None:
-        """Change the limit; idle memory above it goes back to the system.
+        """Change the limit and free idle memory above it.
 
-        Blocks that are lent stay as they are, and their memory is dropped on its return as long
-        as the arena holds more than the new limit.
+        Live blocks are unaffected. Their memory is freed on its return while the arena is above the
+        new limit.
 
         Raises
         ------
@@ -416,12 +408,12 @@ class HostArena:
         del doomed
 
     def watch(self, pressure: Callable[[], bool] | None) -> None:
-        """Ask `pressure` from now on whether idle memory has to go, or nobody."""
+        """Set the test for memory pressure; None for no test."""
         self._pressure = pressure
         self._pressure_due_seconds = -math.inf
 
     def counters(self) -> ArenaCounters:
-        """Return what the arena holds, with all blocks that have died counted as idle."""
+        """Return the counters, with the memory of all dead blocks counted as idle."""
         if self._pressure is not None:
             self._relieve_when_due()
         with self.lock:
@@ -433,7 +425,7 @@ class HostArena:
     def _relieve_when_due(self) -> None:
         now = self._clock()
         if now >= self._pressure_due_seconds:
-            # Two threads may both come through here; asking twice does no harm.
+            # Two threads may both get here; a second call does no harm.
             self._pressure_due_seconds = now + self._pressure_interval_seconds
             if self._pressure is not None and self._pressure():
                 self.trim()
@@ -466,7 +458,7 @@ class HostArena:
     # --- with the lock ---
 
     def _map(self, size: int) -> Buffer | None:
-        """Return fresh pages that count as lent, or None if the system grants none."""
+        """Return fresh pages that count as lent, or None if the system has none."""
         try:
             buffer = Buffer(size)
         except (OSError, MemoryError):
@@ -479,7 +471,7 @@ class HostArena:
         return buffer
 
     def _pop(self, size: int, last: bool) -> Buffer:
-        """Take an idle buffer of a size class, the one used last or the one idle for longest."""
+        """Take the most recently used or the longest idle buffer of a size class."""
         stack = self._idle[size]
         buffer = stack.pop() if last else stack.popleft()
         if not stack:
@@ -510,9 +502,9 @@ class HostArena:
 
 
 def _most(nbytes: int) -> int:
-    """Return the largest buffer that a block of `nbytes` bytes may occupy: half as much again.
+    """Return the largest buffer for a block of `nbytes` bytes: 1.5 times its size.
 
-    A larger buffer than needed is still cheaper than fresh pages beside pages that stay idle.
+    A buffer that is too large costs less than fresh pages.
     """
     return nbytes + nbytes // 2
 
@@ -521,7 +513,7 @@ def _most(nbytes: int) -> int:
 
 
 class _Process:
-    """What the process shares: settings, which a fork inherits, and an arena, which it does not."""
+    """State of the process: settings, which a fork inherits, and an arena, which it does not."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.prefault = limit, True
@@ -529,29 +521,20 @@ class _Process:
         self.start_afresh()
 
     def start_afresh(self) -> None:
-        """Forget arena and lock, both of which another thread may have held when we forked."""
+        """Drop the arena and the lock, which another thread may have held at the fork."""
         self.lock = threading.Lock()
         self.arena: HostArena | None = None
-        self.pinner: Pinner | None = None  # a fork has no card
+        self.pinner: Pinner | None = None  # a fork has no GPU
 
     def apply(self, arena: HostArena) -> None:
-        """Set up an arena as the settings say."""
+        """Apply the settings to an arena."""
         arena.watch(self.pressure)
         arena.prefaults, arena.pinner = self.prefault, self.pinner
         arena.resize(self.limit)
 
 
-def _quarter_of_machine() -> int:
-    """Return a quarter of the machine's memory, the limit until somebody knows better."""
-    if sys.platform == "win32":
-        return _UNKNOWN_MACHINE_LIMIT
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-    except (OSError, ValueError):
-        return _UNKNOWN_MACHINE_LIMIT
-
-
-_process = _Process(_quarter_of_machine())
+#: The limit is a quarter of the machine's memory until `configure` sets another.
+_process = _Process(psutil.virtual_memory().total // 4)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_process.start_afresh)
 
@@ -563,19 +546,19 @@ def configure(
     pressure: Callable[[], bool] | None = None,
     prefault: bool = True,
 ) -> None:
-    """Set how much the process's arena holds, now and in processes forked from here.
+    """Set the limits of the process's arena, also for processes forked from now on.
 
-    Takes effect at once, also on an arena that is in use. Until the first call the limit is a
+    They take effect at once, also on an arena in use. Until the first call the limit is a
     quarter of the machine's memory.
 
     Parameters
     ----------
     limit
-        The most bytes held at a time, lent and idle together.
+        Maximum bytes held at a time, lent and idle together.
     enabled
-        If false, `lend` gives ordinary memory.
+        If false, `lend` allocates ordinary memory.
     pressure
-        Tells whether idle memory has to go back to the system; see `HostArena`.
+        Test for memory pressure, see `HostArena`.
     prefault
         If false, `fault_in` does nothing.
 
@@ -595,7 +578,7 @@ def configure(
 
 
 def default_arena() -> HostArena:
-    """Return the arena of this process, always the same one; a forked child gets its own."""
+    """Return the arena of this process; a forked child gets its own."""
     arena = _process.arena
     if arena is not None:
         return arena
@@ -608,12 +591,12 @@ def default_arena() -> HostArena:
 
 
 def pin_blocks(pinner: Pinner | None) -> Pinner | None:
-    """Have the arena's buffers pinned before they are lent, and return who did it so far.
+    """Set the pinner of the arena's buffers; return the previous one.
 
     Parameters
     ----------
     pinner
-        Pins them; None pins no more.
+        The new pinner; None stops pinning.
     """
     with _process.lock:
         previous, _process.pinner = _process.pinner, pinner
@@ -623,7 +606,7 @@ def pin_blocks(pinner: Pinner | None) -> Pinner | None:
 
 
 def pinned(address: int, nbytes: int) -> bool:
-    """Whether the arena has pinned all of these bytes, in one range."""
+    """Return True if the arena has pinned all of these bytes, in one range."""
     pinner = _process.pinner
     return pinner is not None and pinner.covers(address, nbytes)
 
@@ -636,11 +619,11 @@ def lend(shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -
     shape
         Lengths of the axes.
     dtype
-        Of the elements.
+        Dtype of the elements.
 
     See Also
     --------
-    HostArena.lend : Says what is guaranteed.
+    HostArena.lend : Alignment and lifetime.
 
     Examples
     --------
@@ -651,15 +634,15 @@ def lend(shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -
 
 
 def fault_in(block: npt.NDArray[Any]) -> int:
-    """Return the bytes of a block of the process's arena that this call has had backed by memory.
+    """Prefault a block of the process's arena; return the bytes prefaulted by this call.
 
     Parameters
     ----------
     block
-        About to be filled.
+        A block that is about to be filled.
 
     See Also
     --------
-    HostArena.fault_in : Says what is guaranteed.
+    HostArena.fault_in : Details.
     """
     return default_arena().fault_in(block)

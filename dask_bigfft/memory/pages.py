@@ -1,7 +1,6 @@
 """Page-aligned anonymous memory, in whole buffers.
 
-The one file that speaks to the operating system about pages. It imports NumPy and the
-standard library. Who holds a buffer, and for how long, is the arena's business (`arena`).
+All calls of the operating system about pages are here. `arena` decides on the lifetime of buffers.
 """
 
 import contextlib
@@ -23,28 +22,27 @@ HUGE_PAGE_NBYTES = 2 * 1024**2
 # Sizes of buffers between one power of two and the next, and the least step between two of them.
 _SIZES_PER_OCTAVE = 8
 _LEAST_STEP_NBYTES = 64 * 1024
-# One unit of a prefaulting thread's work: large against the cost of handing it out, small
-# enough for the threads to finish together.
+# One unit of a prefaulting thread's work: large compared with the cost of its dispatch, and small
+# enough for balanced threads.
 _TOUCH_NBYTES = 16 * HUGE_PAGE_NBYTES
 
 
-# As glibc's mallopt knows it, and from how many bytes on blocks shall be mappings of their own.
-# What is smaller may be kept for each thread, and zarr decodes in more than there are cores.
+# glibc's M_MMAP_THRESHOLD, and its new value. glibc keeps smaller freed blocks for each thread, and
+# zarr decodes in more threads than there are cores.
 _MMAP_THRESHOLD, _LARGE_NBYTES = -3, 1 << 20
 
 
 @cache
 def return_freed() -> bool:
-    """Let the C library give large blocks back to the system as soon as they are freed.
+    """Make the C library return large blocks to the system as soon as they are freed.
 
-    Whoever decodes a file's chunks takes memory of that library for each. glibc keeps what was
-    freed, in blocks of up to 32 MiB and for each thread that had some, unless it is told from which
-    size on it shall not. This holds for the whole process, and is said once.
+    Decoders of file chunks allocate from that library. By default glibc keeps freed blocks of up to
+    32 MiB for each thread. The setting holds for the whole process and is made once.
 
     Returns
     -------
     bool
-        Whether the C library takes it.
+        True if the C library accepts the setting.
     """
     try:
         tell = ctypes.CDLL(None).mallopt
@@ -56,23 +54,23 @@ def return_freed() -> bool:
 class Buffer:
     """One run of anonymous pages, unmapped when the last reference to it dies.
 
-    Nothing ever closes the mapping explicitly: whoever still looks at the pages holds a
-    reference, so a buffer that was dropped too early costs memory, never a wrong read.
+    The mapping is never closed explicitly. Every user of the pages holds a reference, so pages
+    cannot vanish during a read.
 
     Attributes
     ----------
     memory
         The pages as bytes.
     address
-        Where the pages begin; a multiple of the page size.
+        Address of the first page; a multiple of the page size.
     nbytes
-        How many bytes there are.
+        Number of bytes.
     serial
-        When the buffer last became idle, counted by its arena.
+        Order in which the buffer last became idle, counted by its arena.
     release
-        Called before the pages are unmapped, such as to unpin them.
+        Called before the pages are unmapped, for example to unpin them.
     untouched
-        Ranges of bytes, as slices, that are to be faulted in before somebody writes there.
+        Ranges of bytes, as slices, to prefault before the first write.
     """
 
     __slots__ = ("address", "memory", "nbytes", "release", "serial", "untouched")
@@ -92,10 +90,10 @@ class Buffer:
 
 
 def round_up(nbytes: int) -> int:
-    """Return the size of the buffer that a request for `nbytes` bytes is given.
+    """Return the size of the buffer for a request of `nbytes` bytes.
 
-    Eight sizes from one power of two to the next, so that nearly equal blocks take each other's
-    memory: real and complex blocks of one transform, padded ones, half spectra.
+    There are eight sizes per power of two, so that blocks of nearly equal size reuse each other's
+    memory: padded blocks, half spectra, real and complex blocks of one transform.
 
     Notes
     -----
@@ -113,11 +111,10 @@ def round_up(nbytes: int) -> int:
 
 
 def touch(buffers: Iterable[Buffer], threads: int) -> None:
-    """Return once every page of `buffers` is backed by memory of its own.
+    """Prefault every page of `buffers` in several threads, without the GIL.
 
-    The contents must not matter to anybody yet (the caller sees to that): where the system cannot
-    be told to do it, one byte a page is overwritten. Either way the interpreter's lock is given up,
-    so `threads` of them fault pages in at the same time.
+    The contents must not be in use: on systems without support one byte of each page is
+    overwritten.
     """
     ranges = [buffer.memory[part] for buffer in buffers for part in ranges_of(buffer)]
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-prefault") as pool:
@@ -125,10 +122,10 @@ def touch(buffers: Iterable[Buffer], threads: int) -> None:
 
 
 def ranges_of(buffer: Buffer, nbytes: int | None = None) -> Iterator[slice]:
-    """Yield the parts of a buffer that one thread faults in at a time, of whole huge pages.
+    """Yield parts of a buffer, of whole huge pages, for one thread each to prefault.
 
-    Those that its first `nbytes` bytes lie in, by default all: buffers are larger than the blocks
-    that they are lent for (`round_up`), and pages that nobody uses are not to be asked for.
+    They cover the first `nbytes` bytes, by default all. A buffer may be larger than its block
+    (`round_up`), and unused pages should not be prefaulted.
     """
     low, last = 0, buffer.nbytes
     if nbytes is not None:
@@ -141,20 +138,20 @@ def ranges_of(buffer: Buffer, nbytes: int | None = None) -> Iterator[slice]:
 
 def _touch_range(memory: npt.NDArray[np.uint8]) -> None:
     if not populate(memory):
-        # Small pages even where huge ones were asked for: the system may not have had any.
+        # Small pages even in memory for huge ones: the system may have had none.
         memory[:: mmap.PAGESIZE] = 0
 
 
 def populate(memory: npt.NDArray[np.uint8]) -> bool:
-    """Have the system back pages with memory of their own; return whether it did.
+    """Prefault pages by ``MADV_POPULATE_WRITE``; return True if the system did it.
 
-    What lies there stays, so others may write there meanwhile. Not `mmap.madvise`, which keeps the
-    interpreter's lock for as long as it lasts.
+    The contents stay, so other threads may write at the same time. `mmap.madvise` would hold the
+    GIL.
 
     Parameters
     ----------
     memory
-        Whole pages of a buffer, which the caller keeps alive.
+        Whole pages of a buffer that the caller keeps alive.
     """
     if _madvise is None:
         return False
@@ -167,7 +164,7 @@ _POPULATE_WRITE = 23
 
 
 def _system_call() -> Any:
-    """``madvise`` of the C library, called without the interpreter's lock; None where it lacks."""
+    """Return ``madvise`` of the C library, which runs without the GIL; None without one."""
     if sys.platform != "linux":
         return None
     try:
@@ -184,10 +181,10 @@ _madvise = _system_call()
 def _map(nbytes: int) -> mmap.mmap:
     if sys.platform == "win32":
         return mmap.mmap(-1, nbytes)
-    # Private, unlike the default: after a fork, parent and child must not see each other's blocks.
+    # Private, unlike the default: after a fork, parent and child must not share blocks.
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux" and nbytes >= HUGE_PAGE_NBYTES:
-        # A kernel built without huge pages refuses; small ones do, only slower.
+        # A kernel without huge pages refuses; small pages work, too, but slower.
         with contextlib.suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE)
     return pages

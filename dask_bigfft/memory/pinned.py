@@ -1,21 +1,21 @@
-"""Pinned memory: buffers of the arena that a card reads and writes by itself.
+"""Pinned memory: buffers of the arena that a GPU's copy engines access directly.
 
-A copy engine works at the speed of the bus, and beside everything else, only on pages that cannot
-move. Pinning pages costs about what copying them once does, so it is done once for each buffer
-that the arena takes from the system, and undone when the buffer goes back there::
+A copy engine reaches the speed of the bus, asynchronously, only on pinned pages. Pinning costs
+about as much as one copy. So each buffer is pinned once, when the arena takes it from the system,
+and unpinned when it is freed::
 
     fresh buffer --touched by several threads, registered--> pinned --> lent, returned, lent ...
 
-One buffer is one registered range: a strided copy may not reach over the border of two ranges, so
-a block must lie in one. That also keeps each step short: registering holds locks of the driver
-that are shared by all processes of the machine, and belongs neither on an event loop nor under the
-arena's lock. It happens in the thread of the task that is lent the buffer, or of whoever prefaults.
+One buffer is one registered range, because a strided copy must not cross the border of two ranges.
+Registering holds locks of the driver that all processes of the machine share. So it happens in
+short steps, never on an event loop or under the arena's lock, but in the thread of the task that
+allocates the buffer, or in the prefaulting thread.
 
-Arrays of others are pinned where they are, if they own their memory: an array whose end is
-watched cannot be freed or resized behind our back, so they are let go before that.
+User arrays that own their memory are pinned in place. A weak reference unpins them before their
+memory is freed.
 
-The driver is handed in as two functions. If it refuses, the block is lent as it is, and travels
-through a staging ring. Imports numpy, the standard library and `pages` of this folder.
+The driver is passed in as two functions. If it refuses a block, the block stays unpinned, and its
+copies go through a staging ring.
 """
 
 import contextlib
@@ -33,54 +33,53 @@ import numpy.typing as npt
 
 from dask_bigfft.memory.pages import HUGE_PAGE_NBYTES, Buffer, touch
 
-#: The driver refuses larger ranges at some size below 512 GiB.
+#: Maximum bytes of a range; the driver refuses ranges from some size below 512 GiB on.
 MAX_RANGE_NBYTES = 64 * 1024**3
 
-#: Refusals after which no more is tried.
+#: Number of refusals after which pinning stops.
 MAX_FAILURES = 3
 
-#: Arrays of others that are smaller travel through the ring: they are often made for one use.
+#: Minimum bytes of user arrays; smaller ones are often used once and go through the ring.
 LEAST_ADOPTED_NBYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedRange:
-    """A range of addresses that is registered."""
+    """A registered range of addresses."""
 
     address: int
     nbytes: int
-    #: Whether it is an array of others.
+    #: True for a user array.
     adopted: bool = False
 
 
 class Pinner:
-    """Pins buffers up to a limit, and knows what is pinned.
+    """Pins buffers up to a limit, and keeps a table of pinned ranges.
 
     Parameters
     ----------
     register, unregister : callable
-        Of the driver: ``register(address, nbytes)`` and ``unregister(address)``. They raise if
-        they cannot; what they raise is one of `errors`.
+        Driver functions ``register(address, nbytes)`` and ``unregister(address)``, which raise
+        one of `errors` on failure.
     limit : int
-        The most bytes of buffers that are pinned at a time.
+        Maximum bytes of pinned buffers.
     adopted : int
-        The most bytes of arrays of others that are pinned beside.
+        Maximum bytes of pinned user arrays, beside the buffers.
     errors : tuple of exception classes
-        What the driver raises where it refuses.
+        Exceptions of the driver on failure.
     least : int
-        Smaller buffers are left alone.
+        Minimum bytes of a buffer to be pinned.
     threads : int
-        How many threads touch a buffer's pages before it is registered; the driver would do it
-        with one.
+        Number of threads that prefault a buffer before it is registered; the driver would use one.
 
     Attributes
     ----------
     ranges : dict of int to PinnedRange
-        What is pinned now, by address.
+        Pinned ranges by address.
     pinned_bytes, adopted_bytes : int
-        Bytes of all pinned buffers, and of the arrays of others.
+        Bytes of all pinned buffers, and of all pinned user arrays.
     failures : int
-        How often the driver refused a buffer.
+        Number of buffers that the driver refused.
 
     Examples
     --------
@@ -104,18 +103,18 @@ class Pinner:
     ) -> None:
         self._register, self._unregister, self._errors = register, unregister, errors
         self.limit, self.most_adopted, self.least, self.threads = limit, adopted, least, threads
-        # Reentrant: a buffer may die, and so be released, in any allocation of the holder.
+        # Reentrant: a finalizer may release a buffer in any allocation of the lock's holder.
         self._lock = threading.RLock()
         self._starts: list[int] = []
         self.ranges: dict[int, PinnedRange] = {}
         self.pinned_bytes = self.adopted_bytes = self.failures = 0
-        #: Arrays that are watched, by their identity: adopted, or refused for good.
+        #: Weak references to adopted or refused arrays, by their identity.
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._process = os.getpid()
         self._closed = False
 
     def pin(self, buffer: Buffer) -> None:
-        """Pin a buffer, whose contents may be lost, unless that is refused or has been done."""
+        """Pin a buffer unless it is pinned, too small or refused; its contents may be lost."""
         if buffer.release is not None or not self.least <= buffer.nbytes <= MAX_RANGE_NBYTES:
             return
         with self._lock:
@@ -138,17 +137,17 @@ class Pinner:
         buffer.release = self._added(PinnedRange(buffer.address, buffer.nbytes))
 
     def _added(self, found: PinnedRange) -> Callable[[], None]:
-        """Enter a range that was registered; return what unregisters it."""
+        """Add a registered range; return a function that unregisters it."""
         with self._lock:
             self.ranges[found.address] = found
             insort(self._starts, found.address)
         return partial(self._release, found)
 
     def adopt(self, array: npt.NDArray[Any]) -> bool:
-        """Pin the memory of an array of others until it goes; return whether that was done.
+        """Pin the memory of a user array until it is freed; return True if that was done.
 
-        Small ones, those whose memory belongs to something else than an array, and those beyond
-        the limit are left alone.
+        Small arrays, arrays that do not own their memory, and arrays beyond the limit are not
+        pinned.
         """
         owner = array
         while isinstance(owner.base, np.ndarray):
@@ -179,13 +178,13 @@ class Pinner:
         return True
 
     def _gone(self, number: int, release: Callable[[], None]) -> None:
-        """Forget an array of others whose end has come; its memory is still there."""
+        """Unpin a user array that is about to be freed; its memory still exists."""
         with self._lock:
             self._watched.pop(number, None)
         release()
 
     def covers(self, address: int, nbytes: int) -> bool:
-        """Whether all of these bytes lie in one pinned range."""
+        """Return True if all of these bytes lie in one pinned range."""
         with self._lock:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
@@ -194,7 +193,7 @@ class Pinner:
             return address + nbytes <= found.address + found.nbytes
 
     def _release(self, found: PinnedRange) -> None:
-        """Unregister a range, unless that has been done."""
+        """Unregister a range, unless it is unregistered already."""
         with self._lock:
             if self.ranges.get(found.address) is not found:
                 return
@@ -204,8 +203,8 @@ class Pinner:
                 self.adopted_bytes -= found.nbytes
             else:
                 self.pinned_bytes -= found.nbytes
-        if os.getpid() == self._process:  # a fork has the pages, but not the card
-            # The driver may have gone before us, as happens when the interpreter ends.
+        if os.getpid() == self._process:  # a fork has the pages, but not the GPU
+            # The driver may already be shut down when the interpreter ends.
             with contextlib.suppress(*self._errors):
                 self._unregister(found.address)
 

@@ -1,8 +1,8 @@
-"""From a call to its plan: arguments, environment, choice and trials.
+"""Planning of a call: arguments, environment, choice of a plan, and trials.
 
 ::
 
-    arguments (of the caller, checked, made into a request; the plan that is taken for it)
-    environment (machine or cluster, its profile, and its FFT libraries)
-    tuning (the tuner and wisdom; plans, and settings of devices, that are run)
+    arguments    checks a caller's arguments, makes a request and chooses its plan
+    environment  describes the machine or cluster: workers, profile, FFT libraries
+    tuning       runs candidate plans and device settings, and keeps the winners as wisdom
 """

@@ -1,10 +1,7 @@
-"""Arguments of a call: what a user wrote, as the planner understands it, and the plan for it.
+"""Parsing of a call's arguments, and the choice of its plan.
 
-Each `parse_*` takes an argument, or the setting where there is none, and refuses by name what it
-cannot be. `make_plan` makes a request of them, and has a plan chosen for that.
-
-Imports `transforms`, `decomposition`, `exchange`, `planner`, `kernels`, `gpu`, `config` and this
-room; looks up a running client.
+Each `parse_*` returns the checked value of an argument, or of its setting. An error names the
+argument. `make_plan` makes a request of all arguments and chooses the plan for it.
 """
 
 import contextlib
@@ -50,7 +47,7 @@ from dask_bigfft.transforms.spec import (
     transform_spec,
 )
 
-#: The search for a plan, which the same call need not do again.
+#: Cached search for a plan.
 _found_plan = lru_cache(maxsize=128)(find_plan)
 
 
@@ -61,19 +58,19 @@ def chosen_plan(
     kernels: tuple[str, ...] | None,
     overwrite: bool,
 ) -> Plan:
-    """Return the plan that is taken for a transform.
+    """Return the plan for a transform.
 
-    Very many tiny blocks are merged first, where the plan then fits into the same memory, and
-    blocks of much padding are larger than those that come in.
+    Many tiny blocks are merged first, if the plan then fits into the same memory. Blocks that are
+    mostly padding become larger than the input's.
 
     Parameters
     ----------
     spec, request, machine
-        What is asked, as `find_plan` takes it.
+        The arguments of `find_plan`.
     kernels
-        FFT libraries that plans are measured with; None takes the cheapest plan by the model.
+        FFT libraries to measure plans with; None takes the cheapest plan by the model.
     overwrite
-        Whether the contents of the array may be destroyed.
+        True if the contents of the array may be destroyed.
 
     Raises
     ------
@@ -84,15 +81,13 @@ def chosen_plan(
     tiny = config.get("bigfft.planner.min-chunk")
     request = roomy_request(spec, request, tiny)
     merged = merged_request(spec, request, machine, tiny)
-    found = None
-    with contextlib.suppress(PlanError):  # then blocks stay as they are
+    here, found = _with_devices(machine, request), None
+    with contextlib.suppress(PlanError):  # then the blocks are not merged
         if merged is not None:
-            found = _searched(spec, merged, machine, kernels, inside)
-            found = _unmerged(found, request, merged)
+            found = _unmerged(_searched(spec, merged, here, kernels, inside), request, merged)
     try:
-        found = found or _searched(spec, request, machine, kernels, inside)
+        found = found or _searched(spec, request, here, kernels, inside)
     except PlanError as error:
-        here = _with_devices(machine, request)
         raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
     found = replace(found, device_memory_limit=request.device_nbytes, overwrite=overwrite)
     on_devices = inside and found.machine.cards
@@ -129,7 +124,7 @@ def _plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
 
 
 def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: Machine) -> str:
-    """Return changes after which there is a plan, where an error says that there is none."""
+    """Return the changes to a request that make a plan possible, as the end of an error message."""
     if request.device == "hybrid":
         machine = replace(machine, cards=0)
     if isinstance(error, MemoryLimitError):
@@ -139,9 +134,9 @@ def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: M
 
 
 def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
-    """Return a plan for merged blocks as one for the blocks that come in.
+    """Return a plan for merged blocks with the merging and cutting of the input's blocks added.
 
-    None where it takes more memory than there is, or the disk unasked.
+    None if it exceeds the memory limit, or uses the disk though other storage would do.
     """
     same = request.wanted in (merged.wanted, plan.chunks)
     found = with_merging(plan, request.chunks, None if same else request.wanted)
@@ -154,36 +149,38 @@ def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
 def _searched(
     spec: TransformSpec,
     request: Request,
-    machine: Machine,
+    here: Machine,
     kernels: tuple[str, ...] | None,
     inside: bool,
 ) -> Plan:
-    """Return the best plan for blocks as they are: measured, else by the model."""
-    here = _with_devices(machine, request)
+    """Return the best plan without merging blocks: by measurement, else by the model."""
     if request.device == "hybrid" and not here.cards:
         request = replace(request, device="cpu")  # no worker has a device
     tried = tuned(spec, request, here, kernels) if kernels else None
     if tried is not None:
         return tried.plan
-    search = partial(_found_plan, spec, request)
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
         found = decided(spec, request, replace(here, cards=0), here.cards, least)
+    elif inside and here.cards:
+        found = _plan_within(partial(_found_plan, spec, request), here)
     else:
-        found = _plan_within(search, here) if inside and here.cards else search(here)
+        found = _found_plan(spec, request, here)
     text = f"; not measured: array and result take more than {100 * SHARE:.0f} % of the memory"
     return replace(found, reason=found.reason + text) if kernels else found
 
 
 def _with_devices(machine: Machine, request: Request) -> Machine:
-    """Return a machine with the devices of each process that a plan is made for.
+    """Return the machine with the number of devices of each process that a plan may use.
 
-    On a cluster that is what workers have told: the least of it, unless each is to do with its own
-    what it can. Where they have not, they are thought to have as many as are demanded.
+    On a cluster this is the smallest number that a worker has reported. Hybrid plans take the
+    largest number, because each worker uses its own devices. Workers that have not reported are
+    assumed to have the devices that the request needs.
     """
     known, device = [cards for cards, _ in machine.by_cards], request.device  # fewest first
+    alike = replace(machine, by_cards=())
     if device == "cpu":
-        return replace(machine, by_cards=())
+        return alike
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
     if limits:
         devices = tuple(
@@ -206,7 +203,7 @@ Order = Literal["natural", "transposed"]
 
 
 class Extras(TypedDict, total=False):
-    """The keywords that every transform has beside those of `numpy.fft`; None is the setting."""
+    """Keywords of every transform beside those of `numpy.fft`; None stands for the setting."""
 
     order: Order | Sequence[Order] | None
     chunks: Any
@@ -223,7 +220,7 @@ class Extras(TypedDict, total=False):
 
 
 class Options(TypedDict, total=False):
-    """Keywords of functions whose transforms are inside; None is the setting."""
+    """Keywords of functions that use transforms internally; None stands for the setting."""
 
     chunks: Any
     memory_limit: int | str | None
@@ -242,10 +239,10 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     Parameters
     ----------
     a
-        Dask arrays are taken as they are. What has chunks of its own (Zarr, HDF5) is read lazily,
-        anything else becomes a NumPy array; the contents are never hashed.
+        A dask array is returned unchanged. An array with chunks (Zarr, HDF5) is read lazily.
+        Anything else becomes a NumPy array. The contents are never hashed.
     kind
-        Name of the transform, whose dtypes are then the only ones allowed.
+        Name of a transform; the array must have one of its dtypes.
 
     Examples
     --------
@@ -273,7 +270,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
 
 
 def _refuse_containers(a: Any) -> None:
-    """Refuse what is more than an array of numbers, whose other parts would be lost."""
+    """Raise an error for containers that hold more than numbers, such as masks or coordinates."""
     block, allowed = meta_from_array(a) if isinstance(a, da.Array) else a, None
     if type(a).__module__.partition(".")[0] == "xarray":
         allowed = "an array: pass .data, the array inside"
@@ -299,10 +296,10 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
     Parameters
     ----------
     rounds
-        A sequence with a mapping of axis to factor for each round, or only the factor where one
-        axis is transformed; -1 is what is left of an axis.
+        A sequence with a mapping of axis to factor for each round, or only the factor if one axis
+        is transformed. -1 stands for the remaining factor of an axis.
     spec, variant
-        What is asked, and how data move.
+        The transform, and the name of the data movement.
     """
     rounds = config.get("bigfft.rounds") if rounds is None else rounds
     if rounds is None:
@@ -337,7 +334,7 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
 
 
 def _check_factors(axis: int, factors: tuple[int, ...], spec: TransformSpec, variant: str) -> None:
-    """Refuse factors that a variant cannot have, or that differ from the digits of the spectrum."""
+    """Raise an error for factors that contradict the variant or the digits of the spectrum."""
     if variant == "pease" and len(set(factors)) > 1:
         allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
         refuse("rounds", {axis: factors}, allowed)
@@ -358,29 +355,29 @@ def _is_int(value: Any) -> bool:
 
 
 def parse_limit(argument: str, value: Any) -> int | None:
-    """Return the bytes of an argument, by default those of the setting of that name.
+    """Return an argument in bytes, by default the value of the setting of the same name.
 
     >>> parse_limit("device_memory_limit", "2 GiB")
     2147483648
     """
     if value is None:
         return cast("int | None", config.get(f"bigfft.{argument.replace('_', '-')}"))
-    numbers = isinstance(value, int | float | str | np.integer | np.floating)
-    if not numbers or isinstance(value, bool | np.timedelta64):
+    numbers = int | float | str | np.integer | np.floating
+    if not isinstance(value, numbers) or isinstance(value, bool | np.timedelta64):
         allowed = "a positive number of bytes, or a string such as '2 GiB'"
         refuse(argument, value, allowed, kind=ArgumentTypeError)
     return cast("int", config.get("bigfft.memory-limit", argument, value))
 
 
 def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
-    """Refuse axes in several chunks whose length is no power: Pease's exchanges need equal digits.
+    """Raise an error if an axis in several chunks has no equal digits, which Pease's variant needs.
 
     Parameters
     ----------
     spec
-        What is asked, with variant ``"pease"``.
+        The transform.
     before
-        Chunks of the array that comes in.
+        Chunks of the input.
     """
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
         if len(before[axis]) > 1 and math.gcd(*factorize(length).values()) == 1:
@@ -389,9 +386,9 @@ def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
 
 
 def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
-    """Return the name of an installed FFT library that works in a dtype, and of a fallback why.
+    """Return the name of an installed FFT library for a dtype, and the reason for a fallback.
 
-    "auto" is the fastest one; on a cluster, of those that every worker has.
+    "auto" stands for the fastest library; on a cluster every worker must have it.
     """
     if not isinstance(kernel, str | None):
         refuse("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
@@ -408,17 +405,17 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
 def parse_device(
     device: Any, nbytes: Any, dtype: np.dtype[Any]
 ) -> tuple[Literal["auto", "cpu", "gpu", "hybrid"], int | None]:
-    """Return where rounds are done, and how many bytes of a device may be used.
+    """Return the device for rounds, and the limit of its memory in bytes.
 
     Parameters
     ----------
     device
-        ``"auto"``, ``"cpu"``, ``"gpu"`` or ``"hybrid"``; without a client, the last two need a
-        GPU here and now.
+        ``"auto"``, ``"cpu"``, ``"gpu"`` or ``"hybrid"``. Without a client, the last two need a GPU
+        in this process.
     nbytes
         Bytes of a device's memory, or None.
     dtype
-        What is computed in.
+        Complex dtype of the rounds.
     """
     device = config.get("bigfft.device", "device", device)
     limit = parse_limit("device_memory_limit", nbytes)
@@ -434,15 +431,17 @@ def parse_device(
 def parse_chunks(
     chunks: Any, before: Chunks, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Chunks | None:
-    """Return the chunks of the result, or None for what the last round gives.
+    """Return the chunks of the result, or None for the chunks of the last round.
 
     Parameters
     ----------
     chunks
-        ``"auto"``, ``"preserve"``, whatever dask takes as chunks, or a mapping of axes to chunks
-        (the other axes are preserved).
-    before, shape, dtype
-        Chunks of the array that comes in; of the result.
+        ``"auto"``, ``"preserve"``, any dask chunks, or a mapping of axes to chunks (the other axes
+        are preserved).
+    before
+        Chunks of the input.
+    shape, dtype
+        Shape and dtype of the result.
     """
     chunks = config.get("bigfft.chunks") if chunks is None else chunks
     if isinstance(chunks, str) and chunks == "auto":
@@ -463,7 +462,7 @@ def parse_chunks(
 def normalized_chunks(
     given: Any, chunks: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Chunks:
-    """Return dask's normal form of chunks; a refusal shows what was `given`."""
+    """Return chunks in dask's normal form; an error shows the `given` ones."""
     try:
         cuts = normalize_chunks(chunks, shape, dtype=dtype)
         found = tuple(tuple(map(int, cut)) for cut in cuts)
@@ -477,14 +476,14 @@ def normalized_chunks(
 
 
 def parse_options(options: Mapping[str, Any], known: type = Options) -> None:
-    """Refuse keywords that a class of keywords does not have."""
+    """Raise an error for keywords that a class of keywords does not have."""
     for unknown in options.keys() - known.__annotations__.keys():
         allowed = f"another keyword: {', '.join(known.__annotations__)}"
         refuse(unknown, options[unknown], allowed, kind=ArgumentTypeError)
 
 
 def inner_extras(options: Options, **named: Any) -> Extras:
-    """Keywords of a transform inside: limits and kernel as given, the rest as named."""
+    """Return the keywords of an internal transform: given limits and kernel, and named ones."""
     kept = {k: v for k, v in options.items() if k in ("memory_limit", "kernel")}
     return {"chunks": "auto", **kept, **named}  # type: ignore[typeddict-item]
 
@@ -506,15 +505,15 @@ def make_plan(
     Parameters
     ----------
     a, name, n_or_s, axis_or_axes, norm, **extras
-        As at the front door.
+        Arguments of a transform in `dask_bigfft.fft`.
     windows : mapping, optional
-        Start and count, by axis, of the values that go out: those from `start` on, cyclically.
+        Start and count of the returned values by axis; they follow `start` cyclically.
     signal_digits : tuple of int, optional
-        Digits in which the signal lies along the one axis: its spectrum has them reversed.
+        Digits of the signal along its one axis; its spectrum has them reversed.
     waves : Waves, optional
-        Sums over cosines or sines along the one axis instead, on the CPU.
+        Sum over cosines or sines along one axis, in place of an FFT; runs on the CPU.
     stored : Stored, optional
-        How the array lies in files that the first round can read by itself.
+        Layout of the array in files that the first round can read directly.
     """
     config.check()
     asked = extras.get
@@ -528,8 +527,7 @@ def make_plan(
         (axis,) = spec.axes
         orders: tuple[Order, ...] = ("transposed",)
         spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
-    kept = tuple((axis, start, count) for axis, (start, count) in sorted((windows or {}).items()))
-    spec = replace(spec, windows=kept)
+    spec = replace(spec, windows=tuple((a, *part) for a, part in sorted((windows or {}).items())))
     if waves is not None:
         spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
         extras["device"] = "cpu"
@@ -559,8 +557,7 @@ def make_plan(
     if config.get("bigfft.planner.mode", "planner", asked("planner")) == "measure":
         free = (asked("kernel") or config.get("bigfft.kernel")) == "auto"
         measured = environment.usable_libraries(spec.work_dtype) if free else (kernel,)
-    overwrite = asked("overwrite_x")
-    overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
+    overwrite = asked("overwrite_x") is not None and parse_flag("overwrite_x", asked("overwrite_x"))
     try:
         found = chosen_plan(spec, request, machine, measured, overwrite)
     except PlanError as error:

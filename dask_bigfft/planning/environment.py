@@ -1,13 +1,11 @@
-"""Where a plan will run: its machine, its profile, and the FFT libraries that it may use there.
+"""The environment of a plan: its machine, its profile, and the usable FFT libraries.
 
-Workers of a cluster are asked once each. Without a cluster those libraries may be used that work in
-this process. With one SciPy, and those that work here and on every worker in the same version:
-others may differ in the last bit. The fastest library is known from the profile that plans are made
-with, where that has speeds of all of them (a cluster's has those of its slowest worker), else it is
-measured here: their order is mostly the same on another processor.
+Each worker of a cluster is queried once. Without a cluster a plan may use every library that works
+in this process. On a cluster it may use SciPy, and the libraries that this process and every worker
+have in the same version, because other versions may differ in the last bit.
 
-Imports `gpu`, `graph`, `kernels`, `planner`, `profiles`, `config`, `errors`, `memory_settings` and
-`threads`.
+The fastest library follows from the profile if the profile has the speeds of all candidates.
+Otherwise the libraries are measured in this process: their order rarely differs between processors.
 """
 
 import asyncio
@@ -48,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def cluster_place(workers: Iterable[Mapping[str, Any]]) -> str:
-    """Return a short name of a cluster: of its hosts and their threads, not of its ports.
+    """Return a short name of a cluster, a hash of its hosts and their threads.
 
     >>> cluster_place([{"host": "a", "nthreads": 2}, {"host": "b", "nthreads": 2}])
     '2f4e00787d'
@@ -58,20 +56,20 @@ def cluster_place(workers: Iterable[Mapping[str, Any]]) -> str:
 
 
 def profile_path(place: str = "") -> Path:
-    """Return where the profile of this machine lies, or that of a cluster."""
+    """Return the path of the profile of this machine, or of a cluster."""
     folder = Path(config.get("bigfft.wisdom.directory"))
     return folder / (f"profile-{place}.json" if place else "profile.json")
 
 
 def save_profile(profile: Profile, path: Path) -> bool:
-    """Write a profile with the name of this machine; return whether that could be done."""
+    """Write a profile with the name of this machine; return False if that failed."""
     content = json.loads(profile.to_json())
     return files.write(path, {**content, "machine": files.machine()})
 
 
 @lru_cache(maxsize=32)
 def _profile(path: Path, written: int, anywhere: bool) -> Profile | None:
-    """Return the profile in a file of some age; one that cannot be used is reported once."""
+    """Return the profile in a file, cached by its time of writing; log an unusable one once."""
 
     def checked(found: Any) -> Profile | None:
         if not anywhere and found["machine"] != files.machine():
@@ -80,7 +78,7 @@ def _profile(path: Path, written: int, anywhere: bool) -> Profile | None:
         return Profile.from_json(json.dumps(found))
 
     profile = files.read(path, SCHEMA, checked)
-    if anywhere and profile is None:  # somebody wants it, and may not know its version
+    if anywhere and profile is None:  # the user named the file
         log.warning(
             "the profile %s cannot be used, `dask-bigfft calibrate --output FILE` writes one of "
             "version %d: plans are made for a common machine",
@@ -91,12 +89,12 @@ def _profile(path: Path, written: int, anywhere: bool) -> Profile | None:
 
 
 def known_profile(*places: str) -> Profile:
-    """Return the first profile that there is: that of the settings, those of places, the default.
+    """Return the first profile found: from the settings, from `places`, or the default.
 
     Parameters
     ----------
     *places : str
-        As `cluster_place` names them; an empty one is this machine.
+        Names by `cluster_place`; an empty name means this machine.
     """
     named = config.get("bigfft.planner.profile")
     for path in map(profile_path, places) if named is None else [Path(named)]:
@@ -111,20 +109,20 @@ def known_profile(*places: str) -> Profile:
     return DEFAULT
 
 
-#: Seconds that workers have to answer, and those that have not when they are asked again: they may
-#: have to import the package first, on a machine that is busy.
+#: Time limits in seconds of the first and the second query of a worker. A worker may have to import
+#: the package first, on a busy machine.
 PATIENCE = (10.0, 30.0)
 
-#: Seconds for which no worker of a cluster is asked after one of them has not answered.
+#: Seconds without queries to a cluster after one of its workers has not answered.
 PAUSE = 60.0
 
-#: Question, address and folder of a worker; the folder is another one after a restart.
+#: Query, address and folder of a worker; a restarted worker has another folder.
 _Key = tuple[Callable[..., Any], str, str]
 
-#: By client: the answers of its workers.
+#: Answers of the workers of each client.
 _known: WeakKeyDictionary[Any, dict[_Key, Any]] = WeakKeyDictionary()
 
-#: By client: until when its workers are not asked again.
+#: Time of the next allowed query of each client.
 _paused: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
 
@@ -135,18 +133,18 @@ def workers_of(client: Any) -> Mapping[str, Mapping[str, Any]]:
 
 
 def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:
-    """Return the answer of each worker by address; None for those that have not answered.
+    """Return the answer of each worker by address; None for workers that have not answered.
 
-    A worker that is slow is asked a second time, with more patience. One that has gone meanwhile is
-    left out, and one that has come is asked.
+    A slow worker is queried a second time, with a longer time limit. A worker that leaves meanwhile
+    is left out; a worker that joins is queried, too.
 
     Parameters
     ----------
     client : distributed.Client
         Connected to the cluster.
     ask : callable
-        Of a module, so that workers find it. It takes no arguments but `dask_worker`, does not
-        return None, and is called in the worker's event loop.
+        A function of a module, so that workers can import it. It runs in the worker's event loop,
+        takes only `dask_worker`, and does not return None.
     """
     known = _known.setdefault(client, {})
 
@@ -170,7 +168,7 @@ def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:
 async def _answers(
     client: Any, ask: Callable[..., Any], addresses: Iterable[str], seconds: float
 ) -> dict[str, Any]:
-    """Answers of workers by address, without those that are late, lost or fail."""
+    """Return the answers by address; workers that are late, lost or fail are missing."""
     found = {}
 
     async def one(address: str) -> None:
@@ -185,12 +183,12 @@ async def _answers(
 
 
 def current_machine(memory_limit: int | None) -> Machine:
-    """Return what is known of where the graph will run.
+    """Return the machine or cluster that will run a graph made now.
 
     Raises
     ------
     PlanError
-        If a worker has no memory for any plan.
+        If a worker has too little memory for any plan.
     """
     client = running_client()
     workers = () if client is None else workers_of(client).values()
@@ -211,7 +209,7 @@ def current_machine(memory_limit: int | None) -> Machine:
 
 
 def smallest_worker() -> WorkerMemory | None:
-    """Return the memory of the worker that has least for a plan; None without a limit.
+    """Return the memory of the worker with the smallest budget; None without a limit.
 
     Workers that do not answer are assumed to be like this process.
     """
@@ -224,21 +222,21 @@ def smallest_worker() -> WorkerMemory | None:
 
 
 async def _tell_memory(dask_worker: Any) -> WorkerMemory | tuple[()]:
-    """Memory of a worker, which from now on does not stay paused for ever."""
+    """Return the memory of a worker, and let `watch_worker` resume it if it gets paused."""
     watch_worker(dask_worker)
     return measured_memory(dask_worker)
 
 
 def workers_devices(workers: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
-    """Return how many workers have how many devices, fewest first; nothing where that is not known.
+    """Return pairs of a number of devices and a number of workers, fewest devices first.
 
-    It is known of workers that were registered, once they have told; else of those that declare a
-    resource ``GPU``, or whose driver dask has found: then the others have none.
+    Registered workers report their devices with their metrics. Otherwise a worker's resource
+    ``GPU`` counts, or a driver that dask has found on it. Without any of these the result is empty.
 
     Parameters
     ----------
     workers : iterable of dict
-        What the scheduler says of each.
+        The scheduler's information on each worker.
 
     Examples
     --------
@@ -250,39 +248,37 @@ def workers_devices(workers: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, in
     told = [worker.get("metrics", {}).get(METRIC) for worker in workers]
     if None not in told:
         known = [len(found["devices"]) for found in told]
-    else:
-        known = [_declared(worker) for worker in workers]
-        if not any(known):
-            return ()
+    elif not any(known := [_declared(worker) for worker in workers]):
+        return ()
     return tuple(sorted(collections.Counter(known).items()))
 
 
 def _declared(worker: Mapping[str, Any]) -> int:
-    """Devices of a worker by what it was started with."""
+    """Return the number of devices that a worker was started with."""
     amounts = {name.upper(): amount for name, amount in worker.get("resources", {}).items()}
     return int(amounts.get("GPU", "gpu" in worker))
 
 
 def workers_place() -> str:
-    """Return the short name of the cluster that a graph would run on now; empty without one."""
+    """Return the short name of the current cluster; empty without one."""
     client = running_client()
     return "" if client is None else cluster_place(workers_of(client).values())
 
 
 def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:
-    """Return the speeds that plans for a cluster of some workers are made with.
+    """Return the profile for plans on a cluster.
 
     Parameters
     ----------
     workers : collection of dict
-        What the scheduler says of each.
+        The scheduler's information on each worker.
     """
     here = all(str(w.get("host", "")).startswith(("127.", "localhost", "::1")) for w in workers)
     return known_profile(cluster_place(workers), *([""] if here else []))
 
 
 def _shared() -> bool:
-    """Return whether blocks lie together in the one process that works on them."""
+    """Return True if one process holds all blocks and may work on them in shared memory."""
     scheduler = dask.config.get("scheduler", None)
     if scheduler in ("processes", "multiprocessing") or not config.get("bigfft.exchange.in-place"):
         return False
@@ -302,9 +298,9 @@ def running_client() -> Any:
 
 
 def refuse_asynchronous(client: Any) -> None:
-    """Refuse a client whose answers have to be awaited, which nothing here can do.
+    """Raise an error for an asynchronous client, whose answers would have to be awaited.
 
-    Transforms themselves can be computed by it.
+    Such a client can compute transforms.
     """
     if client is not None and client.asynchronous:
         allowed = (
@@ -314,24 +310,24 @@ def refuse_asynchronous(client: Any) -> None:
 
 
 def device_software() -> dict[str, str]:
-    """Return what decides about the last bit of what devices compute where a graph would run now.
+    """Return the versions of device software that can change the last bit of a result.
 
-    By name, such as ``"cupy"``. Nothing where there is no device.
+    The keys are names such as ``"cupy"``. Without devices the result is empty.
     """
     return told_everywhere(software)
 
 
 def told_everywhere(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict[str, str]:
-    """Return what a function tells by name where a graph would run now.
+    """Return the answers of a function, by name, from all processes that would run a graph now.
 
-    Of workers that differ that is all that they have; without a cluster it is this process'.
+    Values that differ between workers are joined by commas. Without a cluster this process answers.
 
     Parameters
     ----------
     ask : callable
-        Of a module, so that workers find it.
+        A function of a module, so that workers can import it.
     *arguments
-        What it is called with.
+        Its arguments.
     """
     client = running_client()
     answers = [] if client is None else list(client.run(ask, *arguments).values())
@@ -343,28 +339,27 @@ def told_everywhere(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict
 
 
 def possible_carrier() -> str:
-    """Return where a plan may keep blocks between rounds.
+    """Return the storage that a plan may use between rounds: ``"auto"``, ``"disk"``, ``"memory"``.
 
-    Scratch files are taken unasked only where one machine runs everything: elsewhere nobody knows
-    whether all processes see the same files.
+    "auto" includes scratch files, but only on one machine: processes of several machines may not
+    see the same files.
     """
     asked = config.get("bigfft.exchange.carrier")
     if asked == "disk":
         return "disk"
     client = running_client()
-    workers = () if client is None else workers_of(client).values()
-    one_machine = len({worker.get("host") for worker in workers}) <= 1
-    return "auto" if asked == "auto" and one_machine else "memory"
+    hosts = set() if client is None else {one.get("host") for one in workers_of(client).values()}
+    return "auto" if asked == "auto" and len(hosts) <= 1 else "memory"
 
 
-#: What every worker has.
+#: The FFT library that every worker has.
 EVERYWHERE = "scipy"
 
 
 def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
-    """Return the fastest FFT library that can be used wherever tasks would run now, and a reason.
+    """Return the fastest FFT library that all processes have, and the reason for a fallback.
 
-    The reason is empty, unless another library may be faster and workers could not be asked for it.
+    The reason is empty unless workers could not be queried for a faster library.
 
     Parameters
     ----------
@@ -374,7 +369,7 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     Warns
     -----
     FallbackWarning
-        If workers have not answered.
+        If some workers have not answered.
     """
     client = running_client()
     if client is None:
@@ -383,34 +378,33 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     if len(names) == 1:
         return names[0], fallback
     speeds = profile_of(workers_of(client).values()).libraries
-    rates = {one.name: one.flops for one in speeds if one.dtype == dtype.name}
-    if not rates.keys() >= set(names):
-        return fastest_library(dtype, names), fallback
-    return best_of({name: rates[name] for name in names}), fallback
+    known = {one.name: one.flops for one in speeds if one.dtype == dtype.name}
+    rates = {name: known[name] for name in names if name in known}
+    return best_of(rates) if len(rates) == len(names) else fastest_library(dtype, names), fallback
 
 
 def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
-    """Return the names of the FFT libraries that can be used wherever tasks would run now.
+    """Return the names of the FFT libraries that all processes of a graph made now have.
 
     Parameters
     ----------
     dtype : numpy.dtype
-        Complex; libraries that do not work in it are left out.
+        A complex dtype; libraries that do not support it are left out.
     """
     return _common(running_client(), dtype)[0]
 
 
 def _here(dtype: np.dtype[Any]) -> dict[str, str]:
-    """Libraries that work in this process, with their versions."""
+    """Return the versions of the libraries that work in this process, by name."""
     return {
         name: version for name, version in usable().items() if dtype in get_library(name).dtypes
     }
 
 
 def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
-    """Libraries of this process and all workers, and why they are fewer than they might be.
+    """Return the libraries that this process and all workers have, and the reason for a fallback.
 
-    The default is taken in whatever versions.
+    SciPy may differ in its version between processes.
     """
     here = _here(dtype)
     if client is None or len(here) == 1:

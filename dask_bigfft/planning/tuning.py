@@ -1,13 +1,13 @@
-"""The tuner: the best plans by the model are run, and the fastest is kept as wisdom.
+"""The tuner: runs the best plans by the model, and keeps the fastest as wisdom.
 
-The model proposes a small region: the rounds that it ranks best, for a few sizes of blocks and
-every installed FFT library, by CPU threads, devices and both together where the caller leaves that
-open. All are run. The winner is kept for the machine, the versions of the libraries, and
-the class of the problem: transform, dtype, free choices, and lengths and numbers of chunks to the
-next power of two. Where devices alone do the rounds, settings of their pipelines are then tried
-with the winning plan. Where CPU threads share the rounds, they change next to nothing.
+The model proposes a small region: its best rounds for a few block sizes, every installed FFT
+library, and (unless the caller chose) CPU threads, devices and both together. All of them are run.
+The winner is kept for the machine, the versions of the libraries, and the class of the problem. A
+class is a transform, dtype and free choices, with lengths and numbers of chunks rounded up to
+powers of two.
 
-Imports `planner`, `config`, `files` and `environment`.
+If devices alone do the rounds, the tuner then tries settings of their pipelines. These settings
+hardly matter for rounds that CPU threads share.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dask.array as da
 import numpy as np
@@ -37,24 +37,23 @@ from dask_bigfft.planner.work_sharing import divided_among
 from dask_bigfft.planning.environment import device_software, workers_place
 from dask_bigfft.transforms.spec import TransformSpec
 
-#: Sizes of blocks that are tried, in units of those that come in.
+#: Block sizes to try, in units of the input's.
 SCALES = (1.0, 0.5, 2.0, 4.0)
 
-#: Plans that are tried at most, and how much dearer than the cheapest one may be.
+#: Maximum number of plans to try, and their maximum cost relative to the cheapest one.
 MOST, DEARER = 8, 2.0
 
-#: Gain by the model from which on CPU threads and devices share a round of a plan that is tried: of
-#: what gains or loses little by it, measuring says more.
+#: Minimum forecast speed-up of a plan with shared rounds for it to be tried. It is below 1, because
+#: measurements decide close cases better than the model.
 NEAR = 0.9
 
-#: Times that each is run after one that does not count; those that took `SLOWER` times as long as
-#: the fastest each time are run no more.
+#: Timed runs of each plan after a warm-up, and the ratio to the fastest plan that drops a plan.
 REPEAT, SLOWER = 3, 1.5
 
 Timer = Callable[[Plan], float]
 
-#: Settings of devices' pipelines that are tried one after the other: pieces that are on a device at
-#: a time, pieces that a crossing is cut into, and streams.
+#: Settings of device pipelines, tried one after the other: tiles on a device at a time, tiles of a
+#: pass, and streams.
 VALUES: dict[str, tuple[Any, ...]] = {
     "buffers": (2, 3, 4, 8),
     "passes": (4, 8, 16, 32),
@@ -63,7 +62,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def on_devices(plan: Plan) -> bool:
-    """Return whether devices alone do the rounds of a plan, in this process."""
+    """Return True if devices of this process alone do the rounds of a plan."""
     one = plan.machine.workers == 1 and plan.machine.cards > 0
     return one and plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
 
@@ -77,7 +76,7 @@ class Trial:
     plan : Plan
         The plan, with settings of the devices' pipelines.
     scale : float
-        Size of the blocks, in units of those that came in.
+        Size of the blocks, in units of the input's.
     measured : tuple of float
         Seconds of its runs.
     """
@@ -98,7 +97,7 @@ class Trial:
 
     @property
     def winner(self) -> dict[str, Any]:
-        """The entries of wisdom for the plan, had it won."""
+        """The entries of wisdom for the plan."""
         plan = self.plan
         names = dict(
             zip(_NAMED, (plan.notation, plan.kernel, plan.carrier, plan.device), strict=True)
@@ -115,13 +114,13 @@ def region(
 ) -> list[Trial]:
     """Return different plans worth trying, cheapest by the model first.
 
-    Where it is left open who does the rounds, plans are there for CPU threads, for devices, and for
+    If the request leaves the device open, there are plans for CPU threads, for devices, and for
     both together.
 
     Parameters
     ----------
     spec, request, machine
-        What is asked, as `find_plan` takes it.
+        The arguments of `find_plan`.
     kernels : sequence of str
         FFT libraries that may be used.
     """
@@ -136,9 +135,9 @@ def region(
 
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
-    """Plans for all who may do the rounds: none where chunks are too small for such blocks.
+    """Yield plans for each allowed choice of devices; none if the chunks are too small.
 
-    CPU threads and devices share no rounds that are verified, unless that is asked for.
+    Verified rounds are shared between CPU threads and devices only by request.
     """
     possible = machine.cards > 0 and spec.work_dtype.char in "FD"
     unasked = request.device == "auto" and request.verify == "none"
@@ -157,9 +156,9 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 
 
 def worth_trying(trials: list[Trial]) -> list[Trial]:
-    """Return the plans that the model holds to be not much dearer than the first.
+    """Return the plans whose forecast is close to that of the best one.
 
-    Among them the best one for each of CPU threads, devices and both.
+    They include the best plan for each of CPU threads, devices and both.
     """
     most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
     near = [trial for trial in trials if trial.plan.expected.seconds <= most]
@@ -171,17 +170,16 @@ def worth_trying(trials: list[Trial]) -> list[Trial]:
 
 
 def in_memory(x: da.Array) -> da.Array:
-    """Return an array whose blocks have memory of their own.
+    """Return the array with its blocks copied into contiguous memory.
 
-    Blocks of `da.ones` are a single number that is seen everywhere: reading them costs nothing.
+    A block of `da.ones` is one broadcast number, which costs nothing to read.
     """
-    blocks: Any = x
-    found: da.Array = blocks.map_blocks(np.ascontiguousarray, dtype=x.dtype, meta=x._meta).persist()
-    return found
+    blocks = da.map_blocks(np.ascontiguousarray, x, dtype=x.dtype, meta=x._meta)
+    return cast("da.Array", blocks.persist())
 
 
 def timer_for(plan: Plan) -> Timer:
-    """Return a function that runs plans like this one on an array of ones, and returns seconds."""
+    """Return a function that times plans of the same input on an array of ones."""
     chunks, carrier = plan.chunks_in, config.get("bigfft.exchange.carrier")
     x = in_memory(da.ones(plan.spec.shape, chunks=chunks, dtype=np.dtype(plan.spec.dtype)))
 
@@ -200,29 +198,26 @@ def timer_for(plan: Plan) -> Timer:
 def measured_trials(trials: Sequence[Trial], timer: Timer) -> list[Trial]:
     """Return trials with the seconds of their runs, fastest first.
 
-    The first runs do not count: they make compiled code and memory ready. What drops out was slow
-    in all of its runs: one that the machine disturbed is no reason.
+    The first runs do not count: they warm up compiled code and memory. A plan drops out only if all
+    of its runs were slow, so that one disturbed run does not matter.
     """
     compile_at_once()
-    taken: list[list[float]] = [[] for _ in trials]
-    alive = list(range(len(trials)))
-    for number in range(REPEAT + 1):
-        for i in alive if number % 2 else reversed(alive):
-            seconds = timer(trials[i].plan)
-            if number:
-                taken[i].append(seconds)
-        if number:
-            most = SLOWER * min(min(taken[i]) for i in alive)
-            alive = [i for i in alive if min(taken[i]) <= most]
-    pairs = zip(trials, taken, strict=True)
-    done = [replace(trial, measured=tuple(found)) for trial, found in pairs]
-    return sorted(done, key=lambda trial: (-len(trial.measured), trial.seconds))
+    for trial in trials:
+        timer(trial.plan)
+    alive, slow = [replace(trial, measured=()) for trial in trials], list[Trial]()
+    for number in range(REPEAT):
+        way = -1 if number % 2 else 1  # what runs before a plan may slow it down
+        alive = [replace(t, measured=(*t.measured, timer(t.plan))) for t in alive[::way]][::way]
+        most = SLOWER * min(min(trial.measured) for trial in alive)
+        slow += [trial for trial in alive if min(trial.measured) > most]
+        alive = [trial for trial in alive if min(trial.measured) <= most]
+    return sorted([*alive, *slow], key=lambda trial: (-len(trial.measured), trial.seconds))
 
 
 def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
-    """Return a plan with settings of the devices' pipelines that were tried, fastest first.
+    """Return a plan with the tried settings of device pipelines, fastest first.
 
-    The best value of one setting is what the next setting is tried with.
+    Each setting is tried with the best values of the settings before it.
     """
     tried: list[Trial] = []
     for name, values in VALUES.items():
@@ -234,35 +229,35 @@ def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
     return tried
 
 
-#: Part of the memory that may be used which an array and its transform may take, to be tried.
+#: Maximum part of the memory limit that an array and its transform may take to be tried.
 SHARE = 0.3
 
 SCHEMA = 4
 
-#: Names of what is kept of a plan that won.
+#: Names of the entries of a winning plan.
 _NAMED = ("rounds", "kernel", "carrier", "device")
 
-#: Packages whose versions decide how fast a plan is, beside those of devices.
+#: Packages whose versions affect the speed of a plan, beside those of devices.
 PACKAGES = (
     *("dask", "distributed", "numpy", "scipy", "numba", "ducc0", "mkl_fft", "pyfftw"),
     "dask-bigfft",
 )
 
 
-#: Who does the rounds of a plan, by its `Plan.device`, where others would have been possible.
+#: The devices that do the rounds, in words, by `Plan.device`.
 _DONE_BY = {"auto": "devices", "gpu": "devices", "cpu": "CPU threads", "hybrid": "both"}
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The plan that won, and what was tried.
+    """The winning plan and all trials.
 
     Parameters
     ----------
     plan : Plan
         The fastest.
     trials : tuple of Trial
-        Fastest first; none where wisdom was there already.
+        Fastest first; empty if the plan comes from wisdom.
     """
 
     plan: Plan
@@ -279,8 +274,8 @@ def _power(n: int) -> int:
 def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str]) -> str:
     """Return the name of the problems that share their wisdom.
 
-    Lengths and numbers of chunks count to the next power of two. What won where less could be
-    chosen, such as one FFT library, or with less of a device's memory, says nothing of the rest.
+    Lengths and numbers of chunks are rounded up to powers of two. The name contains all choices
+    that the caller fixed, such as one FFT library or a limit of device memory.
     """
     lengths = "x".join(f"2^{_power(n)}" for n in spec.shape)
     cuts = "x".join(f"2^{_power(len(chunks))}" for chunks in request.chunks)
@@ -293,21 +288,17 @@ def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str])
 
 
 def _context(machine: Machine) -> dict[str, Any]:
-    """Return the conditions of wisdom beside the problem."""
+    """Return the conditions under which wisdom holds, beside the problem."""
     versions = device_software() if machine.cards else {}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    running = [machine.threads, machine.workers, machine.cards, *map(list, machine.by_cards)]
-    devices = [device.name for device in machine.devices]
     return {
         "machine": files.machine(),
         "workers": workers_place(),
-        "running": running,
+        "running": [machine.threads, machine.workers, machine.cards, *map(list, machine.by_cards)],
         "versions": versions,
-        "devices": devices,
+        "devices": [device.name for device in machine.devices],
     }
 
 
@@ -319,9 +310,8 @@ def _checked(found: Any) -> dict[str, Any]:
     entries = dict(found["plans"])
     for entry in entries.values():
         winner, context = entry["winner"], entry["context"]
-        if not isinstance(context, dict) or not float(winner["scale"]) > 0:
-            raise ValueError("plans")
-        if not all(isinstance(winner[name], str) for name in _NAMED):
+        named = all(isinstance(winner[name], str) for name in _NAMED)
+        if not (named and isinstance(context, dict) and float(winner["scale"]) > 0):
             raise ValueError("plans")
         decode(DeviceSettings, winner["settings"])
     return entries
@@ -332,7 +322,7 @@ def _entries() -> dict[str, Any]:
 
 
 def _alike(trials: Sequence[Trial], winner: dict[str, Any]) -> Plan | None:
-    """The plan of a region that is like the one that won before."""
+    """Return the trial's plan that matches the winner of an earlier run; None without one."""
     names = (*_NAMED, "scale")
     alike = [t for t in trials if all(t.winner[name] == winner[name] for name in names)]
     exact = [trial for trial in alike if trial.factors == winner.get("factors")]
@@ -350,29 +340,29 @@ def tuned(
     kernels: Sequence[str],
     timer: Timer | None = None,
 ) -> Tuning | None:
-    """Return the plan that is the fastest when run, from wisdom or by measuring now.
+    """Return the plan that runs fastest, from wisdom or by measurements made now.
 
-    None where the array is too large to be tried, or nothing fits into the memory limit.
+    None if the array is too large to be tried, or if no plan fits into the memory limit.
 
     Parameters
     ----------
     spec, request, machine
-        What is asked, as `find_plan` takes it.
+        The arguments of `find_plan`.
     kernels : sequence of str
         FFT libraries that may be used.
     timer : callable, optional
-        Runs a plan and returns the seconds; by default it does so on an array of ones.
+        Runs a plan and returns the seconds; the default runs it on an array of ones.
     """
     name, context = problem_class(spec, request, kernels), _context(machine)
     limit = machine.memory_limit
     nbytes = spec.nbytes + spec.out_nbytes
     too_large = limit is not None and nbytes > SHARE * limit * machine.workers
-    entry = _entries().get(name)
-    known = entry is not None and entry["context"] == context
+    entry = _entries().get(name, {})
+    known = entry.get("context") == context
     if too_large and not known:  # the region takes long for large arrays
         return None
     trials = region(spec, request, machine, kernels)
-    plan = _alike(trials, entry["winner"]) if entry is not None and known else None
+    plan = _alike(trials, entry["winner"]) if known else None
     if plan is not None:
         return Tuning(replace(plan, reason="the fastest when such transforms were measured"), ())
     tried = worth_trying(trials)
@@ -386,8 +376,7 @@ def tuned(
     plans = {**_entries(), name: {"context": context, "winner": best.winner}}
     files.write(_path(), {"schema": SCHEMA, "plans": plans})
     reason = f"the fastest of {len(done)} that were measured: {human_seconds(best.seconds)}"
-    rejected = tuple(_rejected(done))
-    return Tuning(replace(best.plan, reason=reason, rejected=rejected), tuple(done))
+    return Tuning(replace(best.plan, reason=reason, rejected=tuple(_rejected(done))), tuple(done))
 
 
 def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:

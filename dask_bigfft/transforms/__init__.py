@@ -1,1 +1,1 @@
-"""What is asked of a transform: its kind, axes, lengths, norm and dtypes."""
+"""Specification of a transform: kind, axes, lengths, norm and dtypes."""

@@ -1,9 +1,7 @@
-"""`TransformSpec`: what a call of the `numpy.fft` interface asks for, normalised once.
+"""`TransformSpec`: the normalised arguments of a call of the `numpy.fft` interface.
 
-Everything a user can write wrongly is refused here, naming the argument, its value and what is
-allowed; the floors above never validate again.
-
-Pure: imports numpy, `decomposition` and `errors`.
+All checks of these arguments are here. An error names the argument, its value and the allowed
+values. Other modules do not check again.
 """
 
 import math
@@ -35,7 +33,7 @@ FAMILIES: dict[str, tuple[Kind, int, bool]] = {
 #: The transforms by name; the ending says which axes: one, two or any number.
 NAMES: tuple[str, ...] = tuple(name + ending for ending in ("", "2", "n") for name in FAMILIES)
 
-#: Transforms that are functions, which plans are made for only inside of them.
+#: Transforms without public plans.
 COSINES = ("dct", "idct", "dst", "idst", "dctn", "idctn", "dstn", "idstn")
 
 _WORK = {"f": "F", "d": "D", "g": "G", "F": "F", "D": "D", "G": "G", "e": "F"}
@@ -43,18 +41,18 @@ _WORK = {"f": "F", "d": "D", "g": "G", "F": "F", "D": "D", "G": "G", "e": "F"}
 
 @dataclass(frozen=True)
 class TransformSpec:
-    """A transform, independent of how its array is cut into blocks.
+    """A transform, independent of the chunks of its array.
 
     Parameters
     ----------
     name : str
         Name of the call, such as ``"rfftn"``.
     shape : tuple of int
-        Shape of the array that comes in.
+        Shape of the input.
     dtype : str
         Its dtype (as ``numpy.dtype.str``).
     kind : {"c2c", "r2c", "c2r"}
-        Transform of the last of the axes; the others are always c2c.
+        Kind of the transform of the last axis; the others are always c2c.
     sign : {-1, 1}
         Sign in the exponent.
     scale : {"none", "ortho", "full"}
@@ -62,14 +60,14 @@ class TransformSpec:
     axes, lengths : tuple of int
         Transformed axes (non-negative) and the length N of the transform along each.
     orders_in, orders_out : tuple of {"natural", "transposed"}
-        Order of each transformed axis in the array that comes in and that goes out.
+        Order of each transformed axis in the input and in the result.
     digits : tuple of (int, tuple of int)
         Axes whose transposed order has other digits than the canonical ones.
     windows : tuple of (int, int, int)
-        Axis, start and count: of the values along that axis only `count` go out, from `start` on,
-        cyclically.
+        Axis, start and count: the result has only `count` values along that axis, cyclically from
+        `start` on.
     waves : Waves or None
-        A sum over cosines or sines along the one axis, instead of a Fourier transform: of kind
+        Sum over cosines or sines along the one axis, in place of a Fourier transform; of kind
         "c2c", with a real result.
     """
 
@@ -89,7 +87,7 @@ class TransformSpec:
 
     @property
     def work_dtype(self) -> np.dtype[Any]:
-        """Complex dtype in which the rounds compute."""
+        """Complex dtype of the rounds."""
         char = np.dtype(self.dtype).char
         return np.dtype(_WORK.get(char, "D"))
 
@@ -116,11 +114,11 @@ class TransformSpec:
 
     @property
     def real_axis(self) -> int | None:
-        """Axis that has half a spectrum on one side, if any."""
+        """Axis with half a spectrum on one side, if any."""
         return None if self.kind == "c2c" else self.axes[-1]
 
     def digits_of(self, axis: int) -> tuple[int, ...] | None:
-        """Digits of an axis' transposed order where they were named, else None."""
+        """Return the given digits of an axis in transposed order, or None."""
         return dict(self.digits).get(axis)
 
     @property
@@ -139,13 +137,13 @@ class TransformSpec:
 
 
 def _places(length: int, order: Order, half: bool, digits: tuple[int, ...] | None) -> int:
-    """Number of places of a spectrum along an axis."""
+    """Return the number of places of a spectrum along an axis."""
     found = flat_digits(0, length, order, real=half, digits=digits)
     return math.prod(digit.size for digit in found)
 
 
 def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:
-    """Refuse dtypes without a Fourier transform; return the others as a string.
+    """Return a dtype as a string; raise an error for dtypes without a Fourier transform.
 
     >>> parse_dtype(np.dtype("int8"), "c2c")
     '|i1'
@@ -167,7 +165,7 @@ def _index(argument: str, value: Any) -> int:
 
 
 def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple[int, ...]:
-    """Return non-negative axes, each within the array and named once.
+    """Return non-negative axes of an array; each may occur once.
 
     >>> parse_axes("axes", (-1, 0), 3)
     (2, 0)
@@ -188,7 +186,7 @@ def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple
 def parse_some(
     argument: str, named: Sequence[Any] | Mapping[Any, Any], axes: tuple[int, ...], ndim: int
 ) -> tuple[int, ...]:
-    """Return non-negative axes that an argument names, each once and one of those transformed."""
+    """Return the non-negative axes in an argument; they must be transformed and occur once."""
     found = parse_axes(argument, tuple(named), ndim)
     if not set(found) <= set(axes):
         refuse(argument, named, f"only axes that are transformed, {axes}")
@@ -209,7 +207,7 @@ def parse_scale(norm: str | None, forward: bool) -> Scale:
 
 
 def parse_orders(order: str | Sequence[str], count: int) -> tuple[Order, ...]:
-    """Return one order per transformed axis, from one for all or a sequence.
+    """Return one order for each transformed axis, from a single one or a sequence.
 
     >>> parse_orders("natural", 2)
     ('natural', 'natural')
@@ -226,7 +224,7 @@ def parse_orders(order: str | Sequence[str], count: int) -> tuple[Order, ...]:
 
 
 def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[int, ...]:
-    """Return factors that multiply up to a length, with -1 filled in.
+    """Return factors with the product `length`, with -1 filled in.
 
     >>> complete_factors(0, (4, -1), 12)
     (4, 3)
@@ -244,7 +242,7 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
 
 
 def _parse_length(argument: str, n: SupportsIndex, size: int) -> int:
-    """Return the length of a transform that was given, of which -1 may be the array's own."""
+    """Return the given length of a transform; -1 in `s` stands for the array's own."""
     length = _index(argument, n)
     own = argument == "s"
     length = size if own and length == -1 else length
@@ -257,7 +255,7 @@ def _parse_length(argument: str, n: SupportsIndex, size: int) -> int:
 def _default_length(
     argument: str, size: int, axis: int, half: bool, transposed: bool, digits: Sequence[int] | None
 ) -> int:
-    """Return the length of a transform whose length was not given."""
+    """Return the default length of a transform."""
     if half and transposed:
         if digits is not None:
             return math.prod(digits)
@@ -271,7 +269,7 @@ def _default_length(
 
 
 def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tuple[int, ...]]:
-    """Return the digits of spectra in transposed order by axis; nothing where none are named."""
+    """Return the given digits of spectra in transposed order by axis."""
     if digits is None:
         return {}
     named = digits if isinstance(digits, Mapping) or len(axes) > 1 else {axes[0]: digits}
@@ -284,7 +282,7 @@ def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tu
 def _check_digits(
     axis: int, length: int, order: Order, digits: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Return digits of an axis if they are not the documented ones; refuse what cannot be."""
+    """Return checked digits of an axis, or None for the default digits."""
     if order == "natural":
         allowed = f"None for axis {axis}, which is in natural order"
         refuse("digits", {axis: digits}, allowed, kind=ArgumentTypeError)
@@ -297,7 +295,7 @@ def _check_digits(
 def _resolve(
     name: str, shape: tuple[int, ...], n_or_s: Any, axis_or_axes: Any
 ) -> tuple[tuple[int, ...], tuple[SupportsIndex | None, ...], str]:
-    """Return the axes, the length given for each, and the name of the lengths' argument."""
+    """Return the axes, the given length of each, and the name of the lengths' argument."""
     ndim = len(shape)
     if not name.endswith(("2", "n")):
         axis = -1 if axis_or_axes is None else axis_or_axes
@@ -316,7 +314,7 @@ def _resolve(
 
 
 def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
-    """Return the parts of an argument that is one integer or a sequence of them.
+    """Return the values of an argument that is an integer or a sequence of integers.
 
     >>> parse_several("axes", [0, 1]), parse_several("axes", np.array(2))
     ((0, 1), (array(2),))
@@ -332,7 +330,7 @@ def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
 
 
 def parse_name(name: object) -> str:
-    """Return the name of a transform; refuse any other."""
+    """Return the checked name of a transform."""
     if not isinstance(name, str) or name not in NAMES:
         allowed = f"one of {', '.join(NAMES)}"
         if isinstance(name, str) and name in COSINES:
@@ -351,26 +349,25 @@ def transform_spec(
     order: str | Sequence[str] = "natural",
     digits: Any = None,
 ) -> TransformSpec:
-    """Return what a call of the `numpy.fft` interface asks for.
+    """Return the specification of a call of the `numpy.fft` interface.
 
     Parameters
     ----------
     name : str
         One of `NAMES`.
     shape, dtype
-        Of the array.
+        Shape and dtype of the array.
     n_or_s, axis_or_axes, norm
-        As `numpy.fft` has them.
+        Arguments as in `numpy.fft`.
     order : str or sequence of str
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
     digits : sequence of int or mapping, optional
-        Digits of the spectrum of axes in transposed order, where they are not those of
-        `transposed_digits`.
+        Digits of the spectrum of axes in transposed order; the default are `transposed_digits`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Whatever is not allowed.
+        For an argument that is not allowed.
 
     Examples
     --------

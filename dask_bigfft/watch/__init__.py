@@ -1,7 +1,7 @@
-"""Runs shown while they go on, and reports afterwards.
+"""Progress of runs, and reports on them.
 
 ::
 
-    progress.py  counts tasks into summaries of runs, and shows them: terminal, notebook
-    report.py    holds measurements (`events.RECORD`) against the forecast: text, table, picture
+    progress.py  counts tasks of runs and shows their progress: terminal, notebook
+    report.py    compares measurements (`events.RECORD`) with the forecast: text, table, picture
 """

@@ -1,16 +1,14 @@
-"""Progress of runs: counted task by task, shown as lines of text or as bars in a notebook.
+"""Progress of runs, counted by tasks and shown as lines of text or as bars in a notebook.
 
-A run has stages: reading, one for each round, ``unpack``, writing. The name of a task tells its
-stage, and each stage weighs as much as the bytes that it makes. Where dask has fused a stage into
-the one after it, its bytes count there. The token in a task's name tells its plan; a task that dask
-has fused and renamed is told by the plan that it depends on.
+A run has stages: reading, one for each round, ``unpack``, writing. The name of a task gives its
+stage, and the weight of a stage is the bytes of its results. The bytes of a stage that dask has
+fused count in the next stage. The token in a task's name gives its plan; a fused and renamed task
+is identified by the plan that it depends on.
 
 ::
 
     tasks of a graph -> Board -> Run -> summary (names and numbers) -> TextDisplay, NotebookDisplay
     (dask's callbacks: LocalProgress; a scheduler: cluster)         -> page, JSON route, gauges
-
-Imports dask's callbacks, `events`, `planner` and `graph`.
 """
 
 import re
@@ -34,13 +32,13 @@ from dask_bigfft.planner.plan import Plan, phase_forecasts, plan_card
 
 READ, WRITE, PLAN = "read", "write", "plan"
 
-#: Seconds of compiling from which on they are shown.
+#: Minimum seconds of compilation to be shown.
 COMPILED = 0.05
 
-#: Runs that a board keeps.
+#: Number of runs that a board keeps.
 KEPT_RUNS = 24
 
-#: Seconds between lines where the output is no terminal, and between updates where it is.
+#: Seconds between lines if the output is no terminal, and between updates of a terminal.
 SPARSE, OFTEN = 10.0, 0.1
 
 _STAGE = re.compile(r"bigfft_(round\d+|unpack)(?=-|$)")
@@ -74,7 +72,7 @@ def stages(plan: Plan) -> list[Stage]:
 
 
 def stage_of(name: str) -> str | None:
-    """Return the key of the stage that a task belongs to, by its name; None for small change.
+    """Return the key of a task's stage, by its name; None for auxiliary tasks.
 
     >>> stage_of("bigfft_round2-store-map-0a1b"), stage_of("array-0a1b"), stage_of("store-map-0a1b")
     ('round2', 'read', 'write')
@@ -105,43 +103,43 @@ class Run:
     plan : Plan
         The plan that runs.
     token : str
-        Of the plan in task names.
+        Token of the plan in task names.
     now : callable
-        Gives the time in seconds.
+        Returns the time in seconds.
     """
 
     def __init__(self, plan: Plan, token: str, now: Callable[[], float] = time.time) -> None:
         self.plan, self.token, self.now = plan, token, now
         self.stages = stages(plan)
-        #: Tasks of each stage, in all and done.
+        #: Number of tasks of each stage: total, and finished.
         self.total, self.done = Counter[str](), Counter[str]()
         self.started, self.begun = now(), False
         self.stopped: float | None = None
-        #: Seconds that its loops were compiled, and whether one is being compiled.
+        #: Seconds of compilation, and whether it is going on.
         self.compiled, self.compiling = 0.0, False
-        #: Reason why a run that stopped is not done: ``"erred"`` or ``"cancelled"``.
+        #: Failure of a stopped run: ``"erred"`` or ``"cancelled"``.
         self.failure: str | None = None
 
     def begin(self) -> None:
-        """Start the clock, with the first task."""
+        """Start the clock at the first task."""
         if not self.begun:
             self.begun, self.started = True, self.now()
 
     def count(self, stage: str) -> None:
-        """Count a task of a stage as done."""
+        """Count a finished task of a stage."""
         self.done[stage] += 1
         if all(self.done[key] >= count for key, count in self.total.items()):
             self.stop()
 
     def stop(self, failure: str | None = None) -> None:
-        """Stop the clock of a run that goes on."""
+        """Stop the clock, unless it is stopped."""
         if self.stopped is None:
             self.failure, self.stopped = failure, self.now()
 
     def _progress(self) -> Iterator[tuple[Stage, int, int, int]]:
-        """Yield stages that have tasks: their bytes and those fused into them, done and all tasks.
+        """Yield each stage with tasks, its bytes, and its numbers of finished and all tasks.
 
-        Stages before one that have no tasks of their own are fused into it.
+        The bytes include those of preceding stages without tasks, which are fused into it.
         """
         nbytes = 0
         for stage in self.stages:
@@ -153,8 +151,8 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """Return the state of the run as names and numbers.
 
-        Compiling is left out of `elapsed`. `left`, the seconds that the run will still take at its
-        speed so far, is None while that is unknown.
+        `elapsed` excludes compilation. `left` is the remaining time at the speed so far, or None
+        while it is unknown.
         """
         progress = list(self._progress())
         total = sum(nbytes for _, nbytes, _, _ in progress)
@@ -191,20 +189,20 @@ class Board:
 
     def __init__(self) -> None:
         self.runs: OrderedDict[str, Run] = OrderedDict()
-        #: Token of the run, and stage, of tasks by their name.
+        #: Token of the run and stage of tasks, by task name.
         self._stages: dict[str, tuple[str, str]] = {}
 
     def expect(self, tasks: Iterable[tuple[Any, Any]]) -> list[Run]:
-        """Add the tasks of a graph, by key; return the runs that begin in it.
+        """Add the tasks of a graph; return the runs that begin in it.
 
-        Tasks are those of dask's specification: they know their dependencies.
+        Tasks are pairs of a key and a task of dask's task specification, with its dependencies.
         """
         tasks = list(tasks)
         begun = [self._begin(plan, token) for token, plan in plans_among(tasks).items()]
         if begun:
             working = [(k, task) for k, task in tasks if not isinstance(task, Alias | DataNode)]
             counts = Counter(name_of(key) for key, _ in working)
-            # one task of each name tells for all
+            # one task represents all tasks of its name
             self._assign(counts, {name_of(key): task for key, task in reversed(working)})
         return begun
 
@@ -218,7 +216,7 @@ class Board:
         return run
 
     def _assign(self, counts: Mapping[str, int], tasks: Mapping[str, Any]) -> None:
-        """Find the run and the stage of every name of tasks: those of rounds first."""
+        """Assign a run and a stage to every task name, first to those of rounds."""
         sources: dict[str, str] = {}
         for name in filter(_OURS.search, tasks):
             needs = _needs(tasks[name])
@@ -243,9 +241,9 @@ class Board:
             self.runs[token].total[stage] += count
 
     def take(self, key: Any, state: str) -> bool:
-        """Add that a task is in another state; return whether it belongs to a run.
+        """Record the new state of a task; return True if it belongs to a run.
 
-        States are called as distributed calls them. Without its plan a run cannot go on.
+        States have the names of distributed. A run whose plan is forgotten counts as cancelled.
         """
         token, stage = self._stages.get(name_of(key), ("", ""))
         run = self.runs.get(token)
@@ -262,7 +260,7 @@ class Board:
         return True
 
     def hear(self, name: str, numbers: Mapping[str, Any]) -> bool:
-        """Add an event of this process; return whether it changes what is shown."""
+        """Record an event of this process; return True if the display changes."""
         run = self.runs.get(str(numbers.get("plan", "")).partition("-")[0])
         if run is None or name not in ("compiling", "compile"):
             return False
@@ -271,7 +269,7 @@ class Board:
         return True
 
     def summaries(self) -> list[dict[str, Any]]:
-        """Return the states of the runs."""
+        """Return the summaries of all runs."""
         return [run.summary() for run in self.runs.values()]
 
 
@@ -279,12 +277,12 @@ class Board:
 
 
 def is_running(runs: Sequence[Summary]) -> bool:
-    """Return whether any of some runs goes on."""
+    """Return True if any run is active."""
     return any(run["state"] == "running" for run in runs)
 
 
 def _bytes_of(runs: Sequence[Summary]) -> tuple[int, int]:
-    """Return the bytes of runs that are done, and in all."""
+    """Return the finished and the total bytes of runs."""
     return sum(run["bytes_done"] for run in runs), sum(run["bytes_total"] for run in runs)
 
 
@@ -293,7 +291,7 @@ def _compiled_text(seconds: float) -> str:
 
 
 def line_of(runs: Sequence[Summary]) -> str:
-    """Return the state of runs in one line."""
+    """Return one line with the progress of runs."""
     if not runs:
         return f"{'starting':13}   0 %"
     done, total = _bytes_of(runs)
@@ -312,7 +310,7 @@ def line_of(runs: Sequence[Summary]) -> str:
 
 
 def label_of(runs: Sequence[Summary]) -> str:
-    """Return the stage that is going on, and of several runs which one."""
+    """Return the active stage; of several runs also the number of the active one."""
     going = [run for run in runs if run["state"] == "running"]
     begun = [run for run in going if run["bytes_done"]]
     stage = (*begun, *going, runs[-1])[0]["stage"]
@@ -323,12 +321,12 @@ def label_of(runs: Sequence[Summary]) -> str:
 
 
 class TextDisplay:
-    """Lines of text: one that is rewritten on a terminal, a few of them elsewhere.
+    """Text display: a line that is rewritten on a terminal, or a few lines elsewhere.
 
     Parameters
     ----------
     stream : text stream
-        Where.
+        Output stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -336,9 +334,9 @@ class TextDisplay:
         self._shown, self._label, self._width = -1e9, "", 0
 
     def show(self, runs: Sequence[Summary], last: bool = False) -> None:
-        """Show the state of runs, if it is time to.
+        """Show the progress of runs, if the last update is old enough.
 
-        The last time the line ends, or is taken away where nothing has begun.
+        The last call ends the line, or removes it if no run has begun.
         """
         now, label = time.monotonic(), label_of(runs) if runs else ""
         if self.terminal and (last or now - self._shown >= OFTEN):
@@ -359,7 +357,7 @@ class TextDisplay:
 
 
 class NotebookDisplay:
-    """A table with a bar for every stage, which is redrawn where it stands.
+    """Notebook display: a table with a bar for every stage, updated in place.
 
     Parameters
     ----------
@@ -374,7 +372,7 @@ class NotebookDisplay:
         self._handle = display(html(runs_html([])), display_id=True)
 
     def show(self, runs: Sequence[Summary], last: bool = False) -> None:
-        """Draw the table again, if it is time to; the last time nothing where nothing has begun."""
+        """Update the table, if the last update is old enough; remove it at the end without runs."""
         now = time.monotonic()
         if last or now - self._shown >= 3 * OFTEN:
             self._shown = now
@@ -385,7 +383,7 @@ Display = TextDisplay | NotebookDisplay
 
 
 def run_html(run: Summary) -> str:
-    """Return a run as HTML: its numbers in a line, and a bar for each of its stages."""
+    """Return a run as HTML: a line of numbers, and a bar for each stage."""
     stage = f" ({run['stage']})" if run["state"] == "running" else ""
     left = f", {human_seconds(run['left'])} left" if run["left"] is not None else ""
     limit = "" if run["memory_limit"] is None else f" of {human_bytes(run['memory_limit'])}"
@@ -414,7 +412,7 @@ def runs_html(runs: Sequence[Summary]) -> str:
 
 
 def display_here(stream: TextIO | None = None) -> Display:
-    """Return a display for where this runs: a notebook's cell, else lines on `stream` (stderr)."""
+    """Return a display for this environment: a notebook's cell, or lines on `stream` (stderr)."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if stream is None and shell is not None and hasattr(shell, "kernel"):
@@ -423,12 +421,12 @@ def display_here(stream: TextIO | None = None) -> Display:
 
 
 class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
-    """Shows the transforms of a scheduler that runs in this process.
+    """Callback that shows the transforms of a scheduler in this process.
 
     Parameters
     ----------
     display : Display
-        Where.
+        Display of the progress.
     """
 
     def __init__(self, display: Display) -> None:
@@ -442,7 +440,7 @@ class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
                 self.display.show(self.board.summaries())
 
     def _hear(self, name: str, numbers: Mapping[str, Any]) -> None:
-        """Show an event, in the thread of a task."""
+        """Show an event; called in the thread of a task."""
         self._show(self.board.hear(name, numbers))
 
     def _start_state(self, dsk: Mapping[Any, Any], state: Any) -> None:

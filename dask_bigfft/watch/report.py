@@ -1,10 +1,8 @@
-"""Reports of what a run took against what was forecast: text, tables and a picture of the threads.
+"""Reports that compare the measurements of a run with its forecast: text, tables, a picture.
 
-Seconds of a phase are those of one thread, threads added up; the forecast of a phase is that of the
-cost model, unfolded by `phase_forecasts`. Where a transform was computed several times, numbers are
-means over its runs, and the picture shows the last one. The cluster's page shows the same rows.
-
-Imports `planner` and `events`.
+The seconds of a phase are summed over all threads. Its forecast comes from the cost model, by
+`phase_forecasts`. If a transform was computed several times, the numbers are means over its runs,
+and the picture shows the last run. The cluster's page shows the same rows.
 """
 
 import math
@@ -38,16 +36,15 @@ class Row:
     phase : str
         Name of the phase, or of a part of a round.
     index : int
-        Number of the round, or of the round that an exchange leads to, from 1.
+        Number of the round, or of the round after an exchange, from 1.
     steps : str
-        The steps of a round.
+        Steps of a round.
     count, nbytes : int
-        Blocks or shards, and bytes that were made.
+        Numbers of blocks or shards, and of bytes.
     seconds : float
-        Time of all threads.
+        Seconds summed over all threads.
     forecast, limit : float or None
-        The same by the cost model, and its bytes per second of a thread; None where it says
-        nothing.
+        Forecast of the seconds, and of the bytes per second of a thread; None without a forecast.
     """
 
     phase: str
@@ -66,7 +63,7 @@ class Row:
 
     @property
     def bytes_per_thread_second(self) -> float:
-        """Speed of a thread; 0 where no time was measured."""
+        """Bytes per second of a thread; 0 without a measured time."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
@@ -92,9 +89,9 @@ class RunReport:
     plan : Plan
         The plan that ran.
     token : str
-        Of the plan in task names.
+        Token of the plan in task names.
     places : dict of str to PlanRecord
-        Measurements by worker; an empty name is this process.
+        Measurements by the address of a worker; empty for this process.
     """
 
     plan: Plan
@@ -103,7 +100,7 @@ class RunReport:
 
     @cached_property
     def totals(self) -> dict[Phase, Total]:
-        """The totals of each phase in all places and runs."""
+        """The totals of each phase over all processes and runs."""
         found: dict[Phase, Total] = {}
         for record in self.places.values():
             for phase, total in record.totals.items():
@@ -122,9 +119,10 @@ class RunReport:
 
     @cached_property
     def spans(self) -> list[Span]:
-        """The phases of the last run, block by block, as far as they are remembered.
+        """The recorded phases of the last run, block by block.
 
-        They end after all rounds and unpacks of earlier runs, of which each run does as many.
+        These are the phases that end after the rounds and unpacks of all earlier runs. Every run
+        has the same number of them.
         """
         everything = [span for record in self.places.values() for span in record.spans]
         stops: dict[Phase, list[float]] = defaultdict(list)
@@ -141,13 +139,13 @@ class RunReport:
 
     @property
     def seconds(self) -> float:
-        """Time from the first block to the last one of the last run."""
+        """Time from the first to the last block of the last run."""
         first = self.spans[0].start if self.spans else 0.0
         return max((span.stop for span in self.spans), default=0.0) - first
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The phases in the order in which they come, as means over the runs."""
+        """The phases in order, as means over the runs."""
         runs, names = self.runs, round_names(self.plan)
         forecasts = {(found.name, found.index): found for found in phase_forecasts(self.plan)}
         rows = []
@@ -162,10 +160,10 @@ class RunReport:
 
     @property
     def device_peaks(self) -> dict[tuple[str, int], int]:
-        """Most bytes that were in use of each device, by the worker's address and its number.
+        """Peak memory of each device in bytes, by the worker's address and the device's number.
 
-        Devices are numbered from 0 in each process; an empty address is this process. Memory that
-        FFT libraries take beside the data counts as far as it is known.
+        Devices are numbered from 0 in each process; an empty address means this process. The work
+        areas of FFT libraries are included as far as they are known.
         """
         return {
             (place, device): nbytes
@@ -184,7 +182,7 @@ class RunReport:
 
     @property
     def shares(self) -> dict[int, float]:
-        """Part of each round, from 1, that devices did where CPU threads shared it with them."""
+        """Fraction of each shared round that devices did, by the number of the round from 1."""
         nbytes = {(row.phase, row.index): row.nbytes for row in self.rows}
         both = {
             index: (nbytes.get(("round_cpu", index), 0), nbytes.get(("round_device", index), 0))
@@ -202,7 +200,7 @@ class RunReport:
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """Forecast against measured for the whole transform, as names and values."""
+        """Forecast and measurement of the whole transform, as names and values."""
         if not self.totals:
             return [("nothing", "was measured here: has it been computed?")]
         plan, seconds, forecast = self.plan, self.seconds, self.plan.expected
@@ -238,7 +236,7 @@ class RunReport:
         return "\n".join(lines)
 
     def timeline(self) -> str:
-        """Return the last run as a picture (SVG): threads from top to bottom, time to the right."""
+        """Return a picture (SVG) of the last run: a row for each thread, time to the right."""
         return timeline(self.plan, self.spans, self.seconds)
 
     def _repr_html_(self) -> str:
@@ -251,12 +249,12 @@ class RunReport:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Measurements of all transforms of an array: prints as text, shows itself in a notebook.
+    """Measurements of all transforms of an array, shown as text or in a notebook.
 
     Parameters
     ----------
     runs : tuple of RunReport
-        One for each transform, in the order in which they began.
+        One for each transform, in the order of their starts.
     """
 
     runs: tuple[RunReport, ...]
@@ -268,7 +266,7 @@ class Report:
         return "".join(run._repr_html_() for run in self.runs)
 
     def timeline(self) -> str:
-        """Return the pictures (SVG) of all transforms, one after the other."""
+        """Return the pictures (SVG) of all transforms, joined by newlines."""
         return "\n".join(run.timeline() for run in self.runs)
 
 
@@ -279,11 +277,11 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
 
 # --- the picture ----------------------------------------------------------------------------
 
-#: Colours that most people can tell apart (Okabe and Ito, 2008), and that of exchanges.
+#: Colour-blind safe colours (Okabe and Ito, 2008), and the colour of exchanges.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _EXCHANGE = "#999999"
 
-#: Width of the picture, height of a thread, left margin, and top, in pixels; threads shown.
+#: Width, height of a row, left margin and top margin in pixels; maximum number of rows.
 _WIDTH, _LANE, _MARGIN, _TOP, _MOST_LANES = 900, 14, 120, 24, 32
 
 
@@ -299,7 +297,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
 
 
 def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
-    """Return the spans of a run, which took some seconds, as a picture (SVG); "" without spans."""
+    """Return a picture (SVG) of the spans of a run of some seconds; "" without spans."""
     if not spans:
         return ""
     lanes = sorted({(span.place, span.lane) for span in spans})

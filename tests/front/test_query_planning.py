@@ -37,6 +37,10 @@ def main():
     same(fft.fft(x).compute(), np.fft.fft(x))
     cut = fft.fft(da.ones(1000, chunks=10), chunks="preserve")
     same(fft.frequencies_of(fft.fftshift(cut)).compute(), np.fft.fftshift(np.fft.fftfreq(1000)))
+    one = fft.fft(da.from_array(x[0], chunks=24))  # plans that print alike
+    same(fft.fftshift(one).compute(), np.fft.fftshift(np.fft.fft(x[0])))
+    same(fft.frequencies_of(fft.fftshift(one)).compute(), np.fft.fftshift(np.fft.fftfreq(24)))
+    same(fft.fft2(a, norm="ortho").compute(), np.fft.fft2(x, norm="ortho"))
     assert fft.fft2(a).name == y.name != fft.ifft2(a).name
     assert dask_bigfft.plan(a, "fft2").chunks == y.chunks
     on_a_cluster(y, fft.fft2(a, norm="ortho"))

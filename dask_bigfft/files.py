@@ -23,6 +23,7 @@ import platform
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -146,25 +147,22 @@ class Underway(Generic[T]):
         """Start a call that moves so many bytes."""
         threads = config.get("bigfft.scratch.threads")
         if nbytes < LEAST or threads < 2 or hasattr(_inside, "yes"):
-            done: Future[T] = Future()
+            done = Future[T]()
             done.set_result(call())
-            self._calls.append(done)
-            return
-        run = contextvars.copy_context().run  # events name the task's plan and round
-        self._calls.append(_pool(threads).submit(run, call))
+        else:
+            run = contextvars.copy_context().run  # events name the task's plan and round
+            done = _pool(threads).submit(run, call)
+        self._calls.append(done)
 
     def results(self) -> list[T]:
         """Wait for all that has been started, and return what the calls have returned, in order.
 
-        The first error is raised, when none of them is under way any more.
+        The first error is raised; the end of the block waits for the others.
         """
-        calls = self._calls
-        wait(calls, return_when=FIRST_EXCEPTION)
-        if any(call.done() and call.exception() for call in calls):
-            self.__exit__()
-            raise next(e for call in calls if not call.cancelled() and (e := call.exception()))
+        wait(self._calls, return_when=FIRST_EXCEPTION)
+        found = [call.result() for call in self._calls]
         self._calls = []  # only now: whoever is interrupted leaves them to the end of the block
-        return [call.result() for call in calls]
+        return found
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +176,7 @@ class Underway(Generic[T]):
 # --- files ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class File:
     """An open file.
 
@@ -189,21 +188,22 @@ class File:
         Of the same file, opened around the page cache.
     """
 
-    def __init__(self, handle: int, direct: int | None) -> None:
-        self.handle, self.direct = handle, direct
+    handle: int
+    direct: int | None
 
     def read(self, out: Array, begin: int) -> int:
         """Fill an array of bytes from a place in the file on; return how many were there."""
-        return self._in_pieces(os.preadv, out, begin)
+        return self._move_all(os.preadv, out, begin)
 
     def write(self, values: Array, begin: int) -> int:
         """Write an array of bytes to a place in the file; return how many."""
-        return self._in_pieces(os.pwritev, values, begin)
+        return self._move_all(os.pwritev, values, begin)
 
-    def _in_pieces(self, call: Any, values: Array, begin: int) -> int:
-        """Move an array, several pieces of it at a time."""
-        around = self._goes_around(values, begin)
-        if len(values) <= PIECE:
+    def _move_all(self, call: Any, values: Array, begin: int) -> int:
+        """Move an array, several pieces of it at a time, around the page cache if that can be."""
+        around = self.direct is not None and len(values) >= LEAST and values.flags.c_contiguous
+        around = around and not (begin % UNIT or values.ctypes.data % UNIT)
+        if len(values) <= PIECE:  # the common case: no pool is asked
             return self._move(call, values, begin, around)
         with Underway[int]() as calls:
             for low in range(0, len(values), PIECE):
@@ -231,12 +231,6 @@ class File:
             if found % UNIT:  # at the end of the file
                 straight = 0
         return done
-
-    def _goes_around(self, values: Array, begin: int) -> bool:
-        """Whether an array can go around the page cache."""
-        if self.direct is None or len(values) < LEAST or not values.flags.c_contiguous:
-            return False
-        return not (begin % UNIT or values.ctypes.data % UNIT)
 
 
 @contextlib.contextmanager

@@ -138,21 +138,8 @@ def run(
         refuse("component", component, "the name of an array", kind=ArgumentTypeError)
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
-    request = Request(
-        Path(source),
-        Path(destination),
-        kind,
-        component,
-        n,
-        s,
-        axis,
-        axes,
-        norm,
-        dict(extras),
-        block_size,
-        inner_chunks,
-        missing_chunks,
-        missing,
-    )
+    what = kind, component, n, s, axis, axes, norm, dict(extras)
+    how = block_size, inner_chunks, missing_chunks, missing
+    request = Request(Path(source), Path(destination), *what, *how)
     folder = None if scratch is None else Path(scratch)
     return execute(request, scratch=folder, resume=resume, overwrite=overwrite, checksum=checksum)

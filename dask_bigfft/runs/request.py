@@ -5,6 +5,7 @@ Imports `planning`, `front`, `storage` and what lies below.
 
 import contextlib
 import errno
+import json
 import math
 import stat
 import sys
@@ -117,7 +118,7 @@ class Request:
         for name in ("memory_limit", "device_memory_limit"):
             given[name] = parse_limit(name, given[name])
         found |= {name: value for name, value in given.items() if value is not None}
-        return {name: _plain(value) for name, value in found.items()}
+        return dict(json.loads(json.dumps(found, default=_plain)))
 
     @property
     def in_place(self) -> bool:
@@ -157,12 +158,8 @@ def _setting(name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: integers of NumPy are integers."""
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Integral):
-        return int(value)
-    return value if isinstance(value, str | float | None) else repr(value)
+    """Return what JSON holds for a value of another type: integers of NumPy are integers."""
+    return int(value) if isinstance(value, Integral) else repr(value)
 
 
 @dataclass(frozen=True)

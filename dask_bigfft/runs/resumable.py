@@ -49,7 +49,7 @@ from dask_bigfft.runs import request as requests
 from dask_bigfft.runs import run_json
 from dask_bigfft.runs.request import Done, Request, layout_of_result
 from dask_bigfft.storage import sources, targets
-from dask_bigfft.storage.formats import UNREADABLE, plain_chunks
+from dask_bigfft.storage.formats import UNREADABLE
 
 Block = tuple[int, ...]
 
@@ -83,9 +83,8 @@ class Sink:
     parts: Mapping[Block, Block] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        array, self._parts_of = self.target.array, dict[Block, list[Block]]()
+        self._parts_of, array = dict[Block, list[Block]](), self.target.array
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-        self.plain = plain_chunks(array, self.target.partial)
         for part, whole in self.parts.items():
             self._parts_of.setdefault(whole, []).append(part)
 
@@ -98,8 +97,7 @@ class Sink:
         block = tuple((s.start or 0) // n for s, n in pairs)
         path = self.target.chunk_file(block)
         try:
-            if self.plain is None or not self.plain.write(index, values):
-                self.target.array[index] = values
+            self.target.write(index, values)
         except OSError as error:  # zarr names no file
             what = f"a chunk of the result of {values.nbytes}"
             text = explained(path, error, values.nbytes, what)

@@ -13,6 +13,7 @@ Imports `errors`, `exchange`, `files`, `storage` and `planner`.
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import uuid
@@ -31,7 +32,7 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, plain_chunks
+from dask_bigfft.storage.formats import UNREADABLE
 from dask_bigfft.storage.targets import Target
 
 Block = tuple[int, ...]
@@ -93,10 +94,7 @@ def digest(scratch: Path) -> str:
 
 def has_begun(scratch: Path) -> bool:
     """Whether a scratch folder keeps a run that can be resumed."""
-    try:
-        return (scratch / RECORD).is_file()
-    except OSError:  # nobody may look there
-        return False
+    return os.path.isfile(scratch / RECORD)  # False, too, where nobody may look there
 
 
 def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
@@ -169,10 +167,9 @@ def lost_blocks(
     reads the index before it writes it anew.
     """
     lost: dict[Block, Path] = {}
-    plain = plain_chunks(target.array, target.partial)
     for block in plan.result.indices():
         path, file = target.chunk_file(block), recorded.get(block)
-        if file is not None and _is_whole(target, plain, block, path, file, synced):
+        if file is not None and _is_whole(target, block, file, synced):
             continue
         path.unlink(missing_ok=True)
         if file is not None:
@@ -184,28 +181,17 @@ def lost_blocks(
     return list(lost)
 
 
-def _is_whole(
-    target: Target,
-    plain: PlainChunks | None,
-    block: Block,
-    path: Path,
-    file: Mapping[str, Any],
-    synced: bool,
-) -> bool:
-    """Whether the file of a block is as it was stored."""
+def _is_whole(target: Target, block: Block, file: Mapping[str, Any], synced: bool) -> bool:
+    """Return True if the file of a block is as it was stored."""
+    path = target.chunk_file(block)
     if not path.is_file() or path.stat().st_size != file["nbytes"]:
         return False
     if file["synced"] and not synced:
         return True
-    array = target.array
-    each = zip(block, target.blocks, array.shape, strict=True)
-    region = tuple(slice(i * n, min(i * n + n, size)) for i, n, size in each)
     try:
-        values = None if plain is None else plain.read(region)
-        values = np.asarray(array[region]) if values is None else values
+        return checksum(np.ascontiguousarray(target.read(block))) == int(file["checksum"])
     except UNREADABLE:
         return False
-    return checksum(np.ascontiguousarray(values)) == int(file["checksum"])
 
 
 def finished_blocks(scratch: Path, plan: Plan) -> tuple[tuple[int, frozenset[Block]], ...]:

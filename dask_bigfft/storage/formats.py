@@ -61,29 +61,29 @@ class PlainChunks:
         """File of a chunk."""
         return self.folder / str(self.array.metadata.encode_chunk_key(chunk))
 
-    def read(self, region: Any) -> Array | None:
-        """Return a region's values in lent memory.
-
-        None where the index is not a slice with both ends for each axis.
-        """
-        if not is_region(region, self.array.shape):
-            return None
+    def read(self, region: Region) -> Array:
+        """Return a region's values in lent memory."""
         out = lend(tuple(s.stop - s.start for s in region), self.array.dtype)
         self.fill(region, out)
         return out
 
     def fill(self, region: Region, out: Array) -> None:
         """Read a region into an array of its shape and dtype; the fill value without a file."""
-        pieces = list(chunk_pieces(region, self.array.chunks))
+        pieces = list(few_chunks(region, self.array.chunks, 0))
         alone = len(pieces) == 1  # of which the file itself is read in several parts at a time
         with Underway[None]() as calls:
-            for chunk, inside, place in pieces:
+            for piece, place in pieces:
                 part = out[place]
-                calls.start(0 if alone else part.nbytes, partial(self._read, chunk, inside, part))
+                calls.start(0 if alone else part.nbytes, partial(self._read, piece, part))
             calls.results()
 
-    def _read(self, chunk: tuple[int, ...], inside: Region, out: Array) -> None:
-        shape, path = self.array.chunks, self.path(chunk)
+    def _read(self, region: Region, out: Array) -> None:
+        """Read a region of one chunk."""
+        shape = self.array.chunks
+        chunk = chunk_of(region, shape)
+        starts = [(i * n, cut) for i, n, cut in zip(chunk, shape, region, strict=True)]
+        inside = tuple(slice(cut.start - at, cut.stop - at) for at, cut in starts)
+        path = self.path(chunk)
         if not path.exists():  # as zarr has it
             out[...] = self.array.fill_value
             return
@@ -103,21 +103,20 @@ class PlainChunks:
 
         Of a chunk at the end of an axis that is all that the array has of it; 0 follows.
         """
-        shape, ends = self.array.chunks, self.array.shape
+        shape, dtype = self.array.chunks, self.array.dtype
+        chunk = chunk_of(region, shape)
+        inside = tuple(slice(0, n) for n in _part(chunk, shape, self.array.shape))
         whole = all(
-            s.start % n == 0 and s.stop == min(s.start + n, end)
-            for s, n, end in zip(region, shape, ends, strict=True)
+            (s.start, s.stop) == (i * n, i * n + own.stop)
+            for s, i, n, own in zip(region, chunk, shape, inside, strict=True)
         )
-        if not whole or values.dtype != self.array.dtype or not values.flags.c_contiguous:
+        if not whole or values.dtype != dtype or not values.flags.c_contiguous:
             return False
-        inside = tuple(slice(0, s.stop - s.start) for s in region)
         runs = list(_runs(inside, shape, values))
-        clipped = values.shape != shape
-        if clipped and self.array.fill_value != 0:
+        zero_follows = values.shape == shape or self.array.fill_value == 0
+        if not zero_follows or (len(runs) > 1 and values.nbytes < FEW_BYTES):
             return False
-        if len(runs) > 1 and values.nbytes < FEW_BYTES:
-            return False
-        path = self.path(tuple(s.start // n for s, n in zip(region, shape, strict=True)))
+        path = self.path(chunk)
         path.parent.mkdir(parents=True, exist_ok=True)
         nbytes = math.prod(shape) * values.itemsize
         with opened(path, os.O_RDWR | os.O_CREAT) as file:
@@ -134,9 +133,8 @@ def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
     little: Any = {"name": "bytes", "configuration": {"endian": "little"}}
     plain = codecs in ([little], [{"name": "bytes"}])  # the latter of elements of one byte
     native = array.dtype.isnative and array.dtype.kind in "biufc" and array.dtype.str[0] in "<|"
-    if not plain or not native or not folder.is_dir() or not math.prod(array.shape):
-        return None
-    return PlainChunks(folder, array) if array.ndim else None
+    usable = plain and native and folder.is_dir() and array.ndim and math.prod(array.shape)
+    return PlainChunks(folder, array) if usable else None
 
 
 def is_region(index: Any, shape: tuple[int, ...]) -> bool:
@@ -152,26 +150,9 @@ def is_region(index: Any, shape: tuple[int, ...]) -> bool:
     )
 
 
-def chunk_pieces(
-    region: Region, shape: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], Region, Region]]:
-    """Chunks that a region meets: which, what of each, and where that is in the region.
-
-    >>> [p for p in chunk_pieces((slice(3, 9),), (4,))]  # doctest: +NORMALIZE_WHITESPACE
-    [((0,), (slice(3, 4, None),), (slice(0, 1, None),)),
-     ((1,), (slice(0, 4, None),), (slice(1, 5, None),)),
-     ((2,), (slice(0, 1, None),), (slice(5, 6, None),))]
-    """
-    axes = []
-    for cut, n in zip(region, shape, strict=True):
-        along = []
-        for i in range(cut.start // n, -(-cut.stop // n)):
-            low, high = max(cut.start, i * n), min(cut.stop, (i + 1) * n)
-            inside, place = (slice(low - at, high - at) for at in (i * n, cut.start))
-            along.append((i, inside, place))
-        axes.append(along)
-    for chosen in itertools.product(*axes):
-        yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen), tuple(c[2] for c in chosen)
+def chunk_of(region: Region, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of the chunk that a region begins in."""
+    return tuple(cut.start // n for cut, n in zip(region, shape, strict=True))
 
 
 def few_chunks(

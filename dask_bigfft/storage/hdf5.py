@@ -91,31 +91,31 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
     """
     try:
         with _h5py().File(path, "r") as file:
-            there = component is not None and _dataset(file, component) is not None
-            names, linked = ([], []) if there else _names(file)
-        if component is None and len(names) == 1:
-            component, there = names[0], True
-        if component is not None and there:
-            found = H5Dataset(path.resolve(), component)
-            if found.shape is not None:
-                return found
+            if component is not None and _dataset(file, component) is not None:
+                own, known = [component], [component]
+            else:
+                own, known = _names(file)
+        one = len(own) == 1 and component in (None, own[0])
+        found = H5Dataset(path.resolve(), own[0]) if one else None
     except UNREADABLE as error:
         refuse("source", str(path), f"an HDF5 file that can be read ({error})")
-    if component is not None and there:
-        refuse("source", str(path), f"a dataset that holds values: {component} is a null dataset")
-    known = ", ".join(sorted(names + linked)) or "none"
-    refuse("component", component, f"the name of a dataset in {path}: {known}")
+    if found is None:
+        need = f"the name of a dataset in {path}: {', '.join(sorted(known)) or 'none'}"
+        refuse("component", component, need)
+    if found.shape is None:
+        refuse("source", str(path), f"a dataset that holds values: {own[0]} is a null dataset")
+    return found
 
 
 def _names(file: Any) -> tuple[list[str], list[str]]:
-    """Names of a file's own datasets, and of links to datasets."""
+    """Names of a file's own datasets, and of these and links to datasets."""
     h5py = _h5py()
     there, links = dict[str, Any](), dict[str, Any]()
     file.visititems(there.__setitem__)
     file.visititems_links(links.__setitem__)
     own = [name for name, found in there.items() if isinstance(found, h5py.Dataset)]
     soft = [name for name, link in links.items() if not isinstance(link, h5py.HardLink)]
-    return own, [name for name in soft if _dataset(file, name) is not None]
+    return own, own + [name for name in soft if _dataset(file, name) is not None]
 
 
 def _dataset(group: Any, name: str) -> Any:

@@ -10,7 +10,6 @@ when it is needed.
 import contextlib
 import errno
 import math
-import os
 import re
 import threading
 import time
@@ -35,7 +34,7 @@ from dask_bigfft.storage.formats import (
     UNREADABLE,
     Packing,
     PlainChunks,
-    chunk_pieces,
+    chunk_of,
     few_chunks,
     is_region,
     package,
@@ -92,13 +91,8 @@ class NpyFile:
         self.columns_first = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
     def _mapped(self) -> npt.NDArray[Any]:
-        try:
-            with _parsing:
-                return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
-        except ValueError as error:
-            if "mmap an empty" not in str(error):
-                raise
-            return cast("npt.NDArray[Any]", np.load(self.path))
+        with _parsing:
+            return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         return np.asarray(self._mapped()[index])
@@ -174,8 +168,8 @@ class Reader:
 
     def _raw(self, index: Any) -> npt.NDArray[Any]:
         """Stored numbers of a region, in memory of their own."""
-        found = None if self.plain is None else self.plain.read(index)
-        return self._read(index) if found is None else found
+        straight = self.plain is not None and is_region(index, self.shape)
+        return self.plain.read(index) if self.plain and straight else self._read(index)
 
     def _fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
         """Read the stored numbers of a region into an array of its shape."""
@@ -229,13 +223,11 @@ class Reader:
         key = getattr(getattr(self.stored, "metadata", None), "encode_chunk_key", None)
         if key is None or self.unit is None:
             return None
-        for chunk, inside, _ in chunk_pieces(index, self.unit):
-            pairs = zip(chunk, inside, self.unit, strict=True)
-            region = tuple(slice(i * n + s.start, i * n + s.stop) for i, s, n in pairs)
+        for part, _ in few_chunks(index, self.unit, 0):
             try:
-                self.stored[region]
+                self.stored[part]
             except UNREADABLE:
-                return f"chunk {key(chunk)}"
+                return f"chunk {key(chunk_of(part, self.unit))}"
         return None
 
     def __dask_tokenize__(self) -> tuple[str, str]:
@@ -430,23 +422,19 @@ def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
     return {str(file.relative_to(start)): file for file in files}
 
 
-def _files_below(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
-    """All files below a folder, through links, too: whoever reads the array follows them.
+def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield all files below a folder, also through links, which readers of the array follow.
 
     Links may go round in a circle: no folder is looked into within itself. Those on the way to it
     are `above`.
     """
-    found = folder.stat()
-    own = found.st_dev, found.st_ino
-    if own in above:
+    if (own := folder.resolve()) in above:
         return
-    with os.scandir(folder) as there:
-        entries = sorted(there, key=lambda entry: entry.name)
-    for entry in entries:
-        if entry.is_dir():
-            yield from _files_below(folder / entry.name, above | {own})
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield from _files_below(path, above | {own})
         else:
-            yield folder / entry.name
+            yield path
 
 
 def _open_zarr(path: Path, component: str | None) -> Any:

@@ -24,15 +24,18 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import psutil
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.files import sync_path
-from dask_bigfft.storage.formats import UNREADABLE
+from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, Region, plain_chunks
 from dask_bigfft.storage.sources import URL, local_store, zarr_package
 
 #: Attribute of written arrays that says how they came to be, and whether they are complete.
@@ -154,6 +157,22 @@ class Target:
         """Shape of a block: that of a chunk, or of a shard where chunks lie in shards."""
         return tuple(self.array.shards or self.array.chunks)
 
+    @cached_property
+    def plain(self) -> PlainChunks | None:
+        """Its chunks, where they are files of nothing but their values."""
+        return plain_chunks(self.array, self.partial)
+
+    def write(self, region: Region, values: npt.NDArray[Any]) -> None:
+        """Write a region."""
+        if self.plain is None or not self.plain.write(region, values):
+            self.array[region] = values
+
+    def read(self, block: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return the values of a block."""
+        each = zip(block, self.blocks, self.array.shape, strict=True)
+        region = tuple(slice(i * n, min(i * n + n, size)) for i, n, size in each)
+        return self.plain.read(region) if self.plain else np.asarray(self.array[region])
+
     def chunk_file(self, block: tuple[int, ...]) -> Path:
         """File of a block."""
         return self.partial / str(self.array.metadata.encode_chunk_key(block))
@@ -170,11 +189,13 @@ class Target:
             and `overwrite` is true. The complete array then stays where it grew.
         """
         record = dict(self.array.attrs[ATTRIBUTE]) | {"complete": True}
-        _flush(self.partial)
+        for root, _, names in os.walk(self.partial):
+            for file in [*names, "."]:
+                sync_path(Path(root, file))
         for name, found in (more or {}).items():
             record[name] = {**found, "files": files_digest(self.partial)}
         self.array.attrs[ATTRIBUTE] = record
-        _flush(self.partial, files=_ZARR_FILES)
+        self._sync_attributes()
         old, replaces = _names(self.partial)[1], False
         _refuse_what_is_there(self.path, overwrite, _CAME)
         with contextlib.suppress(FileNotFoundError):
@@ -197,8 +218,12 @@ class Target:
 
     def begin(self) -> None:
         """Wait until the array itself is on the disk, so that another run can go on with it."""
-        _flush(self.partial, files=_ZARR_FILES)
+        self._sync_attributes()
         sync_path(self.partial.parent)
+
+    def _sync_attributes(self) -> None:
+        for path in (self.partial / "zarr.json", self.partial):
+            sync_path(path)
 
 
 def discard(partial: Path) -> None:
@@ -208,16 +233,6 @@ def discard(partial: Path) -> None:
         time.sleep(0.05)
         if not partial.exists():
             break
-
-
-def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
-    """Wait until the files of a folder are on the disk."""
-    for root, folders, names in os.walk(folder):
-        found = [n for n in names if files is None or n in files]
-        for name in [*found, "."]:
-            sync_path(os.path.join(root, name))
-        if files is not None:
-            folders.clear()
 
 
 def files_digest(folder: Path) -> str:
@@ -341,8 +356,6 @@ def reopened(path: Path, partial: Path) -> Target:
 
 def read_attributes(path: Path) -> dict[str, Any]:
     """Return what `dask_bigfft` has written into an array's attributes; nothing if it has not."""
-    if not path.is_dir() or not _is_array(path):
-        return {}
     try:
         store = local_store(path, read_only=True)
         found = zarr_package().open_array(store, mode="r").attrs.get(ATTRIBUTE)
@@ -379,13 +392,5 @@ def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
 
 def ended(run: str) -> bool | None:
     """Return whether the process of a run has ended; None where its name does not tell."""
-    host, number, *_ = [*run.rsplit("-", 2), "", ""]
-    if host != _HOST or not number.isdecimal():
-        return None
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return False
+    found = re.fullmatch(rf"{re.escape(_HOST)}-(\d{{1,9}})-[0-9a-f]+", run)
+    return None if found is None else not psutil.pid_exists(int(found[1]))

@@ -25,7 +25,8 @@ def run_and_die(at: int | str, threads: int, *args: Any, **kwargs: Any) -> None:
     ``"os.rename"``, ``"package.module:Class.method"``.
     """
     if isinstance(at, int):
-        _die_at(at)
+        count = itertools.count(1)
+        events.add_sink(lambda name, numbers: _die() if next(count) >= at else None)
     else:
         owner, _, name = at.rpartition(".")
         setattr(pkgutil.resolve_name(owner), name, _die)
@@ -34,11 +35,6 @@ def run_and_die(at: int | str, threads: int, *args: Any, **kwargs: Any) -> None:
 
 def _die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _die_at(after: int) -> None:
-    count = itertools.count(1)
-    events.add_sink(lambda name, numbers: _die() if next(count) >= after else None)
 
 
 #: What the system is asked for where arrays take each other's place.

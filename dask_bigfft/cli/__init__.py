@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Container, Sequence
+from functools import partial
 from pathlib import Path
 
 from dask_bigfft import calibration, runs
@@ -47,15 +48,8 @@ def _run(args: argparse.Namespace) -> None:
     _name_leftovers(args.output)
     display = None if args.quiet else TextDisplay(sys.stderr)
     with place(args.scheduler, args.workers) as where:
-        done = runs.execute(
-            requested(args),
-            lambda result, sink: where.store(result, sink, display),
-            scratch=args.scratch,
-            resume=args.resume,
-            overwrite=args.overwrite,
-            checksum=args.checksum,
-        )
-    _report(done)
+        store = partial(where.store, display=display)
+        _report(runs.execute(requested(args), store))
 
 
 def _calibrate(args: argparse.Namespace) -> None:

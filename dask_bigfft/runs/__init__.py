@@ -140,6 +140,7 @@ def run(
         parse_flag(name, flag)
     what = kind, component, n, s, axis, axes, norm, dict(extras)
     how = block_size, inner_chunks, missing_chunks, missing
-    request = Request(Path(source), Path(destination), *what, *how)
     folder = None if scratch is None else Path(scratch)
-    return execute(request, scratch=folder, resume=resume, overwrite=overwrite, checksum=checksum)
+    again = folder, resume, overwrite, checksum
+    request = Request(Path(source), Path(destination), *what, *how, *again)
+    return execute(request)

@@ -41,7 +41,7 @@ class Request:
         As `run` takes them.
     options : mapping
         The keywords of transforms, such as ``order`` and ``chunks``.
-    block_size, inner_chunks, missing_chunks, missing
+    block_size, inner_chunks, missing_chunks, missing, scratch, resume, overwrite, checksum
         As `run` takes them.
     """
 
@@ -59,6 +59,10 @@ class Request:
     inner_chunks: tuple[int, ...] | None = None
     missing_chunks: str = "refuse"
     missing: str | float = "refuse"
+    scratch: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+    checksum: bool = False
 
     def __post_init__(self) -> None:
         missing = self.missing_chunks
@@ -271,7 +275,7 @@ def layout_of_result(plan: Plan, x: da.Array) -> tuple[tuple[int, ...], tuple[in
 # --- places ---------------------------------------------------------------------------------
 
 
-def refuse_places(request: Request, scratch: Path | None) -> None:
+def refuse_places(request: Request) -> None:
     """Refuse places that there cannot be, and those that lie inside of each other.
 
     Raises
@@ -285,7 +289,7 @@ def refuse_places(request: Request, scratch: Path | None) -> None:
     written = _whole("destination", request.destination)
     if read.is_dir() and read in written.parents:
         refuse("destination", destination, f"a path outside of the source, {request.source}")
-    if scratch is None:
+    if (scratch := request.scratch) is None:
         return
     if URL.match(str(scratch)):
         refuse("scratch", str(scratch), "a local path")

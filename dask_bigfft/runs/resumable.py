@@ -134,25 +134,17 @@ def store_now(result: da.Array, sink: Sink) -> None:
     da.store(result, cast("Any", sink), lock=False)
 
 
-def execute(
-    request: Request,
-    store: Store = store_now,
-    *,
-    scratch: Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    checksum: bool = False,
-) -> Done:
-    """Carry out a run; see `run` for what is given."""
+def execute(request: Request, store: Store = store_now) -> Done:
+    """Carry out a run."""
     environment.refuse_asynchronous(environment.running_client())
-    requests.refuse_places(request, scratch)
-    if scratch is not None:
-        with locked(scratch) as folder:
-            return _go_on(request, store, folder, resume, overwrite, checksum)
-    for name, value in (("resume", resume), ("checksum", checksum)):
-        if value:
-            refuse(name, value, "a scratch folder beside it", kind=ArgumentTypeError)
-    targets.check_target(request.destination, request.source, overwrite=overwrite)
+    requests.refuse_places(request)
+    if request.scratch is not None:
+        with locked(request.scratch) as folder:
+            return _go_on(request, store, folder)
+    for name in ("resume", "checksum"):
+        if getattr(request, name):
+            refuse(name, True, "a scratch folder beside it", kind=ArgumentTypeError)
+    targets.check_target(request.destination, request.source, overwrite=request.overwrite)
     started = time.perf_counter()
     x, plan = _checked_plan(request)
     before = source_identity(request, content=False)
@@ -167,7 +159,7 @@ def execute(
             _warn(error)
             _store(store, x, plan, place, Sink(target))
         refuse_changed_source(before, source_identity(request, content=False), kept=False)
-        target.finish(overwrite)
+        target.finish(request.overwrite)
     except BaseException:
         targets.discard(partial)
         raise
@@ -291,7 +283,7 @@ def _read_identity(path: Path) -> dict[str, Any] | None:
     return made if record.get("complete") else None
 
 
-def _another(made: Mapping[str, Any], request: Request, checksum: bool) -> str | None:
+def _another(made: Mapping[str, Any], request: Request) -> str | None:
     """Return what tells a result from that of the run that is asked for; None if nothing does.
 
     Raises
@@ -303,7 +295,7 @@ def _another(made: Mapping[str, Any], request: Request, checksum: bool) -> str |
     path = str(request.source.resolve())
     if made.get("arguments") != _arguments(request.pinned, path, request.component):
         return "what is there was made with other arguments, or of another source"
-    if checksum and not made["checksum"]:
+    if request.checksum and not made["checksum"]:
         if request.in_place:
             need = f"False, as in the run that has made {request.destination}, and the source"
             refuse("checksum", True, f"{need} that it was made of is gone")
@@ -394,18 +386,23 @@ class ScratchRun:
         return Plan.from_json(self.found["plan"])
 
     @property
+    def partial(self) -> Path:
+        """Folder in which its result grows."""
+        return Path(self.found["partial"])
+
+    @property
     def is_complete(self) -> bool:
         """Whether its result is in its place already: only cleaning up was left."""
         record = targets.read_attributes(self.request.destination)
         return bool(record.get("run") == self.found["run"] and record.get("complete"))
 
-    def check(self, complete: bool, checksum: bool) -> None:
+    def check(self, complete: bool) -> None:
         """Refuse to go on where it is not the run that is asked for.
 
         Where a complete result has replaced its source, there is none to be looked at any more.
         """
         has_content = _has_content(self.found)
-        if checksum and not has_content:
+        if self.request.checksum and not has_content:
             need = "False as in the run that is resumed, or another scratch folder than"
             refuse("checksum", True, f"{need} {self.scratch}")
         if not complete or not self.request.in_place:
@@ -424,7 +421,7 @@ class ScratchRun:
 
     def target(self, x: da.Array, begun: bool) -> targets.Target:
         """Return the result as far as it is there; a new one if nothing is stored yet."""
-        partial = Path(self.found["partial"])
+        partial = self.partial
         if not begun:
             more = {"run": self.found["run"]}
             target = _created(self.request, x, self.plan, partial, more)
@@ -452,40 +449,38 @@ class ScratchRun:
         return Sink(target, files, None if last is None else exchange_folder("", last), parts)
 
 
-def _go_on(
-    request: Request, store: Store, scratch: Path, resume: bool, overwrite: bool, checksum: bool
-) -> Done:
-    """Carry out a run in its scratch folder, or what is left of it; see `run` for the arguments."""
+def _go_on(request: Request, store: Store, scratch: Path) -> Done:
+    """Carry out a run in its scratch folder, or what is left of it."""
     started, found = time.perf_counter(), run_json.read_record(scratch)
-    if found is not None and not resume:
+    if found is not None and not request.resume:
         refuse("scratch", str(scratch), "a folder where no run has begun, or resume=True")
     run = None if found is None else ScratchRun(request, scratch, found)
     complete, there = run is not None and run.is_complete, None
-    if found is not None:
-        targets.settle(Path(found["partial"]), complete)
+    if run is not None:
+        targets.settle(run.partial, complete)
     request.open()  # refused before anything else is looked at
     made = _read_identity(request.destination)
     if complete:
         there = _altered(made, request)
         complete = there is None
-    elif run is None and resume and made is not None:
-        there = _another(made, request, checksum)
+    elif run is None and request.resume and made is not None:
+        there = _another(made, request)
         if there is None:
             return request.done(made["plan"], started, already=True)
     if not complete:
         source, path = request.source, request.destination
-        targets.check_target(path, source, overwrite=overwrite, there=there)
+        targets.check_target(path, source, overwrite=request.overwrite, there=there)
     if run is None:
-        run = _begun(request, scratch, checksum)
+        run = _begun(request, scratch)
     else:
-        run.check(complete, checksum)
+        run.check(complete)
     if not complete:
-        _make(run, store, overwrite)
+        _make(run, store)
     run_json.clear(scratch)
     return request.done(run.plan, started, already=complete)
 
 
-def _begun(request: Request, scratch: Path, checksum: bool) -> ScratchRun:
+def _begun(request: Request, scratch: Path) -> ScratchRun:
     """Plan a run and write down what it is."""
     _, plan = _checked_plan(request)
     folders.check_room(scratch, plan.expected.scratch)
@@ -494,7 +489,7 @@ def _begun(request: Request, scratch: Path, checksum: bool) -> ScratchRun:
         "run": run,
         "asked": request.pinned,
         "versions": _versions(plan),
-        "source": source_identity(request, checksum),
+        "source": source_identity(request, request.checksum),
         "partial": str(targets.partial_of(request.destination.resolve(), f"r{run[:12]}")),
         "plan": plan.to_json(),
     }
@@ -502,7 +497,7 @@ def _begun(request: Request, scratch: Path, checksum: bool) -> ScratchRun:
     return ScratchRun(request, scratch, found)
 
 
-def _make(run: ScratchRun, store: Store, overwrite: bool) -> None:
+def _make(run: ScratchRun, store: Store) -> None:
     """Do what is left of a run, and put the result in its place."""
     plan, scratch, has_content = run.plan, run.scratch, _has_content(run.found)
     x, place = run.request.open(plan), run.place()
@@ -511,11 +506,11 @@ def _make(run: ScratchRun, store: Store, overwrite: bool) -> None:
     if lost := run_json.lost_blocks(target, plan, recorded, has_content or plan.verify != "none"):
         run_json.forget_lost(scratch, plan, lost)
         place = run.place()
-    damaged, done = Counter[str](), False
-    while not done:
+    damaged = Counter[str]()
+    while True:
         try:
             _store(store, x, plan, place, run.sink(target, place))
-            done = True
+            break
         except DamagedShardError as error:
             damaged[str(error.filename)] += 1  # others may be damaged, too
             if damaged[str(error.filename)] > MOST_REPAIRS:
@@ -525,7 +520,7 @@ def _make(run: ScratchRun, store: Store, overwrite: bool) -> None:
             place = run.place()
     refuse_changed_source(run.found["source"], source_identity(run.request, has_content))
     try:
-        target.finish(overwrite, {IDENTITY: _identity(run.found)})
+        target.finish(run.request.overwrite, {IDENTITY: _identity(run.found)})
     except ArgumentError as error:  # somebody else was first
         raise type(error)(
             f"{error}; the finished array is in {target.partial}, and its run in "

@@ -166,19 +166,18 @@ def lost_blocks(
     So do files that nothing is recorded of and that may not be whole: of a shard that is there Zarr
     reads the index before it writes it anew.
     """
-    lost: dict[Block, Path] = {}
-    for block in plan.result.indices():
-        path, file = target.chunk_file(block), recorded.get(block)
-        if file is not None and _is_whole(target, block, file, synced):
-            continue
-        path.unlink(missing_ok=True)
-        if file is not None:
-            lost[block] = path
-    if lost:
+    bad = [
+        block
+        for block in plan.result.indices()
+        if block not in recorded or not _is_whole(target, block, recorded[block], synced)
+    ]
+    for block in bad:
+        target.chunk_file(block).unlink(missing_ok=True)
+    if lost := [block for block in bad if block in recorded]:
         text = f"{len(lost)} files of the result are not what they were when they were stored"
-        path = next(iter(lost.values()))
-        warnings.warn(f"{text}, and are made once more: {path}", RuntimeWarning, stacklevel=4)
-    return list(lost)
+        text += f", and are made once more: {target.chunk_file(lost[0])}"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    return lost
 
 
 def _is_whole(target: Target, block: Block, file: Mapping[str, Any], synced: bool) -> bool:

@@ -9,7 +9,6 @@ Imports `files` and `memory`.
 
 import base64
 import binascii
-import contextlib
 import errno
 import itertools
 import math
@@ -24,7 +23,7 @@ from numbers import Number
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any, cast
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile
 from zipfile import Path as ZipPath
 
 import numpy as np
@@ -349,12 +348,11 @@ def _wrapped(fill: Any, dtype: DType, stored: DType) -> Any:
 def _scaled_dtype(dtype: DType, scale: Any, offset: Any) -> DType:
     """The dtype of scaled numbers, as xarray chooses it; float64 where it would take integers."""
     types = [np.dtype(type(number)) for number in (scale, offset) if number is not None]
-    found = types[0]
-    if offset is not None and not (len(types) == 2 and types[0] == types[1]):
-        found = np.dtype("f8")  # an offset may need all of its digits
-    elif offset is not None and dtype.kind in "iu" and dtype.itemsize == 4:
-        found = np.dtype("f8")
-    return found if found.kind in "fc" else np.dtype("f8")
+    wide = dtype.kind in "iu" and dtype.itemsize == 4
+    exact = not wide and len(types) == 2 and types[0] == types[1]
+    if offset is not None and not exact:  # it may need all of its digits
+        return np.dtype("f8")
+    return types[0] if types[0].kind in "fc" else np.dtype("f8")
 
 
 def zarr_attributes(array: Any) -> dict[str, Any]:
@@ -419,10 +417,9 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     codecs = [codec.to_dict() for codec in getattr(array.metadata, "codecs", ())]
     levels = list(_levels(codecs))
     smallest = tuple(levels[-1]["chunk_shape"] if levels else array.chunks)
-    with ZipFile(path) if path.is_file() else contextlib.nullcontext() as archive:
-        folder: Any = path if archive is None else ZipPath(archive)
-        name = (component or "").strip("/")
-        missing = list(_missing(folder / name if name else folder, array, levels, smallest))
+    folder: Any = ZipPath(path) if path.is_file() else path
+    name = (component or "").strip("/")
+    missing = list(_missing(folder / name if name else folder, array, levels, smallest))
     if missing:
         of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
         need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"

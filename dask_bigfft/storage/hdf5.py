@@ -240,10 +240,6 @@ def _file(name: str, own: Path, variable: str, prefix: bytes, beside: Path) -> P
     """
     given = [*os.environ.get(variable, "").split(":"), prefix.decode()]
     folders = [Path(text.replace("${ORIGIN}", str(own.parent))) for text in given if text]
-    if Path(name).is_absolute():
-        folders = [Path(), *folders]
-    for folder in (*folders, beside, Path()):
-        for wanted in (name, Path(name).name) if Path(name).is_absolute() else (name,):
-            if (found := folder / wanted).is_file():
-                return found.resolve()
-    return None
+    names = (name, Path(name).name) if Path(name).is_absolute() else (name,)
+    tried = (folder / wanted for folder in (*folders, beside, Path()) for wanted in names)
+    return next((found.resolve() for found in tried if found.is_file()), None)

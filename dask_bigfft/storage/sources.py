@@ -265,9 +265,8 @@ def _folder_of(store: Any) -> Path | None:
 
 
 def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:
-    plain = plain_chunks(stored, folder)
-    unit, last_first = stored.shards or stored.chunks, stored.order == "C"
-    return Reader(stored, unit, plain, last_first, packing)
+    plain, unit = plain_chunks(stored, folder), stored.shards or stored.chunks
+    return Reader(stored, unit, plain, stored.order == "C", packing)
 
 
 def grown(
@@ -378,8 +377,7 @@ def open_source(
     itemsize, shape = max(1, found.dtype.itemsize), found.shape
     unit = (1,) * found.ndim if found.unit is None else found.unit
     wanted = nbytes or block_bytes(math.prod(shape) * itemsize)
-    kept = found.unit if keep else None
-    cut = kept or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
+    cut = (keep and found.unit) or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
     count = math.prod(-(-n // c) for n, c in zip(shape, cut, strict=True))
     if nbytes is not None and count > MOST:
         need = f"larger blocks, of which the array has {MOST} at most: these would be {count}"

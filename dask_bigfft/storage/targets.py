@@ -62,9 +62,8 @@ def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     >>> uniform(((4, 4, 2), (5,))), uniform(((4, 2, 4), (5,)))
     ((4, 5), None)
     """
-    for found in chunks:
-        if any(c != found[0] for c in found[:-1]) or found[-1] > found[0]:
-            return None
+    if any({*found[:-1]} - {found[0]} or found[-1] > found[0] for found in chunks):
+        return None
     return tuple(max(1, found[0]) for found in chunks)
 
 
@@ -196,12 +195,11 @@ class Target:
             record[name] = {**found, "files": files_digest(self.partial)}
         self.array.attrs[ATTRIBUTE] = record
         self._sync_attributes()
-        old, replaces = _names(self.partial)[1], False
+        old = _names(self.partial)[1]
         _refuse_what_is_there(self.path, overwrite, _CAME)
-        with contextlib.suppress(FileNotFoundError):
-            if overwrite:
+        if overwrite:
+            with contextlib.suppress(FileNotFoundError):
                 self.path.rename(old)
-                replaces = True
         try:
             self.partial.rename(self.path)
         except BaseException as error:
@@ -209,11 +207,11 @@ class Target:
                 before = f"; {old} was there before" if os.path.lexists(old) else ""
                 need = f"a path where nothing is yet{_CAME}{before}"
                 refuse("destination", str(self.path), need)
-            if replaces and not os.path.lexists(self.path):
+            if old.exists() and not os.path.lexists(self.path):
                 old.rename(self.path)
             raise
         sync_path(self.path.parent)  # before anything goes that could make it once more
-        if replaces and _may_go(old):
+        if _may_go(old):
             shutil.rmtree(old)
 
     def begin(self) -> None:

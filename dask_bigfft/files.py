@@ -1,16 +1,12 @@
-"""Large files around the page cache, where system, file and memory permit that.
+"""Direct I/O of large files, concurrent reads and writes, and small JSON files.
 
-What is read once and written once gains nothing from being kept in the page cache, and loses much:
-every byte is copied once more, and inside a memory limit each fresh page has to wait until an old
-one has been thrown away. So large pieces go straight between disk and memory (``O_DIRECT``); what
-is not aligned, the rest behind the last whole unit, and everything on file systems that refuse,
-goes the ordinary way.
+Data that is read or written once gains nothing from the page cache. The cache costs a copy of
+every byte, and inside a memory limit each fresh page waits for the eviction of an old one. So large
+transfers bypass it (``O_DIRECT``). Data that is not aligned, the rest after the last whole unit,
+and file systems without direct I/O use ordinary calls.
 
-A call around the page cache waits for the disk, which could do several at a time. So a task hands
-what it reads and writes to a few threads of the process (`Underway`), and does other work, or waits
-for all of it.
-
-Imports NumPy and `config`; errors are the system's.
+A direct call waits for the disk, which can do several at a time. So a task hands its reads and
+writes to a thread pool of the process (`Underway`) and does other work meanwhile.
 """
 
 import contextlib
@@ -37,13 +33,13 @@ T = TypeVar("T")
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
-#: Places in files, sizes and addresses have to be multiples of this to go around the page cache.
+#: Alignment in bytes of file offsets, sizes and addresses for direct I/O.
 UNIT = 4096
 
-#: Bytes from which on going around the page cache is worth it.
+#: Minimum size in bytes of a direct transfer.
 LEAST = 256 << 10
 
-#: Bytes that one call of the system moves.
+#: Bytes of one system call.
 PIECE = 8 << 20
 
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
@@ -59,9 +55,9 @@ def rounded_up(nbytes: int) -> int:
 
 
 def places(nbytes: Ints) -> Ints:
-    """Return where pieces of some sizes begin in a file, and where the file ends, in bytes.
+    """Return the offsets of consecutive parts of a file, and its end, in bytes.
 
-    Large ones begin at whole units.
+    Large parts begin at whole units.
 
     >>> places(np.array([10, 0, 20])).tolist()
     [0, 10, 10, 30]
@@ -75,7 +71,7 @@ def places(nbytes: Ints) -> Ints:
 
 
 def sync_path(path: str | Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Sync a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -84,18 +80,18 @@ def sync_path(path: str | Path) -> None:
 
 
 def explained(path: Path, error: OSError, missing: int, what: str) -> str:
-    """Return why a file could not be written, and what a full disk lacks for it.
+    """Return an error text for a file that could not be written, with the missing disk space.
 
     Parameters
     ----------
     path : Path
         The file.
     error : OSError
-        Why.
+        The error.
     missing : int
         Bytes that were still to be written.
     what : str
-        What the file is.
+        Description of the file.
     """
     text = error.strerror or str(error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -109,15 +105,15 @@ def explained(path: Path, error: OSError, missing: int, what: str) -> str:
     return f"{text}: {missing} bytes are missing for {what}"
 
 
-# --- several at a time ----------------------------------------------------------------------
+# --- concurrent calls -----------------------------------------------------------------------
 
-#: Says of a thread that it is one of those that read and write; they never wait for each other.
+#: Mark of the threads of the pool, which never wait for each other.
 _inside = threading.local()
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the threads of this process that read and write for its tasks."""
+    """Return the thread pool of this process for reads and writes."""
     return ThreadPoolExecutor(threads, "bigfft-files", partial(setattr, _inside, "yes", True))
 
 
@@ -126,10 +122,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Underway(Generic[T]):
-    """Reads and writes of one task that are under way; at the end of the block none is any more.
+    """Concurrent reads and writes of one task, all of which end with the ``with`` block.
 
-    Small ones, and those of a process without such threads (`bigfft.scratch.threads`), are done
-    where they are started. They must not start others that they wait for.
+    Small calls, and calls in a process without a pool (`bigfft.scratch.threads`), run at once in
+    the calling thread. So do calls that a thread of the pool starts.
 
     Examples
     --------
@@ -144,7 +140,7 @@ class Underway(Generic[T]):
         self._calls: list[Future[T]] = []
 
     def start(self, nbytes: int, call: Callable[[], T]) -> None:
-        """Start a call that moves so many bytes."""
+        """Start a call that reads or writes `nbytes`."""
         threads = config.get("bigfft.scratch.threads")
         if nbytes < LEAST or threads < 2 or hasattr(_inside, "yes"):
             done = Future[T]()
@@ -155,13 +151,13 @@ class Underway(Generic[T]):
         self._calls.append(done)
 
     def results(self) -> list[T]:
-        """Wait for all that has been started, and return what the calls have returned, in order.
+        """Wait for all started calls and return their results in order.
 
-        The first error is raised; the end of the block waits for the others.
+        The first error is raised. The end of the ``with`` block waits for the other calls.
         """
         wait(self._calls, return_when=FIRST_EXCEPTION)
         found = [call.result() for call in self._calls]
-        self._calls = []  # only now: whoever is interrupted leaves them to the end of the block
+        self._calls = []  # after an interruption __exit__ waits for them
         return found
 
     def __enter__(self) -> Self:
@@ -178,32 +174,32 @@ class Underway(Generic[T]):
 
 @dataclass(frozen=True)
 class File:
-    """An open file.
+    """Open file.
 
     Parameters
     ----------
     handle : int
-        Of the file, opened the ordinary way.
+        Descriptor for ordinary calls.
     direct : int or None
-        Of the same file, opened around the page cache.
+        Descriptor of the same file for direct I/O.
     """
 
     handle: int
     direct: int | None
 
     def read(self, out: Array, begin: int) -> int:
-        """Fill an array of bytes from a place in the file on; return how many were there."""
+        """Fill an array of bytes from an offset in the file; return the number of bytes read."""
         return self._move_all(os.preadv, out, begin)
 
     def write(self, values: Array, begin: int) -> int:
-        """Write an array of bytes to a place in the file; return how many."""
+        """Write an array of bytes at an offset in the file; return the number of bytes."""
         return self._move_all(os.pwritev, values, begin)
 
     def _move_all(self, call: Any, values: Array, begin: int) -> int:
-        """Move an array, several pieces of it at a time, around the page cache if that can be."""
+        """Read or write an array in concurrent system calls, by direct I/O if possible."""
         around = self.direct is not None and len(values) >= LEAST and values.flags.c_contiguous
         around = around and not (begin % UNIT or values.ctypes.data % UNIT)
-        if len(values) <= PIECE:  # the common case: no pool is asked
+        if len(values) <= PIECE:  # the common case needs no pool
             return self._move(call, values, begin, around)
         with Underway[int]() as calls:
             for low in range(0, len(values), PIECE):
@@ -212,7 +208,7 @@ class File:
             return sum(calls.results())
 
     def _move(self, call: Any, values: Array, begin: int, around: bool) -> int:
-        """Move a piece, as far as it can be around the page cache."""
+        """Read or write part of an array, its whole units by direct I/O if `around` is true."""
         done, size, data = 0, len(values), values.data
         straight = size // UNIT * UNIT if around else 0
         while done < size:
@@ -221,7 +217,7 @@ class File:
             try:
                 found = call(to, [data[done:end]], begin + done)
             except OSError as error:
-                if done < straight and error.errno == errno.EINVAL:  # other units than ours
+                if done < straight and error.errno == errno.EINVAL:  # other alignment needed
                     straight = done
                     continue
                 raise
@@ -235,16 +231,16 @@ class File:
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
-    """Give an open file.
+    """Yield an open file.
 
     Parameters
     ----------
     path : Path
-        Where.
+        Path of the file.
     flags : int
-        As `os.open` takes them; a file that is made is its owner's alone.
+        Flags of `os.open`. Only the owner can access a new file.
     direct : bool
-        Whether large pieces may go around the page cache, if `bigfft.scratch.direct` says so.
+        True allows direct I/O, if `bigfft.scratch.direct` is true as well.
     """
     handle = os.open(path, flags, 0o600)
     around = None
@@ -260,7 +256,7 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
 
 
 def allocate(handle: int, nbytes: int) -> None:
-    """Give a file a size, and room for it on the disk where the system can reserve that."""
+    """Set the size of a file, and reserve the disk space if the system can."""
     if nbytes and hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, nbytes)
     os.ftruncate(handle, nbytes)
@@ -270,13 +266,13 @@ def allocate(handle: int, nbytes: int) -> None:
 
 log = logging.getLogger(__name__)
 
-#: What is raised where a file of JSON is not what was written.
+#: Exceptions for damaged JSON files.
 _DAMAGED = OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 
 
 @cache
 def _cpu() -> str:
-    """Model of the processor, where the system tells."""
+    """Return the model of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -286,21 +282,21 @@ def _cpu() -> str:
 
 
 def machine() -> list[Any]:
-    """Return what tells this machine from others: architecture, processor, number of cores."""
+    """Return architecture, processor and number of cores of this machine."""
     return [platform.machine(), _cpu(), os.cpu_count()]
 
 
 def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
-    """Return what a file holds, or None; a damaged one is reported and ignored.
+    """Return the content of a JSON file, or None. A damaged file is logged and ignored.
 
     Parameters
     ----------
     path : Path
         The file.
     schema : int
-        Version of the file that is understood; others are ignored.
+        Supported version of the file; others are ignored.
     checked : callable
-        Returns what the JSON stands for, or raises `ValueError`, `TypeError`, `KeyError` or
+        Converts the JSON value, or raises `ValueError`, `TypeError`, `KeyError` or
         `AttributeError`.
     """
     try:
@@ -314,7 +310,7 @@ def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
 
 
 def write(path: Path, content: Any) -> bool:
-    """Replace a file at once; return whether it could be written."""
+    """Replace a JSON file atomically; return False if it cannot be written."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

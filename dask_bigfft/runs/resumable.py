@@ -314,8 +314,8 @@ def _altered(made: Mapping[str, Any] | None, request: Request) -> str | None:
     if made is not None and made.get("files") == targets.files_digest(path):
         return None
     if request.in_place:
-        need = f"{path} as this run has left it, which it is not any more; without resume=True,"
-        refuse("resume", True, f"{need} in a new scratch folder, it is transformed once more")
+        need = f"{path} as this run has left it, but it has changed; without resume=True and with"
+        refuse("resume", True, f"{need} a new scratch folder, it is transformed again")
     return "what is there has been changed since it was made"
 
 
@@ -429,7 +429,7 @@ class ScratchRun:
         if not partial.is_dir():
             allowed += f": {partial} is gone; delete the scratch folder to start over"
             refuse("scratch", str(self.scratch), allowed)
-        allowed += f"; {partial} is not that any more: delete both folders to start over"
+        allowed += f"; {partial} has changed: delete both folders to start over"
         try:
             target = targets.reopened(self.request.destination, partial)
             layout = target.array.shape, target.blocks, target.array.dtype

@@ -171,8 +171,8 @@ def lost_blocks(
     for block in bad:
         target.chunk_file(block).unlink(missing_ok=True)
     if lost := [block for block in bad if block in recorded]:
-        text = f"{len(lost)} files of the result are not what they were when they were stored"
-        text += f", and are made once more: {target.chunk_file(lost[0])}"
+        text = f"{len(lost)} files of the result are lost or damaged, and are made again: "
+        text += str(target.chunk_file(lost[0]))
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     return lost
 

@@ -377,7 +377,7 @@ def open_source(
     cut = (keep and found.unit) or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
     count = math.prod(-(-n // c) for n, c in zip(shape, cut, strict=True))
     if nbytes is not None and count > MOST:
-        need = f"larger blocks, of which the array has {MOST} at most: these would be {count}"
+        need = f"larger blocks: the array may have {MOST} at most, not {count}"
         refuse("block_size", nbytes, need)
     return cast("da.Array", da.from_array(found, chunks=chunks or cut))
 

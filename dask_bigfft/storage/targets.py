@@ -331,7 +331,7 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
         zarr.create_array(zarr.storage.MemoryStore(), shape=(1,), chunks=(1,), dtype=dtype)
     except (TypeError, ValueError) as error:
         need = f"a dtype that Zarr can store ({error})"
-        refuse("source", f"of which the result is {dtype}", need)
+        refuse("source", f"with a result of {dtype}", need)
 
 
 def reopened(path: Path, partial: Path) -> Target:

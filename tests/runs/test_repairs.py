@@ -131,8 +131,7 @@ def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
             raise errors.pop()
         store_now(result, sink)
 
-    where = {"scratch": Path("scratch"), "block_size": NBYTES}
-    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", **where)
+    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", scratch=Path("s"), block_size=NBYTES)
     if times <= resumable.MOST_REPAIRS:
         with pytest.warns(RuntimeWarning, match="damaged"):
             execute(asked, store)

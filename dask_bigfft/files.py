@@ -1,12 +1,12 @@
-"""Direct input and output of large files, and small JSON files.
+"""Direct I/O of large files, concurrent reads and writes, and small JSON files.
 
-Data that are read once and written once gain nothing from the page cache. It costs one more copy of
-every byte, and under a memory limit each fresh page waits for the eviction of an old one. So large
-parts are transferred directly between disk and memory (``O_DIRECT``). Unaligned data, the rest
-behind the last whole unit, and file systems without support use the page cache.
+Data that is read or written once gains nothing from the page cache. The cache costs a copy of
+every byte, and inside a memory limit each fresh page waits for the eviction of an old one. So large
+transfers bypass it (``O_DIRECT``). Data that is not aligned, the rest after the last whole unit,
+and file systems without direct I/O use ordinary calls.
 
-A direct call waits for the disk, which can serve several calls at a time. So a task passes its
-reads and writes to a few threads of the process (`Underway`).
+A direct call waits for the disk, which can do several at a time. So a task hands its reads and
+writes to a thread pool of the process (`Underway`) and does other work meanwhile.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import platform
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -32,13 +33,13 @@ T = TypeVar("T")
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
-#: Alignment of offsets, sizes and addresses for direct transfers.
+#: Alignment in bytes of file offsets, sizes and addresses for direct I/O.
 UNIT = 4096
 
-#: Minimum bytes of a direct transfer.
+#: Minimum size in bytes of a direct transfer.
 LEAST = 256 << 10
 
-#: Maximum bytes of one system call.
+#: Bytes of one system call.
 PIECE = 8 << 20
 
 _DIRECT: int = getattr(os, "O_DIRECT", 0)
@@ -54,7 +55,7 @@ def rounded_up(nbytes: int) -> int:
 
 
 def places(nbytes: Ints) -> Ints:
-    """Return the offsets in a file of parts of some sizes, and the size of the file.
+    """Return the offsets of consecutive parts of a file, and its end, in bytes.
 
     Large parts begin at whole units.
 
@@ -70,7 +71,7 @@ def places(nbytes: Ints) -> Ints:
 
 
 def sync_path(path: str | Path) -> None:
-    """Flush a file, or the names in a folder, to the disk."""
+    """Sync a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -79,7 +80,7 @@ def sync_path(path: str | Path) -> None:
 
 
 def explained(path: Path, error: OSError, missing: int, what: str) -> str:
-    """Return the reason why a file could not be written, and the missing space of a full disk.
+    """Return an error text for a file that could not be written, with the missing disk space.
 
     Parameters
     ----------
@@ -104,15 +105,15 @@ def explained(path: Path, error: OSError, missing: int, what: str) -> str:
     return f"{text}: {missing} bytes are missing for {what}"
 
 
-# --- several at a time ----------------------------------------------------------------------
+# --- concurrent calls -----------------------------------------------------------------------
 
-#: Marks the threads of the pool, which never wait for each other.
+#: Mark of the threads of the pool, which never wait for each other.
 _inside = threading.local()
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the pool of this process for reads and writes."""
+    """Return the thread pool of this process for reads and writes."""
     return ThreadPoolExecutor(threads, "bigfft-files", partial(setattr, _inside, "yes", True))
 
 
@@ -121,10 +122,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Underway(Generic[T]):
-    """Concurrent reads and writes of one task; a context manager that waits for all of them.
+    """Concurrent reads and writes of one task, all of which end with the ``with`` block.
 
-    Small transfers run in the calling thread, as do all transfers if `bigfft.scratch.threads` is 1.
-    A transfer must not wait for another one.
+    Small calls, and calls in a process without a pool (`bigfft.scratch.threads`), run at once in
+    the calling thread. So do calls that a thread of the pool starts.
 
     Examples
     --------
@@ -139,28 +140,25 @@ class Underway(Generic[T]):
         self._calls: list[Future[T]] = []
 
     def start(self, nbytes: int, call: Callable[[], T]) -> None:
-        """Start a call that transfers `nbytes` bytes."""
+        """Start a call that reads or writes `nbytes`."""
         threads = config.get("bigfft.scratch.threads")
         if nbytes < LEAST or threads < 2 or hasattr(_inside, "yes"):
-            done: Future[T] = Future()
+            done = Future[T]()
             done.set_result(call())
-            self._calls.append(done)
-            return
-        run = contextvars.copy_context().run  # events name the task's plan and round
-        self._calls.append(_pool(threads).submit(run, call))
+        else:
+            run = contextvars.copy_context().run  # events name the task's plan and round
+            done = _pool(threads).submit(run, call)
+        self._calls.append(done)
 
     def results(self) -> list[T]:
-        """Wait for all calls and return their results in order.
+        """Wait for all started calls and return their results in order.
 
-        The first error is raised when all calls have ended.
+        The first error is raised. The end of the ``with`` block waits for the other calls.
         """
-        calls = self._calls
-        wait(calls, return_when=FIRST_EXCEPTION)
-        if any(call.done() and call.exception() for call in calls):
-            self.__exit__()
-            raise next(e for call in calls if not call.cancelled() and (e := call.exception()))
-        self._calls = []  # only now: after an interrupt, `__exit__` waits for the calls
-        return [call.result() for call in calls]
+        wait(self._calls, return_when=FIRST_EXCEPTION)
+        found = [call.result() for call in self._calls]
+        self._calls = []  # after an interruption __exit__ waits for them
+        return found
 
     def __enter__(self) -> Self:
         return self
@@ -174,32 +172,34 @@ class Underway(Generic[T]):
 # --- files ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class File:
-    """An open file.
+    """Open file.
 
     Parameters
     ----------
     handle : int
-        Descriptor of the file.
+        Descriptor for ordinary calls.
     direct : int or None
-        Descriptor of the same file for direct transfers.
+        Descriptor of the same file for direct I/O.
     """
 
-    def __init__(self, handle: int, direct: int | None) -> None:
-        self.handle, self.direct = handle, direct
+    handle: int
+    direct: int | None
 
     def read(self, out: Array, begin: int) -> int:
-        """Fill an array of bytes from an offset on; return the number of bytes read."""
-        return self._in_pieces(os.preadv, out, begin)
+        """Fill an array of bytes from an offset in the file; return the number of bytes read."""
+        return self._move_all(os.preadv, out, begin)
 
     def write(self, values: Array, begin: int) -> int:
-        """Write an array of bytes at an offset; return the number of bytes written."""
-        return self._in_pieces(os.pwritev, values, begin)
+        """Write an array of bytes at an offset in the file; return the number of bytes."""
+        return self._move_all(os.pwritev, values, begin)
 
-    def _in_pieces(self, call: Any, values: Array, begin: int) -> int:
-        """Transfer an array, several parts of it at a time."""
-        around = self._goes_around(values, begin)
-        if len(values) <= PIECE:
+    def _move_all(self, call: Any, values: Array, begin: int) -> int:
+        """Read or write an array in concurrent system calls, by direct I/O if possible."""
+        around = self.direct is not None and len(values) >= LEAST and values.flags.c_contiguous
+        around = around and not (begin % UNIT or values.ctypes.data % UNIT)
+        if len(values) <= PIECE:  # the common case needs no pool
             return self._move(call, values, begin, around)
         with Underway[int]() as calls:
             for low in range(0, len(values), PIECE):
@@ -208,7 +208,7 @@ class File:
             return sum(calls.results())
 
     def _move(self, call: Any, values: Array, begin: int, around: bool) -> int:
-        """Transfer a part, directly as far as possible."""
+        """Read or write part of an array, its whole units by direct I/O if `around` is true."""
         done, size, data = 0, len(values), values.data
         straight = size // UNIT * UNIT if around else 0
         while done < size:
@@ -217,7 +217,7 @@ class File:
             try:
                 found = call(to, [data[done:end]], begin + done)
             except OSError as error:
-                if done < straight and error.errno == errno.EINVAL:  # other units than ours
+                if done < straight and error.errno == errno.EINVAL:  # other alignment needed
                     straight = done
                     continue
                 raise
@@ -228,25 +228,19 @@ class File:
                 straight = 0
         return done
 
-    def _goes_around(self, values: Array, begin: int) -> bool:
-        """Return True if an array can be transferred directly."""
-        if self.direct is None or len(values) < LEAST or not values.flags.c_contiguous:
-            return False
-        return not (begin % UNIT or values.ctypes.data % UNIT)
-
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
-    """Context manager of an open file.
+    """Yield an open file.
 
     Parameters
     ----------
     path : Path
         Path of the file.
     flags : int
-        Flags of `os.open`; a new file is accessible to its owner only.
+        Flags of `os.open`. Only the owner can access a new file.
     direct : bool
-        True to allow direct transfers, if `bigfft.scratch.direct` is set.
+        True allows direct I/O, if `bigfft.scratch.direct` is true as well.
     """
     handle = os.open(path, flags, 0o600)
     around = None
@@ -262,7 +256,7 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
 
 
 def allocate(handle: int, nbytes: int) -> None:
-    """Set the size of a file, and reserve its space on the disk if the system can."""
+    """Set the size of a file, and reserve the disk space if the system can."""
     if nbytes and hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, nbytes)
     os.ftruncate(handle, nbytes)
@@ -272,7 +266,7 @@ def allocate(handle: int, nbytes: int) -> None:
 
 log = logging.getLogger(__name__)
 
-#: Exceptions raised by damaged JSON files.
+#: Exceptions for damaged JSON files.
 _DAMAGED = OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 
 
@@ -288,12 +282,12 @@ def _cpu() -> str:
 
 
 def machine() -> list[Any]:
-    """Return architecture, processor and number of cores, which identify a type of machine."""
+    """Return architecture, processor and number of cores of this machine."""
     return [platform.machine(), _cpu(), os.cpu_count()]
 
 
 def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
-    """Return the contents of a JSON file, or None; a damaged file is logged and ignored.
+    """Return the content of a JSON file, or None. A damaged file is logged and ignored.
 
     Parameters
     ----------
@@ -302,7 +296,8 @@ def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
     schema : int
         Supported version of the file; others are ignored.
     checked : callable
-        Converts the JSON, or raises `ValueError`, `TypeError`, `KeyError` or `AttributeError`.
+        Converts the JSON value, or raises `ValueError`, `TypeError`, `KeyError` or
+        `AttributeError`.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -315,7 +310,7 @@ def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
 
 
 def write(path: Path, content: Any) -> bool:
-    """Replace a JSON file atomically; return False if it could not be written."""
+    """Replace a JSON file atomically; return False if it cannot be written."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

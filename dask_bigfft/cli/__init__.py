@@ -1,8 +1,7 @@
 """The command line: ``dask-bigfft run IN OUT``, ``plan IN`` and ``calibrate``.
 
 Exit status: 0 done, 1 failed while running, 2 an argument that is not allowed, 130 and 143
-interrupted. Whatever happens is said in one line. Imports `runs`, `calibration`, `storage`,
-`watch` and this room.
+interrupted. Every outcome is reported in one line.
 """
 
 import argparse
@@ -13,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Container, Sequence
+from functools import partial
 from pathlib import Path
 
 from dask_bigfft import calibration, runs
@@ -33,7 +33,7 @@ def _plan(args: argparse.Namespace) -> None:
 
 
 def _name_leftovers(path: Path) -> None:
-    """Say what runs that were killed have left."""
+    """Print the paths that killed runs have left."""
     if not path.parent.is_dir():
         return
     for left in targets.leftovers(path):
@@ -47,15 +47,8 @@ def _run(args: argparse.Namespace) -> None:
     _name_leftovers(args.output)
     display = None if args.quiet else TextDisplay(sys.stderr)
     with place(args.scheduler, args.workers) as where:
-        done = runs.execute(
-            requested(args),
-            lambda result, sink: where.store(result, sink, display),
-            scratch=args.scratch,
-            resume=args.resume,
-            overwrite=args.overwrite,
-            checksum=args.checksum,
-        )
-    _report(done)
+        store = partial(where.store, display=display)
+        _report(runs.execute(requested(args), store))
 
 
 def _calibrate(args: argparse.Namespace) -> None:
@@ -86,11 +79,11 @@ _COMMANDS = {"run": _run, "plan": _plan, "calibrate": _calibrate}
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end."""
+    """Request to end the process (SIGTERM)."""
 
 
 def _terminate(number: int, frame: object) -> None:
-    """Turn a request to end into an exception."""
+    """Raise an exception for SIGTERM."""
     raise Terminated
 
 
@@ -106,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with handled(signal.SIGTERM, _terminate):
             _COMMANDS[args.command](args)
-    except BrokenPipeError:  # whoever read the output has gone
+    except BrokenPipeError:  # the reader of the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, KeyboardInterrupt) as error:
@@ -120,12 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # --- failures --------------------------------------------------------------------------------
 
-#: Arguments of `run` and `calibrate` that have another name here; others are options.
+#: Arguments of `run` and `calibrate` with another name on the command line.
 _TYPED = {"source": "IN", "a": "IN", "destination": "OUT", "path": "--output", "axis": "--axes"}
 
 
 def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
-    """Return the exit status and the line that say what happened, and what is left of it."""
+    """Return the exit status and the error line, which names kept scratch files."""
     scratch, left = getattr(args, "scratch", None), "nothing was written"
     if scratch is not None and runs.has_begun(scratch):
         left = f"{scratch} keeps what is done: --resume goes on from there"
@@ -146,7 +139,7 @@ def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
 
 
 def _as_typed(text: str, options: Container[str] = ()) -> str:
-    """Return what is said of an argument, by its name on the command line.
+    """Return an error text with the argument's name on the command line.
 
     >>> _as_typed("`destination`='b' is not allowed: need another path, or overwrite=True")
     "`OUT`='b' is not allowed: need another path, or --overwrite"

@@ -1,7 +1,4 @@
-"""The words of the command line, and the run that they ask for.
-
-Imports `runs`.
-"""
+"""Parser of the command line, and the request of a run that it makes."""
 
 import argparse
 import re
@@ -17,11 +14,11 @@ from dask_bigfft.runs import Request
 __all__ = ["joined", "parser", "requested"]
 
 
-# Readers of values; argparse names them where they raise a ValueError.
+# Readers of values. argparse reports their names if they raise a ValueError.
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """Return integers, from such as ``0,1``."""
+    """Return the integers of a text such as ``0,1``."""
     return tuple(map(int, text.split(",")))
 
 
@@ -38,7 +35,7 @@ def count(text: str) -> int:
 
 
 def words(text: str) -> Any:
-    """Return a word or an integer, or a tuple where there are several: ``256,256,-1``."""
+    """Return a word or an integer, or a tuple of several: ``256,256,-1``."""
     parts = [part.strip() for part in text.split(",")]
     found = [int(p) if re.fullmatch(r"-?\d+", p) else p for p in parts]
     return found[0] if len(found) == 1 else tuple(found)
@@ -81,7 +78,7 @@ def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="dask-bigfft", description="FFTs of arrays on disk that need not fit into memory."
     )
@@ -130,7 +127,7 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
 
 
 def joined(argv: Sequence[str]) -> list[str]:
-    """Return arguments with values that begin with a minus, such as ``-2,-1``, tied to options."""
+    """Return arguments with negative values, such as ``-2,-1``, joined to their options."""
     found: list[str] = []
     for word in argv:
         if found and re.fullmatch(r"--\w+", found[-1]) and re.fullmatch(r"-\d+(,-?\d+)*", word):
@@ -141,7 +138,7 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def requested(args: argparse.Namespace) -> Request:
-    """Return what a command line asks a run for."""
+    """Return the request of a run from parsed arguments."""
     given = vars(args)
     known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
     options = {name: given[name] for name in Extras.__annotations__ if name in given}

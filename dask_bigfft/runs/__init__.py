@@ -2,11 +2,9 @@
 
 ::
 
-    request (what to do, its plan, and where it may write) -> resumable (a run, with or without a
-    scratch folder; what a source and a finished result say)
-        run_json (its record; files that are not what they were, and what is done again for them)
-
-Imports `front`, `storage`, `graph` and what lies below.
+    request (arguments, plan, allowed paths) -> resumable (a run, with or without a scratch folder;
+    identity of sources and results)
+        run_json (its record; lost and damaged files, and what is repeated for them)
 """
 
 import os
@@ -50,8 +48,9 @@ def run(
     Packed variables of Zarr groups and HDF5 (NetCDF4) files are decoded, in the dtype that xarray
     would choose: `scale_factor`, `add_offset`, `_FillValue`, `missing_value` and `_Unsigned`.
 
-    It runs where dask's settings say: on threads of this process, or on the cluster of the current
-    client if that sees the files. Where memory is too small, blocks go through scratch files.
+    Tasks run on threads of this process, or on the cluster of the current client, by dask's
+    settings. The cluster must see the files. If memory is too small, blocks go through scratch
+    files.
 
     Parameters
     ----------
@@ -67,56 +66,54 @@ def run(
     component : str, optional
         Array within a Zarr group or HDF5 file.
     scratch : path, optional
-        Folder for this run's scratch files, empty or not there. If the run is killed it stays, and
-        another run can go on from it.
+        Folder for this run's scratch files: empty, or a new one. If the run is killed, the folder
+        stays, and another call can resume the run.
     resume : bool
-        Whether to go on with the run that `scratch` is of; if there is none, one begins. What is
-        done is not done again, and the result is the same to the bit. What a loss of power has
-        taken is found by its checksum, and made once more. Where `destination` holds
-        the result of just this run, which had a scratch folder, nothing is done at all
-        (``Done.already``), also where it has replaced `source`. That is not so where an argument,
-        the source or a file of the result is another one since: all is then as without `resume`,
-        but that a result in its source's place that has changed is refused.
+        True resumes the run in `scratch`, or begins one if there is none. Finished work is not
+        repeated, and the result is the same to the bit. Data lost by a power failure is found by
+        its checksum and made again. If `destination` already holds the result of this run, and the
+        run had a scratch folder, nothing is done (``Done.already``), even if the result has
+        replaced `source`. If an argument, the source or a file of that result has changed since,
+        the call acts as without `resume`. A changed result that has replaced its source is an
+        error.
     overwrite : bool
-        Whether an array at `destination` may be replaced, once the new one is complete. That may be
+        True allows replacing an array at `destination`, once the new one is complete. It may be
         `source` itself, which is only read until then, and gone afterwards.
     checksum : bool
-        Whether the source's contents are pinned by checksums, beside the size and time of each of
-        its files; it is then read once more. Needs `scratch`. A run that was begun without is not
-        gone on with; where this is False it is compared as it was pinned.
+        True identifies the source by checksums of its contents, beside the size and time of each
+        file, which reads it once more. Needs `scratch`. A run that was begun without checksums
+        cannot be resumed with them. False compares what the run has recorded.
     block_size : int or str, optional
-        Size of the blocks that are read, such as ``"64 MiB"``, which tasks merge where larger ones
-        are wanted; by default 4 to 128 MiB, less where `memory_limit` has no room for these, more
-        where scratch files would be written in small pieces.
+        Size of the blocks that are read, such as ``"64 MiB"``. Tasks merge them if larger blocks
+        are needed. The default is 4 to 128 MiB, less if `memory_limit` is small, and more if
+        scratch files would be written in small parts.
     inner_chunks : tuple of int, optional
-        Chunks of the result inside of shards (Zarr version 3), each of which is a dask block.
+        Chunks of the result inside of shards (Zarr version 3). Each shard is a dask block.
     missing_chunks : {"refuse", "fill"}
-        What becomes of a Zarr array some of whose chunks have no file, or no place in their shard,
-        and of a virtual HDF5 dataset that lacks a part: either they were lost, or whoever wrote the
-        array has left out what holds nothing but the fill value, as zarr does by default. Only you
-        know which. "refuse" (the default) is an error before anything is written; "fill" reads them
-        as the fill value.
+        Treatment of chunks without a file, or without a place in their shard, and of missing parts
+        of a virtual HDF5 dataset. Either they were lost, or the writer has left out chunks of
+        nothing but the fill value, as zarr does by default. "refuse" (the default) raises an error
+        before anything is written; "fill" reads them as the fill value.
     missing : "refuse" or float
-        Value that replaces the missing values of a variable, those that equal its `_FillValue` or
-        `missing_value`. "refuse" (the default) is an error as soon as one is read, and there is no
-        result. NaN keeps them NaN. A chunk without a file is another matter, see `missing_chunks`:
-        where it reads as `_FillValue`, its values are missing.
+        Value that replaces the missing values of a variable, which equal its `_FillValue` or
+        `missing_value`. "refuse" (the default) raises an error as soon as one is read, and there is
+        no result. NaN keeps them NaN. With ``missing_chunks="fill"``, a missing chunk that reads as
+        `_FillValue` has missing values.
     **extras
         `order`, `chunks`, `memory_limit` and the other keywords of transforms, see `fft`.
 
     Returns
     -------
     Done
-        The plan, bytes and seconds, and whether all was done already.
+        The plan, bytes and seconds, and a flag for a result that was there already.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed; also where values are missing, where a source, argument or library
-        differs from those of the run that is resumed, and where the source has changed while it
-        was read.
+        If an argument is not allowed, values are missing, or the source changes while it is read.
+        Also if a source, argument or library differs from that of the resumed run.
     ScratchError
-        An `OSError`: the disk is full, or a file is not what was written.
+        An `OSError`: the disk is full, or a file is damaged.
 
     Examples
     --------
@@ -138,21 +135,9 @@ def run(
         refuse("component", component, "the name of an array", kind=ArgumentTypeError)
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
-    request = Request(
-        Path(source),
-        Path(destination),
-        kind,
-        component,
-        n,
-        s,
-        axis,
-        axes,
-        norm,
-        dict(extras),
-        block_size,
-        inner_chunks,
-        missing_chunks,
-        missing,
-    )
+    what = kind, component, n, s, axis, axes, norm, dict(extras)
+    how = block_size, inner_chunks, missing_chunks, missing
     folder = None if scratch is None else Path(scratch)
-    return execute(request, scratch=folder, resume=resume, overwrite=overwrite, checksum=checksum)
+    again = folder, resume, overwrite, checksum
+    request = Request(Path(source), Path(destination), *what, *how, *again)
+    return execute(request)

@@ -1,10 +1,8 @@
-"""What a run from file to file is to do, how it is planned, and what is said of it at the end.
-
-Imports `planning`, `front`, `storage` and what lies below.
-"""
+"""Request of a run from file to file, its plan, its allowed paths, and its report."""
 
 import contextlib
 import errno
+import json
 import stat
 import sys
 import time
@@ -29,7 +27,7 @@ from dask_bigfft.transforms.spec import parse_name
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is to do; see `run` for what is given.
+    """Arguments of a run, see `run`.
 
     Parameters
     ----------
@@ -39,7 +37,7 @@ class Request:
         As `run` takes them.
     options : mapping
         The keywords of transforms, such as ``order`` and ``chunks``.
-    block_size, inner_chunks, missing_chunks, missing
+    block_size, inner_chunks, missing_chunks, missing, scratch, resume, overwrite, checksum
         As `run` takes them.
     """
 
@@ -57,6 +55,10 @@ class Request:
     inner_chunks: tuple[int, ...] | None = None
     missing_chunks: str = "refuse"
     missing: str | float = "refuse"
+    scratch: Path | None = None
+    resume: bool = False
+    overwrite: bool = False
+    checksum: bool = False
 
     def __post_init__(self) -> None:
         missing = self.missing_chunks
@@ -66,14 +68,14 @@ class Request:
         if self.s is not None and not isinstance(self.s, Sequence):
             refuse("s", self.s, "a sequence of integers", kind=ArgumentTypeError)
         kind = stat.S_IFREG
-        with contextlib.suppress(OSError, ValueError):  # what cannot be there is refused later
+        with contextlib.suppress(OSError, ValueError):  # impossible paths are refused later
             kind = self.source.stat().st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             refuse("source", str(self.source), "a regular file or a folder; this is neither")
 
     @property
     def where(self) -> dict[str, Any]:
-        """Axes and lengths; of several axes the last two, or one for each length, or all."""
+        """Axes and lengths. Default axes are the last two, the last `len(s)`, or all."""
         axes = self.axes
         if axes is None and self.kind.endswith("2"):
             axes = -2, -1
@@ -88,7 +90,7 @@ class Request:
 
     @property
     def filled(self) -> float | None:
-        """Value that replaces missing ones; None where they are refused."""
+        """Value that replaces missing ones; None if they are refused."""
         given = self.missing
         if isinstance(given, str) and given == "refuse":
             return None
@@ -98,9 +100,9 @@ class Request:
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """What may not differ where a run is resumed, for JSON; sizes in bytes.
+        """Arguments that a resumed run must repeat, as JSON values with sizes in bytes.
 
-        Keywords that are left out are what dask's settings say.
+        Omitted keywords have the values of dask's settings.
         """
         found = {
             "kind": self.kind,
@@ -116,16 +118,16 @@ class Request:
         for name in ("memory_limit", "device_memory_limit"):
             given[name] = parse_limit(name, given[name])
         found |= {name: value for name, value in given.items() if value is not None}
-        return {name: _plain(value) for name, value in found.items()}
+        return dict(json.loads(json.dumps(found, default=_plain)))
 
     @property
     def in_place(self) -> bool:
-        """Whether the result takes the place of the array that it is made of."""
+        """True if the result replaces its source."""
         folder = array_folder(self.source.resolve(), self.component)
         return folder.resolve() == self.destination.resolve()
 
     def open(self, plan: Plan | None = None) -> da.Array:
-        """Return the array, lazily, in blocks of whole stored chunks, or those of a plan."""
+        """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
         keep = self.options.get("chunks") == "preserve" and self.block_size is None
         return sources.open_source(
             self.source,
@@ -138,49 +140,45 @@ class Request:
         )
 
     def reader(self) -> sources.Reader:
-        """Return the array, of which single rows can be read."""
+        """Return a reader of the source, which can read single rows."""
         return sources.open_reader(self.source, self.component, self.filled)
 
     def done(self, plan: Plan, started: float, already: bool = False) -> "Done":
-        """Return what has been done since `started`."""
+        """Return the report of a run that began at `started`."""
         seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
         ends = spec.nbytes, spec.out_nbytes
         return Done(self.destination, plan, str(dtype), *ends, seconds, already)
 
 
 def _setting(name: str) -> Any:
-    """What stands for a keyword of transforms that is left out; None where nothing does."""
+    """Return the setting for an omitted keyword of transforms, or None."""
     key = f"bigfft.{'planner.mode' if name == 'planner' else name.replace('_', '-')}"
     return config.get(key) if key in config.SETTINGS else None
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: integers of NumPy are integers."""
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Integral):
-        return int(value)
-    return value if isinstance(value, str | float | None) else repr(value)
+    """Return a JSON value for another type: an integer for one of NumPy, else its repr."""
+    return int(value) if isinstance(value, Integral) else repr(value)
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a run has done.
+    """Report of a run.
 
     Parameters
     ----------
     path : Path
-        The Zarr array.
+        Path of the Zarr array.
     plan : Plan
-        How.
+        Plan of the transform.
     dtype : str
-        Of the array that was read.
+        Type of the source's values.
     read, written : int
-        Bytes of the source's values, decoded, and of the result.
+        Bytes of the source's decoded values, and of the result.
     seconds : float
-        How long it took.
+        Elapsed time.
     already : bool
-        Whether an earlier call had done it all: this one has computed and written nothing.
+        True if an earlier call had made the result: this one computed and wrote nothing.
     """
 
     path: Path
@@ -205,9 +203,9 @@ class Done:
 
 
 def planned_input(request: Request) -> tuple[da.Array, Plan]:
-    """Return the array that is asked for and the plan, in the blocks that it wants.
+    """Return the source array, in the blocks of its plan, and the plan.
 
-    They are halved where nobody has said how large they are, and no plan fits.
+    If no plan fits, blocks are halved, unless their size was given.
     """
     x, size, refused = request.open(), None, None
     while True:
@@ -242,7 +240,7 @@ def _planned(request: Request, x: da.Array) -> Plan:
 
 
 def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
-    """Return what the result's attributes say."""
+    """Return the attributes of the result."""
     spec = plan.spec
     forward = any(order != "natural" for order in spec.orders_out)
     return {
@@ -263,30 +261,30 @@ def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
 
 
 def layout_of_result(plan: Plan, x: da.Array) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-    """Return a result's shape, its blocks' and its dtype as stored: half precision stays half."""
+    """Return shape, block shape and stored dtype of a result: half precision stays half."""
     half = x.dtype.char == "e" and plan.spec.kind == "c2r"
     dtype = x.dtype.newbyteorder("=") if half else plan.spec.out_dtype
     return plan.spec.out_shape, targets.uniform(plan.chunks) or (), np.dtype(dtype)
 
 
-# --- places ---------------------------------------------------------------------------------
+# --- paths ----------------------------------------------------------------------------------
 
 
-def refuse_places(request: Request, scratch: Path | None) -> None:
-    """Refuse places that there cannot be, and those that lie inside of each other.
+def refuse_places(request: Request) -> None:
+    """Raise an error for impossible paths, and for paths inside of each other.
 
     Raises
     ------
     ArgumentError
-        Naming the one that has to be elsewhere.
+        With the name of the argument.
     """
     read, destination = _whole("source", request.source), str(request.destination)
-    if request.component is not None and read.is_dir():  # which may be a link, too
+    if request.component is not None and read.is_dir():  # the array's folder may be a link
         read = _whole("component", array_folder(read, request.component))
     written = _whole("destination", request.destination)
     if read.is_dir() and read in written.parents:
         refuse("destination", destination, f"a path outside of the source, {request.source}")
-    if scratch is None:
+    if (scratch := request.scratch) is None:
         return
     if URL.match(str(scratch)):
         refuse("scratch", str(scratch), "a local path")
@@ -300,12 +298,12 @@ def refuse_places(request: Request, scratch: Path | None) -> None:
 
 
 def _whole(argument: str, path: Path) -> Path:
-    """The whole path that an argument means, of which the system can tell what is there."""
+    """Return the absolute path of an argument; an error if no file can have it."""
     try:
         found = path.resolve()
         found.exists()
         return found
-    except (ValueError, RuntimeError) as error:  # null bytes, or links that go round in a circle
+    except (ValueError, RuntimeError) as error:  # null bytes, or a cycle of links
         reason: Exception = error
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:

@@ -1,7 +1,4 @@
-"""A run from file to file: in one go, or in a scratch folder: killed at any time, and gone on with.
-
-Imports `config`, `exchange`, `gpu`, `graph`, `planning`, `storage` and this room.
-"""
+"""Runs from file to file, which can be resumed if they have a scratch folder."""
 
 import base64
 import contextlib
@@ -49,32 +46,33 @@ from dask_bigfft.runs import request as requests
 from dask_bigfft.runs import run_json
 from dask_bigfft.runs.request import Done, Request, layout_of_result
 from dask_bigfft.storage import sources, targets
-from dask_bigfft.storage.formats import UNREADABLE, plain_chunks
+from dask_bigfft.storage.formats import UNREADABLE
 
 Block = tuple[int, ...]
 
-#: How often a damaged scratch file is made once more before a run gives up.
+#: Maximum number of repairs of one scratch file.
 MOST_REPAIRS = 3
 
-#: How often a scratch folder that others remove is made.
+#: Maximum number of attempts to make a scratch folder that others remove.
 MOST_TRIES = 100
 
 
 @dataclass(eq=False)
 class Sink:
-    """A Zarr array as `dask.array.store` writes to it: a block at a time.
+    """Zarr array to which `dask.array.store` writes a block at a time.
 
     Parameters
     ----------
     target : Target
-        Written to.
+        Array that is written.
     scratch : Scratch or None
-        Where to record which blocks are stored, and what their files are.
+        Scratch folder that records the stored blocks.
     exchange : str or None
-        Folder of the scratch files that the blocks come from; a stored block's file goes.
+        Folder of the scratch files that the blocks are made of. The file of a stored block is
+        deleted.
     parts : mapping of block to block
-        Where a block is a part of one of the last round, that one: its file goes with the last of
-        its parts that are stored.
+        Block of the last round for each block that is a part of one. Its file is deleted once all
+        parts are stored.
     """
 
     target: targets.Target
@@ -83,9 +81,8 @@ class Sink:
     parts: Mapping[Block, Block] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        array, self._parts_of = self.target.array, dict[Block, list[Block]]()
+        self._parts_of, array = dict[Block, list[Block]](), self.target.array
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-        self.plain = plain_chunks(array, self.target.partial)
         for part, whole in self.parts.items():
             self._parts_of.setdefault(whole, []).append(part)
 
@@ -98,8 +95,7 @@ class Sink:
         block = tuple((s.start or 0) // n for s, n in pairs)
         path = self.target.chunk_file(block)
         try:
-            if self.plain is None or not self.plain.write(index, values):
-                self.target.array[index] = values
+            self.target.write(index, values)
         except OSError as error:  # zarr names no file
             what = f"a chunk of the result of {values.nbytes}"
             text = explained(path, error, values.nbytes, what)
@@ -109,10 +105,10 @@ class Sink:
         emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
 
     def _record(self, scratch: Scratch, block: Block, path: Path, values: Any) -> None:
-        """Say that a block is stored, and delete the file that it came from if nobody needs it.
+        """Record a stored block, and delete its scratch file if no other block needs it.
 
-        With `sync` its file is then on the disk, and the names of all folders down to it; else its
-        checksum tells later whether it has come there.
+        With `sync` the block's file and folders are synced first. Otherwise its checksum shows
+        later if it has reached the disk.
         """
         whole = checksum(np.ascontiguousarray(values, self.dtype))
         if scratch.sync:
@@ -121,40 +117,32 @@ class Sink:
         file = {"nbytes": path.stat().st_size, "checksum": whole, "synced": scratch.sync}
         scratch.record(RESULT, block, file)
         made_of = self.parts.get(block, block)
-        # Any worker, now or before an interruption, may have stored the others: the records say.
+        # Other workers, or earlier attempts, may have stored the other parts.
         others = self._parts_of.get(made_of, ())
         if self.exchange is not None and all(scratch.recorded(RESULT, part) for part in others):
             scratch.free(self.exchange, made_of)
 
 
-#: Stores a result in a sink, whole, before it returns.
+#: Function that stores a whole result in a sink before it returns.
 Store = Callable[[da.Array, Sink], object]
 
 
 def store_now(result: da.Array, sink: Sink) -> None:
-    """Store a result on the scheduler that is set."""
+    """Store a result with the current scheduler."""
     da.store(result, cast("Any", sink), lock=False)
 
 
-def execute(
-    request: Request,
-    store: Store = store_now,
-    *,
-    scratch: Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    checksum: bool = False,
-) -> Done:
-    """Carry out a run; see `run` for what is given."""
+def execute(request: Request, store: Store = store_now) -> Done:
+    """Do a run and return its report."""
     environment.refuse_asynchronous(environment.running_client())
-    requests.refuse_places(request, scratch)
-    if scratch is not None:
-        with locked(scratch) as folder:
-            return _go_on(request, store, folder, resume, overwrite, checksum)
-    for name, value in (("resume", resume), ("checksum", checksum)):
-        if value:
-            refuse(name, value, "a scratch folder beside it", kind=ArgumentTypeError)
-    targets.check_target(request.destination, request.source, overwrite=overwrite)
+    requests.refuse_places(request)
+    if request.scratch is not None:
+        with locked(request.scratch) as folder:
+            return _go_on(request, store, folder)
+    for name in ("resume", "checksum"):
+        if getattr(request, name):
+            refuse(name, True, "a scratch folder beside it", kind=ArgumentTypeError)
+    targets.check_target(request.destination, request.source, overwrite=request.overwrite)
     started = time.perf_counter()
     x, plan = _checked_plan(request)
     before = source_identity(request, content=False)
@@ -165,11 +153,11 @@ def execute(
         target = _created(request, x, plan, partial, {})
         try:
             _store(store, x, plan, place, Sink(target))
-        except DamagedShardError as error:  # its files are gone: all is done once more
+        except DamagedShardError as error:  # its files are gone: repeat everything
             _warn(error)
             _store(store, x, plan, place, Sink(target))
         refuse_changed_source(before, source_identity(request, content=False), kept=False)
-        target.finish(overwrite)
+        target.finish(request.overwrite)
     except BaseException:
         targets.discard(partial)
         raise
@@ -177,7 +165,7 @@ def execute(
 
 
 def _checked_plan(request: Request) -> tuple[da.Array, Plan]:
-    """Return the array and the plan, unless the source or the result cannot be."""
+    """Return the source array and the plan, after checks of the source and the result."""
     if request.missing_chunks == "refuse":
         sources.refuse_missing_chunks(request.source, request.component)
     x, plan = requests.planned_input(request)
@@ -191,7 +179,7 @@ def _checked_plan(request: Request) -> tuple[da.Array, Plan]:
 def _created(
     request: Request, x: da.Array, plan: Plan, partial: Path, more: Mapping[str, Any]
 ) -> targets.Target:
-    """The result, of which nothing is stored yet."""
+    """Return a new, empty result."""
     record = {**requests.attributes(plan, request.norm), **more}
     layout = layout_of_result(plan, x)
     return targets.created(request.destination, partial, *layout, record, request.inner_chunks)
@@ -205,18 +193,18 @@ def _store(store: Store, x: da.Array, plan: Plan, place: ScratchPlace | None, si
 
 
 def _warn(error: DamagedShardError) -> None:
-    """Say that scratch files were damaged, and are made once more."""
+    """Warn that scratch files were damaged and are made again."""
     warnings.warn(f"{error.strerror}: {error.filename}", RuntimeWarning, stacklevel=4)
 
 
-# --- what tells a source, and a result, from others -----------------------------------------
+# --- identity of sources and results --------------------------------------------------------
 
 
 def source_identity(request: Request, content: bool) -> dict[str, Any]:
-    """Return what tells a source from a changed one.
+    """Return a JSON value that differs for a changed source.
 
-    With `content` everything is read, for checksums. Of each file: size in bytes, time of the last
-    change in ns, CRC-32 or None.
+    It has the size in bytes, the time of the last change in ns, and the CRC-32 or None of each
+    file. With `content` all files are read for the CRC-32.
     """
     files = {}
     for name, path in sources.source_files(request.source, request.component).items():
@@ -236,14 +224,14 @@ def _crc(path: Path) -> int:
 def refuse_changed_source(
     before: Mapping[str, Any], now: Mapping[str, Any], kept: bool = True
 ) -> None:
-    """Refuse a source that is not what it was when the run began.
+    """Raise an error if the source has changed since the run began.
 
-    Both are as `source_identity` returns them; `kept` says that the run has a scratch folder.
+    Both identities are from `source_identity`. `kept` is true for a run with a scratch folder.
 
     Raises
     ------
     ArgumentError
-        Naming the file that has changed.
+        With the name of a changed file.
     """
     allowed = "the source as it was when the run began"
     allowed += "; delete the scratch folder to start over" if kept else ""
@@ -258,12 +246,12 @@ def refuse_changed_source(
             refuse("source", path, f"{allowed}: {folder / name if name else path} {what}")
 
 
-#: Key of what a result says of its run, within the attributes.
+#: Name of the attribute with the identity of a result's run.
 IDENTITY = "identity"
 
 
 def _identity(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a result is to say of its run; `Target.finish` adds its files."""
+    """Return the identity of a run for its result; `Target.finish` adds a digest of the files."""
     source = found["source"]
     return {
         "arguments": _arguments(found["asked"], source["path"], source["component"]),
@@ -282,7 +270,7 @@ def _digest(found: Any) -> str:
 
 
 def _read_identity(path: Path) -> dict[str, Any] | None:
-    """Return what a complete result says of its run; None if it says nothing, or nonsense."""
+    """Return the identity of a complete result's run; None if it is absent or invalid."""
     record = targets.read_attributes(path)
     try:
         found = record[IDENTITY]
@@ -293,19 +281,19 @@ def _read_identity(path: Path) -> dict[str, Any] | None:
     return made if record.get("complete") else None
 
 
-def _another(made: Mapping[str, Any], request: Request, checksum: bool) -> str | None:
-    """Return what tells a result from that of the run that is asked for; None if nothing does.
+def _another(made: Mapping[str, Any], request: Request) -> str | None:
+    """Return the reason why a result is not that of a request; None if it is.
 
     Raises
     ------
     ArgumentError
-        If the result has replaced its source and is not what the run has left: nobody can tell
-        whether that is to be transformed. Also if it has, and is to be compared with its contents.
+        If the result has replaced its source and has changed: it may be a new source. Also if it
+        has replaced its source, and the request wants checksums that its run has not recorded.
     """
     path = str(request.source.resolve())
     if made.get("arguments") != _arguments(request.pinned, path, request.component):
         return "what is there was made with other arguments, or of another source"
-    if checksum and not made["checksum"]:
+    if request.checksum and not made["checksum"]:
         if request.in_place:
             need = f"False, as in the run that has made {request.destination}, and the source"
             refuse("checksum", True, f"{need} that it was made of is gone")
@@ -318,16 +306,16 @@ def _another(made: Mapping[str, Any], request: Request, checksum: bool) -> str |
 
 
 def _altered(made: Mapping[str, Any] | None, request: Request) -> str | None:
-    """Return what tells a result from what its run has left; None if nothing does.
+    """Return an error text if a result has changed since its run; None if it has not.
 
-    It is refused where it has replaced its source, see `_another`.
+    A changed result that has replaced its source raises an error, see `_another`.
     """
     path = request.destination
     if made is not None and made.get("files") == targets.files_digest(path):
         return None
     if request.in_place:
-        need = f"{path} as this run has left it, which it is not any more; without resume=True,"
-        refuse("resume", True, f"{need} in a new scratch folder, it is transformed once more")
+        need = f"{path} as this run has left it, but it has changed; without resume=True and with"
+        refuse("resume", True, f"{need} a new scratch folder, it is transformed again")
     return "what is there has been changed since it was made"
 
 
@@ -336,7 +324,7 @@ def _altered(made: Mapping[str, Any] | None, request: Request) -> str | None:
 
 @contextlib.contextmanager
 def locked(scratch: Path) -> Iterator[Path]:
-    """Give a scratch folder that only this process uses, and the disk as carrier."""
+    """Yield a locked scratch folder, with the disk as carrier of exchanges."""
     folder = scratch.resolve()
     if folder.exists() and not folder.is_dir():
         refuse("scratch", str(scratch), "a folder, or a name that nothing has")
@@ -353,14 +341,14 @@ def locked(scratch: Path) -> Iterator[Path]:
             yield folder
     finally:
         if folders.has_lock(folder, handle) and not (folder / run_json.RECORD).exists():
-            run_json.leave(folder)  # all is done, or was refused before anything was begun
+            run_json.leave(folder)  # the run is complete, or never began
         unlock_folder(handle)
 
 
 def _made_and_locked(folder: Path) -> int | None:
-    """Lock a folder, which is made if it is not there; see `lock_folder`.
+    """Make and lock a folder; see `lock_folder`.
 
-    Whoever has used it until now may remove it at any time, again and again.
+    Its previous user may remove it at any time, so this is repeated.
     """
     for left in reversed(range(MOST_TRIES)):
         try:
@@ -374,16 +362,16 @@ def _made_and_locked(folder: Path) -> int | None:
 
 @dataclass(frozen=True)
 class ScratchRun:
-    """A run that its scratch folder has a record of.
+    """Run with a record in its scratch folder.
 
     Parameters
     ----------
     request : Request
-        What is asked for.
+        Request of the run.
     scratch : Path
-        Its folder, which is locked.
+        Locked scratch folder.
     found : mapping
-        What its record says.
+        Content of the record.
     """
 
     request: Request
@@ -392,22 +380,27 @@ class ScratchRun:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan that is pinned."""
+        """Plan in the record."""
         return Plan.from_json(self.found["plan"])
 
     @property
+    def partial(self) -> Path:
+        """Folder of the partial result."""
+        return Path(self.found["partial"])
+
+    @property
     def is_complete(self) -> bool:
-        """Whether its result is in its place already: only cleaning up was left."""
+        """True if the result is at its final path, and only cleaning up is left."""
         record = targets.read_attributes(self.request.destination)
         return bool(record.get("run") == self.found["run"] and record.get("complete"))
 
-    def check(self, complete: bool, checksum: bool) -> None:
-        """Refuse to go on where it is not the run that is asked for.
+    def check(self, complete: bool) -> None:
+        """Raise an error if the record is not that of the requested run.
 
-        Where a complete result has replaced its source, there is none to be looked at any more.
+        A source that a complete result has replaced is not checked.
         """
         has_content = _has_content(self.found)
-        if checksum and not has_content:
+        if self.request.checksum and not has_content:
             need = "False as in the run that is resumed, or another scratch folder than"
             refuse("checksum", True, f"{need} {self.scratch}")
         if not complete or not self.request.in_place:
@@ -417,7 +410,7 @@ class ScratchRun:
         run_json.refuse_another_run(self.scratch, self.found, now)
 
     def place(self) -> ScratchPlace:
-        """Return the scratch folder, with what is done already, for a life that begins now."""
+        """Return the scratch folder with its finished blocks, and begin a new life in it."""
         life = folders.begin_life(self.scratch, run_json.digest(self.scratch))
         finished = run_json.finished_blocks(self.scratch, self.plan)
         sync, memory = config.get("bigfft.scratch.sync"), self.plan.expected.peak_host
@@ -425,8 +418,8 @@ class ScratchRun:
         return ScratchPlace(str(self.scratch), "", sync, True, 0, memory, finished, rows, life)
 
     def target(self, x: da.Array, begun: bool) -> targets.Target:
-        """Return the result as far as it is there; a new one if nothing is stored yet."""
-        partial = Path(self.found["partial"])
+        """Return the partial result, or a new one if nothing is stored yet."""
+        partial = self.partial
         if not begun:
             more = {"run": self.found["run"]}
             target = _created(self.request, x, self.plan, partial, more)
@@ -436,7 +429,7 @@ class ScratchRun:
         if not partial.is_dir():
             allowed += f": {partial} is gone; delete the scratch folder to start over"
             refuse("scratch", str(self.scratch), allowed)
-        allowed += f"; {partial} is not that any more: delete both folders to start over"
+        allowed += f"; {partial} has changed: delete both folders to start over"
         try:
             target = targets.reopened(self.request.destination, partial)
             layout = target.array.shape, target.blocks, target.array.dtype
@@ -447,48 +440,46 @@ class ScratchRun:
         return target
 
     def sink(self, target: targets.Target, place: ScratchPlace) -> Sink:
-        """Return what stores and records blocks; files that nobody needs any more go."""
+        """Return the sink of the result, after unneeded scratch files are deleted."""
         files = Scratch(self.scratch, place.sync, kept=True, life=place.life)
         run_json.free_finished(files, self.plan, place.finished)
         last, parts = run_json.result_files(self.plan)
         return Sink(target, files, None if last is None else exchange_folder("", last), parts)
 
 
-def _go_on(
-    request: Request, store: Store, scratch: Path, resume: bool, overwrite: bool, checksum: bool
-) -> Done:
-    """Carry out a run in its scratch folder, or what is left of it; see `run` for the arguments."""
+def _go_on(request: Request, store: Store, scratch: Path) -> Done:
+    """Begin or resume a run in its scratch folder."""
     started, found = time.perf_counter(), run_json.read_record(scratch)
-    if found is not None and not resume:
+    if found is not None and not request.resume:
         refuse("scratch", str(scratch), "a folder where no run has begun, or resume=True")
     run = None if found is None else ScratchRun(request, scratch, found)
     complete, there = run is not None and run.is_complete, None
-    if found is not None:
-        targets.settle(Path(found["partial"]), complete)
-    request.open()  # refused before anything else is looked at
+    if run is not None:
+        targets.settle(run.partial, complete)
+    request.open()  # errors of the source come first
     made = _read_identity(request.destination)
     if complete:
         there = _altered(made, request)
         complete = there is None
-    elif run is None and resume and made is not None:
-        there = _another(made, request, checksum)
+    elif run is None and request.resume and made is not None:
+        there = _another(made, request)
         if there is None:
             return request.done(made["plan"], started, already=True)
     if not complete:
         source, path = request.source, request.destination
-        targets.check_target(path, source, overwrite=overwrite, there=there)
+        targets.check_target(path, source, overwrite=request.overwrite, there=there)
     if run is None:
-        run = _begun(request, scratch, checksum)
+        run = _begun(request, scratch)
     else:
-        run.check(complete, checksum)
+        run.check(complete)
     if not complete:
-        _make(run, store, overwrite)
+        _make(run, store)
     run_json.clear(scratch)
     return request.done(run.plan, started, already=complete)
 
 
-def _begun(request: Request, scratch: Path, checksum: bool) -> ScratchRun:
-    """Plan a run and write down what it is."""
+def _begun(request: Request, scratch: Path) -> ScratchRun:
+    """Plan a run and write its record."""
     _, plan = _checked_plan(request)
     folders.check_room(scratch, plan.expected.scratch)
     run = uuid.uuid4().hex
@@ -496,7 +487,7 @@ def _begun(request: Request, scratch: Path, checksum: bool) -> ScratchRun:
         "run": run,
         "asked": request.pinned,
         "versions": _versions(plan),
-        "source": source_identity(request, checksum),
+        "source": source_identity(request, request.checksum),
         "partial": str(targets.partial_of(request.destination.resolve(), f"r{run[:12]}")),
         "plan": plan.to_json(),
     }
@@ -504,8 +495,8 @@ def _begun(request: Request, scratch: Path, checksum: bool) -> ScratchRun:
     return ScratchRun(request, scratch, found)
 
 
-def _make(run: ScratchRun, store: Store, overwrite: bool) -> None:
-    """Do what is left of a run, and put the result in its place."""
+def _make(run: ScratchRun, store: Store) -> None:
+    """Do the unfinished part of a run, and move the result to its final path."""
     plan, scratch, has_content = run.plan, run.scratch, _has_content(run.found)
     x, place = run.request.open(plan), run.place()
     target = run.target(x, begun=bool(dict(place.finished)[len(plan.exchanges)]))
@@ -513,13 +504,13 @@ def _make(run: ScratchRun, store: Store, overwrite: bool) -> None:
     if lost := run_json.lost_blocks(target, plan, recorded, has_content or plan.verify != "none"):
         run_json.forget_lost(scratch, plan, lost)
         place = run.place()
-    damaged, done = Counter[str](), False
-    while not done:
+    damaged = Counter[str]()
+    while True:
         try:
             _store(store, x, plan, place, run.sink(target, place))
-            done = True
+            break
         except DamagedShardError as error:
-            damaged[str(error.filename)] += 1  # others may be damaged, too
+            damaged[str(error.filename)] += 1  # count each file alone
             if damaged[str(error.filename)] > MOST_REPAIRS:
                 raise
             run_json.forget_damaged(scratch, plan, error)
@@ -527,8 +518,8 @@ def _make(run: ScratchRun, store: Store, overwrite: bool) -> None:
             place = run.place()
     refuse_changed_source(run.found["source"], source_identity(run.request, has_content))
     try:
-        target.finish(overwrite, {IDENTITY: _identity(run.found)})
-    except ArgumentError as error:  # somebody else was first
+        target.finish(run.request.overwrite, {IDENTITY: _identity(run.found)})
+    except ArgumentError as error:  # another run was first
         raise type(error)(
             f"{error}; the finished array is in {target.partial}, and its run in "
             f"{scratch}: resume it with overwrite=True, or delete both"
@@ -536,7 +527,7 @@ def _make(run: ScratchRun, store: Store, overwrite: bool) -> None:
 
 
 def _versions(plan: Plan) -> dict[str, str]:
-    """Return the versions of all that decides about the last bit of a result."""
+    """Return the versions of all software that can change the last bit of a result."""
     found = {"dask_bigfft": str(sys.modules["dask_bigfft"].__version__)}
     found |= environment.told_everywhere(run_json.versions, plan.kernel)
     for number, round_ in enumerate(plan.rounds):
@@ -549,5 +540,5 @@ def _versions(plan: Plan) -> dict[str, str]:
 
 
 def _has_content(found: Mapping[str, Any]) -> bool:
-    """Whether the source's contents are pinned."""
+    """Return True if the record has checksums of the source."""
     return any(file[2] is not None for file in found["source"]["files"].values())

@@ -1,18 +1,17 @@
-"""The record of a run that can be resumed, `run.json`, and what is done again for lost files.
+"""Record of a resumable run, `run.json`, and the work that is repeated for lost files.
 
 The scratch folder of such a run::
 
-    <scratch>/run.json      what is pinned, written before anything else
-    <scratch>/lock          held while the run goes on
+    <scratch>/run.json      arguments, source, plan; written before anything else
+    <scratch>/lock          locked during the run
     <scratch>/exchange2/..  scratch files and their records
     <scratch>/result/..     records of stored blocks
     <scratch>/life-../..    records that are being written
-
-Imports `errors`, `exchange`, `files`, `storage` and `planner`.
 """
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import uuid
@@ -31,25 +30,25 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, plain_chunks
+from dask_bigfft.storage.formats import UNREADABLE
 from dask_bigfft.storage.targets import Target
 
 Block = tuple[int, ...]
 
 RECORD = "run.json"
 
-#: Version of what `RECORD` holds.
+#: Version of the format of `RECORD`.
 FORMAT = 5
 
-#: Names of the folders that a run puts into its scratch folder.
+#: Names of the folders that a run makes in its scratch folder.
 _OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f-]+")
 
-#: Packages whose versions decide about the last bit of a result.
+#: Packages whose versions can change the last bit of a result.
 PACKAGES = ("numpy", "scipy", "numba")
 
 
 def versions(kernel: str) -> dict[str, str]:
-    """Return the versions of everything that computes on the host, in this process."""
+    """Return the versions of the packages that compute on the host, in this process."""
     found = dict.fromkeys((*PACKAGES, kernel), "unknown")
     for name in found:
         with contextlib.suppress(PackageNotFoundError):
@@ -58,12 +57,12 @@ def versions(kernel: str) -> dict[str, str]:
 
 
 def read_record(scratch: Path) -> dict[str, Any] | None:
-    """Return what a scratch folder's run has pinned, None if there is no run.
+    """Return the record of a scratch folder's run; None if there is no run.
 
     Raises
     ------
     ArgumentError
-        If the folder holds something else, or what another version has written.
+        If the folder holds something else, or a record in another format.
     """
     allowed = "an empty folder, or the scratch folder of a run"
     try:
@@ -87,25 +86,22 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
 
 
 def digest(scratch: Path) -> str:
-    """Return the digest of a scratch folder's run, which the records of its shards carry."""
+    """Return the digest of a scratch folder's run, which is part of its records of shards."""
     return str(json.loads((scratch / RECORD).read_bytes())[DIGEST])
 
 
 def has_begun(scratch: Path) -> bool:
-    """Whether a scratch folder keeps a run that can be resumed."""
-    try:
-        return (scratch / RECORD).is_file()
-    except OSError:  # nobody may look there
-        return False
+    """Return True if a scratch folder has a run that can be resumed."""
+    return os.path.isfile(scratch / RECORD)  # False without permission
 
 
 def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
-    """Pin what a run is, all or nothing, and wait until that is on the disk.
+    """Write the record of a run atomically and sync it to disk.
 
     Raises
     ------
     ScratchError
-        If it cannot be written: which file, and how many bytes are missing.
+        If it cannot be written, with the file and the number of missing bytes.
     """
     for left in scratch.glob(f"{RECORD}.*"):  # of a killed run, or of a full disk
         left.unlink()
@@ -114,12 +110,12 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
 
 
 def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with other arguments, or other libraries, than those that are pinned.
+    """Raise an error if arguments or libraries differ from those in the record.
 
     Raises
     ------
     ArgumentError
-        Naming the first argument, or library, that differs.
+        With the first argument or library that differs.
     """
     for what in ("asked", "versions"):
         given, began = json.loads(json.dumps(now[what])), before[what]
@@ -136,7 +132,7 @@ def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[st
 
 
 def clear(scratch: Path) -> None:
-    """Remove all that a run has put into its scratch folder, but for the lock; the record last."""
+    """Remove a run's files from its scratch folder, except the lock. The record goes last."""
     for path in scratch.iterdir():
         if path.is_dir() and _OURS.fullmatch(path.name):
             shutil.rmtree(path)
@@ -145,9 +141,9 @@ def clear(scratch: Path) -> None:
 
 
 def leave(scratch: Path) -> None:
-    """Remove the lock of a folder that no run is of, and the folder if it is empty then.
+    """Remove the lock of a scratch folder without a run, and the folder if it is then empty.
 
-    It stays where it cannot go: on it a disk may be mounted, or the folder above be another user's.
+    The folder stays if it cannot be removed: it may be a mount point, or its parent read-only.
     """
     (scratch / LOCK).unlink(missing_ok=True)
     if not any(scratch.iterdir()):
@@ -155,61 +151,47 @@ def leave(scratch: Path) -> None:
             scratch.rmdir()
 
 
-# --- what is done, and what is done again ---------------------------------------------------
+# --- finished and repeated work -------------------------------------------------------------
 
 
 def lost_blocks(
     target: Target, plan: Plan, recorded: Mapping[Block, Any], synced: bool = False
 ) -> list[Block]:
-    """Return the blocks of a result that are recorded as stored, and are lost; their files go.
+    """Return the blocks of a result that are recorded as stored but lost, and delete their files.
 
-    Values of files that were on the disk before their record are compared only if `synced` is true.
-
-    So do files that nothing is recorded of and that may not be whole: of a shard that is there Zarr
-    reads the index before it writes it anew.
+    Checksums of files that were synced before their record are compared only if `synced` is true.
+    Files without a record are deleted, too, because they may be incomplete: Zarr would read the
+    index of an existing shard before it rewrites the shard.
     """
-    lost: dict[Block, Path] = {}
-    plain = plain_chunks(target.array, target.partial)
-    for block in plan.result.indices():
-        path, file = target.chunk_file(block), recorded.get(block)
-        if file is not None and _is_whole(target, plain, block, path, file, synced):
-            continue
-        path.unlink(missing_ok=True)
-        if file is not None:
-            lost[block] = path
-    if lost:
-        text = f"{len(lost)} files of the result are not what they were when they were stored"
-        path = next(iter(lost.values()))
-        warnings.warn(f"{text}, and are made once more: {path}", RuntimeWarning, stacklevel=4)
-    return list(lost)
+    bad = [
+        block
+        for block in plan.result.indices()
+        if block not in recorded or not _is_whole(target, block, recorded[block], synced)
+    ]
+    for block in bad:
+        target.chunk_file(block).unlink(missing_ok=True)
+    if lost := [block for block in bad if block in recorded]:
+        text = f"{len(lost)} files of the result are lost or damaged, and are made again: "
+        text += str(target.chunk_file(lost[0]))
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    return lost
 
 
-def _is_whole(
-    target: Target,
-    plain: PlainChunks | None,
-    block: Block,
-    path: Path,
-    file: Mapping[str, Any],
-    synced: bool,
-) -> bool:
-    """Whether the file of a block is as it was stored."""
+def _is_whole(target: Target, block: Block, file: Mapping[str, Any], synced: bool) -> bool:
+    """Return True if the file of a block is as it was stored."""
+    path = target.chunk_file(block)
     if not path.is_file() or path.stat().st_size != file["nbytes"]:
         return False
     if file["synced"] and not synced:
         return True
-    array = target.array
-    each = zip(block, target.blocks, array.shape, strict=True)
-    region = tuple(slice(i * n, min(i * n + n, size)) for i, n, size in each)
     try:
-        values = None if plain is None else plain.read(region)
-        values = np.asarray(array[region]) if values is None else values
+        return checksum(np.ascontiguousarray(target.read(block))) == int(file["checksum"])
     except UNREADABLE:
         return False
-    return checksum(np.ascontiguousarray(values)) == int(file["checksum"])
 
 
 def finished_blocks(scratch: Path, plan: Plan) -> tuple[tuple[int, frozenset[Block]], ...]:
-    """Return what is done, by the number of the exchange that it was done for."""
+    """Return the finished blocks by the number of their exchange."""
     run = digest(scratch)
     names = {i: exchange_folder("", i) for i, moves in enumerate(plan.moves) if moves}
     names[len(plan.exchanges)] = RESULT
@@ -219,9 +201,9 @@ def finished_blocks(scratch: Path, plan: Plan) -> tuple[tuple[int, frozenset[Blo
 def free_finished(
     files: Scratch, plan: Plan, finished: Sequence[tuple[int, frozenset[Block]]]
 ) -> None:
-    """Delete the scratch files of finished blocks, which nobody needs any more.
+    """Delete the scratch files that finished blocks were made of.
 
-    What a killed run, or a repair, has left of them may not be whole.
+    A killed run, or a repair, may have left incomplete ones.
     """
     for number, blocks in finished:
         for block in blocks if number and plan.moves[number - 1] else ():
@@ -229,11 +211,11 @@ def free_finished(
 
 
 def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
-    """Take back the records of shards that are damaged, and of all that is needed to make them.
+    """Invalidate damaged shards and all deleted files that are needed to make them again.
 
-    What a block was made of is deleted once its shards are written, so the blocks before it have
-    to write theirs once more, and so on back to a file that is still there, or to the source.
-    The spectrum of a filter, which is made from nothing, is made anew as a whole.
+    The files that a block was made of are deleted once its shards are written. So the blocks of
+    earlier exchanges have to be written again, back to an existing file or to the source.
+    The spectrum of a filter has no source and is made again as a whole.
     """
     filter_ = error.exchange.removesuffix(exchange_folder("", error.number))
     if filter_:
@@ -248,7 +230,7 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
 
 
 def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block]) -> None:
-    """Take back what files of target blocks of an exchange are made of, where they are gone."""
+    """Invalidate the source blocks of deleted files of an exchange, and of earlier exchanges."""
     while blocks and number >= 0 and plan.moves[number]:
         exchange, folder = plan.exchanges[number], exchange_folder("", number)
         gone = [block for block in blocks if not files.path(folder, block).exists()]
@@ -260,14 +242,14 @@ def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block])
 
 
 def result_files(plan: Plan) -> tuple[int | None, dict[Block, Block]]:
-    """Return where the blocks of the result come from and go with.
+    """Return the exchange and the blocks that the result is made of.
 
     Returns
     -------
     int or None
-        Exchange whose files they come from, each of which goes when what is made of it is stored.
+        Exchange whose files hold the values. Each is deleted once its blocks are stored.
     dict
-        Of each chunk of the result that is a part of a block of the last round, that block.
+        Block of the last round for each chunk of the result that is a part of one.
     """
     last, moves = len(plan.moves) - 1, plan.moves
     if moves[last] or len(moves) <= len(plan.rounds) or plan.exchanges[last].local:
@@ -278,9 +260,9 @@ def result_files(plan: Plan) -> tuple[int | None, dict[Block, Block]]:
 
 
 def forget_lost(scratch: Path, plan: Plan, lost: Sequence[Block]) -> None:
-    """Take back that blocks of the result are stored, and all that is needed to make them.
+    """Invalidate lost blocks of the result and all deleted files that are needed for them.
 
-    Their records go last: a run that is killed meanwhile comes here once more.
+    Their own records go last, so that a run that is killed meanwhile repeats this.
     """
     files = Scratch(scratch, sync=False, kept=True)
     free_finished(files, plan, finished_blocks(scratch, plan))

@@ -1,5 +1,5 @@
-"""Arrays in files: sources that are read block by block, and targets that grow until complete.
+"""Arrays in files: sources that are read block by block, and targets that are written so.
 
-`sources` reads and `targets` writes; `formats` has plain Zarr chunks around zarr, packed and
-missing values, and the error of what cannot be read; `hdf5` says where an HDF5 file has its values.
+`sources` reads and `targets` writes. `formats` reads and writes plain Zarr chunks without zarr,
+decodes packed variables and finds missing chunks. `hdf5` finds the files of an HDF5 dataset.
 """

@@ -1,15 +1,12 @@
-"""Zarr chunks that are files of nothing but their values, read and written without zarr.
+"""Plain Zarr chunks without zarr, packed variables, and missing chunks.
 
-A chunk that is neither compressed nor in a shard lies in its file as it lies in memory. Zarr reads
-such a file by way of the page cache and two more copies in fresh memory. Here it goes from the disk
-to where the block is, and the other way round; only the rows that are wanted are read.
-
-Imports `files` and `memory`.
+The file of a chunk that is neither compressed nor in a shard holds its values in row-major order.
+Zarr reads such a file through the page cache, with two more copies in fresh memory. This module
+reads the wanted rows straight into the block, and writes a block straight to its file.
 """
 
 import base64
 import binascii
-import contextlib
 import errno
 import itertools
 import math
@@ -24,7 +21,7 @@ from numbers import Number
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any, cast
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile
 from zipfile import Path as ZipPath
 
 import numpy as np
@@ -38,53 +35,56 @@ Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
 
 
-#: Bytes below which a chunk that would be written in many runs is left to zarr, which copies it.
+#: Minimum size in bytes of a chunk that is written in many runs. Zarr writes smaller ones.
 FEW_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class PlainChunks:
-    """The chunks of an array, each a file of its values in row-major order.
+    """Chunks of an array, each a file of its values in row-major order.
 
     Parameters
     ----------
     folder : Path
-        Of the array.
+        Folder of the array.
     array : Zarr array
-        Says what the files are called.
+        The array, which names the files.
     """
 
     folder: Path
     array: Any
 
     def path(self, chunk: tuple[int, ...]) -> Path:
-        """File of a chunk."""
+        """Return the file of a chunk."""
         return self.folder / str(self.array.metadata.encode_chunk_key(chunk))
 
-    def read(self, region: Any) -> Array | None:
-        """Return a region's values in lent memory.
-
-        None where the index is not a slice with both ends for each axis.
-        """
-        if not is_region(region, self.array.shape):
-            return None
+    def read(self, region: Region) -> Array:
+        """Return a region's values in memory from the arena."""
         out = lend(tuple(s.stop - s.start for s in region), self.array.dtype)
         self.fill(region, out)
         return out
 
     def fill(self, region: Region, out: Array) -> None:
-        """Read a region into an array of its shape and dtype; the fill value without a file."""
-        pieces = list(chunk_pieces(region, self.array.chunks))
-        alone = len(pieces) == 1  # of which the file itself is read in several parts at a time
+        """Read a region into an array of its shape and dtype.
+
+        Chunks without a file hold the fill value.
+        """
+        pieces = list(few_chunks(region, self.array.chunks, 0))
+        alone = len(pieces) == 1  # its file is read in several parts at a time
         with Underway[None]() as calls:
-            for chunk, inside, place in pieces:
+            for piece, place in pieces:
                 part = out[place]
-                calls.start(0 if alone else part.nbytes, partial(self._read, chunk, inside, part))
+                calls.start(0 if alone else part.nbytes, partial(self._read, piece, part))
             calls.results()
 
-    def _read(self, chunk: tuple[int, ...], inside: Region, out: Array) -> None:
-        shape, path = self.array.chunks, self.path(chunk)
-        if not path.exists():  # as zarr has it
+    def _read(self, region: Region, out: Array) -> None:
+        """Read a region of one chunk."""
+        shape = self.array.chunks
+        chunk = chunk_of(region, shape)
+        starts = [(i * n, cut) for i, n, cut in zip(chunk, shape, region, strict=True)]
+        inside = tuple(slice(cut.start - at, cut.stop - at) for at, cut in starts)
+        path = self.path(chunk)
+        if not path.exists():  # as zarr does
             out[...] = self.array.fill_value
             return
         with opened(path, os.O_RDONLY) as file:
@@ -99,25 +99,24 @@ class PlainChunks:
                     part[...] = target
 
     def write(self, region: Region, values: Array) -> bool:
-        """Write a region that is one chunk; return False, and do nothing, if it is not.
+        """Write a region that is one whole chunk; return False and write nothing otherwise.
 
-        Of a chunk at the end of an axis that is all that the array has of it; 0 follows.
+        A chunk at the end of an axis may be clipped to the array. Its file is padded with zeros.
         """
-        shape, ends = self.array.chunks, self.array.shape
+        shape, dtype = self.array.chunks, self.array.dtype
+        chunk = chunk_of(region, shape)
+        inside = tuple(slice(0, n) for n in _part(chunk, shape, self.array.shape))
         whole = all(
-            s.start % n == 0 and s.stop == min(s.start + n, end)
-            for s, n, end in zip(region, shape, ends, strict=True)
+            (s.start, s.stop) == (i * n, i * n + own.stop)
+            for s, i, n, own in zip(region, chunk, shape, inside, strict=True)
         )
-        if not whole or values.dtype != self.array.dtype or not values.flags.c_contiguous:
+        if not whole or values.dtype != dtype or not values.flags.c_contiguous:
             return False
-        inside = tuple(slice(0, s.stop - s.start) for s in region)
         runs = list(_runs(inside, shape, values))
-        clipped = values.shape != shape
-        if clipped and self.array.fill_value != 0:
+        zero_follows = values.shape == shape or self.array.fill_value == 0
+        if not zero_follows or (len(runs) > 1 and values.nbytes < FEW_BYTES):
             return False
-        if len(runs) > 1 and values.nbytes < FEW_BYTES:
-            return False
-        path = self.path(tuple(s.start // n for s, n in zip(region, shape, strict=True)))
+        path = self.path(chunk)
         path.parent.mkdir(parents=True, exist_ok=True)
         nbytes = math.prod(shape) * values.itemsize
         with opened(path, os.O_RDWR | os.O_CREAT) as file:
@@ -128,19 +127,18 @@ class PlainChunks:
 
 
 def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
-    """Return the chunks of a Zarr array of version 3 in a local folder, if they are plain files."""
+    """Return the chunks of a Zarr array in a local folder if they are plain files, else None."""
     metadata = array.metadata
     codecs = [codec.to_dict() for codec in getattr(metadata, "codecs", ())]
     little: Any = {"name": "bytes", "configuration": {"endian": "little"}}
-    plain = codecs in ([little], [{"name": "bytes"}])  # the latter of elements of one byte
+    plain = codecs in ([little], [{"name": "bytes"}])  # elements of one byte have no order
     native = array.dtype.isnative and array.dtype.kind in "biufc" and array.dtype.str[0] in "<|"
-    if not plain or not native or not folder.is_dir() or not math.prod(array.shape):
-        return None
-    return PlainChunks(folder, array) if array.ndim else None
+    usable = plain and native and folder.is_dir() and array.ndim and math.prod(array.shape)
+    return PlainChunks(folder, array) if usable else None
 
 
 def is_region(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an index is a slice with both ends, within an array, for each axis."""
+    """Return True if an index has a slice with both ends, within the array, for each axis."""
     if not isinstance(index, tuple) or len(index) != len(shape):
         return False
     return all(
@@ -152,34 +150,17 @@ def is_region(index: Any, shape: tuple[int, ...]) -> bool:
     )
 
 
-def chunk_pieces(
-    region: Region, shape: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], Region, Region]]:
-    """Chunks that a region meets: which, what of each, and where that is in the region.
-
-    >>> [p for p in chunk_pieces((slice(3, 9),), (4,))]  # doctest: +NORMALIZE_WHITESPACE
-    [((0,), (slice(3, 4, None),), (slice(0, 1, None),)),
-     ((1,), (slice(0, 4, None),), (slice(1, 5, None),)),
-     ((2,), (slice(0, 1, None),), (slice(5, 6, None),))]
-    """
-    axes = []
-    for cut, n in zip(region, shape, strict=True):
-        along = []
-        for i in range(cut.start // n, -(-cut.stop // n)):
-            low, high = max(cut.start, i * n), min(cut.stop, (i + 1) * n)
-            inside, place = (slice(low - at, high - at) for at in (i * n, cut.start))
-            along.append((i, inside, place))
-        axes.append(along)
-    for chosen in itertools.product(*axes):
-        yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen), tuple(c[2] for c in chosen)
+def chunk_of(region: Region, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of the chunk that a region begins in."""
+    return tuple(cut.start // n for cut, n in zip(region, shape, strict=True))
 
 
 def few_chunks(
     region: Region, shape: tuple[int, ...], most: int, start: tuple[int, ...] | None = None
 ) -> Iterator[tuple[Region, Region]]:
-    """Parts of a region of at most `most` elements, or of one chunk, and where they are in it.
+    """Yield parts of a region, of at most `most` elements or one chunk, and their places in it.
 
-    `start` is where the whole region begins, by default this one.
+    `start` is the first index of the whole region. The default is the start of this region.
 
     >>> list(few_chunks((slice(3, 9),), (4,), 5))  # doctest: +NORMALIZE_WHITESPACE
     [((slice(3, 4, None),), (slice(0, 1, None),)),
@@ -199,11 +180,11 @@ def few_chunks(
 
 
 def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[int, Array]]:
-    """Parts of a chunk that lie in one run of its file: where, in elements, and their place."""
+    """Yield contiguous runs of a chunk's file: offset in elements, and part of `out`."""
     whole = len(shape)
     while whole and inside[whole - 1] == slice(0, shape[whole - 1]):
         whole -= 1
-    cut = max(0, whole - 1)  # from here on a run is whole, but for this dimension
+    cut = max(0, whole - 1)  # a run is whole in all later dimensions
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     first = inside[cut].start * strides[cut]
     for index in itertools.product(*(range(s.start, s.stop) for s in inside[:cut])):
@@ -212,14 +193,14 @@ def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[
         yield begin, out[place]
 
 
-#: What is raised by NumPy, h5py and zarr where they read a file that is damaged.
+#: Exceptions that NumPy, h5py and zarr raise for a damaged file.
 UNREADABLE: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, TypeError, KeyError)
 UNREADABLE += (EOFError, BadZipFile, TokenError, zlib.error)
 
 
 DType = np.dtype[Any]
 
-#: Names of the attributes that say how a variable is packed.
+#: Names of the attributes that describe how a variable is packed.
 ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 
 
@@ -232,15 +213,15 @@ class Packing:
     variable : str
         Name of the variable, for errors.
     stored : dtype
-        Of the stored numbers, after `_Unsigned`.
+        Type of the stored numbers, after `_Unsigned` is applied.
     dtype : dtype
-        Of the values.
+        Type of the values.
     scale, offset : number or None
-        Factor of the stored numbers, and what is added to the product.
+        Factor of the stored numbers, and summand of the product.
     fills : tuple of numbers
-        Stored numbers that stand for missing values.
+        Stored numbers that mark missing values.
     masked : bool
-        Whether values may be missing; NaN then stands for a missing value, too.
+        True if values may be missing. NaN then marks a missing value, too.
     missing : float or None
         Value that replaces missing ones; None refuses them.
     """
@@ -255,19 +236,19 @@ class Packing:
     missing: float | None
 
     def decode(self, raw: Array, begin: tuple[int, ...]) -> Array:
-        """Return the values of stored numbers, which are overwritten where the dtype is the same.
+        """Return the values of stored numbers. If the dtype is the same they are overwritten.
 
         Parameters
         ----------
         raw : array
             The stored numbers.
         begin : tuple of int
-            Index of the first of them in the variable.
+            Index of the first number in the variable.
 
         Raises
         ------
         ArgumentError
-            If values are missing and no number was given for them.
+            If values are missing and no replacement was given.
         """
         raw = raw.astype(self.stored, copy=False)
         absent = np.isnan(raw) if self.masked else np.zeros((), bool)
@@ -282,7 +263,7 @@ class Packing:
             refuse("missing", "refuse", f"{need}, the first at index {first}")
         values = raw.astype(self.dtype, copy=False)
         if found:
-            values[absent] = np.nan  # which no scale makes too large
+            values[absent] = np.nan  # no scale makes NaN overflow
         if self.scale is not None:
             values *= self.scale
         if self.offset is not None:
@@ -295,23 +276,23 @@ class Packing:
 def packing_of(
     variable: str, attributes: Mapping[str, Any], dtype: DType, missing: float | None
 ) -> Packing | None:
-    """Return how a variable is packed; None if its stored numbers are its values.
+    """Return the packing of a variable; None if its stored numbers are its values.
 
     Parameters
     ----------
     variable : str
-        Its name, for errors.
+        Name of the variable, for errors.
     attributes : mapping
-        Its attributes, of which `ATTRIBUTES` are looked at.
+        Attributes of the variable; those in `ATTRIBUTES` count.
     dtype : dtype
-        Of the stored numbers.
+        Type of the stored numbers.
     missing : float or None
         Value that replaces missing ones; None refuses them.
 
     Raises
     ------
     ArgumentError
-        If an attribute that has to be a number is none.
+        If an attribute that has to be a number is something else.
 
     Examples
     --------
@@ -328,7 +309,7 @@ def packing_of(
             refuse("source", variable, need)
     scale, offset = (next(iter(numbers.pop(name)), None) for name in ATTRIBUTES[:2])
     given = [np.asarray(fill).item() for found in numbers.values() for fill in found]
-    sign = {("i", "true"): "u", ("u", "false"): "i"}  # of integers that are said to have another
+    sign = {("i", "true"): "u", ("u", "false"): "i"}  # integers declared with another sign
     other = sign.get((dtype.kind, str(attributes.get("_Unsigned"))))
     stored = dtype if other is None else np.dtype(f"{other}{dtype.itemsize}")
     fills = tuple(_wrapped(fill, dtype, stored) for fill in given if fill == fill)  # not NaN
@@ -344,7 +325,7 @@ def packing_of(
 
 
 def _numbers(variable: str, name: str, value: Any) -> list[Any]:
-    """The numbers of an attribute, each in the type in which it was written; none without one."""
+    """Return the numbers of an attribute in their own types; an empty list for None."""
     if value is None:
         return []
     found = list(value) if isinstance(value, np.ndarray | list | tuple) else [value]
@@ -355,7 +336,7 @@ def _numbers(variable: str, name: str, value: Any) -> list[Any]:
 
 
 def _wrapped(fill: Any, dtype: DType, stored: DType) -> Any:
-    """A fill value of integers of one dtype as it is where they are read as another.
+    """Return a fill value after the bits of its dtype are read as another integer dtype.
 
     >>> _wrapped(-1, np.dtype("i1"), np.dtype("u1"))
     255
@@ -366,22 +347,21 @@ def _wrapped(fill: Any, dtype: DType, stored: DType) -> Any:
 
 
 def _scaled_dtype(dtype: DType, scale: Any, offset: Any) -> DType:
-    """The dtype of scaled numbers, as xarray chooses it; float64 where it would take integers."""
+    """Return the dtype that xarray chooses for scaled numbers; float64 if that is an integer."""
     types = [np.dtype(type(number)) for number in (scale, offset) if number is not None]
-    found = types[0]
-    if offset is not None and not (len(types) == 2 and types[0] == types[1]):
-        found = np.dtype("f8")  # an offset may need all of its digits
-    elif offset is not None and dtype.kind in "iu" and dtype.itemsize == 4:
-        found = np.dtype("f8")
-    return found if found.kind in "fc" else np.dtype("f8")
+    wide = dtype.kind in "iu" and dtype.itemsize == 4
+    exact = not wide and len(types) == 2 and types[0] == types[1]
+    if offset is not None and not exact:  # it may need all digits
+        return np.dtype("f8")
+    return types[0] if types[0].kind in "fc" else np.dtype("f8")
 
 
 def zarr_attributes(array: Any) -> dict[str, Any]:
-    """Return the attributes of a Zarr array as they would be in a NetCDF file.
+    """Return the attributes of a Zarr array in the form that a NetCDF file has.
 
-    xarray writes the fill value of a variable as that of the array where the format is version 2,
-    and else as an attribute, for floating-point numbers in base64. An array of version 2 that has
-    no names of dimensions was not written by xarray: its fill value is then an ordinary value.
+    In Zarr version 2, xarray stores the fill value of a variable as that of the array. In version 3
+    it is an attribute; floating-point numbers are encoded in base64. A version 2 array without
+    names of dimensions was not written by xarray, and its fill value is an ordinary value.
     """
     found = dict(array.attrs)
     if array.metadata.zarr_format == 2:
@@ -393,7 +373,7 @@ def zarr_attributes(array: Any) -> dict[str, Any]:
 
 
 def _from_base64(value: Any) -> Any:
-    """A floating-point number that xarray has written, or two for a complex one; others as is.
+    """Return a number that xarray has encoded, from two texts if it is complex; others unchanged.
 
     >>> _from_base64("AAAAAAAA8D8="), _from_base64(["AAAAAAAA8D8=", "AAAAAAAAAAA="])
     (1.0, (1+0j))
@@ -408,13 +388,13 @@ def _from_base64(value: Any) -> Any:
 
 Shape = tuple[int, ...]
 
-#: What to do where they are missing because whoever wrote them has left them out.
+#: Advice for chunks that the writer left out on purpose.
 LEFT_OUT = (
     "where they were left out because they hold nothing but the fill value, missing_chunks='fill' "
     "(--missing-chunks fill) reads them so"
 )
 
-#: What an index says of an inner chunk that is not there.
+#: Mark of a missing inner chunk in the index of a shard.
 _NONE = np.uint64(2**64 - 1)
 
 
@@ -428,20 +408,19 @@ def package(name: str, what: str, extra: str) -> Any:
 
 
 def refuse_missing(path: Path, component: str | None, array: Any) -> None:
-    """Refuse a Zarr array some of whose chunks are not in its folder or ``.zip`` file.
+    """Raise an error if chunks of a Zarr array are missing in its folder or ``.zip`` file.
 
     Raises
     ------
     ArgumentError
-        Saying how many, and naming the first.
+        With the number of missing chunks and the name of the first.
     """
     codecs = [codec.to_dict() for codec in getattr(array.metadata, "codecs", ())]
     levels = list(_levels(codecs))
     smallest = tuple(levels[-1]["chunk_shape"] if levels else array.chunks)
-    with ZipFile(path) if path.is_file() else contextlib.nullcontext() as archive:
-        folder: Any = path if archive is None else ZipPath(archive)
-        name = (component or "").strip("/")
-        missing = list(_missing(folder / name if name else folder, array, levels, smallest))
+    folder: Any = ZipPath(path) if path.is_file() else path
+    name = (component or "").strip("/")
+    missing = list(_missing(folder / name if name else folder, array, levels, smallest))
     if missing:
         of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
         need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
@@ -451,7 +430,7 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
 def _missing(
     folder: Any, array: Any, levels: Sequence[Any], smallest: Shape
 ) -> Iterator[tuple[int, str]]:
-    """Count the smallest chunks that an array lacks, by file or chunk of a shard, and name it."""
+    """Yield number of smallest chunks, and name, of each missing file or chunk of a shard."""
     shape = array.shards or array.chunks
     for block in itertools.product(*map(range, _counts(array.shape, shape))):
         key = str(array.metadata.encode_chunk_key(block))
@@ -466,9 +445,9 @@ def _missing(
 
 
 def _levels(codecs: Sequence[Any]) -> Iterator[Any]:
-    """Yield how shards, and shards in these, are indexed; nothing where chunks are no shards.
+    """Yield the sharding configuration of each level of shards, the outermost first.
 
-    Codecs are as `zarr.json` has them: their objects differ between versions of zarr.
+    Codecs have the form of `zarr.json`, because their objects differ between versions of zarr.
     """
     if [codec["name"] for codec in codecs] == ["sharding_indexed"]:
         found = codecs[0]["configuration"]
@@ -480,10 +459,10 @@ def _levels(codecs: Sequence[Any]) -> Iterator[Any]:
 def _lacking(
     file: IO[bytes], begin: int, nbytes: int, levels: Sequence[Any], shard: Shape, part: Shape
 ) -> Iterator[tuple[int, str]]:
-    """Count the smallest chunks that a shard lacks, and name each.
+    """Yield the number of smallest chunks, and the name, of each missing chunk of a shard.
 
-    Nothing where it is too short to tell: Zarr says what is wrong with it where it reads it.
-    Chunks beyond the part of it that is within the array need not be there.
+    A shard that is too short for its index yields nothing: zarr reports it when it is read.
+    Chunks outside of the array do not count.
     """
     (sharding, *inner), smallest = levels, tuple(levels[-1]["chunk_shape"])
     shape, (first, *others) = tuple(sharding["chunk_shape"]), sharding["index_codecs"]
@@ -507,10 +486,10 @@ def _lacking(
 
 
 def _part(place: Shape, shape: Shape, extent: Shape) -> Shape:
-    """Shape of what a chunk has of an array, or of the part of one that lies in a shard."""
+    """Return the shape of a chunk, clipped to an array or to its part in a shard."""
     return tuple(min(c, n - i * c) for i, c, n in zip(place, shape, extent, strict=True))
 
 
 def _counts(extent: Shape, shape: Shape) -> Shape:
-    """Chunks of a shape that so many elements lie in, by axis."""
+    """Return the number of chunks along each axis of an extent."""
     return tuple(-(-n // c) for n, c in zip(extent, shape, strict=True))

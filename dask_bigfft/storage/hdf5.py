@@ -1,11 +1,9 @@
-"""Datasets of HDF5 files, and all the files that their values lie in.
+"""Datasets of HDF5 files, and all files that hold their values.
 
-A dataset may be reached by links into other files, it may be a virtual one, put together of
-datasets of other files, and its values may lie in plain files beside it (external storage). Where
-a file of a virtual dataset is not there, HDF5 gives the fill value without a word, and zeros where
-a plain file is too short.
-
-Imports `errors` and this room; h5py only when it is needed.
+A dataset may be reached through links into other files. It may be virtual, which means assembled
+from datasets of other files. Its values may be in plain files beside it (external storage). If a
+file of a virtual dataset is missing, HDF5 silently returns the fill value; if a plain file is too
+short, it returns zeros. h5py is imported only when it is needed.
 """
 
 import os
@@ -28,14 +26,14 @@ def _h5py() -> Any:
 
 
 class H5Dataset:
-    """A dataset of an HDF5 file as dask reads it: the file is opened anew for every block.
+    """Dataset of an HDF5 file for dask: the file is opened again for every block.
 
     Parameters
     ----------
     path : Path
         The file.
     name : str
-        Of the dataset.
+        Name of the dataset.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -62,27 +60,27 @@ class H5Dataset:
         return "H5Dataset", str(self.path), self.name, files
 
     def places(self) -> "Places":
-        """Return where the values lie, as the files say now."""
+        """Return the files that hold the values, as they are now."""
         places = Places({self.path: None})
         places.look(self.path, self.name)
         return places
 
 
 def _attribute(value: Any) -> Any:
-    """An attribute as Python has it: NetCDF writes numbers in arrays of one, and texts as bytes."""
+    """Return an attribute as a Python value: NetCDF writes arrays of one number, and bytes."""
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.reshape(-1)[0]
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file begins as HDF5 files do."""
+    """Return True if a file has the signature of HDF5."""
     with path.open("rb") as handle:
         return handle.read(8) == b"\x89HDF\r\n\x1a\n"
 
 
 def open_hdf5(path: Path, component: str | None) -> H5Dataset:
-    """Return a dataset of a file: the only one that it holds, or the one of a name.
+    """Return a dataset of a file: the one of a name, or the only one that the file holds.
 
     Raises
     ------
@@ -91,55 +89,55 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
     """
     try:
         with _h5py().File(path, "r") as file:
-            there = component is not None and _dataset(file, component) is not None
-            names, linked = ([], []) if there else _names(file)
-        if component is None and len(names) == 1:
-            component, there = names[0], True
-        if component is not None and there:
-            found = H5Dataset(path.resolve(), component)
-            if found.shape is not None:
-                return found
+            if component is not None and _dataset(file, component) is not None:
+                own, known = [component], [component]
+            else:
+                own, known = _names(file)
+        one = len(own) == 1 and component in (None, own[0])
+        found = H5Dataset(path.resolve(), own[0]) if one else None
     except UNREADABLE as error:
         refuse("source", str(path), f"an HDF5 file that can be read ({error})")
-    if component is not None and there:
-        refuse("source", str(path), f"a dataset that holds values: {component} is a null dataset")
-    known = ", ".join(sorted(names + linked)) or "none"
-    refuse("component", component, f"the name of a dataset in {path}: {known}")
+    if found is None:
+        need = f"the name of a dataset in {path}: {', '.join(sorted(known)) or 'none'}"
+        refuse("component", component, need)
+    if found.shape is None:
+        refuse("source", str(path), f"a dataset that holds values: {own[0]} is a null dataset")
+    return found
 
 
 def _names(file: Any) -> tuple[list[str], list[str]]:
-    """Names of a file's own datasets, and of links to datasets."""
+    """Return the names of a file's own datasets, and of these and links to datasets."""
     h5py = _h5py()
     there, links = dict[str, Any](), dict[str, Any]()
     file.visititems(there.__setitem__)
     file.visititems_links(links.__setitem__)
     own = [name for name, found in there.items() if isinstance(found, h5py.Dataset)]
     soft = [name for name, link in links.items() if not isinstance(link, h5py.HardLink)]
-    return own, [name for name in soft if _dataset(file, name) is not None]
+    return own, own + [name for name in soft if _dataset(file, name) is not None]
 
 
 def _dataset(group: Any, name: str) -> Any:
-    """A dataset by its name; None if there is none."""
+    """Return a dataset by its name; None if there is none."""
     try:
         found = group.get(name)
-    except (KeyError, OSError, RuntimeError):  # a link that leads nowhere, or what is damaged
+    except (KeyError, OSError, RuntimeError):  # a broken link, or damaged data
         return None
     return found if isinstance(found, _h5py().Dataset) else None
 
 
-# --- where values lie -----------------------------------------------------------------------
+# --- files of a dataset ---------------------------------------------------------------------
 
 
 @dataclass
 class Places:
-    """Where the values of a dataset lie.
+    """Files of a dataset's values.
 
     Parameters
     ----------
     files : dict of Path
-        As keys the file itself, first, those of links on the way, and those that hold values.
+        Keys: the file itself, then files of links on the way, and files that hold values.
     missing : list of str
-        What a dataset is put together of, and is not there.
+        Missing parts of the dataset.
     """
 
     files: dict[Path, None] = field(default_factory=dict)
@@ -147,9 +145,9 @@ class Places:
     _seen: set[tuple[Path, str]] = field(default_factory=set)
 
     def look(self, path: Path, name: str) -> bool | None:
-        """Note all files that the values of a dataset come from; return whether there is one.
+        """Collect all files of a dataset's values; return True if the dataset exists.
 
-        None where its file cannot be read: HDF5 says so, too, where it reads.
+        The result is None if its file cannot be read. HDF5 reports that when it reads values.
         """
         if (path, name) in self._seen:
             return True
@@ -169,9 +167,9 @@ class Places:
         return True
 
     def _plain(self, dataset: Any, own: Path) -> None:
-        """Note files in which the values of a dataset lie and nothing else."""
+        """Collect plain files of a dataset's values (external storage)."""
         prefix, external = dataset.id.get_access_plist().get_efile_prefix(), dataset.external or ()
-        left = dataset.nbytes if external else 0  # which is not known of what is damaged
+        left = dataset.nbytes if external else 0  # nbytes fails on a damaged dataset
         for name, begins, room in external:
             nbytes = min(room, left)
             left -= nbytes
@@ -182,7 +180,7 @@ class Places:
                     self.missing.append(f"{lacks} bytes at the end of {found}")
 
     def _virtual(self, dataset: Any, own: Path, source: tuple[str, str]) -> None:
-        """Note the files of one source of a virtual dataset, or of those of one numbered name."""
+        """Collect the files of one source of a virtual dataset, whose names may be numbered."""
         prefix = dataset.id.get_access_plist().get_virtual_prefix()
         numbered = any("b" in re.findall("%(.)", name) for name in source)
         for number in count():
@@ -192,14 +190,14 @@ class Places:
             there = found is not None and self.look(found, name)
             if found is not None and there is not False:
                 self.files[found] = None
-            if there is False and not numbered:  # else there are as many as are there
+            if there is False and not numbered:  # numbered sources end at a gap
                 self.missing.append(f"{name} in {wanted}")
             if not there or not numbered:
                 return
 
 
 def _numbered(name: str, number: int) -> str:
-    """A name with a number where it is written as ``%b``; ``%%`` stands for one ``%``.
+    """Return a name with a number in place of ``%b``; ``%%`` stands for one ``%``.
 
     >>> _numbered("a%b of 100%%b", 7)
     'a7 of 100%b'
@@ -208,7 +206,7 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _linked_files(group: Any, name: str) -> Iterator[Path]:
-    """Files that links lead to, on the way to an object that is there."""
+    """Yield the files of the links on the way to an existing object."""
     h5py = _h5py()
     for part in filter(None, name.split("/")):
         link, own = group.get(part, getlink=True), Path(group.file.filename)
@@ -225,25 +223,21 @@ def _linked_files(group: Any, name: str) -> Iterator[Path]:
 
 
 def _file(name: str, own: Path, variable: str, prefix: bytes, beside: Path) -> Path | None:
-    """Return the file that HDF5 would find by a name that is written in another one, if any.
+    """Return the file that HDF5 finds for a name in another file, or None.
 
     Parameters
     ----------
     name : str
-        As it is written there.
+        Name in the other file.
     own : Path
-        File in which it is written.
+        The other file.
     variable, prefix
-        Of the environment, and of the dataset: where to look first.
+        Environment variable and prefix of the dataset: folders that are searched first.
     beside : Path
-        Where to look then.
+        Folder that is searched next.
     """
     given = [*os.environ.get(variable, "").split(":"), prefix.decode()]
     folders = [Path(text.replace("${ORIGIN}", str(own.parent))) for text in given if text]
-    if Path(name).is_absolute():
-        folders = [Path(), *folders]
-    for folder in (*folders, beside, Path()):
-        for wanted in (name, Path(name).name) if Path(name).is_absolute() else (name,):
-            if (found := folder / wanted).is_file():
-                return found.resolve()
-    return None
+    names = (name, Path(name).name) if Path(name).is_absolute() else (name,)
+    tried = (folder / wanted for folder in (*folders, beside, Path()) for wanted in names)
+    return next((found.resolve() for found in tried if found.is_file()), None)

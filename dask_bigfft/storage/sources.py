@@ -1,16 +1,12 @@
-"""Arrays in files, to be read: Zarr arrays, HDF5 datasets and ``.npy`` files.
+"""Readers of Zarr arrays, HDF5 datasets and ``.npy`` files.
 
-Blocks hold whole chunks of the file, as many as make a block of a good size, and follow the order
-in which the file lies. A `Reader` also gives single rows.
-
-Imports `config`, `errors`, `events`, `memory`, `planner`, `graph`, this room and dask; zarr only
-when it is needed.
+A block holds whole chunks of the file, as many as its size allows, in the order of the file. A
+`Reader` also reads single rows. zarr is imported only when it is needed.
 """
 
 import contextlib
 import errno
 import math
-import os
 import re
 import threading
 import time
@@ -35,7 +31,7 @@ from dask_bigfft.storage.formats import (
     UNREADABLE,
     Packing,
     PlainChunks,
-    chunk_pieces,
+    chunk_of,
     few_chunks,
     is_region,
     package,
@@ -46,23 +42,23 @@ from dask_bigfft.storage.formats import (
 )
 from dask_bigfft.storage.hdf5 import H5Dataset, is_hdf5, open_hdf5
 
-#: Largest block that chunks are put together to, and the smallest worth a task of its own.
+#: Maximum size of a block of several chunks, and minimum size of a task's block, in bytes.
 LARGEST, SMALLEST = 128 << 20, 4 << 20
 
-#: Blocks that an array is cut into at least, unless they would be smaller than `SMALLEST`.
+#: Minimum number of blocks of an array, unless they would be smaller than `SMALLEST`.
 FEWEST = 16
 
-#: Blocks of a size that is asked for that an array may have: each is a task of its own.
+#: Maximum number of blocks where `block_size` is given: each is a task.
 MOST = 1 << 20
 
-#: Bytes of values that are decoded at a time where they lie already.
+#: Bytes of values that are decoded in place at a time.
 IN_PLACE = 1 << 20
 
-#: Held while the head of an ``.npy`` file is parsed: in Python 3.11 threads that parse at the same
-#: time may disturb each other, which ends in a SystemError.
+#: Lock for parsing the header of an ``.npy`` file: concurrent parsing in Python 3.11 may end in a
+#: SystemError.
 _parsing = threading.Lock()
 
-#: Beginning of an address that is no path, as `Path` writes it.
+#: Beginning of a URL after `Path` has normalized it.
 URL = re.compile(r"\w+:/")
 
 
@@ -72,12 +68,12 @@ def zarr_package() -> Any:
 
 
 def local_store(folder: Path, read_only: bool = False) -> Any:
-    """Return the Zarr store of a folder: a text, zarr might take for an address (``a::b``)."""
+    """Return the Zarr store of a folder. zarr may take a plain text (``a::b``) for an address."""
     return zarr_package().storage.LocalStore(folder, read_only=read_only)
 
 
 class NpyFile:
-    """An ``.npy`` file as dask reads it: memory-mapped anew wherever a block of it is needed.
+    """``.npy`` file for dask: it is memory-mapped again for every block.
 
     Parameters
     ----------
@@ -92,13 +88,8 @@ class NpyFile:
         self.columns_first = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
     def _mapped(self) -> npt.NDArray[Any]:
-        try:
-            with _parsing:
-                return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
-        except ValueError as error:
-            if "mmap an empty" not in str(error):
-                raise
-            return cast("npt.NDArray[Any]", np.load(self.path))
+        with _parsing:
+            return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         return np.asarray(self._mapped()[index])
@@ -110,23 +101,23 @@ class NpyFile:
 
 @dataclass(eq=False)
 class Reader:
-    """A stored array whose reads are counted.
+    """Stored array whose reads are counted.
 
     Parameters
     ----------
     stored
-        Has shape and dtype, and gives NumPy arrays for slices.
+        Array with shape and dtype, which returns NumPy arrays for slices.
     unit : tuple of int or None
-        Shape of what is read whole, a chunk or a shard; None where there are no chunks.
+        Shape of a chunk or shard, which is read as a whole; None for an array without chunks.
     plain : PlainChunks, optional
-        Its chunks, where they are files of nothing but their values.
+        Chunks of the array, if their files hold nothing but values.
     last_first : bool
-        Whether the last axis runs fastest.
+        True if the last axis is contiguous.
     packing : Packing, optional
-        How its numbers are decoded; they are its values by default.
+        Decoder of the stored numbers. By default they are the values.
     few : bool
-        Whether blocks of chunks that have to be decoded are read a few chunks at a time, which
-        takes longer where one thread reads, and less memory.
+        True if chunks that are decoded are read a few at a time. That needs less memory, but more
+        time with one thread.
     """
 
     stored: Any
@@ -142,12 +133,12 @@ class Reader:
 
     @property
     def anywhere(self) -> bool:
-        """Whether any rows can be read without what lies around them."""
+        """True if any rows can be read without their neighbours."""
         return self.plain is not None or (self.unit is None and self.last_first)
 
     @property
     def described(self) -> Stored:
-        """How it lies in its files, for the planner; bytes that are decoded beside the values."""
+        """Layout of the files for the planner."""
         row, size = config.get("bigfft.scratch.row-size"), self.dtype.itemsize
         decoded = 0 if self.dtype == self.stored.dtype else size
         if self.plain is None and self.unit is not None:
@@ -155,9 +146,9 @@ class Reader:
         return Stored(self.unit or self.shape, self.anywhere, row, int(decoded))
 
     def fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
-        """Read a region into an array of its shape, which whoever asks counts.
+        """Read a region into an array of its shape. The caller counts the read.
 
-        Chunks that have to be decoded are so a few at a time, which is what plans count on.
+        Chunks are decoded a few at a time, as plans forecast.
         """
         in_place = out.dtype == self.dtype == self.stored.dtype
         if self.packing is None or in_place:
@@ -173,9 +164,9 @@ class Reader:
                 out[place] = values
 
     def _raw(self, index: Any) -> npt.NDArray[Any]:
-        """Stored numbers of a region, in memory of their own."""
-        found = None if self.plain is None else self.plain.read(index)
-        return self._read(index) if found is None else found
+        """Return the stored numbers of a region in a new array."""
+        straight = self.plain is not None and is_region(index, self.shape)
+        return self.plain.read(index) if self.plain and straight else self._read(index)
 
     def _fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
         """Read the stored numbers of a region into an array of its shape."""
@@ -204,12 +195,12 @@ class Reader:
         return values
 
     def _read(self, index: Any, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Values by way of the package that the array is of, in `into` if that can be.
+        """Return values that the array's own package reads, in `into` if possible.
 
         Raises
         ------
         OSError
-            Where they cannot be had: which chunk, and what the package says.
+            If reading fails. It names the chunk and has the package's message.
         """
         if self.unit is not None:
             return_freed()
@@ -225,17 +216,15 @@ class Reader:
             raise OSError(errno.EIO, text, str(name)) from error
 
     def _bad_chunk(self, index: Any) -> str | None:
-        """The first chunk, or shard, of a region that cannot be read alone."""
+        """Return the name of the first unreadable chunk or shard of a region, or None."""
         key = getattr(getattr(self.stored, "metadata", None), "encode_chunk_key", None)
         if key is None or self.unit is None:
             return None
-        for chunk, inside, _ in chunk_pieces(index, self.unit):
-            pairs = zip(chunk, inside, self.unit, strict=True)
-            region = tuple(slice(i * n + s.start, i * n + s.stop) for i, s, n in pairs)
+        for part, _ in few_chunks(index, self.unit, 0):
             try:
-                self.stored[region]
+                self.stored[part]
             except UNREADABLE:
-                return f"chunk {key(chunk)}"
+                return f"chunk {key(chunk_of(part, self.unit))}"
         return None
 
     def __dask_tokenize__(self) -> tuple[str, str]:
@@ -243,12 +232,12 @@ class Reader:
 
 
 def stored_reader(found: Any, x: da.Array) -> Reader | None:
-    """Return what reads a dask array straight from its files, if it is a Zarr array in a folder.
+    """Return a reader of a dask array's files, if the array is a Zarr array in a folder.
 
     Parameters
     ----------
     found : object
-        What the dask array was made of, if nothing has been done to it.
+        Source of the dask array, if no operation has been applied to it.
     x : dask.array.Array
         The array, as `dask.array.from_zarr` returns it.
     """
@@ -263,19 +252,18 @@ def stored_reader(found: Any, x: da.Array) -> Reader | None:
 
 
 def _folder_of(store: Any) -> Path | None:
-    """Folder of a Zarr store, None if it is none of this machine."""
+    """Return the local folder of a Zarr store, or None."""
     if isinstance(root := getattr(store, "root", None), Path):
         return root
     system = getattr(store, "fs", None)
-    system = getattr(system, "sync_fs", system)  # as dask opens them: by way of fsspec
+    system = getattr(system, "sync_fs", system)  # dask opens stores through fsspec
     names = np.ravel(getattr(system, "protocol", ())).tolist()  # one name, or several
     return Path(store.path) if "file" in names else None
 
 
 def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:
-    plain = plain_chunks(stored, folder)
-    unit, last_first = stored.shards or stored.chunks, stored.order == "C"
-    return Reader(stored, unit, plain, last_first, packing)
+    plain, unit = plain_chunks(stored, folder), stored.shards or stored.chunks
+    return Reader(stored, unit, plain, stored.order == "C", packing)
 
 
 def grown(
@@ -283,8 +271,8 @@ def grown(
 ) -> tuple[int, ...]:
     """Return chunks of about `nbytes` that are whole multiples of `unit`.
 
-    Axes are taken whole one after the other, the last first where the file is row-major, and the
-    one that does not fit is cut into even parts.
+    One axis after the other is taken whole, the last one first if the file is row-major. The axis
+    that does not fit is cut into even parts.
 
     Examples
     --------
@@ -307,7 +295,7 @@ def grown(
 
 
 def block_bytes(nbytes: int) -> int:
-    """Return the size of blocks in which an array of `nbytes` is read."""
+    """Return the default size of the blocks of an array of `nbytes`."""
     return min(LARGEST, max(SMALLEST, nbytes // FEWEST))
 
 
@@ -321,7 +309,7 @@ def array_folder(path: Path, component: str | None) -> Path:
 
 
 def open_reader(path: Path, component: str | None = None, missing: float | None = None) -> Reader:
-    """Return the array in a file; see `open_source`."""
+    """Return a reader of the array in a file; see `open_source`."""
     if not path.exists():
         hint = "; only local paths are read" if URL.match(str(path)) else ""
         refuse("source", str(path), f"a file or folder that exists{hint}")
@@ -355,9 +343,9 @@ def open_source(
     few: bool = False,
     missing: float | None = None,
 ) -> da.Array:
-    """Return the array in a file, lazily, in blocks that hold whole chunks of it.
+    """Return the array in a file as a lazy dask array of whole stored chunks.
 
-    Packed variables are decoded, see `packing`.
+    Packed variables are decoded, see `Packing`.
 
     Parameters
     ----------
@@ -368,11 +356,11 @@ def open_source(
     nbytes : int, optional
         Size of blocks; by default a sixteenth of the array, from 4 to 128 MiB.
     keep : bool
-        Whether each chunk of a Zarr array stays a block.
+        True if each stored chunk becomes a block.
     chunks : tuple of chunks, optional
-        Just these blocks.
+        Blocks to use instead.
     few : bool
-        Whether these are read a few chunks at a time, see `Reader`.
+        True if blocks are read a few chunks at a time, see `Reader`.
     missing : float, optional
         Value that replaces missing ones; by default reading these is an error.
 
@@ -386,23 +374,22 @@ def open_source(
     itemsize, shape = max(1, found.dtype.itemsize), found.shape
     unit = (1,) * found.ndim if found.unit is None else found.unit
     wanted = nbytes or block_bytes(math.prod(shape) * itemsize)
-    kept = found.unit if keep else None
-    cut = kept or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
+    cut = (keep and found.unit) or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
     count = math.prod(-(-n // c) for n, c in zip(shape, cut, strict=True))
     if nbytes is not None and count > MOST:
-        need = f"larger blocks, of which the array has {MOST} at most: these would be {count}"
+        need = f"larger blocks: the array may have {MOST} at most, not {count}"
         refuse("block_size", nbytes, need)
     return cast("da.Array", da.from_array(found, chunks=chunks or cut))
 
 
 def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
-    """Refuse an array whose values are not all there, which would be read as the fill value.
+    """Raise an error if parts of an array are missing: they would be read as the fill value.
 
     Raises
     ------
     ArgumentError
-        For chunks of a Zarr array, and for what a virtual HDF5 dataset, or one in plain files, is
-        put together of: how many, and the first of them.
+        For missing chunks of a Zarr array, and missing parts of a virtual HDF5 dataset or of one
+        in plain files. It has their number and the name of the first.
     """
     if path.is_dir() or path.suffix == ".zip":
         refuse_missing(path, component, _open_zarr(path, component))
@@ -415,11 +402,10 @@ def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
 
 
 def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
-    """Return all files that an array's values come from, by the names that they are known by.
+    """Return all files of an array's values by name.
 
-    Those of a Zarr array in a folder are known by their paths there, also where a part of it is a
-    link to another folder, other ones by whole paths; a file that is a source by itself has no
-    name.
+    The name of a Zarr array's file is its path in the array's folder, also behind a link. A single
+    file has an empty name; other files have their absolute paths.
     """
     root = path.resolve()
     if root.is_file():
@@ -430,23 +416,18 @@ def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
     return {str(file.relative_to(start)): file for file in files}
 
 
-def _files_below(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
-    """All files below a folder, through links, too: whoever reads the array follows them.
+def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield all files below a folder, also through links, which readers of the array follow.
 
-    Links may go round in a circle: no folder is looked into within itself. Those on the way to it
-    are `above`.
+    Links may form a cycle, so a folder in `above`, the folders on the way, is skipped.
     """
-    found = folder.stat()
-    own = found.st_dev, found.st_ino
-    if own in above:
+    if (own := folder.resolve()) in above:
         return
-    with os.scandir(folder) as there:
-        entries = sorted(there, key=lambda entry: entry.name)
-    for entry in entries:
-        if entry.is_dir():
-            yield from _files_below(folder / entry.name, above | {own})
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield from _files_below(path, above | {own})
         else:
-            yield folder / entry.name
+            yield path
 
 
 def _open_zarr(path: Path, component: str | None) -> Any:
@@ -469,7 +450,7 @@ def _open_zarr(path: Path, component: str | None) -> Any:
 
 
 def _stored_in(path: Path) -> Any:
-    """The Zarr store of a folder or ``.zip`` file, to be read."""
+    """Return the read-only Zarr store of a folder or ``.zip`` file."""
     if path.is_dir():
         return local_store(path, read_only=True)
     return zarr_package().storage.ZipStore(path, mode="r")

@@ -1,4 +1,4 @@
-"""A Zarr array to be written: it grows beside its place and moves there when it is complete.
+"""Zarr arrays that are written beside their final path, and renamed when they are complete.
 
 ::
 
@@ -6,10 +6,8 @@
     OUT                   the old one, if any, until the new one takes its place
     OUT.replaced-<run>    the old one, while the new one takes its place
 
-so an interrupted run leaves nothing that looks complete. A run with a scratch folder has a name
-that its record keeps; the name of any other one says on what host it is, and in which process.
-
-Imports `errors`, `files` and this room.
+An interrupted run thus leaves nothing that looks complete. The record of a run with a scratch
+folder keeps its name. The name of any other run holds its host and process.
 """
 
 import contextlib
@@ -24,57 +22,59 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import psutil
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.files import sync_path
-from dask_bigfft.storage.formats import UNREADABLE
+from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, Region, plain_chunks
 from dask_bigfft.storage.sources import URL, local_store, zarr_package
 
-#: Attribute of written arrays that says how they came to be, and whether they are complete.
+#: Attribute of written arrays with their transform, and a mark of complete ones.
 ATTRIBUTE = "dask_bigfft"
 
-#: Endings of names that promise a file of another form.
+#: Endings of names that announce another file format.
 _OTHERS = (".npy", ".npz", ".h5", ".hdf5", ".nc", ".zip")
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 
-#: What stands between a result's name and its run's, in the names of folders beside it.
+#: Text between the names of a result and of its run, in the names of folders beside it.
 PARTIAL, REPLACED = ".partial-", ".replaced-"
 
 
-#: This machine, in names of runs.
+#: Name of this machine in names of runs.
 _HOST = re.sub(r"[^\w.-]", "_", platform.node())
 
-#: What is said where it has come since `check_target` has looked.
+#: Addition to errors about a path that `check_target` found free.
 _CAME = "; what is there came while the run went on"
 
 
 def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """Return the chunk shape that a Zarr array needs for these chunks, or None if none will do.
+    """Return the chunk shape of a Zarr array with these chunks, or None if there is none.
 
     >>> uniform(((4, 4, 2), (5,))), uniform(((4, 2, 4), (5,)))
     ((4, 5), None)
     """
-    for found in chunks:
-        if any(c != found[0] for c in found[:-1]) or found[-1] > found[0]:
-            return None
+    if any({*found[:-1]} - {found[0]} or found[-1] > found[0] for found in chunks):
+        return None
     return tuple(max(1, found[0]) for found in chunks)
 
 
 def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None = None) -> None:
-    """Refuse a place that an array cannot be written to, or must not.
+    """Raise an error if an array cannot, or must not, be written to a path.
 
-    What is known of what is `there` is said where it is not to be replaced.
+    `there` describes the array at the path; it is added to the error if that must not be replaced.
 
     Raises
     ------
     ArgumentError
-        If the folder above is missing, if something is there that is not to be replaced, or if
-        the source is inside.
+        If the parent folder is missing, if the path has something that must not be replaced, or if
+        it contains the source.
     """
     if URL.match(str(path)):
         refuse("destination", str(path), "a local path")
@@ -88,7 +88,7 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
         refuse("destination", str(path), "another path: the source lies inside of it")
     _refuse_what_is_there(path, overwrite, f"; {there}" if there else "")
     tried = path.with_name(f"{path.name}{REPLACED}{name_of_run()}")
-    try:  # whether anything can be made there
+    try:  # test write access
         tried.mkdir()
         tried.rmdir()
     except OSError as error:
@@ -97,7 +97,7 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
 
 
 def _refuse_what_is_there(path: Path, overwrite: bool, known: str) -> None:
-    """Refuse a path at which something is that a result may not replace."""
+    """Raise an error if a result must not replace what a path has."""
     if os.path.lexists(path):
         if not overwrite:
             need = f"a path where nothing is yet, or overwrite=True{known}"
@@ -108,21 +108,21 @@ def _refuse_what_is_there(path: Path, overwrite: bool, known: str) -> None:
 
 
 def _may_go(path: Path) -> bool:
-    """Whether what is at a path is such that a result may replace it."""
+    """Return True if a path has a Zarr array, which a result may replace."""
     return not path.is_symlink() and path.is_dir() and _is_array(path)
 
 
 def check_room(path: Path, nbytes: int) -> None:
-    """Raise an error if the disk of an array to be written has too little room for it."""
+    """Raise an error if the disk has too little free space for an array."""
     total, _, free = shutil.disk_usage(path.parent)
-    if free < nbytes and total:  # some file systems do not tell
+    if free < nbytes and total:  # some file systems report zeros
         text = f"{nbytes - free} bytes are missing: the result takes {nbytes} bytes, and {free}"
         text += " are free"
         raise OSError(errno.ENOSPC, text, str(path))
 
 
 def _is_array(path: Path) -> bool:
-    """Whether a folder holds a Zarr array of version 2 or 3."""
+    """Return True if a folder holds a Zarr array of version 2 or 3."""
     if (path / ".zarray").is_file():
         return True
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
@@ -133,16 +133,16 @@ def _is_array(path: Path) -> bool:
 
 @dataclass
 class Target:
-    """A Zarr array that grows beside the place it is meant for.
+    """Zarr array that is written beside its final path.
 
     Parameters
     ----------
     path : Path
-        Where the complete array will be.
+        Path of the complete array.
     partial : Path
-        Where it grows.
+        Folder in which it is written.
     array : Zarr array
-        To write to.
+        The array.
     """
 
     path: Path
@@ -151,58 +151,79 @@ class Target:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Shape of a block: that of a chunk, or of a shard where chunks lie in shards."""
+        """Shape of a block: a shard, or a chunk of an array without shards."""
         return tuple(self.array.shards or self.array.chunks)
 
+    @cached_property
+    def plain(self) -> PlainChunks | None:
+        """Chunks of the array, if their files hold nothing but values."""
+        return plain_chunks(self.array, self.partial)
+
+    def write(self, region: Region, values: npt.NDArray[Any]) -> None:
+        """Write a region."""
+        if self.plain is None or not self.plain.write(region, values):
+            self.array[region] = values
+
+    def read(self, block: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return the values of a block."""
+        each = zip(block, self.blocks, self.array.shape, strict=True)
+        region = tuple(slice(i * n, min(i * n + n, size)) for i, n, size in each)
+        return self.plain.read(region) if self.plain else np.asarray(self.array[region])
+
     def chunk_file(self, block: tuple[int, ...]) -> Path:
-        """File of a block."""
+        """Return the file of a block."""
         return self.partial / str(self.array.metadata.encode_chunk_key(block))
 
     def finish(self, overwrite: bool, more: Mapping[str, Any] | None = None) -> None:
-        """Mark the array complete, wait until it is on the disk, and move it to its place.
+        """Sync the array, mark it complete, and move it to its final path.
 
-        What `more` there is by name goes into the mark, with the digest of the files.
+        The attributes get the entries of `more`, each with the digest of the files.
 
         Raises
         ------
         ArgumentError
-            If something has come to the place since `check_target` looked, unless that is an array
-            and `overwrite` is true. The complete array then stays where it grew.
+            If the path is no longer free, unless it has an array and `overwrite` is true. The
+            complete array then stays in `partial`.
         """
         record = dict(self.array.attrs[ATTRIBUTE]) | {"complete": True}
-        _flush(self.partial)
+        for root, _, names in os.walk(self.partial):
+            for file in [*names, "."]:
+                sync_path(Path(root, file))
         for name, found in (more or {}).items():
             record[name] = {**found, "files": files_digest(self.partial)}
         self.array.attrs[ATTRIBUTE] = record
-        _flush(self.partial, files=_ZARR_FILES)
-        old, replaces = _names(self.partial)[1], False
+        self._sync_attributes()
+        old = _names(self.partial)[1]
         _refuse_what_is_there(self.path, overwrite, _CAME)
-        with contextlib.suppress(FileNotFoundError):
-            if overwrite:
+        if overwrite:
+            with contextlib.suppress(FileNotFoundError):
                 self.path.rename(old)
-                replaces = True
         try:
             self.partial.rename(self.path)
         except BaseException as error:
-            if os.path.lexists(self.path) and isinstance(error, OSError):  # no system replaces that
+            if os.path.lexists(self.path) and isinstance(error, OSError):  # taken meanwhile
                 before = f"; {old} was there before" if os.path.lexists(old) else ""
                 need = f"a path where nothing is yet{_CAME}{before}"
                 refuse("destination", str(self.path), need)
-            if replaces and not os.path.lexists(self.path):
+            if old.exists() and not os.path.lexists(self.path):
                 old.rename(self.path)
             raise
-        sync_path(self.path.parent)  # before anything goes that could make it once more
-        if replaces and _may_go(old):
+        sync_path(self.path.parent)  # before the old array and the scratch files are deleted
+        if _may_go(old):
             shutil.rmtree(old)
 
     def begin(self) -> None:
-        """Wait until the array itself is on the disk, so that another run can go on with it."""
-        _flush(self.partial, files=_ZARR_FILES)
+        """Sync the empty array to disk, so that another run can resume it."""
+        self._sync_attributes()
         sync_path(self.partial.parent)
+
+    def _sync_attributes(self) -> None:
+        for path in (self.partial / "zarr.json", self.partial):
+            sync_path(path)
 
 
 def discard(partial: Path) -> None:
-    """Remove what has been written of an array, also what a task that still runs adds meanwhile."""
+    """Remove a partial array, also files that running tasks add meanwhile."""
     for _ in range(20):
         shutil.rmtree(partial, ignore_errors=True)
         time.sleep(0.05)
@@ -210,21 +231,8 @@ def discard(partial: Path) -> None:
             break
 
 
-def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
-    """Wait until the files of a folder are on the disk."""
-    for root, folders, names in os.walk(folder):
-        found = [n for n in names if files is None or n in files]
-        for name in [*found, "."]:
-            sync_path(os.path.join(root, name))
-        if files is not None:
-            folders.clear()
-
-
 def files_digest(folder: Path) -> str:
-    """Return what tells an array's files from changed ones: their names, sizes and times.
-
-    Those that hold the attributes are left out.
-    """
+    """Return a digest of the names, sizes and times of an array's files, without attributes."""
     digest = hashlib.sha256()
     for root, folders, names in os.walk(folder):
         folders.sort()
@@ -238,21 +246,20 @@ def files_digest(folder: Path) -> str:
 
 
 def _names(partial: Path) -> tuple[Path, Path]:
-    """Where the array in `partial` goes, and where what was there is meanwhile."""
+    """Return the final path of the array in `partial`, and the temporary path of the old one."""
     name, _, run = partial.name.rpartition(PARTIAL)
     return partial.with_name(name), partial.with_name(name + REPLACED + run)
 
 
 def settle(partial: Path, done: bool) -> None:
-    """Put things right where a run was killed while its array took an old one's place.
+    """Finish or undo the replacement of an old array that a killed run had begun.
 
-    The old one comes back if the new one has not come there yet, and goes if it has: if the run
-    is `done`.
+    The old array is deleted if the run is `done`, else it is moved back.
 
     Raises
     ------
     ArgumentError
-        If the old one cannot come back, since something else is there by now.
+        If the old array cannot be moved back, because its path is taken.
     """
     path, old = _names(partial)
     if not old.exists():
@@ -275,21 +282,21 @@ def created(
     record: dict[str, Any],
     inner: tuple[int, ...] | None = None,
 ) -> Target:
-    """Return a new Zarr array in `partial`, meant for `path`; what was there before goes.
+    """Return a new Zarr array in `partial` for `path`. An earlier one in `partial` is deleted.
 
     Parameters
     ----------
     path : Path
         Checked by `check_target`; `inner` and `dtype` are checked, too.
     partial : Path
-        Where it grows.
+        Folder in which it is written.
     shape, blocks, dtype
-        Of the array. It is not compressed: spectra hardly can be.
+        Shape and type of the array, and shape of its blocks. It is not compressed, because spectra
+        hardly shrink.
     record : dict
-        What to write into the array's attributes, beside whether it is complete.
+        Attributes of the array; a mark that it is incomplete is added.
     inner : tuple of int, optional
         Shape of chunks if each block is a shard of several.
-
     """
     shutil.rmtree(partial, ignore_errors=True)
     array = zarr_package().create_array(
@@ -306,7 +313,7 @@ def created(
 
 
 def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
-    """Refuse chunks that do not divide the shards they are to lie in."""
+    """Raise an error if chunks do not divide their shards."""
     if inner is None:
         return
     allowed = f"divisors of the blocks' shape, {blocks}"
@@ -318,20 +325,17 @@ def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:
-    """Refuse a result whose dtype no Zarr array can have, before anything is made."""
+    """Raise an error if Zarr cannot store the dtype of a result."""
     zarr = zarr_package()
     try:
         zarr.create_array(zarr.storage.MemoryStore(), shape=(1,), chunks=(1,), dtype=dtype)
     except (TypeError, ValueError) as error:
         need = f"a dtype that Zarr can store ({error})"
-        refuse("source", f"of which the result is {dtype}", need)
+        refuse("source", f"with a result of {dtype}", need)
 
 
 def reopened(path: Path, partial: Path) -> Target:
-    """Return an array that an earlier run has begun, to be gone on with.
-
-    Chunks that were just being written are written anew: what zarr has left of them goes.
-    """
+    """Return the array that an earlier run has begun. Zarr's unfinished files are deleted."""
     for left in partial.rglob("*.partial"):
         left.unlink(missing_ok=True)
     zarr = zarr_package()
@@ -340,19 +344,17 @@ def reopened(path: Path, partial: Path) -> Target:
 
 
 def read_attributes(path: Path) -> dict[str, Any]:
-    """Return what `dask_bigfft` has written into an array's attributes; nothing if it has not."""
-    if not path.is_dir() or not _is_array(path):
-        return {}
+    """Return the attributes that `dask_bigfft` has written; an empty dict without any."""
     try:
         store = local_store(path, read_only=True)
         found = zarr_package().open_array(store, mode="r").attrs.get(ATTRIBUTE)
-    except UNREADABLE:  # a damaged array says nothing
+    except UNREADABLE:  # no array, or a damaged one
         return {}
     return dict(found) if isinstance(found, dict) else {}
 
 
 def name_of_run() -> str:
-    """Return a name for a run of this process that no other one has, on whatever host.
+    """Return a unique name for a run of this process.
 
     >>> ended(name_of_run())
     False
@@ -361,16 +363,15 @@ def name_of_run() -> str:
 
 
 def partial_of(path: Path, run: str) -> Path:
-    """Return where the array of a run grows that is meant for a path."""
+    """Return the folder in which a run writes its array for a path."""
     return path.with_name(f"{path.name}{PARTIAL}{run}")
 
 
 def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
-    """Return what runs that were killed have left beside `path`: parts of a new array.
+    """Return the partial arrays that killed runs have left beside `path`.
 
-    Only those of this host, without a scratch folder: of others nobody can tell here that they do
-    not go on. With `REPLACED` the arrays that were at `path` before, unless their runs go on: they
-    have this name for a moment only.
+    Runs of other hosts, and runs with a scratch folder, may still go on and are left out. With
+    `REPLACED` the old arrays of `path` are returned, except those of running processes.
     """
     start, wanted = f"{path.name}{what}", (True, None) if what == REPLACED else (True,)
     found = (p for p in path.parent.iterdir() if p.name.startswith(start))
@@ -378,14 +379,6 @@ def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
 
 
 def ended(run: str) -> bool | None:
-    """Return whether the process of a run has ended; None where its name does not tell."""
-    host, number, *_ = [*run.rsplit("-", 2), "", ""]
-    if host != _HOST or not number.isdecimal():
-        return None
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, OverflowError):
-        return False
-    return False
+    """Return True if the process of a run has ended; None if the name does not tell."""
+    found = re.fullmatch(rf"{re.escape(_HOST)}-(\d{{1,9}})-[0-9a-f]+", run)
+    return None if found is None else not psutil.pid_exists(int(found[1]))

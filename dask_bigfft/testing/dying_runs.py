@@ -1,7 +1,7 @@
-"""Faults for real processes: a run that kills itself.
+"""Runs in real processes that kill themselves.
 
-Each function is the target of a process of its own, so that `SIGKILL` is what it says. The points
-at which a run dies are its events, so they are the same every time on one thread.
+Each function is the target of its own process, which ends by `SIGKILL`. A run dies at one of its
+events, which are the same every time on one thread.
 """
 
 import itertools
@@ -19,13 +19,14 @@ from dask_bigfft.storage.targets import REPLACED
 
 
 def run_and_die(at: int | str, threads: int, *args: Any, **kwargs: Any) -> None:
-    """Do a run, and kill this process at a point of it, if it comes that far.
+    """Do a run, and kill this process at a point of it.
 
-    That is its event of some number, or when a function of a module or class is called:
-    ``"os.rename"``, ``"package.module:Class.method"``.
+    The point is the number of an event, or the call of a function: ``"os.rename"``,
+    ``"package.module:Class.method"``.
     """
     if isinstance(at, int):
-        _die_at(at)
+        count = itertools.count(1)
+        events.add_sink(lambda name, numbers: _die() if next(count) >= at else None)
     else:
         owner, _, name = at.rpartition(".")
         setattr(pkgutil.resolve_name(owner), name, _die)
@@ -36,19 +37,14 @@ def _die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die_at(after: int) -> None:
-    count = itertools.count(1)
-    events.add_sink(lambda name, numbers: _die() if next(count) >= after else None)
-
-
-#: What the system is asked for where arrays take each other's place.
+#: Audit events of the calls that replace an array.
 _CHANGES = frozenset({"os.rename", "shutil.rmtree", "os.remove", "os.rmdir"})
 
 
 def run_and_die_replacing(after: int, *args: Any, **kwargs: Any) -> None:
-    """Do a run, and kill this process at change number `after` of folders at its end.
+    """Do a run, and kill this process at change number `after` of the folders at its end.
 
-    The first one moves away what was at the destination before.
+    The first change moves the old array away from the destination.
     """
     count, begun = itertools.count(1), False
 

@@ -1,6 +1,6 @@
-"""Fault injectors: FFT libraries, rounds and shards that go wrong on purpose, a few times.
+"""Fault injectors: FFT libraries, rounds and shards that fail on purpose a few times.
 
-Tests show with them which check finds what. May import every room; no room imports it.
+Tests use them to show which check finds which fault.
 """
 
 import threading
@@ -50,7 +50,7 @@ def _swap(values: Array) -> None:
     values[ends[0]], values[ends[1]] = values[ends[1]], values[ends[0]]
 
 
-#: What may happen to values, by name.
+#: Damages of values by name.
 DAMAGES: dict[str, Damage] = {
     **{f"{bit} bit": partial(flip, bit=bit) for bit in ("exponent", "sign", "mantissa", "last")},
     "swap": _swap,
@@ -59,14 +59,14 @@ DAMAGES: dict[str, Damage] = {
 
 
 class Times:
-    """Says that it is time for a fault, so many times, after some calls have gone well."""
+    """Trigger of `times` faults, after `after` calls without one."""
 
     def __init__(self, times: int, after: int = 0) -> None:
         self.left, self.after = times, after
         self._lock = threading.Lock()
 
     def __call__(self) -> bool:
-        """Whether it is time."""
+        """Return True if a fault is due."""
         with self._lock:
             if self.after > 0:
                 self.after -= 1
@@ -76,16 +76,16 @@ class Times:
 
 
 class Faulty:
-    """An FFT library whose answers are damaged, a few times.
+    """FFT library whose results are damaged a few times.
 
     Parameters
     ----------
     library : FFTLibrary
         The library that does the work.
     damage : callable
-        Changes an answer in place.
+        Function that changes a result in place.
     when : callable
-        Whether it is time.
+        Function that returns True if a fault is due.
     """
 
     def __init__(self, library: FFTLibrary, damage: Damage, when: Callable[[], bool]) -> None:
@@ -108,7 +108,7 @@ class Faulty:
 
 
 class Dropping:
-    """Transforms tiles like `transform_tile`, and leaves out twiddles, a few times."""
+    """Replacement of `transform_tile` that omits twiddles a few times."""
 
     def __init__(self, when: Callable[[], bool]) -> None:
         self._when = when

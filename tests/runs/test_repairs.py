@@ -131,14 +131,14 @@ def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
             raise errors.pop()
         store_now(result, sink)
 
-    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", block_size=NBYTES)
+    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", scratch=Path("s"), block_size=NBYTES)
     if times <= resumable.MOST_REPAIRS:
         with pytest.warns(RuntimeWarning, match="damaged"):
-            execute(asked, store, scratch=Path("scratch"))
+            execute(asked, store)
         assert files("out.zarr") == undisturbed
     else:
         with pytest.raises(DamagedShardError), pytest.warns(RuntimeWarning, match="damaged"):
-            execute(asked, store, scratch=Path("scratch"))
+            execute(asked, store)
 
 
 def test_a_damaged_filter_is_made_once_more(here, kill):

@@ -464,10 +464,10 @@ def begin(device):
     def store(result, sink):
         raise KeyboardInterrupt
 
-    options = {"device": device}
-    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", options=options, block_size=NBYTES)
+    given = {"options": {"device": device}, "block_size": NBYTES, "scratch": Path("scratch")}
+    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", **given)
     with pytest.raises(KeyboardInterrupt):
-        execute(asked, store, scratch=Path("scratch"))
+        execute(asked, store)
     found = json.loads(Path("scratch/run.json").read_text())["versions"]
     return {name: found[name] for name in CARD if name in found}
 

@@ -27,10 +27,8 @@ import scipy.signal
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
-from dask_bigfft.front import by_block
 from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.signal.arguments import long_enough, parse_choice, parse_pair, without_empty
-from dask_bigfft.signal.spectra import sum_of_blocks
 from dask_bigfft.transforms.spec import parse_axes
 
 __all__ = ["csd", "welch"]
@@ -39,49 +37,44 @@ Array = npt.NDArray[Any]
 Average = Literal["mean", "median"]
 
 
-def _each(
+def _segments(
     *blocks: Array,
-    place: int,
+    block_id: tuple[int, ...],
     begun: list[range],
     axis: int,
     count: int,
     out_dtype: np.dtype[Any],
     keywords: dict[str, Any],
+    summed: bool,
 ) -> Array:
-    """Return the cross spectra of the segments that begin in a block, along a new last axis.
+    """Return the cross spectra of the segments that begin in a block, or their sum.
 
-    `place` is the block's number, `begun` has the first samples of segments within each block,
-    `count` is the number of frequencies, and `keywords` are SciPy's.
+    Segments run along `axis`, and frequencies along a new last axis. `begun` has the first samples
+    of segments within each block, `count` is the number of frequencies, and `keywords` are SciPy's.
     """
-    starts = begun[place]
+    starts = begun[block_id[axis]]
     if not starts or blocks[0].size == 0:
         shape = list(blocks[0].shape)
-        shape[axis] = count
-        return np.zeros((*shape, len(starts)), out_dtype)
+        shape[axis] = 1 if summed else len(starts)
+        return np.zeros((*shape, count), out_dtype)
     cut = (slice(None),) * axis + (slice(starts[0], starts[-1] + keywords["nperseg"]),)
     common = np.result_type(*blocks)  # alone an integer of few bits has a spectrum of single ones
     spectra = [
         scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
         for a in blocks
     ]
-    found = np.conjugate(spectra[0]) * spectra[-1]
+    found = np.swapaxes(np.conjugate(spectra[0]) * spectra[-1], axis, -1)
     if keywords["return_onesided"]:  # the other half's power, but of 0 and of the highest one
-        doubled: list[Any] = [slice(None)] * found.ndim
-        doubled[axis] = slice(1, -1 if keywords["nfft"] % 2 == 0 else None)
-        found[tuple(doubled)] *= 2
-    return np.asarray(found.real if out_dtype.kind == "f" else found, out_dtype)
+        found[..., 1 : -1 if keywords["nfft"] % 2 == 0 else None] *= 2
+    found = np.asarray(found.real if out_dtype.kind == "f" else found, out_dtype)
+    return found.sum(axis=axis, keepdims=True) if summed else found
 
 
-def _sum(*blocks: Array, block_id: tuple[int, ...], axis: int, **how: Any) -> Array:
-    """Return the sum of the cross spectra of the segments that begin in a block."""
-    return np.asarray(_each(*blocks, place=block_id[axis], axis=axis, **how).sum(axis=-1))
-
-
-def _median(spectra: Array, bias: float) -> Array:
-    """Return the medians of real and imaginary parts along the last axis."""
-    found = np.median(spectra.real, axis=-1)
+def _median(spectra: Array, axis: int, bias: float) -> Array:
+    """Return the medians of real and imaginary parts along an axis."""
+    found = np.median(spectra.real, axis=axis)
     if spectra.dtype.kind == "c":
-        found = found + 1j * np.median(spectra.imag, axis=-1)
+        found = found + 1j * np.median(spectra.imag, axis=axis)
     return np.asarray(found / bias, spectra.dtype)
 
 
@@ -190,32 +183,31 @@ def _averaged(
         range(-(-low // step) * step - low, min(high - 1, n - nperseg) - low + 1, step)
         for low, high in itertools.pairwise(bounds)
     ]
-    how = {"begun": begun, "axis": axis, "count": len(frequencies)}
-    how |= {"out_dtype": dtype, "keywords": keywords}
-    if average == "median":
-        return frequencies, cast("da.Array", _medians(wide, **how))
-    made = (*shown[:axis], (len(frequencies),) * len(cut), *shown[axis + 1 :])
-    sums = by_block(_sum, *wide, dtype=dtype, chunks=made, **how)
-    return frequencies, sum_of_blocks(sums, axis) / np.asarray(sum(map(len, begun)), dtype)
-
-
-def _medians(
-    wide: list[Any], begun: list[range], axis: int, count: int, out_dtype: Any, **how: Any
-) -> Any:
-    """Return medians over all segments; frequencies are cut into as many parts as samples were."""
-    ndim, parts = wide[0].ndim, []
-    how |= {"begun": begun, "axis": axis, "count": count, "out_dtype": out_dtype}
-    meta = np.empty((0,) * (ndim + 1), out_dtype)
-    for place, starts in enumerate(begun):  # a block after the other: each has an axis more
-        blocks = [a.blocks[(slice(None),) * axis + (slice(place, place + 1),)] for a in wide]
-        cut = [(count,) if j == axis else c for j, c in enumerate(wide[0].chunks)]
-        made = {"chunks": (*cut, (len(starts),)), "new_axis": [ndim], "dtype": out_dtype}
-        parts.append(da.map_blocks(_each, *blocks, meta=meta, place=place, **made, **how))
-    spectra = da.concatenate(parts, axis=ndim)
-    spectra = spectra.rechunk({axis: even_chunks(count, len(begun)), ndim: -1})
-    bias = median_bias(sum(map(len, begun)))
-    made = {"drop_axis": ndim, "dtype": out_dtype, "meta": np.empty((0,) * ndim, out_dtype)}
-    return spectra.map_blocks(_median, bias=bias, **made)
+    mean, total = average == "mean", sum(map(len, begun))
+    segments = tuple(1 if mean else len(starts) for starts in begun)
+    spectra: Any = da.map_blocks(
+        _segments,
+        *wide,
+        dtype=dtype,
+        meta=np.empty((0,) * (arrays[0].ndim + 1), dtype),
+        chunks=(*shown[:axis], segments, *shown[axis + 1 :], (len(frequencies),)),
+        new_axis=[arrays[0].ndim],
+        begun=begun,
+        axis=axis,
+        count=len(frequencies),
+        out_dtype=dtype,
+        keywords=keywords,
+        summed=mean,
+    )
+    if mean:
+        result = spectra.sum(axis=axis) / np.asarray(total, dtype)
+    else:  # frequencies are cut into as many parts as samples were
+        spectra = spectra.rechunk({axis: -1, -1: even_chunks(len(frequencies), len(begun))})
+        meta, bias = np.empty((0,) * arrays[0].ndim, dtype), median_bias(total)
+        result = spectra.map_blocks(
+            _median, axis=axis, bias=bias, drop_axis=axis, dtype=dtype, meta=meta
+        )
+    return frequencies, cast("da.Array", da.moveaxis(result, -1, axis))
 
 
 def csd(

@@ -30,18 +30,10 @@ _FORWARD = ("fft", "rfft", "hfft")
 
 @lru_cache(maxsize=64)
 def _roots(n: int) -> Array:
-    """exp(-2j*pi*t/n) for t = 0..n-1, in long double, reduced to an eighth of a turn."""
-    eighth = np.arctan(np.longdouble(1))
-    t = np.arange(n, dtype=np.int64)
-    octant, rest = np.divmod(8 * t, n)
-    odd = octant % 2
-    octant, rest = octant + odd, rest - odd * n
-    angle = eighth * (rest.astype(np.longdouble) / np.longdouble(n))
-    cos, sin = np.cos(angle), np.sin(angle)
-    quarter = octant // 2 % 4
-    roots = np.empty(n, np.clongdouble)
-    roots.real = np.choose(quarter, [cos, -sin, -cos, sin])
-    roots.imag = -np.choose(quarter, [sin, cos, -sin, -cos])
+    """Return exp(-2j*pi*t/n) for t = 0..n-1 in long double, from angles of at most half a turn."""
+    t = (np.arange(n) + n // 2) % n - n // 2
+    angle = 8 * np.arctan(np.longdouble(1)) * (t.astype(np.longdouble) / np.longdouble(n))
+    roots: Array = np.cos(angle) - 1j * np.sin(angle)
     roots.flags.writeable = False
     return roots
 
@@ -85,14 +77,10 @@ def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Arra
     >>> exact_irdft([4, 0, 0], 4).astype(float).tolist()
     [4.0, 4.0, 4.0, 4.0]
     """
-    found = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, 0)
-    full = np.zeros((n, *found.shape[1:]), np.clongdouble)
-    full[: len(found)] = found
-    full[0] = full[0].real
-    if n % 2 == 0:
-        full[n // 2] = full[n // 2].real
-    for k in range(1, (n + 1) // 2):
-        full[n - k] = full[k].conj()
+    half, k = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, 0), np.arange(n)
+    full = half[np.minimum(k, n - k)]
+    full[2 * k > n] = full[2 * k > n].conj()
+    full[2 * k % n == 0] = full[2 * k % n == 0].real
     return np.moveaxis(exact_dft(full, 0, sign).real, 0, axis)
 
 

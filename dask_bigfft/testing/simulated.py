@@ -45,7 +45,6 @@ from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
 from dask_bigfft.gpu.tile_work import NO_MODULUS, Array
 from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.kernels.twiddle import chirp, unit_roots
-from dask_bigfft.kernels.views import intervals
 from dask_bigfft.planner.profile import DeviceProfile
 
 #: Unwritten memory is filled with it: as floating point numbers, NaN.
@@ -89,31 +88,28 @@ def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
     return index
 
 
-def _piecewise(function: Callable[[Array], Array], index: Array) -> Array:
-    """Values of a function, computed with little memory beside them."""
-    found, flat = np.empty(index.shape, complex), index.reshape(-1)
-    for piece in intervals(index.size, 4096):
-        found.reshape(-1)[piece] = function(flat[piece])
-    return found
-
-
 def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     power = index_of(factor.left, shape) * index_of(factor.right, shape)
     if power.size and power.max() >= most * factor.modulus:
         raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
-    return _piecewise(lambda part: unit_roots(part, factor.modulus, factor.sign), power)
+    return unit_roots(power, factor.modulus, factor.sign)
 
 
 def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
     place = index_of(factor.place, shape)
-    found = _piecewise(lambda part: chirp(part, factor.length, factor.sign), place)
+    found = chirp(place, factor.length, factor.sign)
     if factor.half:
         found[(place != 0) & (2 * place != factor.length)] *= 2
     return found
 
 
-def multiplied(op: Multiply, x: Array) -> Array:
-    """An array (or its conjugate) times factors that are computed; 0 behind the end of a chirp."""
+def multiplied(op: Multiply | None, x: Array) -> Array:
+    """Return an array (or its conjugate) times computed factors, zero behind the end of a chirp.
+
+    Without an operation the array is returned unchanged.
+    """
+    if op is None:
+        return x
     factors: Any = op.scale
     for twiddle in op.twiddles:
         factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
@@ -124,11 +120,6 @@ def multiplied(op: Multiply, x: Array) -> Array:
     for found in op.chirps:
         product = np.where(index_of(found.place, op.shape) < found.end, product, 0)
     return product
-
-
-def carried(by: Multiply | None, x: Array) -> Array:
-    """What a copy takes to another place."""
-    return x if by is None else multiplied(by, x)
 
 
 def places_at(start: int, strides: tuple[int, ...], counts: tuple[int, ...]) -> Array:
@@ -146,7 +137,7 @@ def computed(op: Multiply | Product | Strided, x: Array, y: Array) -> None:
     else:
         from_ = places_at(op.source_start, op.source, op.counts)
         to = places_at(op.target_start, op.target, op.counts)
-        y.reshape(-1)[to] = carried(op.by, x.reshape(-1)[from_])
+        y.reshape(-1)[to] = multiplied(op.by, x.reshape(-1)[from_])
 
 
 def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
@@ -474,29 +465,19 @@ class SimulatedGPU:
         target: DeviceArray,
         work: DeviceArray | None = None,
     ) -> None:
-        """Do an operation when its time comes."""
+        """Do an operation when its time comes; an FFT leaves NaN in its work area."""
         check(op, source, target)
-        if isinstance(op, FFT):
-            self._fft(stream, op, source, target, work or DeviceArray(0, (0,), "|u1"))
+        if not isinstance(op, FFT):
+            itemsize = np.dtype(op.dtype).itemsize
+            nbytes = 2 * math.prod(op.counts if isinstance(op, Strided) else op.shape) * itemsize
+            nbytes += source.nbytes if isinstance(op, Product) else 0
+
+            def do() -> None:
+                computed(op, self._array(source, itemsize), self._array(target, itemsize))
+
+            self._put(stream, "compute", nbytes / self.profile.memory, do)
             return
-        itemsize = np.dtype(op.dtype).itemsize
-
-        def run() -> None:
-            computed(op, self._array(source, itemsize), self._array(target, itemsize))
-
-        nbytes = 2 * math.prod(op.counts if isinstance(op, Strided) else op.shape) * itemsize
-        nbytes += source.nbytes if isinstance(op, Product) else 0
-        self._put(stream, "compute", nbytes / self.profile.memory, run)
-
-    def _fft(
-        self,
-        stream: SimulatedStream,
-        op: FFT,
-        source: DeviceArray,
-        target: DeviceArray,
-        work: DeviceArray,
-    ) -> None:
-        """Transform, if nobody else is at the work area; NaN is left there."""
+        work = work or DeviceArray(0, (0,), "|u1")
         if op not in self._plans:
             raise DeviceError(f"no plan was made for {op} before it is needed")
         if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < work_area(op):

@@ -61,12 +61,17 @@ DEEDS: dict[str, Callable[[Any], int]] = {"cut": _cut, "cut off": _cut_off}
 FAULTS = ("killed", "paused", *DEEDS)
 
 
-def until(ready: Callable[[], Found], what: str, timeout: float = LONGEST) -> Found:
-    """Wait until something is so, and return it; after too long a time say what was not."""
+def until(
+    ready: Callable[[], Found], error: str = "not in time", timeout: float = LONGEST
+) -> Found:
+    """Wait until a function returns a true value, and return it.
+
+    A `TimeoutError` with the text `error` is raised after `timeout` seconds.
+    """
     end = time.monotonic() + timeout
     while not (found := ready()):
         if time.monotonic() > end:
-            raise TimeoutError(what)
+            raise TimeoutError(error)
         time.sleep(0.005)
     return found
 

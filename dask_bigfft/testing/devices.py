@@ -50,7 +50,7 @@ def simulated_devices(
     >>> np.allclose(spectrum, np.fft.fft2(np.ones((64, 64)))), devices[0].peak <= 1 << 14
     (True, True)
     """
-    devices = [SimulatedGPU(nbytes, seed + i, profile) for i in range(count)]
+    devices = [SimulatedGPU(nbytes, seed + i, profile or DeviceProfile()) for i in range(count)]
     dispatch.use(devices, TileLimits(nbytes) if limits is None else limits, nbytes)
     try:
         yield devices

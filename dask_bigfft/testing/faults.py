@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import transform_tile
 
-__all__ = ["DAMAGES", "Dropping", "Faulty", "Times", "flip"]
+__all__ = ["DAMAGES", "Faulty", "Times", "dropping", "flip"]
 
 Array = npt.NDArray[Any]
 Damage = Callable[[Array], object]
@@ -107,14 +107,12 @@ class Faulty:
         return damaged
 
 
-class Dropping:
-    """Transforms tiles like `transform_tile`, and leaves out twiddles, a few times."""
+def dropping(when: Callable[[], bool]) -> Callable[..., Array]:
+    """Return a function like `transform_tile` that leaves out twiddles, a few times."""
 
-    def __init__(self, when: Callable[[], bool]) -> None:
-        self._when = when
-
-    def __call__(self, tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
-        """Return a tile after a round."""
-        if self._when():
+    def transform(tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Array:
+        if when():
             works = [replace(work, step=replace(work.step, twiddle=None)) for work in works]
         return transform_tile(tile, calls, works, *arguments)
+
+    return transform

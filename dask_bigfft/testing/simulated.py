@@ -195,7 +195,6 @@ class Span(NamedTuple):
 class SimulatedEvent:
     """A mark: how often it was made, how often it was reached, and when the latest is reached."""
 
-    name: str
     made: int = 0
     reached: int = 0
     time: float = 0.0
@@ -208,18 +207,18 @@ class SimulatedStream:
     `favour` is how often one is drawn, beside those of other streams.
     """
 
-    name: str
     favour: float
     waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = field(default_factory=deque)
     time: float = 0.0
 
 
+@dataclass(eq=False)
 class SimulatedGPU:
     """A GPU in NumPy; `gpu.engine.Device` describes its methods.
 
     Parameters
     ----------
-    memory : int
+    total : int
         Bytes of its memory.
     seed : int
         Draws the order in which operations run.
@@ -237,35 +236,29 @@ class SimulatedGPU:
     """
 
     name = "simulated device"
+    total: int
+    seed: int = 0
+    profile: DeviceProfile = field(default_factory=DeviceProfile)
+    refuses: Callable[[str, int], bool] = lambda operation, nbytes: False
+    dry: bool = False
+    libraries: int = 0
+    table: int = 0
+    pageable: bool = False
 
-    def __init__(
-        self,
-        memory: int,
-        seed: int = 0,
-        profile: DeviceProfile | None = None,
-        refuses: Callable[[str, int], bool] = lambda operation, nbytes: False,
-        dry: bool = False,
-        libraries: int = 0,
-        table: int = 0,
-        pageable: bool = False,
-    ) -> None:
-        self.profile, self.dry = DeviceProfile() if profile is None else profile, dry
+    def __post_init__(self) -> None:
         self.trace: list[Span] = []
         self._streams: list[SimulatedStream] = []
         self._lock = threading.RLock()
         self._engines = {"h2d": 0.0, "compute": 0.0, "d2h": 0.0}
         self._host_time = 0.0
-        self._random = random.Random(seed)
-        self.total, self.refuses, self.pageable = memory, refuses, pageable
+        self._random = random.Random(self.seed)
         #: Bytes of the ring, one way.
         self.ring = BUFFERS * BUFFER_NBYTES
         #: How often anything went through the ring.
         self.staged = 0
-        self.libraries, self._table = libraries, table
         self.software = {"card": self.name}
         self._plans: set[FFT] = set()
-        self.peak = 0
-        self.dropped = self.closed = 0
+        self.peak = self.dropped = self.closed = 0
         self._arena = np.empty(0, np.uint8)
         self._marks = itertools.count()
 
@@ -274,7 +267,7 @@ class SimulatedGPU:
     @property
     def tables(self) -> int:
         """Bytes of the plans that are cached."""
-        return self._table * self.planned
+        return self.table * self.planned
 
     @property
     def planned(self) -> int:
@@ -329,13 +322,13 @@ class SimulatedGPU:
         """Make a stream."""
         with self._lock:
             # Some streams run far ahead of others, differently for every seed.
-            stream = SimulatedStream(name, self._random.choice((0.01, 1.0, 100.0)))
+            stream = SimulatedStream(self._random.choice((0.01, 1.0, 100.0)))
             self._streams.append(stream)
             return stream
 
     def event(self, name: str) -> SimulatedEvent:
         """Make an event."""
-        return SimulatedEvent(name)
+        return SimulatedEvent()
 
     def record(self, event: SimulatedEvent, stream: SimulatedStream, stored: bool = True) -> None:
         """Put a mark into a stream."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 Chunks = tuple[int, ...]
-Rounds = tuple[tuple[tuple[int, int], ...], ...]
+Rounds = tuple[dict[int, int], ...]
 
 #: The transforms by the name of their one-dimensional form.
 FAMILIES = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
@@ -108,7 +108,7 @@ class Case:
         Transformed axes and the length N of each.
     norm, variant
         As the call takes them.
-    rounds : tuple of tuple of (axis, factor), or None
+    rounds : tuple of dict of axis to factor, or None
         The decomposition, where it is named.
     seed : int
         Of the values.
@@ -158,8 +158,7 @@ class Case:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments that are ours."""
-        rounds = None if self.rounds is None else [dict(named) for named in self.rounds]
-        return {"variant": self.variant, "rounds": rounds}
+        return {"variant": self.variant, "rounds": self.rounds and list(self.rounds)}
 
 
 def _stored(family: str, lengths: Sequence[int]) -> tuple[int, ...]:
@@ -226,7 +225,7 @@ def round_cases(
     ndim = draw(st.integers(1, max_axes))
     count = draw(st.integers(2, {1: 4, 2: 3}.get(ndim, 2)))
     axes = tuple(draw(st.permutations(range(ndim)))[: draw(st.integers(1, ndim))])
-    rounds: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    rounds: list[dict[int, int]] = [{} for _ in range(count)]
     lengths, largest = [], {1: 7, 2: 5}.get(ndim, 4)
     for axis in axes:
         places = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
@@ -236,12 +235,11 @@ def round_cases(
             places[-1] = count - 1
         factors = draw(st.tuples(*[st.integers(2, largest)] * len(places)))
         for place, factor in zip(places, factors, strict=True):
-            rounds[place].append((axis, factor))
+            rounds[place][axis] = factor
         lengths.append(math.prod(factors))
     shape = [draw(st.integers(1, 4)) for _ in range(ndim)]
     for axis, n in zip(axes, _stored(family, lengths), strict=True):
         shape[axis] = n
         if resize and draw(st.integers(0, 3)) == 0:
             shape[axis] = max(1, n + draw(st.integers(-3, 3)))
-    named = tuple(tuple(factors) for factors in rounds if factors)
-    return _case(draw, family, shape, axes, tuple(lengths), named)
+    return _case(draw, family, shape, axes, tuple(lengths), tuple(filter(None, rounds)))

@@ -195,11 +195,13 @@ def test_shards_of_one_form_travel_there_and_back(gpu, monkeypatch, cut, status)
     monkeypatch.setattr(cupy_gpu, "_driver", lambda: driver(lambda n: status * (n == 2)))
     monkeypatch.setattr(cupy_gpu, "route", lambda form, *_: (engine, copies(form)))
     gpu.reserve(1 << 21)
-    x = np.random.default_rng(1).standard_normal((5, 4, 64))
-    out = np.zeros_like(x)
+    stacked = Stacked(0, 4)
+    blocks = [stacked.lent((20, 64), np.dtype(float)) for _ in range(2)]
+    x, out = map(stacked.whole, blocks)
+    x[...], out[...] = np.random.default_rng(1).standard_normal(x.shape), 0
     whole = tuple(slice(*c.indices(n)[:2]) for c, n in zip(cut, (20, 64), strict=True))
     array = DeviceArray(0, tuple(c.stop - c.start for c in whole), "<f8")
-    there, back = (Stacked(0, 4).composite(block).shards(whole) for block in (x, out))
+    there, back = (block.shards(whole) for block in blocks)
     copied(gpu, *((shards, array) for shards in there), *((array, shards) for shards in back))
     expected = np.zeros((20, 64))
     expected[cut] = x.reshape(20, 64)[cut]

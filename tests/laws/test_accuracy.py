@@ -105,7 +105,7 @@ def named_digits(case, wanted, digits):
 
 def factors_of(case):
     return {
-        axis: tuple(n for named in case.rounds for a, n in named if a == axis) for axis in case.axes
+        axis: tuple(named[axis] for named in case.rounds if axis in named) for axis in case.axes
     }
 
 

@@ -1,8 +1,7 @@
 """The command line: ``dask-bigfft run IN OUT``, ``plan IN`` and ``calibrate``.
 
 Exit status: 0 done, 1 failed while running, 2 an argument that is not allowed, 130 and 143
-interrupted. Whatever happens is said in one line. Imports `runs`, `calibration`, `storage`,
-`watch` and this room.
+interrupted. Results and errors are printed in one line.
 """
 
 import argparse
@@ -33,7 +32,7 @@ def _plan(args: argparse.Namespace) -> None:
 
 
 def _name_leftovers(path: Path) -> None:
-    """Say what runs that were killed have left."""
+    """Print the names of files left by killed runs."""
     if not path.parent.is_dir():
         return
     for left in targets.leftovers(path):
@@ -86,16 +85,16 @@ _COMMANDS = {"run": _run, "plan": _plan, "calibrate": _calibrate}
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end."""
+    """Request to end the process."""
 
 
 def _terminate(number: int, frame: object) -> None:
-    """Turn a request to end into an exception."""
+    """Raise an exception for a request to end."""
     raise Terminated
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status.
+    """Run a command and return its exit status.
 
     Parameters
     ----------
@@ -106,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with handled(signal.SIGTERM, _terminate):
             _COMMANDS[args.command](args)
-    except BrokenPipeError:  # whoever read the output has gone
+    except BrokenPipeError:  # the reader of the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, KeyboardInterrupt) as error:
@@ -120,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # --- failures --------------------------------------------------------------------------------
 
-#: Arguments of `run` and `calibrate` that have another name here; others are options.
+#: Names on the command line of arguments of `run` and `calibrate`; others are options.
 _TYPED = {"source": "IN", "a": "IN", "destination": "OUT", "path": "--output", "axis": "--axes"}
 
 

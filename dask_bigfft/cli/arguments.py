@@ -1,7 +1,4 @@
-"""The words of the command line, and the run that they ask for.
-
-Imports `runs`.
-"""
+"""Options of the command line, and the requested run."""
 
 import argparse
 import re
@@ -17,11 +14,11 @@ from dask_bigfft.runs import Request
 __all__ = ["joined", "parser", "requested"]
 
 
-# Readers of values; argparse names them where they raise a ValueError.
+# Parsers of values. Argparse shows their names in errors.
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """Return integers, from such as ``0,1``."""
+    """Return integers from text such as ``0,1``."""
     return tuple(map(int, text.split(",")))
 
 
@@ -81,7 +78,7 @@ def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="dask-bigfft", description="FFTs of arrays on disk that need not fit into memory."
     )

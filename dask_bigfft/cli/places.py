@@ -1,6 +1,6 @@
 """Schedulers for the tasks of a command: threads, one thread, or a cluster.
 
-Imports `watch`; distributed and `cluster` only when a cluster is asked for.
+Distributed is imported only for a cluster.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from dask_bigfft.watch.progress import Display, LocalProgress
 
 __all__ = ["Place", "handled", "place", "waiting"]
 
-#: Seconds that a client, or a cluster, has for closing; what is left ends with this process.
+#: Timeout in seconds for closing a client or a cluster; the rest ends with this process.
 CLOSING = 60.0
 
 _THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
@@ -35,9 +35,9 @@ class Place:
     cluster: Any = None
 
     def store(self, result: da.Array, target: Any, display: Display | None) -> None:
-        """Write a result, showing how far it is; when it fails, nothing runs any more.
+        """Write a result and show progress; after an error, stop all tasks.
 
-        Unless scratch files are damaged: the run makes them once more, and writes it again.
+        Tasks continue after a damaged scratch file, because the run repeats the write.
         """
         stored: Any = da.store(result, target, lock=False, compute=False)
         try:
@@ -58,10 +58,10 @@ class Place:
             raise
 
     def stop(self) -> None:
-        """Wait for the tasks that run, and start no others."""
+        """Wait for running tasks, and start no others."""
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
-        with waiting(signal.SIGINT, signal.SIGTERM):  # a closing that is left half done never ends
+        with waiting(signal.SIGINT, signal.SIGTERM):  # an interrupted close would never end
             for found in (self.client, self.cluster):
                 if found is not None:
                     with contextlib.suppress(TimeoutError):
@@ -70,7 +70,7 @@ class Place:
 
 @contextlib.contextmanager
 def place(scheduler: str, workers: int | None) -> Iterator[Place]:
-    """Give the place where the tasks run, as dask's settings and the planner then see it."""
+    """Provide a scheduler for tasks, which dask's settings and the planner then use."""
     if scheduler in _SYNC:
         with dask.config.set(scheduler="sync"):
             yield Place()
@@ -102,8 +102,8 @@ def _local_cluster(workers: int | None) -> Any:
     from distributed import LocalCluster
 
     threads = max(1, (os.cpu_count() or 1) // workers) if workers else None
-    # Ctrl-C reaches a terminal's every process, and workers that it kills cannot stop in order:
-    # those that are started meanwhile go on ignoring it.
+    # Ctrl-C reaches every process of a terminal, and killed workers cannot stop in order. Workers
+    # that start here inherit that it is ignored.
     with handled(signal.SIGINT, signal.SIG_IGN):
         return LocalCluster(
             n_workers=workers,
@@ -116,7 +116,7 @@ def _local_cluster(workers: int | None) -> Any:
 
 @contextlib.contextmanager
 def handled(number: int, handler: Any) -> Iterator[None]:
-    """Let a handler have a signal for a while, where that can be done."""
+    """Handle a signal within a context, if this is the main thread."""
     try:
         before = signal.signal(number, handler)
     except ValueError:  # not in the main thread
@@ -130,7 +130,7 @@ def handled(number: int, handler: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def waiting(*numbers: int) -> Iterator[None]:
-    """Let signals wait while something is done that must not be interrupted."""
+    """Defer signals within a context that must not be interrupted."""
     came = list[int]()
     try:
         with contextlib.ExitStack() as stack:

@@ -1,18 +1,16 @@
 """Spectra averaged over segments (P. D. Welch, IEEE Trans. Audio Electroacoust. 15, 1967).
 
-Segments begin at multiples of nperseg - noverlap. Each belongs to the block in which it begins,
-which takes what it lacks from the blocks after it; SciPy makes the spectra of a block's segments,
-and only their mean leaves it::
+Segments begin at multiples of nperseg - noverlap. Each belongs to the block in which it begins. A
+block has a halo with samples of the next blocks. SciPy computes the spectra of its segments, and a
+task returns only their sum::
 
     blocks     |a-----------b|..halo..|
     segments    |-----|
                     |-----|
                         |-----|
 
-For a median the spectra of all segments leave their blocks, and meet frequency by frequency in one
-exchange; its bias is that of B. Allen et al. (Phys. Rev. D 85, 2012, appendix B).
-
-Imports `planning`, `decomposition` and this room, and SciPy's spectra of arrays in memory.
+For a median, tasks return the spectra of all segments, and one exchange collects them frequency by
+frequency. Its bias is that of B. Allen et al. (Phys. Rev. D 85, 2012, appendix B).
 """
 
 import itertools
@@ -58,13 +56,13 @@ def _segments(
         shape[axis] = 1 if summed else len(starts)
         return np.zeros((*shape, count), out_dtype)
     cut = (slice(None),) * axis + (slice(starts[0], starts[-1] + keywords["nperseg"]),)
-    common = np.result_type(*blocks)  # alone an integer of few bits has a spectrum of single ones
+    common = np.result_type(*blocks)  # a small integer dtype would give single precision
     spectra = [
         scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
         for a in blocks
     ]
     found = np.swapaxes(np.conjugate(spectra[0]) * spectra[-1], axis, -1)
-    if keywords["return_onesided"]:  # the other half's power, but of 0 and of the highest one
+    if keywords["return_onesided"]:  # add the power of the missing half
         found[..., 1 : -1 if keywords["nfft"] % 2 == 0 else None] *= 2
     found = np.asarray(found.real if out_dtype.kind == "f" else found, out_dtype)
     return found.sum(axis=axis, keepdims=True) if summed else found
@@ -79,7 +77,7 @@ def _median(spectra: Array, axis: int, bias: float) -> Array:
 
 
 def median_bias(count: int) -> float:
-    """Return the mean of the median of so many exponentially distributed numbers of mean 1.
+    """Return the expected median of `count` exponentially distributed numbers of mean 1.
 
     >>> [round(median_bias(count), 4) for count in (1, 2, 3, 4, 1001)]
     [1.0, 1.0, 0.8333, 0.8333, 0.6936]
@@ -106,7 +104,7 @@ def _parse_rate(fs: Any) -> float:
 
 
 def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
-    """Return a window by its name, as it is, or its values."""
+    """Return a window as a name or a tuple, or as an array of its values."""
     allowed = (
         f"a name or a tuple that scipy.signal.get_window knows, or nperseg={nperseg} numbers"
         f"{', real ones' if onesided else ''}"
@@ -157,7 +155,7 @@ def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
 def _averaged(
     *arrays: da.Array, axis: Any, average: Any, given: tuple[Any, ...]
 ) -> tuple[Array, da.Array]:
-    """Frequencies, and the average of the segments' spectra, or of those of two arrays."""
+    """Return frequencies, and the average of the (cross) spectra of segments."""
     parse_choice("average", average, "mean", "median")
     (axis,) = parse_axes("axis", (axis,), arrays[0].ndim)
     arrays = arrays[:1] if arrays[0] is arrays[-1] else arrays
@@ -167,7 +165,7 @@ def _averaged(
     nperseg = keywords["nperseg"]
     named = scipy.fft.rfftfreq if keywords["return_onesided"] else scipy.fft.fftfreq
     frequencies = named(keywords["nfft"], 1 / keywords["fs"])
-    # For a median each block has a segment.
+    # For a median, each block has at least one segment.
     cut = long_enough(shown[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
     chunks = (*shown[:axis], cut, *shown[axis + 1 :])
     wide = [
@@ -201,7 +199,7 @@ def _averaged(
     )
     if mean:
         result = spectra.sum(axis=axis) / np.asarray(total, dtype)
-    else:  # frequencies are cut into as many parts as samples were
+    else:  # the result has as many chunks of frequencies as the input of samples
         spectra = spectra.rechunk({axis: -1, -1: even_chunks(len(frequencies), len(begun))})
         meta, bias = np.empty((0,) * arrays[0].ndim, dtype), median_bias(total)
         result = spectra.map_blocks(

@@ -1,10 +1,8 @@
 """Power and cross spectra, and their averages over directions, in one pass.
 
-A spectrum is squared, or multiplied, where its blocks lie; an average over directions sums every
-block into bins at once, so that nothing as large as the spectrum outlives its block. There the
-order of the frequencies does not matter, and the spectrum stays transposed.
-
-Imports `planning` and this room.
+Spectra are squared or multiplied block by block. For an average over directions, each block is
+summed into bins at once, so that the spectrum is never in memory as a whole. The order of the
+frequencies does not matter for this, so the spectrum stays in transposed order.
 """
 
 import itertools
@@ -30,7 +28,7 @@ Array = npt.NDArray[Any]
 
 
 def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:
-    """Return the factor of a squared spectrum."""
+    """Return the scale factor of a squared spectrum."""
     parse_choice("scaling", scaling, "density", "spectrum")
     pairs = zip(lengths, spacing, strict=True)
     return math.prod(d / n if scaling == "density" else 1 / (n * n) for n, d in pairs)
@@ -64,7 +62,7 @@ def _spectrum(
 def _crossed(
     *blocks: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
 ) -> Array:
-    """Return products times the scale, with those of the missing half added if `onesided`."""
+    """Return scaled products, which include the missing half of a spectrum if `onesided`."""
     x = blocks[0]
     found: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
     found *= np.asarray(scale, found.real.dtype)
@@ -172,7 +170,7 @@ def _binned(
     edges: Array,
     block_id: tuple[int, ...],
 ) -> Array:
-    """Return power and number of a block's frequencies in each bin, as real and imaginary part."""
+    """Return the power (real part) and number (imaginary part) of frequencies in each bin."""
     pairs = zip(axes, spacing, strict=True)
     radius = np.sqrt(sum((a.index(block_id) / (a.length * d)) ** 2 for a, d in pairs))
     weights = math.prod(a.weights(block_id) for a in axes)
@@ -184,21 +182,21 @@ def _binned(
     flat, weight = (np.moveaxis(values, along, ends).reshape(-1) for values in (bins, weights))
     power = np.moveaxis(block.real.astype(float) ** 2 + block.imag.astype(float) ** 2, along, ends)
     rows = power.reshape(-1, len(flat))
-    sums = [np.bincount(flat, row * weight, count) for row in rows]  # of an empty block none
+    sums = [np.bincount(flat, row * weight, count) for row in rows]  # none for an empty block
     found = np.reshape(sums, (len(rows), count)) + 1j * np.bincount(flat, weight, count)
     ones = (1,) * (len(axes) - 1)
     return np.moveaxis(found.reshape(*power.shape[: -len(axes)], *ones, count), ends, along)
 
 
 def sum_of_blocks(a: Any, axis: int) -> Any:
-    """Return the sum of blocks of one shape along an axis."""
+    """Return the sum of all blocks along an axis, which have the same shape."""
     ends = itertools.pairwise((0, *itertools.accumulate(a.chunks[axis])))
     parts = [a[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
     return parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
 
 
 def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> Array:
-    """Edges of bins of frequencies."""
+    """Return the edges of frequency bins."""
     if bins is None:
         width = max(1 / (n * d) for n, d in zip(lengths, spacing, strict=True))
         highest = min((n // 2) / (n * d) for n, d in zip(lengths, spacing, strict=True))

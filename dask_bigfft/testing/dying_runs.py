@@ -1,7 +1,7 @@
-"""Faults for real processes: a run that kills itself.
+"""Runs that kill their own process at a given point.
 
-Each function is the target of a process of its own, so that `SIGKILL` is what it says. The points
-at which a run dies are its events, so they are the same every time on one thread.
+Each function is the target of a separate process, which ends by `SIGKILL`. A run dies at one of its
+events, so that runs on one thread are reproducible.
 """
 
 import itertools
@@ -19,9 +19,9 @@ from dask_bigfft.storage.targets import REPLACED
 
 
 def run_and_die(at: int | str, threads: int, *args: Any, **kwargs: Any) -> None:
-    """Do a run, and kill this process at a point of it, if it comes that far.
+    """Do a run, and kill this process at a given point.
 
-    That is its event of some number, or when a function of a module or class is called:
+    The point is the number of an event, or a function of a module or class that is called:
     ``"os.rename"``, ``"package.module:Class.method"``.
     """
     if isinstance(at, int):
@@ -41,14 +41,14 @@ def _die_at(after: int) -> None:
     events.add_sink(lambda name, numbers: _die() if next(count) >= after else None)
 
 
-#: What the system is asked for where arrays take each other's place.
+#: Audit events of system calls that replace one array by another.
 _CHANGES = frozenset({"os.rename", "shutil.rmtree", "os.remove", "os.rmdir"})
 
 
 def run_and_die_replacing(after: int, *args: Any, **kwargs: Any) -> None:
-    """Do a run, and kill this process at change number `after` of folders at its end.
+    """Do a run, and kill this process while it replaces the folder at its destination.
 
-    The first one moves away what was at the destination before.
+    `after` is the number of the file operation. The first one moves the previous folder away.
     """
     count, begun = itertools.count(1), False
 

@@ -1,6 +1,6 @@
-"""Fault injectors: FFT libraries, rounds and shards that go wrong on purpose, a few times.
+"""Fault injectors: FFT libraries and rounds that fail a given number of times.
 
-Tests show with them which check finds what. May import every room; no room imports it.
+Tests use them to show which check finds which fault.
 """
 
 import threading
@@ -50,7 +50,7 @@ def _swap(values: Array) -> None:
     values[ends[0]], values[ends[1]] = values[ends[1]], values[ends[0]]
 
 
-#: What may happen to values, by name.
+#: Kinds of damage to values, by name.
 DAMAGES: dict[str, Damage] = {
     **{f"{bit} bit": partial(flip, bit=bit) for bit in ("exponent", "sign", "mantissa", "last")},
     "swap": _swap,
@@ -59,14 +59,14 @@ DAMAGES: dict[str, Damage] = {
 
 
 class Times:
-    """Says that it is time for a fault, so many times, after some calls have gone well."""
+    """Counter that triggers a number of faults after some calls without a fault."""
 
     def __init__(self, times: int, after: int = 0) -> None:
         self.left, self.after = times, after
         self._lock = threading.Lock()
 
     def __call__(self) -> bool:
-        """Whether it is time."""
+        """Return True if this call should fail."""
         with self._lock:
             if self.after > 0:
                 self.after -= 1
@@ -76,16 +76,16 @@ class Times:
 
 
 class Faulty:
-    """An FFT library whose answers are damaged, a few times.
+    """FFT library with damaged results.
 
     Parameters
     ----------
     library : FFTLibrary
-        The library that does the work.
+        Library that computes the results.
     damage : callable
-        Changes an answer in place.
+        Changes a result in place.
     when : callable
-        Whether it is time.
+        Returns True if the next result is to be damaged.
     """
 
     def __init__(self, library: FFTLibrary, damage: Damage, when: Callable[[], bool]) -> None:
@@ -108,7 +108,7 @@ class Faulty:
 
 
 def dropping(when: Callable[[], bool]) -> Callable[..., Array]:
-    """Return a function like `transform_tile` that leaves out twiddles, a few times."""
+    """Return a function like `transform_tile` that omits twiddles when `when` returns True."""
 
     def transform(tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Array:
         if when():

@@ -1,15 +1,12 @@
-"""Slow and certain answers: the exact DFT, arrays that know where their elements are.
+"""Oracles: the exact DFT, and arrays whose elements hold their index.
 
-The transform is summed directly from its definition, in long double, with phases whose integers
-are reduced first. It shares no code with the library: a mistake in a factorisation, a phase or a
-table cannot hide in both::
+The transform is summed directly from its definition, in long double, with reduced integer phases.
+It shares no code with the library, so that both cannot have the same mistake::
 
     X[k] = scale * sum_n x[n] exp(sign * 2j*pi * (n*k mod N)/N)
 
-Where long double is no longer than double (Windows, Apple silicon) it still is a direct sum, but
-no longer says which of two double precision results is the better one: see `EXTENDED`.
-
-Imports NumPy only.
+On platforms where long double equals double (Windows, Apple silicon) it cannot tell which of two
+double precision results is better: see `EXTENDED`.
 """
 
 import math
@@ -22,7 +19,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: Whether long double is more precise than double here.
+#: True if long double is more precise than double on this platform.
 EXTENDED: bool = bool(np.finfo(np.longdouble).eps < np.finfo(np.float64).eps)
 
 _FORWARD = ("fft", "rfft", "hfft")
@@ -67,8 +64,8 @@ def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Arra
     Parameters
     ----------
     x
-        ``n//2 + 1`` entries along the axis. The imaginary parts of the first, and for even `n` of
-        the last, do not count, as everywhere.
+        ``n//2 + 1`` entries along the axis. The imaginary part of the first entry is ignored, and
+        for even `n` that of the last one.
     n, axis, sign
         Length of the result, axis, and sign of the exponent.
 
@@ -118,7 +115,7 @@ def exact_transform(
     Parameters
     ----------
     name
-        ``"fft"``, ``"irfftn"``, ``"ihfft2"`` and so on; the ending does not matter here.
+        ``"fft"``, ``"irfftn"``, ``"ihfft2"`` and so on; the ending is ignored.
     x
         Array.
     lengths, axes
@@ -158,7 +155,7 @@ def exact_transform(
 def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:
     """Return the L2 norm of the difference over that of the exact array.
 
-    Where the exact array is zero, or empty, it is the norm of what was found.
+    If the exact array is zero or empty, the norm of the difference is returned.
 
     Examples
     --------
@@ -175,9 +172,9 @@ def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:
 
 
 def index_valued(shape: Sequence[int], dtype: npt.DTypeLike = np.complex128) -> Array:
-    """Return an array in which every element holds its own row-major index plus one.
+    """Return an array whose elements hold their row-major index plus one.
 
-    Complex ones carry the negative index in the imaginary part, so that a conjugation shows.
+    The imaginary part of complex elements is the negative of this, to detect conjugations.
 
     Examples
     --------

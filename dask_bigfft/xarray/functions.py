@@ -1,7 +1,4 @@
-"""The functions for arrays and datasets, and the accessor with them.
-
-Imports this room; needs xarray.
-"""
+"""The functions for arrays and datasets, and the accessor with them."""
 
 from collections.abc import Callable, Hashable
 from functools import wraps
@@ -28,7 +25,7 @@ Work = Callable[[xr.DataArray, Any], xr.DataArray]
 
 
 def _each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
-    """Return what `work` makes of an array, or of the variables of a dataset that it is for.
+    """Return the result of `work` for an array, or for the variables of a dataset.
 
     Parameters
     ----------
@@ -37,7 +34,7 @@ def _each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
     dim : str or sequence of str, optional
         The dimensions. By default, of a dataset, all of its variables', or those of frequencies.
     spectral : bool
-        Whether only dimensions of frequencies are meant by default.
+        True if the default is only dimensions of frequencies.
     work : callable
         Takes an array and its dimensions.
 

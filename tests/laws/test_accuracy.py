@@ -167,12 +167,12 @@ def partitions(factors_by_axis, real_axis, *, last, rounds):
             places = [p for p in places if (p[-1] == rounds - 1 if last else p[0] == 0)]
         choices.append([(axis, p, factors) for p in places])
     for chosen in itertools.product(*choices):
-        found = [[] for _ in range(rounds)]
+        found = [{} for _ in range(rounds)]
         for axis, places, factors in chosen:
             for place, factor in zip(places, factors, strict=True):
-                found[place].append((axis, factor))
+                found[place][axis] = factor
         if all(found):
-            yield tuple(tuple(named) for named in found)
+            yield tuple(found)
 
 
 @pytest.mark.parametrize("family", ["rfft", "irfft", "hfft", "ihfft"])

@@ -124,7 +124,7 @@ _TYPED = {"source": "IN", "a": "IN", "destination": "OUT", "path": "--output", "
 
 
 def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
-    """Return the exit status and the line that say what happened, and what is left of it."""
+    """Return the exit status and the message for an error, which names remaining files."""
     scratch, left = getattr(args, "scratch", None), "nothing was written"
     if scratch is not None and runs.has_begun(scratch):
         left = f"{scratch} keeps what is done: --resume goes on from there"
@@ -145,7 +145,7 @@ def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
 
 
 def _as_typed(text: str, options: Container[str] = ()) -> str:
-    """Return what is said of an argument, by its name on the command line.
+    """Return an error message with the names of arguments on the command line.
 
     >>> _as_typed("`destination`='b' is not allowed: need another path, or overwrite=True")
     "`OUT`='b' is not allowed: need another path, or --overwrite"

@@ -138,7 +138,7 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def requested(args: argparse.Namespace) -> Request:
-    """Return what a command line asks a run for."""
+    """Return the requested run of parsed arguments."""
     given = vars(args)
     known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
     options = {name: given[name] for name in Extras.__annotations__ if name in given}

@@ -58,7 +58,7 @@ def install() -> None:
 
     Axes in several chunks then work where dask's own functions refuse them. All functions that
     `dask.array.fft` shares with `dask_bigfft.fft` are replaced, in the whole process and for all
-    threads; functions that somebody imported from there by name before stay what they were. Masked
+    threads; functions that were imported from there by name before do not change. Masked
     and sparse blocks, and unknown chunk sizes along other axes, still go to dask's own functions.
 
     Calls are counted: as many calls of `uninstall` undo them. The setting ``bigfft.install``

@@ -163,7 +163,7 @@ def weights_of(
     steps : tuple of (int, Step)
         Steps with their dimensions.
     inward : bool
-        Whether the tile comes before them.
+        True for the input of the steps, False for their output.
     """
     made: Mapping[int, Step] = dict(steps)
     along = []
@@ -404,7 +404,7 @@ class Verification:
     mode : {"energy", "checksum"}
         Sums to compare.
     round, block, library, out_dtype, filters
-        As `run_round` takes them.
+        See `run_round`.
     number : int
         Number of the round from 1, for error messages.
     """
@@ -647,7 +647,7 @@ class CheckedExecutor(CPUExecutor):
     Parameters
     ----------
     round_, block, source, out, library, filters
-        As `CPUExecutor` takes them, in this order.
+        Arguments of `CPUExecutor`, in this order.
     check : Verification
         The sums.
     """

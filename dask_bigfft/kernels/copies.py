@@ -314,7 +314,7 @@ class Segments:
     firsts : ndarray, (copies,)
         First place of each along the tiled dimension, which `target_starts` do not include.
     conjugate : bool
-        Whether values are conjugated.
+        True if values are conjugated.
     along : int
         Dimension of the copies that runs along the tiled dimension; -1: none does.
     step : int

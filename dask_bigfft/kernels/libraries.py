@@ -507,7 +507,7 @@ class FFTWPlans:
     def _stub(self, like: Array) -> Array:
         """Return an array of the layout of `like` that must not be read: it has one element.
 
-        It lies at an odd multiple of 16 bytes, so that the plan asks for no better alignment.
+        Its address is an odd multiple of 16 bytes, so that the plan requires no more alignment.
         """
         memory = self._fftw.empty_aligned(128, np.uint8, n=64)[16 : 16 + like.itemsize]
         return as_strided(memory.view(like.dtype), like.shape, like.strides)

@@ -539,7 +539,7 @@ def run_round(
     Parameters
     ----------
     round_, block, source, library, filters
-        As `CPUExecutor` takes them.
+        See `CPUExecutor`.
     out_dtype : dtype
         Dtype of the result.
     executor : callable

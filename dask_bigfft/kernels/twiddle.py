@@ -441,7 +441,7 @@ def _along(factor: Array, axis: int, ndim: int) -> Array:
 
 
 def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_id: Index) -> Array:
-    """Return the FFT's input: what the arrangement brought, times factors.
+    """Return the FFT's input: the arranged values times factors.
 
     Parameters
     ----------
@@ -481,14 +481,14 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
 def after_points(
     block: Array, plan: Cosines, axis: int, bounds: Index, divisor: Divisor, block_id: Index
 ) -> Array:
-    """Return what the arrangement of the result takes: the FFT's output times factors.
+    """Return the FFT's output times factors, before the arrangement of the result.
 
     Parameters
     ----------
     block : ndarray
         Output of the FFT.
     plan, axis, bounds, block_id
-        As `before_points` takes them.
+        See `before_points`.
     divisor : Divisor
         What the whole transform divides by.
     """
@@ -563,7 +563,7 @@ def ends_scaled(
 
 
 def in_parts(real: Array, imag: Array) -> Array:
-    """Return the complex array of two parts as they are.
+    """Return the complex array of two unscaled parts.
 
     ``real + 1j * imag`` has them so only where all values are finite: 0 times infinity is NaN.
     """
@@ -573,7 +573,7 @@ def in_parts(real: Array, imag: Array) -> Array:
 
 
 def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:
-    """Return what the first and last values are multiplied with, of the input or of the output.
+    """Return the factors of the first and last values of the input or of the output.
 
     Beside a factor 2 of all values of the input.
 

@@ -26,7 +26,7 @@ SHARED_NBYTES = 1 << 22
 
 
 def is_on_gpu(values: Any) -> bool:
-    """Return whether an array lies in the memory of a CUDA device."""
+    """Return True if an array is in the memory of a CUDA device."""
     return hasattr(values, "__cuda_array_interface__")
 
 

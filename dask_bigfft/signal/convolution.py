@@ -209,17 +209,17 @@ def fftconvolve(
     in1, in2 : dask array or array-like
         With the same number of axes, of any chunking; only read.
     mode : {"full", "same", "valid"}
-        All of the convolution (default), its centre with the shape of `in1`, or what does not
-        depend on zeros around the inputs.
+        The full convolution (default), its centre with the shape of `in1`, or the part that does
+        not depend on zeros around the inputs.
     axes : int or sequence of int, optional
         The axes that are convolved, all by default. Along others the inputs have the same length,
         or one of them has length 1.
     chunks : "auto", "preserve", mapping or dask chunks, optional
-        Of the result: by default those that the last exchange makes without further work.
+        Chunks of the result, by default those of the last exchange.
     memory_limit : int or str, optional
-        Bytes that one process may use for any one of the transforms.
+        Maximum bytes that one process may use for each of the transforms.
     kernel : str, optional
-        FFT library that works inside blocks.
+        FFT library for the blocks.
 
     Returns
     -------
@@ -233,9 +233,9 @@ def fftconvolve(
 
     Notes
     -----
-    As `scipy.signal.fftconvolve` does. Spectra stay in transposed order, so that one cut axis
-    takes six exchanges; a small second array (or first one), in one chunk, is transformed where
-    the blocks of the other spectrum lie, which leaves four.
+    This is `scipy.signal.fftconvolve` for dask arrays. Spectra stay in transposed order, so that
+    one cut axis takes six exchanges. If one array is small, its spectrum is computed in the blocks
+    of the other spectrum, and there are four exchanges.
 
     See Also
     --------
@@ -258,7 +258,7 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
     in1, in2 : dask array or array-like
         With the same number of axes; the shorter one is gathered into one block.
     mode, axes
-        As `fftconvolve` takes them.
+        See `fftconvolve`.
 
     Returns
     -------
@@ -268,13 +268,13 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As `fftconvolve` does.
+        See `fftconvolve`.
 
     Notes
     -----
-    As `scipy.signal.oaconvolve` does. Each block takes as many samples of its neighbours as the
-    shorter array reaches (overlap-save), and is convolved by SciPy in pieces that fit a cache:
-    nothing is exchanged beyond neighbours, and no spectrum of the whole array is made.
+    This is `scipy.signal.oaconvolve` for dask arrays. Each block gets a halo of samples from its
+    neighbours (overlap-save). SciPy convolves it in parts that fit a cache. Data is exchanged
+    between neighbours only, and no spectrum of the whole array is computed.
 
     Examples
     --------
@@ -319,7 +319,7 @@ def convolve(
     in1, in2 : dask array or array-like
         With the same number of axes.
     mode : {"full", "same", "valid"}
-        As `fftconvolve` takes it.
+        See `fftconvolve`.
     method : {"auto", "fft", "direct"}
         Through spectra ("fft"), by the sum that defines it, block by block ("direct", exact for
         integers), or block by block where one array is short, else through spectra ("auto").
@@ -334,7 +334,7 @@ def convolve(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As `fftconvolve` does.
+        See `fftconvolve`.
 
     Examples
     --------
@@ -352,7 +352,7 @@ def correlate(
     Parameters
     ----------
     in1, in2, mode, method, **options
-        As `convolve` takes them.
+        See `convolve`.
 
     Returns
     -------
@@ -363,11 +363,11 @@ def correlate(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As `fftconvolve` does.
+        See `fftconvolve`.
 
     Notes
     -----
-    Nothing is reversed: the product takes the conjugate of one spectrum, and the last gather
+    No array is reversed. The product uses the conjugate of one spectrum, and the last gather
     begins at the first lag.
 
     Examples

@@ -117,12 +117,12 @@ def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[O
     -------
     dask.array.Array or tuple of dask.array.Array
         One lazy array for one axis (`axes` an integer), else one for each. Exact for frequencies
-        below N/2; a part at N/2 itself has no derivative that the samples know, and gives 0.
+        below N/2. The derivative at N/2 is not determined by the samples, and is set to 0.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -147,17 +147,17 @@ def laplacian(
     Parameters
     ----------
     x, axes, d, **options
-        As `gradient` takes them.
+        See `gradient`.
 
     Returns
     -------
     dask.array.Array
-        Lazy; one transform there and one back, whatever the number of axes.
+        Lazy; one forward and one inverse transform for any number of axes.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -174,20 +174,20 @@ def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Op
     Parameters
     ----------
     f : dask array or array-like
-        Samples of one period along each of the axes. Its mean, which no periodic array has as its
-        Laplacian, is left out.
+        Samples of one period along each of the axes. Its mean is ignored, because the Laplacian of
+        a periodic array has mean zero.
     axes, d, **options
-        As `gradient` takes them.
+        See `gradient`.
 
     Returns
     -------
     dask.array.Array
-        Lazy; one transform there and one back.
+        Lazy; one forward and one inverse transform.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------

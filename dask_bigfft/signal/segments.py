@@ -231,10 +231,10 @@ def csd(
     x, y : dask array or array-like
         Of one shape and any chunking.
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis
-        As `scipy.signal.csd` takes them.
+        See `scipy.signal.csd`.
     average : {"mean", "median"}
-        How segments are averaged. A median is less moved by outliers, and needs the spectra of all
-        segments at once, frequency by frequency.
+        Average over segments. A median is less sensitive to outliers, but needs an exchange of the
+        spectra of all segments.
 
     Returns
     -------
@@ -246,7 +246,7 @@ def csd(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -278,7 +278,7 @@ def welch(
     x : dask array or array-like
         Of any chunking.
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average
-        As `csd` takes them.
+        See `csd`.
 
     Returns
     -------
@@ -290,7 +290,7 @@ def welch(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------

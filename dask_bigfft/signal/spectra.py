@@ -85,7 +85,7 @@ def power_spectrum(
     Parameters
     ----------
     x : dask array or array-like
-        Of any chunking; only read. Take its mean away first where that is not wanted.
+        Of any chunking; only read. Its mean is not subtracted.
     axes : int or sequence of int, optional
         The axes, all by default; half of the last one is returned for real input.
     d : float or sequence of float
@@ -94,7 +94,7 @@ def power_spectrum(
         Power per unit of frequency: times the product of all 1/(N*d) the sum is the mean square;
         or power: the sum is the mean square.
     onesided : bool
-        Whether, of real input, the power of the half that is left out is added to the other one.
+        True to include the power of the missing half of the spectrum of real input.
     **options
         `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
 
@@ -107,7 +107,7 @@ def power_spectrum(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     See Also
     --------
@@ -139,17 +139,17 @@ def cross_spectrum(
     x, y : dask array or array-like
         Of one shape.
     axes, d, scaling, onesided, **options
-        As `power_spectrum` takes them.
+        See `power_spectrum`.
 
     Returns
     -------
     dask.array.Array
-        Lazy, complex; its phase is that by which `y` is ahead of `x`.
+        Lazy, complex; its phase is the phase of `y` minus that of `x`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -224,7 +224,7 @@ def radial_power_spectrum(
     Parameters
     ----------
     x, axes, d, scaling, **options
-        As `power_spectrum` takes them. Of real input both halves count.
+        See `power_spectrum`. Both halves of the spectrum of real input are included.
     bins : sequence of float, optional
         Rising edges of bins of frequencies, in cycles per unit of `d`; a frequency belongs to the
         bin that begins at or below it. By default as wide as the coarsest axis resolves,
@@ -235,17 +235,17 @@ def radial_power_spectrum(
     ndarray
         Middle of each bin.
     dask.array.Array
-        Lazy: mean power of the frequencies in each bin along the last of the axes, the other ones
-        gone; not a number where a bin is empty.
+        Lazy: mean power of the frequencies in each bin along the last of the axes, without the
+        other axes; NaN for empty bins.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Notes
     -----
-    One pass: every block of the spectrum is summed into bins as it is made.
+    This is one pass: each block of the spectrum is summed into bins immediately.
 
     Examples
     --------

@@ -112,7 +112,7 @@ def multiplied(op: Multiply | None, x: Array) -> Array:
         factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
     for found in op.chirps:
         factors = factors * _chirp(found, op.shape)
-    with np.errstate(invalid="ignore"):  # whatever lies behind the end of a chirp
+    with np.errstate(invalid="ignore"):  # values beyond the end of a chirp
         product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
     for found in op.chirps:
         product = np.where(index_of(found.place, op.shape) < found.end, product, 0)

@@ -162,7 +162,7 @@ def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool
     before : Samples
         The samples that were transformed along it.
     half : bool
-        Whether only frequencies from 0 on count.
+        True if only non-negative frequencies are stored.
     """
     if "direct_step" not in array[dim].attrs:
         return  # it is not known what there was

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,15 +30,6 @@ def python(*arguments, env=None, **options):
     done = subprocess.run(command, env=environment(**(env or {})), **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
-
-
-def until(ready, seconds=60):
-    """Wait until something is so, and return it."""
-    end = time.monotonic() + seconds
-    while not (found := ready()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status.
+    """Run a command and return its exit status.
 
     Parameters
     ----------

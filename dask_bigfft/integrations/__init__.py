@@ -1,1 +1,1 @@
-"""Hooks of other libraries: dask's own FFT functions, SciPy's, and dask's array backends."""
+"""Hooks for dask's FFT functions, for `scipy.fft`, and for dask's array backends."""

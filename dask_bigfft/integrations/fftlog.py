@@ -7,8 +7,6 @@ product with coefficients between two real transforms (A. J. S. Hamilton, MNRAS 
 
     u_m = (k r)^(-2 pi i m / L) U(q + 2 pi i m / L),   L = n dln
     U(x) = 2^x Gamma((mu + 1 + x) / 2) / Gamma((mu + 1 - x) / 2)
-
-Imports `fft`.
 """
 
 import math
@@ -39,9 +37,9 @@ def fht(a: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0
     mu : float
         Order.
     offset : float
-        Of the logarithms of the output's points.
+        Offset of the logarithms of the output's points.
     bias : float
-        Exponent of the power law that is taken off first.
+        Exponent of the power law that is divided out first.
     """
     return _hankel(a, dln, mu, offset, bias, inverse=False)
 
@@ -70,7 +68,7 @@ def _hankel(
 
 
 def _times_power(x: da.Array, slope: float, constant: float) -> da.Array:
-    """The last axis times exp(slope * distance from the middle + constant), if that is not 1."""
+    """Return x times exp(slope * distance from the middle + constant) along the last axis."""
     if slope == 0 and constant == 0:
         return x
     n = x.shape[-1]
@@ -80,7 +78,7 @@ def _times_power(x: da.Array, slope: float, constant: float) -> da.Array:
 
 
 def _first_coefficient(mu: float, bias: float) -> float:
-    """The coefficient u_0, which may be infinite or 0: then a transform is singular."""
+    """Return the coefficient u_0; a transform is singular if it is infinite or 0."""
     high, low = (mu + 1 + bias) / 2, (mu + 1 - bias) / 2
     found = np.exp(loggamma(complex(high)) - loggamma(complex(low))) * 2.0**bias
     if np.isfinite(found):
@@ -91,7 +89,7 @@ def _first_coefficient(mu: float, bias: float) -> float:
 def _coefficients(
     m: Array, n: int, first: float, dln: float, mu: float, offset: float, bias: float
 ) -> Array:
-    """Return u_m for some m of 0..n//2."""
+    """Return u_m for an array of indices m in 0..n//2."""
     y = math.pi * m / (n * dln)
     high = loggamma((mu + 1 + bias) / 2 + 1j * y)
     low = loggamma((mu + 1 - bias) / 2 + 1j * y)

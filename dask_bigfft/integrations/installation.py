@@ -1,9 +1,7 @@
-"""`install` puts our transforms in the place of those of `dask.array.fft`, until `uninstall`.
+"""`install` replaces the functions of `dask.array.fft` by our transforms, until `uninstall`.
 
-NumPy hands its functions of dask arrays on to `dask.array.fft` by name, so `numpy.fft.fft(x)`, and
-whatever calls it (xrft, xarray), comes here too.
-
-Imports `fft`.
+NumPy dispatches its functions of dask arrays to `dask.array.fft` by name. So `numpy.fft.fft(x)` and
+libraries that call it (xrft, xarray) also use these transforms.
 """
 
 import functools
@@ -20,7 +18,7 @@ from dask_bigfft import fft
 
 __all__ = ["install", "installed", "uninstall"]
 
-#: The functions that are replaced: all that `dask.array.fft` has in common with us.
+#: The replaced functions: all that `dask.array.fft` and this library have in common.
 NAMES = tuple(name for name in fft.__all__ if name != "next_fast_len" and hasattr(dask_fft, name))
 
 
@@ -30,7 +28,7 @@ _replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def _routed(ours: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of ours, or dask's own for arrays that only dask's takes."""
+    """Return a function that dispatches to ours, or to dask's for arrays that ours refuses."""
 
     @functools.wraps(ours)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -44,23 +42,23 @@ def _routed(ours: Callable[..., Any], before: Callable[..., Any]) -> Callable[..
 
 
 def _inside(x: Any) -> Any:
-    """The array inside an object of xarray's, as dask's functions take it."""
+    """Return the array inside an xarray object, like dask's functions."""
     return x.data if type(x).__module__.partition(".")[0] == "xarray" else x
 
 
 def _only_dasks(x: da.Array) -> bool:
-    """Return whether chunk sizes are unknown, or blocks have a mask or are sparse."""
+    """Return True if chunk sizes are unknown, or blocks are masked or sparse."""
     unknown = any(c != c for cut in x.chunks for c in cut)
     module = type(x._meta).__module__.partition(".")[0]
     return unknown or isinstance(x._meta, np.ma.MaskedArray) or module not in ("numpy", "cupy")
 
 
 def install() -> None:
-    """Let `dask.array.fft`, and `numpy.fft` of dask arrays, use the transforms of this library.
+    """Make `dask.array.fft`, and `numpy.fft` for dask arrays, use the transforms of this library.
 
     Axes in several chunks then work where dask's own functions refuse them. All functions that
     `dask.array.fft` shares with `dask_bigfft.fft` are replaced, in the whole process and for all
-    threads; functions that somebody imported from there by name before stay what they were. Masked
+    threads; functions that were imported from there by name before do not change. Masked
     and sparse blocks, and unknown chunk sizes along other axes, still go to dask's own functions.
 
     Calls are counted: as many calls of `uninstall` undo them. The setting ``bigfft.install``
@@ -83,9 +81,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo one call of `install`; the last one gives `dask.array.fft` its functions back.
+    """Undo one call of `install`; after the last one, restore `dask.array.fft`.
 
-    Without such a call it does nothing.
+    Without a previous call of `install` this does nothing.
     """
     with _lock:
         if _calls:
@@ -99,7 +97,7 @@ def uninstall() -> None:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Call `install` on the way in and `uninstall` on the way out; may be nested.
+    """Use the transforms of this library within a context, which may be nested.
 
     Examples
     --------

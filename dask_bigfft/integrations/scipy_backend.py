@@ -1,18 +1,16 @@
-"""A backend of `scipy.fft`: its functions take dask arrays, in any chunking, and stay lazy.
+"""A backend of `scipy.fft` for dask arrays of any chunking, with lazy results.
 
 Give this module to SciPy::
 
     with scipy.fft.set_backend(dask_bigfft.scipy_backend):
         spectrum = scipy.fft.rfftn(x, workers=2)
 
-What is no dask array, and functions that this library lacks, go on to SciPy's own backend. Of the
-arguments that only SciPy has, ``workers`` must be a number that SciPy takes and is not used (dask's
-scheduler decides how many tasks run), ``overwrite_x`` is not used (inputs are only read), and
-``plan`` may be what `dask_bigfft.plan` returned for the same transform.
+SciPy's own backend does other arrays, and functions that this library lacks. Of the arguments that
+only SciPy has, ``workers`` must be valid and is ignored, because dask's scheduler determines the
+number of tasks. ``overwrite_x`` is ignored, because inputs are only read. ``plan`` may be a result
+of `dask_bigfft.plan` for the same transform.
 
 The protocol is that of uarray: ``__ua_domain__``, ``__ua_cache__`` and ``__ua_function__``.
-
-Imports `fft`, `front`, and the logarithmic transforms of this room.
 """
 
 import inspect
@@ -35,23 +33,23 @@ __ua_domain__ = "numpy.scipy.fft"
 
 
 class _Forgetful(dict[Any, Any]):
-    """Mapping that keeps nothing.
+    """Mapping that ignores assignments.
 
-    SciPy keeps the context that a thread has set a backend in by the thread's number, which the
-    system gives to another thread in time, and that one then crashes in it (SciPy 1.17).
+    SciPy 1.17 stores the context of a thread with a backend by thread number, and crashes when the
+    system reuses the number for another thread.
     """
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Keep nothing."""
+        """Ignore the assignment."""
 
 
 __ua_cache__ = _Forgetful()
 
-# What we leave to SciPy finds it also where this backend has taken the place of SciPy's own
-# (scipy.fft.set_global_backend); registered ones are asked last.
+# SciPy's own backend remains available if this one is the global backend
+# (scipy.fft.set_global_backend), because registered backends are tried last.
 scipy.fft.register_backend("scipy")
 
-#: Arguments that only SciPy has.
+#: Arguments that exist only in SciPy.
 _SCIPYS = ("overwrite_x", "workers", "plan")
 
 
@@ -79,7 +77,7 @@ def __ua_function__(
 
 
 def _transform(name: str, x: da.Array, given: dict[str, Any], plan: Any) -> da.Array:
-    """A transform with SciPy's defaults."""
+    """Return a transform with SciPy's defaults."""
     one = "axis" in inspect.signature(getattr(fft, name)).parameters
     lengths = given.get("n" if one else "s")
     default = -1 if one else (-2, -1) if name.endswith("2") else None

@@ -2,10 +2,10 @@
 
 ::
 
-    a block comes    views (of memory, of shards where they are) -> composite (for GPUs)
+    input            views (of memory and of segments) -> composite (for GPUs)
     a round          loop (over tiles of a block); twiddle (exact phases and factors)
-    checked          checks (sums before and after, and checksums of bytes)
-    libraries        libraries (a class each, and which is the fastest here)
+    verification     checks (sums before and after, and checksums of bytes)
+    libraries        libraries (a class for each, and the choice of the fastest)
     copies           copies (tables of strided copies, and the loops that do them)
     loops            compiled (the decorator)
 """

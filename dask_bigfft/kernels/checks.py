@@ -1,19 +1,19 @@
-"""Rounds that are checked while they work: Parseval's energy, and a linear checksum.
+"""Verification of rounds by Parseval's theorem and by linear checksums.
 
 ::
 
     energy      sum |y|^2 = gain * sum |x|^2, gain = product of the lengths / divisor^2
     checksum    beside that, for every tile:  sum r*FFT(x) = sum FFT(r)*x
 
-with seeded random weights r (`weights_of`); twiddles are undone before. Half a spectrum counts
-twice but for its entries 0 and N/2, of which an inverse real transform uses the real part only.
-Squares of very small values lose their digits, or are 0: sums may be off by as much.
+with seeded random weights r (`weights_of`), after twiddles are undone. Values of half a spectrum
+count twice, except entries 0 and N/2. An inverse real transform uses only the real parts of these
+two. Squares of very small values underflow, and the tolerance includes this error.
 
 Tiles are summed before and after the round while they are in cache, and stored after the check. A
-tile that does not match is loaded and done once more, then it is an error. Rounds with chirps
-(Bluestein's algorithm) keep no energy: they are done twice and compared, to the bit, or within
-rounding errors where CPU threads and a device may have done different parts. NaN and infinity
-cannot be checked, which is reported.
+tile that does not match is loaded and transformed once more. A second mismatch is an error. Rounds
+with chirps (Bluestein's algorithm) do not conserve energy, so they are done twice and compared. The
+results must be equal, or within rounding errors if CPU threads and a GPU may have shared the work.
+NaN and infinity cannot be checked, and a warning reports them.
 
 ===================================  ======  ========
 what goes wrong inside a round       energy  checksum
@@ -24,13 +24,11 @@ a missing twiddle                            finds
 a bit below the rounding error
 ===================================  ======  ========
 
-Memory that changes between rounds is found by the checksum of a packed shard (`exchange.packing`),
-with this mode and where shards travel: blocks that processes share are not checked in between.
+In checksum mode, packed shards carry a checksum (`exchange.packing`) that finds changes of memory
+between rounds. Blocks in shared memory are not checked between rounds.
 
 Sources: Parseval's theorem; for linear checksums Jou and Abraham, Proc. IEEE 74, 1986, and Wang
 and Jha, IEEE Trans. Computers 43, 1994.
-
-Imports `decomposition`, `errors`, `events` and this room.
 """
 
 import itertools
@@ -59,34 +57,34 @@ from dask_bigfft.kernels.views import BlockView, intervals
 
 Array = npt.NDArray[Any]
 
-#: Values of a line whose weights are the same in each stretch of so many, but for one factor.
+#: Length of the stretches of a line whose weights differ only by one factor.
 WIDTH = 128
 
-#: Values that a line has at least, where the tile allows it.
+#: Minimum length of a line, if the tile allows it.
 LINE = 16
 
 
 class Weights(NamedTuple):
-    """Weights of a tile taken as lines: a factor for each line and one for each place in it.
+    """Weights of a tile as a set of lines: a factor for each line and one for each place in it.
 
-    Real and imaginary parts lie after one another as those of the values do, so that both parts of
-    a sum are sums of real products.
+    Real and imaginary parts are interleaved like those of the values, so that both parts of a sum
+    are sums of real products.
     """
 
-    #: Of each line, and of each place, real or complex.
+    #: Weights of the lines, and of the places in a line, real or complex.
     rows: Array
     line: Array
-    #: What a place counts in the real part of the sum, and in the imaginary part.
+    #: Weight of a place in the real part of the sum, and in the imaginary part.
     one: Array
     other: Array
-    #: Weights of places that are products: of place i * `WIDTH` + j one of each.
+    #: Factors of the weights of places: that of place i * `WIDTH` + j is every[i] * first[j].
     every: Array
     first: Array
 
 
 @lru_cache(maxsize=256)
 def _signed(dim: int, length: int, size: int) -> Array:
-    """Seeded real weights of the first `size` of `length` places."""
+    """Return seeded real weights of the first `size` of `length` places."""
     rng = np.random.default_rng([dim, length, size])
     found: Array = rng.uniform(0.5, 1.5, size) * rng.choice([-1.0, 1.0], size)
     return found
@@ -94,7 +92,7 @@ def _signed(dim: int, length: int, size: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _products(length: int, size: int) -> Array:
-    """Seeded complex weights that are products."""
+    """Return seeded complex weights that are products of two factors."""
     rng = np.random.default_rng([length, size])
     outer, inner = (np.exp(2j * np.pi * rng.random(n)) for n in (-(-size // WIDTH), WIDTH))
     found: Array = np.outer(outer, inner).ravel()[:size]
@@ -102,7 +100,7 @@ def _products(length: int, size: int) -> Array:
 
 
 def _after(step: Step, dim: int) -> Array:
-    """Weights of what a step makes."""
+    """Return the weights of a step's output."""
     if step.twiddle is None:
         return _signed(dim, step.length, step.target.size)
     return _products(step.length, step.target.size)
@@ -110,7 +108,7 @@ def _after(step: Step, dim: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _before(step: Step, dim: int) -> Array:
-    """Weights of what a step takes."""
+    """Return the weights of a step's input."""
     n, weights = step.length, _after(step, dim)
     found: Array
     if step.kind == "c2r":
@@ -126,10 +124,9 @@ def _before(step: Step, dim: int) -> Array:
 
 
 def split(shape: tuple[int, ...], twiddled: frozenset[int]) -> int:
-    """Dimension from which on a tile's values make up lines.
+    """Return the first of the dimensions that form the lines of a tile.
 
-    Twiddles are multiplied with weights of lines, or, where they belong to the last dimension,
-    with those of places.
+    Twiddles are multiplied with the weights of lines, or of places for the last dimension.
 
     >>> split((4, 256, 256), frozenset()), split((4, 100, 8), frozenset())
     (2, 1)
@@ -162,11 +159,11 @@ def weights_of(
     shape, dtype
         Of the tile.
     first : int
-        Dimension from which on its values make up lines.
+        First of the dimensions that form lines.
     steps : tuple of (int, Step)
         Steps with their dimensions.
     inward : bool
-        Whether the tile comes before them.
+        True for the input of the steps, False for their output.
     """
     made: Mapping[int, Step] = dict(steps)
     along = []
@@ -189,10 +186,10 @@ def weights_of(
     return Weights(rows, wide, one, other, wide[::WIDTH].copy(), first_stretch)
 
 
-#: Weights of places that are used at a time, for all lines: both parts stay in L1.
+#: Number of places per strip, so that both parts of their weights stay in L1.
 STRIP = 1024
 
-#: The dtype of real and imaginary parts, of values that compiled loops add up.
+#: Dtype of the real and imaginary parts, for values that compiled loops sum.
 _PARTS: dict[str, np.dtype[Any]] = {
     char: np.dtype(np.float32 if char in "fF" else np.float64) for char in "FDfd"
 }
@@ -201,7 +198,7 @@ _PARTS: dict[str, np.dtype[Any]] = {
 class PhaseFactors(NamedTuple):
     """Twiddles ``exp(sign*2j*pi*rest[l]*f/modulus)`` of rows l and places f.
 
-    `rest` may be shorter than there are rows: it then applies again and again.
+    If `rest` has fewer entries than there are rows, it is repeated.
     """
 
     rest: npt.NDArray[np.int64]
@@ -211,7 +208,7 @@ class PhaseFactors(NamedTuple):
 
 @partial(compiled, fastmath=FAST)
 def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
-    """Sums of a line with two sets of weights, and its energy."""
+    """Return the sums of a line with two sets of weights, and its energy."""
     s, t, e = x.dtype.type(0), x.dtype.type(0), x.dtype.type(0)
     for i in range(len(x)):
         v = x[i]
@@ -223,7 +220,7 @@ def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sum_of_rows(x, rows, one, other):  # type: ignore[no-untyped-def]
-    """Sum of lines with weights, and of places with both parts of theirs; and the energy of all."""
+    """Return both parts of the weighted sum of all lines, and their energy."""
     width, total, found = len(one), 0.0, 0j
     for low in range(0, width, STRIP):
         high = min(width, low + STRIP)
@@ -236,10 +233,10 @@ def _sum_of_rows(x, rows, one, other):  # type: ignore[no-untyped-def]
 
 @compiled
 def _sum_of_twiddled(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
-    """Sum of lines with a weight each, and weights of places times twiddles; and all energy.
+    """Return both parts of the weighted sum of twiddled lines, and their energy.
 
     The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
-    each line has sums of stretches with the same weights, and then a sum of these.
+    so a line is summed in stretches with equal weights, whose sums are then combined.
     """
     n, width, total, found = x.shape[1] // 2, len(inner), 0.0, 0j
     one, other = np.empty(2 * width, x.dtype), np.empty(2 * width, x.dtype)
@@ -287,7 +284,7 @@ def weighted_sum(
 
 
 def _wide_sum(rows: Array, weights: Weights, factors: PhaseFactors | None) -> complex:
-    """The sum of values of other precisions."""
+    """Return the weighted sum of values of other precisions."""
     places = np.tile(weights.line, (len(rows), 1))
     if factors is not None:
         rest = np.tile(factors.rest, len(rows) // len(factors.rest))
@@ -310,16 +307,16 @@ def energy(values: Array) -> float:
 
 
 def energy_of_real(values: Array, dim: int, n: int, total: float | None = None) -> float:
-    """Return the energy of a whole spectrum, of which half is there, since it is symmetric.
+    """Return the energy of a symmetric spectrum from one half of it.
 
     Parameters
     ----------
     values : ndarray of complex
-        The half.
+        Half of the spectrum.
     dim : int
-        Dimension along which it is half.
+        Dimension along which only half is stored.
     n : int
-        Length of the whole; the entries 0 and, if it is even, n/2 have no mirror image.
+        Length of the full spectrum. Entry 0 and, for even n, entry n/2 have no mirror image.
     total : float, optional
         Energy of the half, if it is known.
 
@@ -334,14 +331,14 @@ def energy_of_real(values: Array, dim: int, n: int, total: float | None = None) 
 
 Block = tuple[int, ...]
 
-#: Squares of a value that are added up at most: of both parts, twice for half a spectrum.
+#: Maximum number of squares per value: two parts, twice for half a spectrum.
 SQUARES = 4
 
 
 class TileSums(NamedTuple):
     """Sums over a tile before its round."""
 
-    #: Energy, what of it will come out, and what squares may have lost of it.
+    #: Energy, energy expected after the round, and the largest possible loss by underflow.
     whole: float
     seen: float
     lost: float
@@ -350,49 +347,49 @@ class TileSums(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """Rounding error and least normal number of sums in double precision at best."""
+    """Return the rounding error and the least normal number of sums, at best of double ones."""
     found, wide = np.finfo(dtype), np.finfo(np.float64)
     return max(float(found.eps), float(wide.eps)), max(float(found.tiny), float(wide.tiny))
 
 
 def _lost(values: Array) -> float:
-    """What the squares of values may lack, since they lose digits below the least normal number."""
+    """Return the largest possible error of the energy by underflow of squares."""
     return SQUARES * values.size * _limits(values.dtype)[1]
 
 
 class Unmatched(Exception):
-    """Sums before and after a round that do not match."""
+    """Mismatch of sums before and after a round."""
 
 
 class Facts:
-    """What the checks of a round need to know of it, the same for all blocks and both modes."""
+    """Properties of a round that its checks need, the same for all blocks and both modes."""
 
     def __init__(self, round_: Round) -> None:
-        #: Steps, each with its dimension.
+        #: Pairs of dimension and step.
         self.steps = tuple((round_.dim(step), step) for step in round_.steps)
         steps = [step for _, step in self.steps]
-        #: Product of the lengths, and what the round divides by.
+        #: Product of the lengths, and the divisor of the round.
         self.length = math.prod(step.length for step in steps)
         whole = reduce(mul, (step.divisor for step in steps), Divisor())
         self.divisor = whole.whole * math.sqrt(whole.root)
-        #: What energy is multiplied with, and how many times the rounding error a sum may be off.
+        #: Factor of the energy, and the tolerance of a sum in units of the rounding error.
         self.gain = self.length / self.divisor**2
         self.digits = 16 + 4 * math.log2(self.length)
-        #: Dimensions whose steps twiddle.
+        #: Dimensions of steps with twiddles.
         self.twiddled = frozenset(dim for dim, step in self.steps if step.twiddle is not None)
         of_kind = {step.kind: (step, dim) for dim, step in self.steps if step.kind != "c2c"}
-        #: The steps that make half a spectrum and take one, if any, with their dimensions.
+        #: The steps with half a spectrum as output or as input, if any, with their dimensions.
         self.halves, self.joins = of_kind.get("r2c"), of_kind.get("c2r")
-        #: Whether the values after the round are real.
+        #: True if the values after the round are real.
         self.real = self.joins is not None
         plain = all((s.chirp_in, s.chirp_out, s.convolve) == (None,) * 3 for s in steps)
-        #: Whether the round only permutes and scales energy.
+        #: True if the round conserves energy up to a factor.
         self.keeps_energy = plain and not (self.real and self.twiddled)
 
 
 facts_of = lru_cache(maxsize=256)(Facts)
 
-#: Takes a block through a round elsewhere; None where that cannot be done.
+#: Function that runs a round of a block on a GPU, or returns None if it cannot.
 Runner = Callable[[BlockView], Array | None]
 
 Result = TypeVar("Result")
@@ -400,16 +397,16 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Verification:
-    """One round on one block, done and checked.
+    """One round of one block with its checks.
 
     Parameters
     ----------
     mode : {"energy", "checksum"}
-        Which sums are compared.
+        Sums to compare.
     round, block, library, out_dtype, filters
-        As `run_round` takes them.
+        See `run_round`.
     number : int
-        Of the round, from 1, for errors.
+        Number of the round from 1, for error messages.
     """
 
     mode: str
@@ -419,21 +416,21 @@ class Verification:
     out_dtype: np.dtype[Any]
     filters: Mapping[int, Array]
     number: int = 0
-    #: Whether something could not be checked.
+    #: True if some values could not be checked.
     undecided: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.facts = facts_of(self.round)
-        #: Steps with their dimensions, in the order in which the executor has these.
+        #: Pairs of dimension and step, with the executor's numbering of dimensions.
         self.steps = self.facts.steps
-        #: Of each step that twiddles: index made of the digits still to come, for all its rows.
+        #: Index of the remaining digits for all rows, by dimension of the steps with twiddles.
         self._rests: dict[int, Array] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
 
     # --- rounds ---
 
     def run(self, view_of: Callable[[], BlockView]) -> Array:
-        """Return the block after the round on the CPU; `view_of` returns it before, each time."""
+        """Return the block after the round on the CPU; `view_of` returns a view of its input."""
         if not self.facts.keeps_energy:
             return self._twice(lambda: self._plain(view_of()), exact=True)
         executor = partial(CheckedExecutor, check=self)
@@ -441,7 +438,7 @@ class Verification:
             return self._reported(self._done(view_of(), executor))
 
     def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
-        """Return the block after the round on a device, checked as a whole; None as the runner."""
+        """Return the block after the round on a GPU, checked as a whole; None like the runner."""
         if not self.facts.keeps_energy:
 
             def plain() -> Array:
@@ -467,7 +464,7 @@ class Verification:
         return run_round(*what, executor)
 
     def _plain(self, view: BlockView) -> Array:
-        """The block after the round, from values that are only read."""
+        """Return the block after the round, without overwriting its input."""
         tables, make = view.tables, view.new_table
         return self._done(BlockView(view.shape, view.dtype, view.array, tables, new_table=make))
 
@@ -484,7 +481,7 @@ class Verification:
         return self.repeated(attempt)
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
-        """Return what an attempt returns; one that does not match is made once more."""
+        """Return the result of an attempt, which is repeated once after a mismatch."""
         try:
             return attempt()
         except Unmatched as error:
@@ -508,10 +505,10 @@ class Verification:
             )
         return result
 
-    # --- what comes in, what goes out ---
+    # --- input and output ---
 
     def before(self, tile: Array) -> TileSums:
-        """Energy of a tile, and its checksum."""
+        """Return the energy of a tile, and its checksum."""
         checksum: complex | None = None
         total: float | None = None
         if self.mode == "checksum":
@@ -524,7 +521,7 @@ class Verification:
         return TileSums(whole, seen, _lost(tile), checksum)
 
     def after(self, result: Array, before: TileSums, dim: int, part: slice | None) -> None:
-        """Compare a tile's result, cut along `dim`, with what was found before."""
+        """Compare a tile's result, cut along `dim`, with the sums of its input."""
         whole, seen, lost, wanted = before
         total: float | None = None
         if not math.isfinite(whole):
@@ -548,7 +545,7 @@ class Verification:
     # --- energy ---
 
     def _unseen(self, tile: Array, step: Step, dim: int) -> float:
-        """Energy that an inverse real transform ignores: of imaginary parts of real entries."""
+        """Return the energy that c2r ignores: that of the imaginary parts of real entries."""
         places = [0, step.length // 2] if step.length % 2 == 0 else [0]
         planes, scale = np.ascontiguousarray(tile.take(places, axis=dim)), 1
         for along, other in self.steps:
@@ -562,7 +559,7 @@ class Verification:
     def _summed(
         self, values: Array, inward: bool, dim: int = 0, part: slice | None = None
     ) -> tuple[complex, float]:
-        """Values of a tile summed with weights, twiddles taken back, and their energy."""
+        """Return the weighted sum of a tile without its twiddles, and its energy."""
         values = np.ascontiguousarray(values)
         key = values.shape, values.dtype, inward
         found = self._ready.get(key)
@@ -586,7 +583,7 @@ class Verification:
         return weighted_sum(values, weights, factors)
 
     def _rest(self, step: Step, along: int, dim: int, part: slice | None) -> Array:
-        """Index made of the digits still to come of a step's axis, for each row of a tile."""
+        """Return the index of the remaining digits of a step's axis, for each row of a tile."""
         after, i = self.round.target.axes[step.axis], self.block[step.axis]
         last = len(after.groups) - 1
         index = self._rests.get(along)
@@ -599,9 +596,9 @@ class Verification:
 
 
 def _weighed(values: Array, half: tuple[Step, int] | None, total: float | None) -> float:
-    """Energy of all values, with half a spectrum (of a step and its dimension) counted in full.
+    """Return the energy of all values, or of the full spectrum if `half` names a step of one.
 
-    `total` is the plain sum, where it is known.
+    `total` is the plain sum, if it is known.
     """
     if half is None:
         return energy(values) if total is None else total
@@ -610,7 +607,7 @@ def _weighed(values: Array, half: tuple[Step, int] | None, total: float | None) 
 
 
 def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array) -> Array:
-    """Weights of lines, times what takes a step's twiddle back; `shape` is that of the lines."""
+    """Return weights of lines (a tile of `shape`) times the inverse of a step's twiddles."""
     assert step.twiddle is not None
     found = rows.astype(complex).reshape(
         math.prod(shape[:along]), shape[along], math.prod(shape[along + 1 :])
@@ -619,16 +616,16 @@ def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, res
     return found.reshape(-1)
 
 
-#: Two ways of doing a round may differ by so many rounding errors, times the logarithm of its size;
-#: and so many values are compared at a time.
+#: Tolerance between two computations of a round, in rounding errors times the logarithm of its
+#: size; and the number of values compared at a time.
 NEAR, COMPARED = 16, 1 << 16
 
 
 def near_values(one: Array, other: Array) -> bool:
-    """Return whether values differ by no more than what FFT libraries round differently.
+    """Return True if values agree within the rounding errors of different FFT libraries.
 
-    An error of rounding is one of the largest values of a line, so it is held against the root
-    mean square of all. What is not finite has to be so in both.
+    Rounding errors scale with the largest values of a line, so the tolerance is relative to the
+    root mean square of all values. Values that are not finite must be so in both arrays.
     """
     ours, theirs = one.reshape(-1), other.reshape(-1)
     rounding = NEAR * math.log2(max(2, ours.size)) * float(np.finfo(one.dtype).eps)
@@ -645,12 +642,12 @@ def near_values(one: Array, other: Array) -> bool:
 
 
 class CheckedExecutor(CPUExecutor):
-    """Takes a block through a round and checks each tile; one that does not match is done again.
+    """CPU executor that checks each tile, and repeats a tile that does not match.
 
     Parameters
     ----------
     round_, block, source, out, library, filters
-        As `CPUExecutor` takes them, in this order.
+        Arguments of `CPUExecutor`, in this order.
     check : Verification
         The sums.
     """
@@ -660,11 +657,11 @@ class CheckedExecutor(CPUExecutor):
     def __init__(self, *what: Any, check: Verification) -> None:
         super().__init__(*what)
         self.check = check
-        # Dimensions in another order, as it is in rounds that are one complex FFT.
+        # Rounds that are one complex FFT may have their dimensions in another order.
         check.steps = tuple((self.order.index(dim), step) for dim, step in check.facts.steps)
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
-        """Take all tiles through the round."""
+        """Transform all tiles, or those of some cuts."""
         for part, tile in self.take(cuts):
             again = self.take(None if part is None else [part])
             tiles = itertools.chain([(part, tile)], again)
@@ -680,10 +677,10 @@ class CheckedExecutor(CPUExecutor):
 
 _MODULUS = 1 << 64
 
-#: C: twice an odd number.
+#: Constant of the checksum, twice an odd number.
 FACTOR = 2 * 0x5851F42D4C957F2D % _MODULUS
 
-#: What each byte of length counts, so that zeros at the end are seen.
+#: Weight of the length in bytes, so that trailing zeros change the checksum.
 LENGTH = 0x9E3779B97F4A7C15
 
 
@@ -701,7 +698,7 @@ def checksum(values: Array) -> int:
     Parameters
     ----------
     values : ndarray, contiguous
-        Of any dtype and shape, neither of which counts.
+        Values; their dtype and shape do not matter.
 
     Examples
     --------

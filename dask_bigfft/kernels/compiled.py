@@ -17,14 +17,14 @@ from numba.core import event
 
 from dask_bigfft.events import emit, interrupted
 
-#: The package that this file is in.
+#: Name of this package.
 _PACKAGE = __name__.partition(".")[0]
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Return a function compiled by numba, without the GIL, and kept on disk for other processes.
+    """Return a function compiled by numba without the GIL and cached on disk.
 
-    Where there is no folder to keep it in, each process compiles it.
+    Without a writeable cache folder, each process compiles it.
     """
     try:
         return numba.njit(nogil=True, cache=True, **options)(function)
@@ -33,7 +33,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 class _Here(threading.local):
-    """What this thread is at: how often it has asked for numba's lock, since when, what for."""
+    """State of this thread: number of requests for numba's lock, their start and their function."""
 
     depth = 0
     started = 0.0
@@ -44,10 +44,10 @@ _here = _Here()
 
 
 class _Listener(event.Listener):  # type: ignore[misc, unused-ignore]
-    """Reports how long a thread waits for numba's compiler, and that it compiles our loops."""
+    """Listener that reports compilation of our loops and waits for numba's compiler."""
 
     def on_start(self, event: Any) -> None:
-        """Note that the lock is asked for, or report once while it is held that a loop compiles."""
+        """Note a request for the lock, or report once that a loop is compiled under it."""
         if event.kind == "numba:compiler_lock":
             _here.depth += 1
             if _here.depth == 1:
@@ -60,7 +60,7 @@ class _Listener(event.Listener):  # type: ignore[misc, unused-ignore]
             emit("compiling")
 
     def on_end(self, event: Any) -> None:
-        """Report the time for which the lock was waited for and held."""
+        """Report the time that a thread waited for the lock and held it."""
         if event.kind != "numba:compiler_lock":
             return
         _here.depth -= 1
@@ -77,16 +77,16 @@ for _kind in ("numba:compiler_lock", "numba:compile"):
 
 # --- sums of squares, of which energies are made --------------------------------------------
 
-#: Values that are summed in their own precision before the sum is added to the others in double.
+#: Number of values summed in their own precision before the partial sum is added in double.
 STRETCH = 4096
 
-#: What the compiler may do with sums; not that it may take NaN for impossible.
+#: Optimisations allowed in sums. The assumption that NaN cannot occur is not among them.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
 @partial(compiled, fastmath=FAST)
 def squares(x):  # type: ignore[no-untyped-def]
-    """Sum of the squares of a real array of one dimension, in its own precision."""
+    """Return the sum of squares of a one-dimensional real array, in its own precision."""
     total = x.dtype.type(0)
     for i in range(len(x)):
         v = x[i]
@@ -96,7 +96,7 @@ def squares(x):  # type: ignore[no-untyped-def]
 
 @compiled
 def squares_of_line(x):  # type: ignore[no-untyped-def]
-    """Sum of squares of a line, in double precision."""
+    """Return the sum of squares of a line, in double precision."""
     total = 0.0
     for start in range(0, len(x), STRETCH):
         total += squares(x[start : start + STRETCH])

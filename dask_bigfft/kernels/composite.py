@@ -1,19 +1,18 @@
-"""`Composite`: a block that is only read, as shards of source blocks that lie where they are.
+"""`Composite`: a read-only block made of strided views of source blocks.
 
-Whoever copies a block anyway, piece by piece, as a device does, need not gather it first: every
-piece is a few strided views of source blocks::
+A GPU copies a block tile by tile, so the block need not be gathered first. Every tile is a few
+strided views of source blocks::
 
-    block (n1, n2 of one chunk)       piece: all n1, some n2
+    block (n1, n2 of one chunk)       tile: all n1, some n2
       rows n1 = 0..7   in source 0      view of source 0: 8 rows apart, n2 side by side
       rows n1 = 8..15  in source 1      view of source 1
       ...
 
-Along each axis of the array a block is a product of *edges* (one per common digit of both sides,
-joined where one continues another), and a source block has boxes of them: all of most edges, and a
-stretch of one, where it ends between two values of a digit; else a row that begins within the
-digit, rows that it has whole, and one that ends within it. What is in no box is padding, and zero.
-
-Imports `decomposition` and `copy` of this room.
+Along each axis of the array a block is a product of *edges*, one per common digit of both sides.
+Edges that continue one another are joined. A source block holds boxes of edges. A box has all
+values of most edges and a range of one edge. A source block that begins and ends within a digit has
+up to three boxes: a first row, the complete rows, and a last row. Values outside all boxes are
+padding, and zero.
 """
 
 import itertools
@@ -57,11 +56,10 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
-    """The boxes of an axis, no two of which overlap, in one table, a row each.
+    """Disjoint boxes of an axis, as a table with one row for each box.
 
-    Each lies in one source block, as far as an axis decides that. A table, since a block may have
-    thousands of them, and as many small objects for each block would take the interpreter longer
-    than copies take.
+    Along this axis, each box belongs to one source block. A block may have thousands of boxes, and
+    a Python object for each would take longer than the copies.
 
     Parameters
     ----------
@@ -74,7 +72,7 @@ class Stretches:
     dims : tuple of int
         Dimensions of the source blocks that the axis has there.
     starts : ndarray, (rows, dims)
-        Place in each of these at which the box begins.
+        First place of the box in each of these dimensions.
     """
 
     edges: tuple[int, ...]
@@ -89,12 +87,12 @@ class Stretches:
 
     @property
     def sizes(self) -> Ints:
-        """Number of values of each."""
+        """Number of values of each box."""
         found: Ints = np.prod(self.highs - self.lows, axis=1)
         return found
 
     def rows(self, chosen: slice | Ints) -> "Stretches":
-        """Some of them."""
+        """Return the table of some boxes."""
         return replace(
             self,
             lows=self.lows[chosen],
@@ -104,9 +102,9 @@ class Stretches:
         )
 
     def within(self, ends: Ints) -> tuple[Ints, Ints, Ints]:
-        """Those that meet a part of a block: which, and what they have of it, from where to where.
+        """Return the rows of the boxes that intersect a part of a block, and the intersections.
 
-        `ends` are those of the part along all edges of the block, two rows.
+        `ends` has two rows: the first and last ends of the part along all edges of the block.
         """
         first, last = ends[:, list(self.edges)]
         lows, highs = np.maximum(self.lows, first), np.minimum(self.highs, last)
@@ -116,12 +114,12 @@ class Stretches:
 
 @dataclass(frozen=True, eq=False)
 class Windowed:
-    """A block that ends within digits, and one around it that has them whole.
+    """Block that ends within digits, inside a block with complete digits.
 
     Parameters
     ----------
     around : Composite
-        The block around it; what no source has of it is nothing.
+        The surrounding block; its values outside all sources are undefined.
     bounds : tuple of (int, int)
         First value of the block along each dimension of the other, and the one behind the last.
     """
@@ -131,32 +129,32 @@ class Windowed:
 
     @property
     def inner(self) -> bool:
-        """Whether the block ends within digits at all."""
+        """True if the block ends within digits."""
         ends = zip(self.bounds, self.around.shape, strict=True)
         return any(bound != (0, n) for bound, n in ends)
 
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Shards of one form: views of as many source blocks that differ in where they begin.
+    """Shards of one shape and one set of strides, each a view of a source block.
 
     Parameters
     ----------
     block : Composite
-        The block that they are of.
+        Block that contains them.
     part : tuple of slice
-        The part of it that they make up, maybe with others; one slice per edge.
+        Part of the block that contains them, one slice per edge.
     shape, strides : tuple of int
         Of each view, one number per edge; strides in bytes.
     sources : list of ndarray
         The source block of each.
     starts, addresses : ndarray, (shards,)
-        Where each begins: bytes after the source block's first element, and in memory.
+        Beginning of each: bytes after the source block's first element, and memory address.
     places : ndarray, (shards, edges)
-        Where each belongs in the part.
+        Place of each in the part.
     flipped : frozenset of int or None
-        Edges along which the values belong there in reverse, and conjugated; None where they do
-        as they are.
+        Edges along which conjugated values are stored in reverse; None for shards that are stored
+        unchanged.
     """
 
     block: "Composite"
@@ -180,7 +178,7 @@ class Shards:
         return len(self.sources) * math.prod(self.shape) * self.dtype.itemsize
 
     def views(self) -> Iterator[tuple[tuple[int, ...], Array]]:
-        """All of them, each with its place in the part."""
+        """Yield all views, each with its place in the part."""
         columns = self.places.tolist(), self.sources, self.starts.tolist()
         for place, source, start in zip(*columns, strict=True):
             yield tuple(place), strided_view(source, start, self.shape, self.strides)
@@ -188,7 +186,7 @@ class Shards:
 
 @dataclass(frozen=True, eq=False)
 class Composite:
-    """A block made of shards of source blocks; see the module.
+    """Block made of shards of source blocks; see the module.
 
     Parameters
     ----------
@@ -201,7 +199,7 @@ class Composite:
     sources : mapping of block index to ndarray
         The source blocks, all of one dtype.
     image : tuple of Stretches
-        As `axes`, of the mirror image of half a spectrum, which is conjugated; where there is one.
+        Boxes of the conjugated mirror image of half a spectrum, empty if there is none.
     flipped : frozenset of int
         Edges along which the boxes of the image are reversed.
     """
@@ -225,7 +223,7 @@ class Composite:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the block."""
+        """Shape of the block."""
         sizes = iter(self.sizes)
         return tuple(math.prod(itertools.islice(sizes, count)) for count in self.groups)
 
@@ -244,7 +242,7 @@ class Composite:
         return (self.axes, self.image) if self.image else (self.axes,)
 
     def shards(self, part: tuple[slice, ...]) -> Iterator[Shards]:
-        """The shards that make up a part, a slice of each edge; those of one form together."""
+        """Yield the shards of a part (a slice of each edge), grouped by shape and strides."""
         yield from self._shards(part, self.axes, None)
         if self.image:
             yield from self._shards(part, self.image, self.flipped)
@@ -283,28 +281,28 @@ class Composite:
             )
 
     def views(self, part: tuple[slice, ...]) -> Iterator[tuple[tuple[int, ...], Array]]:
-        """The views of source blocks that make up a part, a slice of each edge.
+        """Yield the views of source blocks in a part, given as a slice of each edge.
 
-        Each comes with its place in the part, one number per edge.
+        Each view comes with its place in the part, one number per edge.
         """
         for shards in self.shards(part):
             yield from shards.views()
 
     @cached_property
     def _bases(self) -> dict[Block, int]:
-        """Where each source block begins."""
+        """Address of each source block."""
         return {i: int(found.__array_interface__["data"][0]) for i, found in self.sources.items()}
 
     @cached_property
     def full(self) -> bool:
-        """Whether all of the block is in shards; what is not is padding."""
+        """True if shards cover the block, so that it has no padding."""
         return math.prod(self.sizes) == sum(
             math.prod(int(axis.sizes.sum()) for axis in axes) for axes in self._layers
         )
 
     @property
     def order(self) -> tuple[int, ...] | None:
-        """Edges by falling distance of their values in the sources; None where these differ."""
+        """Edges by decreasing stride in the sources; None if the sources differ in this order."""
         strides = {source.strides for source in self.sources.values()}
         orders = {self._falling(found) for found in strides}
         return orders.pop() if len(orders) == 1 else None
@@ -319,7 +317,7 @@ class Composite:
 
     @cached_property
     def _long(self) -> frozenset[int]:
-        """Edges along which some shard has several values: its strides along others are nothing."""
+        """Edges along which some shard has several values; other strides have no effect."""
         return frozenset(
             e
             for axis in itertools.chain.from_iterable(self._layers)
@@ -329,11 +327,11 @@ class Composite:
 
     @property
     def falls(self) -> bool:
-        """Whether values lie in the sources in the order of the block's dimensions."""
+        """True if the sources store values in the order of the block's dimensions."""
         return self.order == tuple(range(len(self.edges)))
 
     def turned(self, order: tuple[int, ...]) -> "Composite":
-        """The same values with the edges in another order, each a dimension of the block."""
+        """Return the block with its edges in another order, each as a dimension."""
         place = {e: i for i, e in enumerate(order)}
         axes, image = (
             tuple(replace(axis, edges=tuple(place[e] for e in axis.edges)) for axis in found)
@@ -344,15 +342,15 @@ class Composite:
         return Composite(edges, (1,) * len(order), axes, self.sources, image, flipped)
 
     def split(self, factors: tuple[tuple[int, ...], ...]) -> "Composite | None":
-        """The same block with its dimensions taken apart into factors; each is a dimension then.
+        """Return the block with its dimensions split into factors, each as a dimension.
 
-        None where dimensions of several edges are taken apart.
+        The result is None if a dimension of several edges would be split.
         """
         if all(len(split) == 1 for split in factors):
             return self
         edges: list[Edge] = []
         groups: list[int] = []
-        made: list[tuple[int, ...]] = []  # of each edge: the new ones that it falls into
+        made: list[tuple[int, ...]] = []  # the new edges of each edge
         old = iter(self.edges)
         for count, split in zip(self.groups, factors, strict=True):
             if count > 1 and len(split) > 1:
@@ -376,7 +374,7 @@ class Composite:
     def _fallen(
         axis: Stretches, edges: list[Edge], made: list[tuple[int, ...]], flipped: frozenset[int]
     ) -> Stretches:
-        """The boxes of an axis in the edges that its edges fall into."""
+        """Return the boxes of an axis in terms of the edges that its edges are split into."""
         own = tuple(new for e in axis.edges for new in made[e])
         if len(own) == len(axis.edges):
             return replace(axis, edges=own)
@@ -393,9 +391,9 @@ class Composite:
         return Stretches(own, ranges[..., 0], ranges[..., 1], axis.blocks[came], axis.dims, starts)
 
     def part(self, cuts: tuple[slice, ...]) -> tuple[slice, ...] | None:
-        """Slices of the edges from slices of the dimensions, which cut no dimension of several.
+        """Return slices of the edges from slices of the dimensions.
 
-        None where one of these is not taken whole.
+        The result is None if a slice cuts a dimension of several edges.
         """
         found: list[slice] = []
         old = 0
@@ -409,15 +407,15 @@ class Composite:
         return tuple(found)
 
 
-#: A box in finer edges: the row that it comes from, its ranges, and how much later it begins in the
-#: source block by each of the edges that it fell from.
+#: A box in terms of split edges: its original row, its ranges, and its additional offset in the
+#: source block for each of the original edges.
 _Fine = tuple[int, Ranges, tuple[int, ...]]
 
 
 def _apart(
     box: Sequence[tuple[int, int]], into: list[list[Edge]], flips: list[bool]
 ) -> Iterator[tuple[Ranges, tuple[int, ...]]]:
-    """A box of some edges as boxes of those that each of them falls into."""
+    """Yield a box as boxes in terms of the edges that its edges are split into."""
     choices = [
         list(interval_boxes(low, high, tuple(edge.size for edge in fine)))
         for (low, high), fine in zip(box, into, strict=True)
@@ -435,21 +433,21 @@ def _apart(
 
 @dataclass(frozen=True)
 class Stacked:
-    """How a block is stacked.
+    """Memory layout of a block whose shards along one dimension are stacked.
 
     Parameters
     ----------
     dim : int
         Dimension of the block that is cut.
     width : int
-        Of a shard along it; divides the block.
+        Width of a shard along this dimension, a divisor of the block's width.
     """
 
     dim: int
     width: int
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of the view, from that of the block.
+        """Return the shape of the view of a block with a given shape.
 
         >>> Stacked(1, 8).shape((5, 32, 2))
         (5, 4, 8, 2)
@@ -458,7 +456,7 @@ class Stacked:
         return (*shape[: self.dim], count, self.width, *shape[self.dim + 1 :])
 
     def lent(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Composite:
-        """A block of some shape in lent memory, as its shards, to be written to."""
+        """Return a new block in arena memory as a composite of its writable shards."""
         whole = self.shape(shape)
         memory = lend((whole[self.dim], *whole[: self.dim], *whole[self.dim + 1 :]), dtype)
         axes, sources = list[Stretches](), dict[Block, Array]()
@@ -473,7 +471,7 @@ class Stacked:
         return Composite(edges, (1,) * len(shape), tuple(axes), sources)
 
     def whole(self, block: Composite) -> Array:
-        """The block as a view of its memory, from its shards."""
+        """Return an array view of the memory of a block from `lent`."""
         first = next(iter(block.sources.values()))
         shape, step = (len(block.sources), *first.shape), first.nbytes
         memory = strided_view(first, 0, shape, (step, *first.strides))

@@ -1,16 +1,14 @@
-"""Strided copies between blocks in host memory, many at a time and without the GIL.
+"""Batched strided copies between blocks in host memory, without the GIL.
 
 A gather reads segments of many source blocks. Each segment is one row of a *copy table*: its
 addresses, and the extents and strides of both sides. One compiled call executes the table
-(`copy_loops`). Where both sides run along the same dimension it copies lines; where they do not, it
-transposes in small tiles through a buffer that stays in cache, so that every cache line is used
-whole on both sides.
+(`copy_rows`). If both sides are dense along the same dimension, it copies lines. Otherwise it
+transposes small tiles through a buffer that stays in cache, so that both sides use complete cache
+lines.
 
-Tables hold addresses: whoever builds one keeps the arrays alive until the call returns. Types that
-numba does not know (long double, and casts) take NumPy's strided copy. So does what a process
-copies first, because compiling a loop takes seconds once on a machine. Both copy the same bits.
-
-Imports numpy and this room.
+Tables hold addresses, so their arrays must stay alive until the call returns. NumPy's strided copy
+does types that numba does not know (long double) and casts. It also does the first copies of a
+process, because compiling a loop takes seconds once per machine. Both copy the same bits.
 """
 
 from __future__ import annotations
@@ -35,18 +33,18 @@ TILE = 8
 #: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
 STRIP = 16
 
-#: Entries of a row before its dimensions: both addresses, which dimension runs along the tiled one
-#: (-1: none), where along it the copy begins, and the target's step there.
+#: Number of entries of a row before its dimensions: both addresses, the dimension along the tiled
+#: one (-1: none), the first place of the copy along it, and the target's step along it.
 HEAD = 5
 
 
-#: Compiled for callers in this file alone, so without entries for Python and C.
+#: Compiler for functions that only this file calls, without entry points for Python and C.
 inner = partial(compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
 def _pointer(typing_context: Any, address: Any) -> Any:
-    """An address as an untyped pointer."""
+    """Return an address as an untyped pointer."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
@@ -56,13 +54,13 @@ def _pointer(typing_context: Any, address: Any) -> Any:
 
 @partial(inner, inline="always")
 def _memory_from(address, like):  # type: ignore[no-untyped-def]
-    """Memory from an address on, as values like those of an array."""
+    """Return the memory at an address as values of the dtype of an array."""
     return carray(_pointer(address), (1 << 62,), like.dtype)  # type: ignore[call-arg, unused-ignore]
 
 
 @inner
 def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
-    """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
+    """Sort dimensions by decreasing target stride, drop length-1 ones and merge contiguous ones."""
     used = 0
     for d in range(dims):
         n = row[HEAD + 3 * d]
@@ -91,7 +89,7 @@ def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-u
 
 @inner
 def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
-    """Copy n lines of m values; both sides run along the line.
+    """Copy n lines of m values; both sides are dense along the line.
 
     Places are unsigned: numba tests signed ones for being negative at every access.
     """
@@ -156,7 +154,7 @@ def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: 
 
 @inner
 def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
-    """Copy n x m values; the source runs along n, the target along m."""
+    """Copy n x m values; the source is dense along n, the target along m."""
     n_done, m_done = 0, 0
     if abs(sn) == 1 and tm == 1:
         n_done, m_done = n - n % 4, m - m % 4
@@ -172,7 +170,7 @@ def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
 
 @inner
 def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
-    """Dimension in which the source runs; the last one if several do."""
+    """Return the dimension with the smallest source stride, the last one of several."""
     found = used - 1
     for d in range(used - 1):
         if count[d] > 1 and abs(source_step[d]) < abs(source_step[found]):
@@ -182,7 +180,7 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
 
 @inner
 def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate):  # type: ignore[no-untyped-def]
-    """Copy plane after plane: the target runs along the last dimension of each."""
+    """Copy all planes; the target is dense along the last dimension of each."""
     index, count, source_step, target_step = dims
     last = used - 1
     other = _densest(used, count, source_step)
@@ -216,7 +214,7 @@ def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate):  # 
 
 @inner
 def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-untyped-def]
-    """Cut a row down to the part of it within a tile; whether anything is left."""
+    """Crop a row to a tile in place; return False if nothing is left."""
     along, first, step = row[2], row[3], row[4]
     begin, end = max(low - first, 0), high - first
     if along < 0:
@@ -235,7 +233,7 @@ def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-
 
 @compiled
 def copy_rows(table, dims, low, high, origin, source_like, target_like, conjugate):  # type: ignore[no-untyped-def]
-    """Do the copies of a table, row by row, as far as they lie within a tile."""
+    """Do the parts of the copies of a table that are within a tile, row by row."""
     count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     buffer = np.empty((TILE, TILE), target_like.dtype)
@@ -267,11 +265,11 @@ def copy_rows(table, dims, low, high, origin, source_like, target_like, conjugat
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
 COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), strict=True))
 
-#: Bytes of a pair of types that a process leaves to NumPy before it compiles loops for them, and
-#: bytes that a copy counts beside its own: NumPy takes some microseconds to begin one.
+#: JIT threshold: bytes that NumPy copies between two dtypes before loops are compiled for them.
+#: Each copy counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
 FIRST, EACH = 1 << 29, 1 << 14
 
-#: More values than any dimension has, for all of them.
+#: End of a range without a limit, more than the length of any dimension.
 _ALL = 1 << 62
 
 #: Dtypes of source and target.
@@ -282,41 +280,41 @@ _left = [FIRST]
 
 
 def _count(pair: Pair, copies: int, nbytes: int) -> None:
-    """Count copies that are to be done between two types."""
+    """Count copies between two dtypes towards the JIT threshold."""
     if pair in COMPILED and not _pays(pair):
         _counted[pair] += copies * EACH + nbytes
 
 
 def _pays(pair: Pair) -> bool:
-    """Return whether copies between two types are compiled by now."""
+    """Return True if copies between two dtypes have reached the JIT threshold."""
     return pair in COMPILED and _counted[pair] >= _left[0]
 
 
 def compile_at_once() -> None:
-    """Compile copies from now on: speeds are measured in a warm process."""
+    """Compile all copies from now on, to measure the speeds of a warm process."""
     _left[0] = 0
 
 
 def regular_strides(array: np.ndarray) -> bool:
-    """Return whether an array is aligned and its strides are whole elements."""
+    """Return True if an array is aligned and its strides are multiples of its itemsize."""
     aligned = bool(array.flags.aligned)
     return aligned and not any(stride % array.itemsize for stride in array.strides)
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Many strided copies of the same dimensions; starts and strides in bytes.
+    """Strided copies with the same number of dimensions; starts and strides in bytes.
 
     Parameters
     ----------
     counts, source_strides, target_strides : ndarray, (copies, dimensions)
         Extents and strides of each copy.
     source_starts, target_starts : ndarray, (copies,)
-        Where each begins in its source, and in the target.
+        Start of each in its source and in the target.
     firsts : ndarray, (copies,)
-        Where each begins along the tiled dimension; `target_starts` leave that out.
+        First place of each along the tiled dimension, which `target_starts` do not include.
     conjugate : bool
-        Whether values are conjugated.
+        True if values are conjugated.
     along : int
         Dimension of the copies that runs along the tiled dimension; -1: none does.
     step : int
@@ -340,7 +338,7 @@ class Segments:
         return int(self.counts.prod(axis=1).sum())
 
     def table(self, size: int, item: int) -> np.ndarray:
-        """Return a copy table for elements of `size` bytes that become such of `item`.
+        """Return a copy table from elements of `size` bytes to elements of `item` bytes.
 
         It has starts instead of addresses, and is cached for copies that are repeated.
         """
@@ -371,17 +369,17 @@ class Segments:
 
 @cache
 def _like(dtype: np.dtype) -> np.ndarray:
-    """An array of a dtype, for compiled code that only asks for that."""
+    """Return an empty array, which tells compiled code its dtype."""
     return np.empty(0, dtype)
 
 
 class CopyTable:
-    """Strided copies into an array, collected, then done in one call or tile by tile.
+    """Collection of strided copies into an array, done in one call or tile by tile.
 
     Parameters
     ----------
     target : ndarray
-        Block that is written, or a tile of it.
+        Target block, or a tile of it.
     """
 
     def __init__(self, target: np.ndarray) -> None:
@@ -413,10 +411,10 @@ class CopyTable:
             self._tables.append((dtype, rows.conjugate and dtype.kind == "c", table))
 
     def run(self, low: int = 0, high: int = _ALL, origin: int = 0) -> None:
-        """Do the copies, or what of them lies at `low` to `high - 1` along the tiled dimension.
+        """Do the copies at places `low` to `high - 1` along the tiled dimension.
 
-        The target's first element lies at `origin` along it. May be called again, by several
-        threads at a time with different tiles.
+        The target begins at place `origin`. Several threads may call this at the same time for
+        different tiles.
         """
         to = self.target.dtype
         for dtype, conjugate, table in self._tables:
@@ -428,7 +426,7 @@ class CopyTable:
 
 
 def copy_array(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy an array into another of its shape, by the compiled copy where that takes them."""
+    """Copy an array into another of its shape, with the compiled copy if it takes them."""
     if target.dtype.kind != "c" and source.dtype.kind == "c":
         source = source.real
     pair = dtype, to = source.dtype, target.dtype
@@ -447,7 +445,7 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
 def _row(
     pair: Pair, counts: tuple[int, ...], from_: tuple[int, ...], into: tuple[int, ...]
 ) -> np.ndarray | None:
-    """A table of one copy without its addresses; None where the compiled copy does not take it."""
+    """Return a table of one copy without addresses, None if the compiled copy does not take it."""
     size, item = (dtype.itemsize for dtype in pair)
     if pair not in COMPILED or any(stride % size for stride in (*from_, *into)):
         return None
@@ -460,7 +458,7 @@ def _row(
 def _copy_by_numpy(
     table: np.ndarray, low: int, high: int, origin: int, pair: Pair, conjugate: bool
 ) -> None:
-    """Do the copies of a table as `copy_rows` does."""
+    """Do the copies of a table like `copy_rows`, with NumPy."""
     (dtype, size), (to, item) = ((one, one.itemsize) for one in pair)
     columns = table, table[:, HEAD + 1 :: 3] * size, table[:, HEAD + 2 :: 3] * item
     for row, steps, strides in zip(*(column.tolist() for column in columns), strict=True):
@@ -483,7 +481,7 @@ def _copy_by_numpy(
 
 
 class _Memory:
-    """Strided memory from an address on; keeps alive the array that has it, if that is given."""
+    """Strided memory at an address, with a reference to the array that owns it if given."""
 
     def __init__(
         self,
@@ -506,5 +504,5 @@ class _Memory:
 def strided_view(
     array: np.ndarray, start: int, counts: Sequence[int], strides: Sequence[int]
 ) -> np.ndarray:
-    """View of an array's memory that begins `start` bytes after its first element."""
+    """Return a view of an array's memory that begins `start` bytes after its first element."""
     return np.asarray(_Memory(array.dtype, array.ctypes.data + start, counts, strides, array))

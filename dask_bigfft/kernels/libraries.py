@@ -1,4 +1,4 @@
-"""The FFT libraries, behind one class: explicit sign and scale, one thread unless asked for more.
+"""FFT libraries behind one interface with explicit sign, scale and number of threads.
 
 ========  =================================  ====================================================
 name      licence                            how it is called
@@ -9,18 +9,13 @@ ducc0     GPL-2.0-or-later                   ``out=x``, ``nthreads``
 pyfftw    BSD-3-Clause, FFTW GPL             own pool of ESTIMATE plans, see `FFTWPlans`
 ========  =================================  ====================================================
 
-A library is imported when it is first asked for by name, or when somebody wants to know which ones
-work. None is used that gives wrong results on this machine (`self_test`).
+A library is imported on first use. Libraries with wrong results on this machine are not used
+(`self_test`). Tasks run in parallel in the threads of a worker, so every library uses one thread,
+unless a block runs alone (`FFTLibrary.using`). All libraries have the same semantics:
 
-Tasks run side by side in the threads of a worker, so every library is held to one thread, unless a
-caller whose block runs alone asks for more (`FFTLibrary.using`). All libraries promise the same:
-
-- ``sign`` is that of the exponent, and ``scale`` says what the sum is multiplied by, whatever the
-  sign; the words "forward" and "backward" stay at the front door;
-- c2c of writeable memory returns its result in that memory; r2c and c2r leave their input alone;
-- any strides will do, single precision stays single, and an empty array never reaches the library.
-
-Imports NumPy, SciPy, `config`, `errors`, `events`, `files` and `memory`.
+- ``sign`` is the sign of the exponent, and ``scale`` the factor of the sum for either sign;
+- c2c of writeable memory returns its result in that memory; r2c and c2r only read their input;
+- inputs may have any strides, single precision stays single, and empty arrays are never passed on.
 """
 
 import ctypes
@@ -51,7 +46,7 @@ from dask_bigfft.errors import ArgumentError, KernelError, refuse
 from dask_bigfft.events import current_place, measured
 from dask_bigfft.memory.arena import ordinary_block
 
-#: "none": the plain sum; "ortho": times 1/sqrt(n); "full": times 1/n.
+#: Factor of the sum: 1 for "none", 1/sqrt(n) for "ortho", 1/n for "full".
 Scale = Literal["none", "ortho", "full"]
 
 Array = npt.NDArray[Any]
@@ -74,9 +69,9 @@ def with_length(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
 
 
 def regular(x: Array) -> Array:
-    """Return `x` as a plain array, copied where its strides are not whole elements or are zero.
+    """Return `x` as a plain array, copied if strides are zero or not multiples of the itemsize.
 
-    FFTW cannot express the former, mkl_fft refuses the latter.
+    mkl_fft refuses the former, and FFTW does not support the latter.
     """
     whole = _in_whole_elements(x.strides, x.shape, x.itemsize)
     return np.asarray(x) if whole and x.flags.aligned else np.array(x)
@@ -89,7 +84,7 @@ def _in_whole_elements(strides: tuple[int, ...], shape: tuple[int, ...], itemsiz
 
 
 def same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays of one shape and dtype have each element in the same place."""
+    """Return True if two arrays of one shape and dtype are views of the same elements."""
     return a is b or (a.strides == b.strides and a.ctypes.data == b.ctypes.data)
 
 
@@ -106,9 +101,9 @@ class Call(NamedTuple):
     sign : int
         Of the exponent, -1 or +1.
     scale : Scale
-        What to multiply with.
+        Factor of the result.
     length : int
-        Number of real values that half a spectrum becomes.
+        Number of real values for c2r.
     """
 
     kind: str
@@ -127,17 +122,17 @@ class FFTLibrary:
     Attributes
     ----------
     name : str
-        What `get_library` knows it by.
+        Name for `get_library`.
     license : str
-        SPDX expression of what is loaded.
+        SPDX expression for the loaded code.
     dtypes : frozenset of dtype
-        The complex dtypes that it works in.
+        Supported complex dtypes.
     takes_real : bool
-        Whether c2c takes real values and makes use of that.
+        True if c2c is faster for real values.
     supports_out : bool
-        Whether all calls can write their result elsewhere as fast as in place.
+        True if all calls can write to other memory as fast as in place.
     beside : int
-        Threads of this process that use it side by side, each for tiles of blocks of its own.
+        Number of threads of this process that use it in parallel, each for its own blocks.
 
     Examples
     --------
@@ -161,11 +156,11 @@ class FFTLibrary:
         return get_library, (self.name,)
 
     def using(self, threads: int) -> Self:
-        """Return the library with a number of inner threads in each call, for a block alone."""
+        """Return the library with a number of inner threads per call, for blocks that run alone."""
         return self._with(threads=threads)
 
     def among(self, threads: int) -> Self:
-        """Return the library as one of some threads uses it: the more, the larger their tiles."""
+        """Return the library for use by several threads in parallel, which have larger tiles."""
         return self._with(beside=threads)
 
     def _with(self, **values: int) -> Self:
@@ -177,12 +172,12 @@ class FFTLibrary:
         raise NotImplementedError
 
     def run(self, call: Call, x: Array, out: Array | None = None) -> Array:
-        """Return the transform of `x` that a call asks for.
+        """Return the transform of `x` described by a call.
 
         Parameters
         ----------
         call
-            What to do. The axes are different ones; without any, `x` is returned.
+            Description of the transform. Its axes are distinct; without axes, `x` is returned.
         x
             Complex, of n//2 + 1 entries along the axis for c2r, or real. c2c overwrites complex
             values unless they are read-only; else `x` is only read. Its elements must not share
@@ -215,7 +210,7 @@ class FFTLibrary:
         return x
 
     def _check(self, dtype: np.dtype[Any], kind: str) -> None:
-        """Raise if the library does not work in a dtype; real ones are those of complex ones."""
+        """Raise an error unless the library supports a complex dtype or its real counterpart."""
         if kind == "c2r" or REAL_TO_COMPLEX.get(dtype) not in self.dtypes:
             allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
             refuse("dtype", str(dtype), allowed, kind=KernelError)
@@ -233,7 +228,7 @@ class FFTLibrary:
 
 
 def _of_nothing(call: Call, x: Array) -> Array:
-    """The transform of an empty array, or over no axes."""
+    """Return the transform of an empty array, or over no axes."""
     if call.kind == "c2c":
         return x if x.dtype.kind == "c" else x.astype(REAL_TO_COMPLEX[x.dtype])
     dim, real = call.dims[-1], call.kind == "c2r"
@@ -243,7 +238,7 @@ def _of_nothing(call: Call, x: Array) -> Array:
 
 
 def _norm(sign: int, scale: Scale) -> str:
-    """Return NumPy's word for `scale`: it names the direction that bears the factor."""
+    """Return NumPy's `norm` for a scale: the name of the direction with the factor."""
     if scale == "ortho":
         return "ortho"
     return "backward" if (scale == "none") == (sign < 0) else "forward"
@@ -257,13 +252,13 @@ def _scaled(x: Array, n: int, scale: Scale) -> Array:
 
 
 def _has_long_rows(x: Array, dim: int) -> bool:
-    """Return whether a complex array is made of several contiguous lines that are long."""
+    """Return True if a complex array consists of several long contiguous lines."""
     rows = x.dtype.kind == "c" and bool(x.flags.c_contiguous) and math.prod(x.shape[dim + 1 :]) == 1
     return rows and x.nbytes > x.shape[dim] * x.itemsize >= LONG_BYTES
 
 
 class SciPy(FFTLibrary):
-    """`scipy.fft`, whatever backend the process has set for its own calls of it."""
+    """`scipy.fft`, independent of the backend that the process has set."""
 
     name, license = "scipy", "BSD-3-Clause"
     dtypes, takes_real = ALL_DTYPES, True
@@ -281,7 +276,7 @@ class SciPy(FFTLibrary):
         name, options = "fftn" if sign < 0 else "ifftn", {"norm": norm, "overwrite_x": True}
         if self.threads > 1 or len(dims) > 1 or not _has_long_rows(x, dims[0]):
             return self._called(name, x, axes=dims, **options)
-        for row in x.reshape(-1, 1, x.shape[dims[0]]):  # of several at a time it would copy all
+        for row in x.reshape(-1, 1, x.shape[dims[0]]):  # SciPy would copy several rows
             if not same_memory(done := self._called(name, row, axes=(1,), **options), row):
                 row[...] = done
         return x
@@ -292,11 +287,11 @@ class SciPy(FFTLibrary):
 
 
 def _scipy_itself() -> Any:
-    """Return the transforms of `scipy.fft` without its choice of a backend, if they are there.
+    """Return SciPy's own transforms without the choice of a backend, if possible.
 
-    A global backend (dask's arrays have one in this package) could take a call otherwise. Setting
-    SciPy's own for each call does not help: its context is remembered by the thread's number, which
-    the system reuses for another thread in time, and that one then crashes (SciPy 1.17).
+    Otherwise a global backend, such as the one of this package, could take a call. Setting SciPy's
+    own backend for each call is no alternative: SciPy 1.17 stores its context by thread number, and
+    crashes when the system reuses the number for another thread.
     """
     names = ("fftn", "ifftn", "rfftn", "ihfftn", "hfft", "irfft")
     for place in ("scipy.fft._duccfft", "scipy.fft._pocketfft"):  # the former since SciPy 1.18
@@ -331,18 +326,18 @@ class Ducc(FFTLibrary):
             nthreads=self.threads,
             **length,
         )
-        return result if out is None else out  # which it returns as an array of its own
+        return result if out is None else out  # the library returns another array object
 
 
 class _OneRealAxis(FFTLibrary):
-    """Libraries whose real transforms go along one axis, with the sign and scale of NumPy's."""
+    """Libraries with real transforms of one axis, with the sign and scale of NumPy's."""
 
     def _complex(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
-        """Complex to complex in place."""
+        """Do a complex transform in place."""
         raise NotImplementedError
 
     def _real(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
-        """Real to half a spectrum with sign -1, or half a spectrum to `n` reals with sign +1."""
+        """Do r2c with sign -1, or c2r to `n` real values with sign +1."""
         raise NotImplementedError
 
     def _run(self, call: Call, x: Array, out: Array | None) -> Array:
@@ -372,7 +367,7 @@ class MKL(_OneRealAxis):
 
     def _complex(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
         run = self._fft.fft if sign < 0 else self._fft.ifft
-        own = scale if len(dims) == 1 else "none"  # a factor for each axis would be rounded anew
+        own = scale if len(dims) == 1 else "none"  # avoids rounding a factor for each axis
         with self._own_threads():
             for dim in dims:
                 run(x, axis=dim, norm=_norm(sign, own), out=x)
@@ -408,7 +403,7 @@ def _mkl_thread_setter() -> Callable[[int], int]:
 
 
 class FFTW(_OneRealAxis):
-    """FFTW by pyFFTW's plan objects; it scales in a pass of its own."""
+    """FFTW by pyFFTW's plan objects, with a separate pass for scaling."""
 
     name, license = "pyfftw", "BSD-3-Clause AND GPL-2.0-or-later"
 
@@ -448,7 +443,7 @@ def _import_pyfftw() -> Any:
     return fftw
 
 
-#: Layouts of arrays whose plans are kept, one for each thread that has used it.
+#: Maximum number of array layouts with cached plans, one plan for each thread that has used it.
 MOST_LAYOUTS = 32
 
 
@@ -512,7 +507,7 @@ class FFTWPlans:
     def _stub(self, like: Array) -> Array:
         """Return an array of the layout of `like` that must not be read: it has one element.
 
-        It lies at an odd multiple of 16 bytes, so that the plan asks for no better alignment.
+        Its address is an odd multiple of 16 bytes, so that the plan requires no more alignment.
         """
         memory = self._fftw.empty_aligned(128, np.uint8, n=64)[16 : 16 + like.itemsize]
         return as_strided(memory.view(like.dtype), like.shape, like.strides)
@@ -520,19 +515,19 @@ class FFTWPlans:
 
 # --- self-test ---------------------------------------------------------------------------------
 
-#: Lengths of columns that are tried, all of them, and how many lie side by side: neither one nor
-#: whole vectors of any processor.
+#: Lengths of columns in the self-test, and number of adjacent columns: neither one nor a multiple
+#: of any processor's vector length.
 LENGTHS, BESIDE = range(2, 65), 7
 
-#: Lengths of single lines that are tried: some smooth, some of large prime factors.
+#: Lengths of single lines in the self-test, some smooth, some with large prime factors.
 LINES = (126, 1000, 4096, 8216, 12836, 13352, 16384)
 
-#: How many rounding errors an answer may be off, relative to all of it.
+#: Tolerance of a result in rounding errors, relative to its norm.
 ALLOWED = 64
 
 
 def self_test(library: FFTLibrary) -> str | None:
-    """Return which transforms a library gets wrong on this machine; None if nothing was found.
+    """Return a description of a transform with wrong results on this machine, None if all pass.
 
     Libraries choose their code by the processor. MKL 2026.2 transforms columns of 40 and 48 values
     in place wrongly on processors with AVX-512, and long single lines of spectra in single
@@ -546,7 +541,7 @@ def self_test(library: FFTLibrary) -> str | None:
     for dtype in map(np.dtype, "FD"):
         for what, call, values, expected in _trials(np.random.default_rng(1)):
             place = dtype if values.dtype.kind == "c" else COMPLEX_TO_REAL[dtype]
-            x = ordinary_block(values.shape, place)  # that lies as memory of blocks does
+            x = ordinary_block(values.shape, place)  # aligned like the memory of blocks
             x[...] = values
             off = np.linalg.norm(library._run(call, x, None) - expected) / np.linalg.norm(expected)
             if not off <= ALLOWED * float(np.finfo(dtype).eps):
@@ -637,7 +632,7 @@ def get_library(name: str = "auto") -> FFTLibrary:
 
 
 def _allowed() -> str:
-    """Return what a library may be called, and which ones there are in this process."""
+    """Return the allowed names of libraries, and those installed in this process."""
     place = current_place()
     where = f"installed on worker {place}" if place else "installed"
     return f"'auto' or one of {', '.join(LIBRARIES)}; {where}: {', '.join(available())}"
@@ -648,7 +643,7 @@ _loading = threading.Lock()
 
 @cache
 def _load(name: str) -> FFTLibrary | str:
-    """Return the library, or what it gets wrong here."""
+    """Return the library, or the description of its wrong results."""
     library = LIBRARIES[name]()
     wrong = None if name == "scipy" else self_test(library)
     if wrong is None:
@@ -666,8 +661,8 @@ LIBRARIES: dict[str, Callable[[], FFTLibrary]] = {
 }
 
 
-#: Shapes of tiles, and the dimensions that are transformed: lines, columns, planes of which some
-#: fit a cache and one does not, and stacks of lines down the outermost dimension.
+#: Shapes of tiles and transformed dimensions: lines, columns, planes that fit a cache, one plane
+#: that does not, and lines along the outermost dimension.
 TILES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((64, 1024), (1,)),
     ((1024, 64), (0,)),
@@ -678,10 +673,10 @@ TILES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((512, 4, 128), (0,)),
 )
 
-#: A library has to be this many times as fast as those before it in the list to be preferred.
+#: Minimum speed-up over the libraries before it in the list for a library to be preferred.
 BETTER = 1.05
 
-#: Seconds that one library is timed for, on one tile.
+#: Seconds of timing per library and tile.
 SECONDS = 0.02
 
 SCHEMA = 2
@@ -699,7 +694,7 @@ def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
     dtype : dtype
         Complex.
     among : container of str, optional
-        Names of those that may be taken; by default all that work here.
+        Allowed names; by default all usable libraries.
 
     Examples
     --------
@@ -713,7 +708,7 @@ def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
 
 
 def best_of(rates: Mapping[str, float]) -> str:
-    """Return the first library that no later one beats clearly; without any, the default."""
+    """Return the first library that no later one clearly beats, the default if there is none."""
     best = next(iter(rates), "scipy")
     for name, rate in rates.items():
         if rate > BETTER * rates[best]:
@@ -723,7 +718,7 @@ def best_of(rates: Mapping[str, float]) -> str:
 
 @cache
 def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
-    """Rates by library, from the file or from a measurement that is then written to it."""
+    """Return rates by library from the file, or from a measurement that is then stored there."""
     versions = {
         name: version
         for name, version in usable().items()
@@ -748,13 +743,13 @@ def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
 def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
     """Return floating point operations per second of libraries, the mean over some tiles.
 
-    5 n log2 n operations are counted for n points. The libraries take turns, and the fastest
-    of each one's runs counts, so that what else the machine does disturbs little.
+    5 n log2 n operations are counted for n points. The runs of the libraries alternate, and the
+    fastest run of each counts, to reduce the effect of other load.
 
     Parameters
     ----------
     names : sequence of str
-        As `available` gives them.
+        Names of libraries.
     dtype : dtype
         Complex.
     """
@@ -783,7 +778,7 @@ def _seconds(library: FFTLibrary, tile: Any, dims: tuple[int, ...]) -> float:
 
 
 def _checked(found: Any) -> dict[str, Any]:
-    """What the file holds by dtype."""
+    """Return the validated contents of the file by dtype."""
     dtypes = dict(found["dtypes"])
     for entry in dtypes.values():
         names = entry["context"]["versions"]

@@ -1,21 +1,19 @@
-"""One round on one block on the CPU: the loop over tiles, and what is done with each.
+"""One round on one block on the CPU: the loop over tiles, and the steps on a tile.
 
 ::
 
-    for tile in executor.take():               part of the block that stays in a core's cache
+    for tile in executor.take():               part of the block that fits a core's cache
         result = executor.transform(tile)      in place, in the result, or in new memory
-        executor.store(result)                 unless it is there already
+        executor.store(result)                 no copy if it is in the result already
 
 On a tile::
 
     r2c -> [chirp] -> c2c over all digits -> [filter, c2c back] -> [twiddle] -> [chirp] -> c2r
 
-`Calls` are the FFTs, worked out once for all blocks and tiles of a round. What is in brackets
-depends on a block's place: a `Work` is one such step with its tables. The digit of a step is the
-last group of its axis, so a row of a tile has one value of the axis' other digits, and the factors
-of a row follow from that value alone.
-
-Imports `decomposition`, `errors`, `events`, `memory` and this room.
+`Calls` are the FFTs, which are the same for all blocks and tiles of a round. Steps in brackets
+depend on the place of a block: a `Work` is one such step with its tables. The digit of a step is
+the last group of its axis. A row of a tile therefore has one value of the axis' other digits, which
+determines the factors of the row.
 """
 
 import copy
@@ -45,8 +43,8 @@ Block = tuple[int, ...]
 Rolls = tuple[tuple[int, int], ...]
 _Pair = tuple[Step, int]
 
-#: Tiles that are read in place and checked are cut into so many: then most of them and of their
-#: results are in a core's own cache when they are summed, and when the FFT reads them.
+#: Number of sub-tiles of a tile that is read in place and checked. Most sub-tiles and results are
+#: then in a core's own cache when they are summed and when the FFT reads them.
 CHECKED_PARTS = 2
 
 
@@ -62,12 +60,12 @@ def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
 # --- the round ------------------------------------------------------------------------------
 
 
-#: One call of the library, and what is to be divided by afterwards.
+#: One call of the library, and a division after it.
 Divided = tuple[Call, Divisor | None]
 
 
 class Calls:
-    """The calls that a round makes for each tile, in their order, and what follows from them.
+    """Library calls of a round for each tile in order, and their properties.
 
     Raises
     ------
@@ -88,23 +86,23 @@ class Calls:
             if step.kind == "c2c":
                 by_sign.setdefault(step.sign, []).append((step, dim))
         real = [pair for pair in pairs if pair[0].kind == "r2c"]
-        #: FFTs that take real values, of complex ones, and that give real values.
+        #: FFTs of real values, of complex values, and with real results.
         self.r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in real)
         self.c2c = tuple(_call(batch) for batch in by_sign.values())
         self.c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
         begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
-        #: Whether the first thing to be done is one call of the library, for all axes.
+        #: True if the first operation is one library call for all axes.
         self.begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
-        #: Whether the first thing to be done is one FFT of real values.
+        #: True if the first operation is one FFT of real values.
         self.begins_with_r2c = len(real) == 1
         every = (*self.r2c, *self.c2c, *self.c2r)
-        #: Whether one call, of whatever kind, is all that is to be done.
+        #: True if one call of any kind is the whole round.
         self.one_call = (
             len(every) == 1 and all(map(_alike, steps)) and all(left is None for _, left in every)
         )
 
     def reordered(self, order: tuple[int, ...]) -> "Calls":
-        """Return one complex FFT on dimensions in another order."""
+        """Return the calls of a round of one complex FFT for another order of dimensions."""
         found, ((call, left),) = copy.copy(self), self.c2c
         found.dims = tuple(map(order.index, self.dims))
         found.c2c = ((call._replace(dims=tuple(map(order.index, call.dims))), left),)
@@ -115,7 +113,7 @@ calls_of = lru_cache(maxsize=256)(Calls)
 
 
 def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
-    """Take away the complex steps that one call does together with one of real values."""
+    """Remove and return the complex steps that share a call with a step of real values."""
     sign = real[0].sign
     if any(step.chirp_in is not None for step, _ in by_sign.get(sign, [])):
         return []
@@ -123,9 +121,9 @@ def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
 
 
 def _call(batch: Sequence[_Pair]) -> Divided:
-    """One call for some steps of a sign, with the dimensions of their digits; a real one is last.
+    """Return one call for steps of one sign, with the dimensions of their digits.
 
-    It is of the last one's kind.
+    A real step comes last, and determines the kind of the call.
     """
     last, n = batch[-1][0], math.prod(step.length for step, _ in batch)
     scale, left = _by_library(reduce(mul, (_divisor(step) for step, _ in batch)), n)
@@ -135,13 +133,13 @@ def _call(batch: Sequence[_Pair]) -> Divided:
 
 
 def _divisor(step: Step) -> Divisor:
-    """What the FFT has to divide by: nothing if a chirp or a twiddle does it."""
+    """Return the divisor of an FFT, which is 1 if a chirp or a twiddle divides."""
     free = step.chirp_out is not None or step.twiddle is not None
     return Divisor() if free else step.divisor
 
 
 def _alike(step: Step) -> bool:
-    """Whether a step is an FFT and nothing else, so that every tile is treated alike."""
+    """Return True if a step is an FFT alone, so that it is the same for all tiles."""
     return (step.twiddle, step.convolve, step.chirp_in, step.chirp_out) == (None,) * 4
 
 
@@ -149,9 +147,9 @@ def _alike(step: Step) -> bool:
 
 
 def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
-    """Index made of an axis' digits of one stage, for each place of a block in stored order.
+    """Return the index of an axis' digits of one stage, for each place of a block as stored.
 
-    Digits of other stages count nothing; the group number `skip` is left out.
+    Digits of other stages are ignored, and group number `skip` is left out.
     """
     index = np.zeros(1, np.int64)
     groups = zip(axis.groups, axis.intervals(block), axis.shape(block), strict=True)
@@ -172,7 +170,7 @@ def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None
 
 @dataclass(frozen=True)
 class Factors:
-    """A table over an axis' other digits, one entry (or row of entries) for each of their values.
+    """Table over an axis' other digits with an entry (or row of entries) for each value.
 
     ``shape`` are the dimensions of these digits, ``first`` the block's dimension of the first.
     """
@@ -182,7 +180,7 @@ class Factors:
     first: int
 
     def within(self, dim: int, part: slice) -> "Factors":
-        """What of the table belongs to a tile cut along one of the block's dimensions."""
+        """Return the part of the table for a tile cut along one of the block's dimensions."""
         if not self.first <= dim < self.first + len(self.shape):
             return self
         inner = self.table.shape[1:]
@@ -191,17 +189,17 @@ class Factors:
         return Factors(kept.reshape(-1, *inner), kept.shape[: len(self.shape)], self.first)
 
     def rows(self, count: int) -> Array:
-        """Entries for `count` rows of a tile: the table again and again."""
+        """Return entries for `count` rows of a tile by repeating the table."""
         repeats = (count // max(1, len(self.table)),) + (1,) * (self.table.ndim - 1)
         return np.tile(self.table, repeats)
 
 
 @dataclass(frozen=True)
 class Work:
-    """A step that is more than an FFT, on one block.
+    """Step that is more than an FFT, for one block.
 
-    Its dimension, and tables of what follows from its axis' other digits: for the chirps "in" and
-    "out", the "twiddle" and the "spectrum" of a filter, where the step makes use of them.
+    It has a dimension and tables over its axis' other digits. These are for the chirps "in" and
+    "out", the "twiddle" and the "spectrum" of a filter, if the step uses them.
     """
 
     step: Step
@@ -209,18 +207,18 @@ class Work:
     tables: Mapping[str, Factors]
 
     def within(self, dim: int, part: slice) -> "Work":
-        """The step on a tile cut along a dimension."""
+        """Return the step for a tile cut along a dimension."""
         tables = {name: table.within(dim, part) for name, table in self.tables.items()}
         return Work(self.step, self.dim, tables)
 
 
 def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) -> list[Work]:
-    """Return the steps of a round that are more than FFTs, as they are on a block.
+    """Return the steps of a round that are more than FFTs, for one block.
 
     Parameters
     ----------
     round_, block
-        The round, and which block.
+        Round, and index of the block.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
     """
@@ -247,13 +245,13 @@ def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]
 
 
 def _divide(tile: Array, divisor: Divisor | None) -> None:
-    """Divide in place, if there is something to divide by."""
+    """Divide in place unless the divisor is None."""
     if divisor is not None:
         tile.view(tile.real.dtype)[...] *= factor(divisor, tile.dtype)
 
 
 def _rows(tile: Array, dim: int) -> Array:
-    """Return the view of a contiguous tile as rows, digit, and what is inside of the digit."""
+    """Return the view of a contiguous tile as rows, digit and inner dimensions."""
     shape = tile.shape
     rows = tile.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
     if rows.ctypes.data != tile.ctypes.data:
@@ -262,7 +260,7 @@ def _rows(tile: Array, dim: int) -> Array:
 
 
 def _multiply_chirp(tile: Array, work: Work, name: str) -> None:
-    """Multiply with the chirp "in" or "out", which divides for the FFT, where the step has it."""
+    """Multiply by the chirp "in" or "out" of a step, if it has one; "out" includes the divisor."""
     step, divisor = work.step, Divisor()
     chirp, stride = step.chirp_in, step.source.stride
     if name == "out":
@@ -276,7 +274,7 @@ def _multiply_chirp(tile: Array, work: Work, name: str) -> None:
 
 
 def _multiply(tile: Array, work: Work, library: FFTLibrary) -> Array:
-    """Filter (and transform back) and twiddle."""
+    """Return the tile after the filter with its inverse FFT, and the twiddles, if any."""
     step, sign = work.step, work.step.sign
     if step.convolve is not None:
         rows, table = _rows(tile, work.dim), work.tables["spectrum"].table
@@ -294,9 +292,9 @@ def _multiply(tile: Array, work: Work, library: FFTLibrary) -> Array:
 
 
 def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | None:
-    """Return `out` if a call that makes or takes real values can write its result there.
+    """Return `out` if a call of a real kind can write its result there, else None.
 
-    It has to have the shape and dtype of the result, and be `dense` for what follows in place.
+    It must have the shape and dtype of the result, and be contiguous if `dense`.
     """
     if out is None or (dense and not out.flags.c_contiguous):
         return None
@@ -312,9 +310,8 @@ def transform_tile(
 ) -> Array:
     """Return a contiguous tile after all steps of a round.
 
-    The tile is overwritten. A library with `supports_out` writes `out` and leaves the tile alone
-    where the first call may, and where the last one does, which gives real values; what follows a
-    call needs `out` to be contiguous.
+    The tile may be overwritten. A library with `supports_out` writes the result of the first call,
+    or of the last call of kind c2r, to `out`. Operations after a call need a contiguous `out`.
     """
     if out is not None and (not library.supports_out or np.may_share_memory(tile, out)):
         out = None
@@ -348,28 +345,28 @@ def transform_tile(
 
 
 class CPUExecutor:
-    """Takes one block through a round, tile by tile, in the thread that calls it.
+    """Executor of a round on one block, tile by tile, in the calling thread.
 
     Parameters
     ----------
     round_ : Round
-        What to do.
+        The round.
     block : tuple of int
-        Which block.
+        Index of the block.
     source : BlockView
-        The block as the round's source layout has it.
+        The block in the round's source layout.
     out : ndarray
         The block after the round.
     library : FFTLibrary
-        Makes the FFTs.
+        FFT library.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
     cut : (int, int), optional
-        Dimension along which tiles are cut, and their width at most, where the block is shared with
-        others; what the round rolls is then left as it is.
+        Dimension along which tiles are cut, and their maximum width, if the block is shared with
+        other executors. The rolls of the round are then omitted.
     """
 
-    #: Whether tiles are compared with their results, so that a tile may be done once more.
+    #: True if tiles are verified, so that a tile may be repeated.
     checked = False
 
     def __init__(
@@ -386,17 +383,17 @@ class CPUExecutor:
         self.rolls, self.cut = round_.rolls if cut is None else (), cut
         self.source, self.out, self.library = source, out, library
         self.calls, self.works = calls_of(round_), works_of(round_, block, filters)
-        #: Dimensions of the block as they are worked on, in terms of the round's.
+        #: Order in which the dimensions of the round are processed.
         self.order = tuple(range(out.ndim))
         self._order_as_in_memory()
         self._choose_way()
 
     def _order_as_in_memory(self) -> None:
-        """Take dimensions in the order of memory, in rounds in place that are one FFT.
+        """Order the dimensions as in memory, for rounds in place that are one FFT.
 
-        Tiles are then copied line by line and not transposed there and back, which takes twice as
-        long. It pays for libraries that are as fast across lines as along them, as those with
-        `supports_out` are; SciPy loses there what copies gain.
+        Tiles are then copied line by line instead of being transposed twice, which takes twice as
+        long. Libraries with `supports_out` gain by this, since they are as fast across lines as
+        along them. SciPy is not.
         """
         out, calls = self.out, self.calls
         order = tuple(sorted(range(out.ndim), key=lambda dim: -out.strides[dim]))
@@ -412,9 +409,9 @@ class CPUExecutor:
         self.calls = moved
 
     def _choose_way(self) -> None:
-        """Decide where tiles are cut, and whether the library reads and writes in place."""
+        """Choose the tiling, and if the library reads and writes in place."""
         source, out, calls, library = self.source, self.out, self.calls, self.library
-        # What is rolled is stored in two parts; what is checked may have to be done once more.
+        # Rolled tiles are stored in two parts, and verified tiles may be repeated.
         self.aliases = self.checked and source.in_place
         free = not self.rolls and not self.aliases
         begins, only = library.supports_out and free, calls.one_call
@@ -424,7 +421,7 @@ class CPUExecutor:
             array = None
         if self.checked and array is not None and not array.flags.c_contiguous:
             array = None
-        # Libraries that return fresh memory have two tiles in cache.
+        # Libraries that return new memory have two tiles in cache.
         changes = out.shape != source.shape or out.dtype != source.dtype
         most = tile_bytes_of(library.beside)
         size = tile_bytes_of(library.beside, changes and not halved)
@@ -435,11 +432,11 @@ class CPUExecutor:
         dense = bool(out.flags.c_contiguous)
         if self.tiling is not None:
             dense = dense and math.prod(out.shape[: self.tiling[0]]) == 1
-        #: Whether the library may write its result where it belongs.
+        #: True if the library may write its result in place.
         self.writes = free and (dense or not self.checked)
         if not dense and (self.checked or not only):
-            array = None  # what follows the FFTs, and what sums them, needs contiguous tiles
-        #: The block where the library may read it.
+            array = None  # other steps and sums need contiguous tiles
+        #: The block if the library may read it in place, else None.
         self.reads = array
         alone = self.cut is None and not self.checked
         if array is not None and only and len(calls.dims) == 1 and alone:
@@ -448,9 +445,9 @@ class CPUExecutor:
             self.tiling = self.tiling[0], -(-self.tiling[1] // CHECKED_PARTS)
 
     def take(self, cuts: Iterable[slice] | None = None) -> Iterator[tuple[slice | None, Array]]:
-        """Yield the tiles, and where they are; None stands for the whole block.
+        """Yield the slice and the values of each tile; None stands for the whole block.
 
-        `cuts` are the tiles wanted, by default all.
+        `cuts` are the requested slices, by default all.
         """
         if self.tiling is None:
             yield None, self._gathered() if self.reads is None else self.reads
@@ -469,7 +466,7 @@ class CPUExecutor:
         return self.source.gather(self.out if dense else None)
 
     def place(self, part: slice | None) -> Array:
-        """Return where the result of a tile belongs."""
+        """Return the part of the result for a tile."""
         if part is None or self.tiling is None:
             return self.out
         return self.out[(slice(None),) * self.tiling[0] + (part,)]
@@ -483,19 +480,19 @@ class CPUExecutor:
         return transform_tile(tile, self.calls, works, self.library, room)
 
     def store(self, result: Array, part: slice | None) -> None:
-        """Copy a result to where it belongs, unless it is there."""
+        """Copy a tile's result to the block's result, unless it is there."""
         _store(self.place(part), result, self.rolls)
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
-        """Take all tiles, or those of some cuts, through the round."""
+        """Transform and store all tiles, or those of some cuts."""
         for part, tile in self.take(cuts):
             self.store(self.transform(tile, part), part)
 
 
 def _store(target: Array, result: Array, rolls: Rolls) -> None:
-    """Copy a tile to where it belongs, unless it is there already.
+    """Copy a tile to its target, unless it is there already.
 
-    In a dimension that is rolled, its first values go behind the others.
+    Along a rolled dimension, its first values go behind the others.
     """
     there = same_memory(result, target)
     if there and not rolls:
@@ -520,7 +517,7 @@ def _store(target: Array, result: Array, rolls: Rolls) -> None:
 
 
 def roll(values: Array, rolls: Rolls) -> Array:
-    """Return a block stored from another element on along some of its dimensions."""
+    """Return a block rolled along some of its dimensions."""
     if not rolls:
         return values
     out = lend(values.shape, values.dtype)
@@ -542,18 +539,18 @@ def run_round(
     Parameters
     ----------
     round_, block, source, library, filters
-        As `CPUExecutor` takes them.
+        See `CPUExecutor`.
     out_dtype : dtype
-        Of the block after the round.
+        Dtype of the result.
     executor : callable
-        Makes the executor.
+        Class or factory of the executor.
 
     Returns
     -------
     ndarray
-        The block as the round's target layout has it.
+        The block in the round's target layout.
     """
-    if (found := _digits_last(round_)) is not None:  # two copies more, for a device's round
+    if (found := _digits_last(round_)) is not None:  # two more copies, for rounds planned for a GPU
         moved, orders = found
         there, place = list[int](), list[int]()
         for old, new, i, order in zip(
@@ -573,14 +570,14 @@ def run_round(
     return out
 
 
-# --- digits in another place ----------------------------------------------------------------
+# --- other orders of digits ------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
 def _digits_last(round_: Round) -> tuple[Round, tuple[tuple[int, ...], ...]] | None:
     """Return a round with the group of each step last in its axis, and the orders of groups.
 
-    None if all of them are so. A device transforms a digit wherever it lies.
+    The result is None if the groups are last already. Only rounds for GPUs may have other orders.
     """
     steps = {step.axis: step.source for step in round_.steps}
     orders = tuple(

@@ -1,14 +1,11 @@
-"""Factors of a block: twiddles and chirps between FFTs, and those of cosine transforms around them.
+"""Factors of a block: twiddles and chirps between FFTs, and factors of cosine transforms.
 
-The twiddle of one row of a block (the values of a digit k for one index r of the digits still
-to come) is W^(k*r). It is made from two short tables per row, W^(r*64*i) and W^(r*j), which in
-turn are read off the exact two-level `PhaseTable`, so the phase never leaves the integers and
-the inner loop is two multiplications without a table walk.
+A row of a block has the values of a digit k for one index r of the remaining digits. Its twiddles
+W^(k*r) are products from two short tables per row, W^(r*64*i) and W^(r*j). These come from the
+exact two-level `PhaseTable`, so phases are integers, and the inner loop has two multiplications.
 
 Along a chirp n**2 grows by 2*n*stride + stride**2, which grows by 2*stride**2: two additions mod
 twice its length, and no product of large numbers.
-
-Imports numpy, `decomposition`, `memory` and this room.
 """
 
 from functools import lru_cache
@@ -27,7 +24,7 @@ Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Index = tuple[int, ...]
 
-#: Largest modulus, of which four times a residue and a half fit int64.
+#: Largest modulus: 4.5 times a residue fits int64.
 MAX_MODULUS = 2**60
 
 # np.pi is a double; long double needs its own.
@@ -158,7 +155,7 @@ def chirp(n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.co
 
 
 class PhaseTable(NamedTuple):
-    """All powers of a root of unity, from two tables of about the square root of their number.
+    """All powers of a root of unity, as products from two tables of about sqrt(modulus) entries.
 
     W**t = coarse[t >> shift] * fine[t & mask] for 0 <= t < modulus, W = exp(sign*2j*pi/modulus).
     Compiled loops take the fields as arguments.
@@ -215,10 +212,10 @@ def phase_table(modulus: int, sign: int) -> PhaseTable:
     return PhaseTable(coarse, fine, shift, (1 << shift) - 1)
 
 
-#: Length of the inner of the two tables of a row.
+#: Length of the inner table of a row.
 _INNER = 64
 
-#: Lengths up to which the squares of their indices fit int64.
+#: Largest length for which squares of indices fit int64.
 _SHORT = 3 * 10**9
 
 
@@ -301,7 +298,7 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
 def _filter_values(  # type: ignore[no-untyped-def]
     out, n, padded, length, by, offset, coarse, fine, shift, mask, scale
 ):
-    """The chirp at `by` times n, wrapped around `padded`, and an offset, times a scale."""
+    """Compute scale times the chirp at ``by * n + offset``, with n wrapped around `padded`."""
     for i in range(n.size):
         lag = n[i] if 2 * n[i] <= padded else n[i] - padded
         distance = abs(by * lag + offset)
@@ -318,11 +315,11 @@ def twiddle(x: Array, rest: Ints, modulus: int, sign: int, scale: Any = 1.0) -> 
     Parameters
     ----------
     x : ndarray of complex, 3 dimensions, C-contiguous
-        Rows, values of the transformed digit, and what lies inside of it.
+        Rows, values of the transformed digit, and the inner dimensions.
     rest : ndarray of int64
-        Index made of the digits still to come, for each row.
+        Index of the remaining digits, for each row.
     modulus : int
-        Product of the lengths of the digit and of those still to come.
+        Product of the lengths of the digit and of the remaining digits.
     scale : float
         Real factor of all values.
     """
@@ -339,9 +336,9 @@ def multiply_chirp(
 ) -> None:
     """Multiply ``x[l, f, b]`` by factor * exp(sign*1j*pi*n**2/length), n = rest[l] + f*stride.
 
-    In place. `rest` may be shorter than x is long: it then applies again and again. Places
-    n >= length hold padding or what is going to be cropped, and are zeroed. Each of the `turns`
-    is another factor 1j; `length` is even then.
+    This works in place. `rest` is repeated if it has fewer entries than x has rows. Places
+    n >= length are padding or will be cropped, and are set to zero. Each of the `turns` is another
+    factor 1j, for even `length` only.
     """
     batches = x.reshape(-1, len(rest), *x.shape[1:])
     if x.dtype.char != "G":
@@ -367,10 +364,10 @@ def multiply_chirp(
 def chirp_filter(
     n: Ints, padded: int, length: int, sign: int, dtype: Any, step: int = 1, offset: int = 0
 ) -> Array:
-    """Values of the convolution's filter at the places n of an axis of length `padded`.
+    """Return values of the convolution's filter at places n of an axis of length `padded`.
 
-    The filter is the chirp exp(sign*1j*pi*(step*m + offset)**2/length), where the square's root is
-    below `length`, wrapped around, over `padded`, so that the convolution needs no other scale.
+    The filter is exp(sign*1j*pi*(step*m + offset)**2/length) / padded, with m wrapped around, and
+    zero for abs(step*m + offset) >= length. The convolution needs no other scale.
     """
     if np.dtype(dtype).char != "G" and length < _SHORT:
         found, tables = np.empty(n.size, dtype), phase_table(2 * length, sign)
@@ -386,7 +383,7 @@ def chirp_filter(
 
 
 def point_index(plan: Cosines, low: int, high: int, *, out: bool) -> Ints:
-    """Index of the points at places `low` to ``high - 1`` of the FFT's input or output."""
+    """Return the index of points at places `low` to ``high - 1`` of the FFT's input or output."""
     place = np.arange(low, high, dtype=np.int64)
     index = np.zeros(high - low, np.int64)
     for digit in reversed(point_digits(plan, out=out)):
@@ -396,7 +393,7 @@ def point_index(plan: Cosines, low: int, high: int, *, out: bool) -> Ints:
 
 
 def _roots(t: Ints, modulus: int, sign: int, dtype: np.dtype[Any]) -> Array:
-    """Powers of exp(sign*2j*pi/modulus), reduced as integers."""
+    """Return powers of exp(sign*2j*pi/modulus), from reduced integers."""
     t = t % modulus
     if dtype.char in "gG":
         return unit_roots(t, modulus, sign, dtype)
@@ -404,7 +401,7 @@ def _roots(t: Ints, modulus: int, sign: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
-    """Factors of the FFT's input."""
+    """Return the factors of the FFT's input."""
     n, root = plan.length, np.sqrt(np.ones((), wide).real * 2)
     if plan.type == 2:
         return np.where(index < (n + 1) // 2, 1.0, -1.0) if plan.sine else None
@@ -421,14 +418,14 @@ def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
 
 
 def _after(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
-    """Factors of the FFT's output, after which the real part counts, or both parts do."""
+    """Return the factors of the FFT's output, of which the real part or both parts are used."""
     n, root = plan.length, np.sqrt(np.ones((), wide).real / 2)
     if plan.type == 2:
         factor = 2 * _roots(index, 4 * n, -1, wide)
         return np.where(index == 0, root, 1) * factor if plan.orthogonalize else factor
     if plan.type == 3:
         return np.where(index < (n + 1) // 2, 1.0, -1.0) if plan.sine else None
-    if plan.type == 1 and plan.sine:  # the imaginary part, whose sign turns with the frequency
+    if plan.type == 1 and plan.sine:  # the imaginary part, with alternating sign
         return np.where(index <= n + 1, 1j, -1j)
     if plan.type == 1:
         return np.where(index % (n - 1) == 0, root, 1) if plan.orthogonalize else None
@@ -444,7 +441,7 @@ def _along(factor: Array, axis: int, ndim: int) -> Array:
 
 
 def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_id: Index) -> Array:
-    """Return the FFT's input: what the arrangement brought, times factors.
+    """Return the FFT's input: the arranged values times factors.
 
     Parameters
     ----------
@@ -484,14 +481,14 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
 def after_points(
     block: Array, plan: Cosines, axis: int, bounds: Index, divisor: Divisor, block_id: Index
 ) -> Array:
-    """Return what the arrangement of the result takes: the FFT's output times factors.
+    """Return the FFT's output times factors, before the arrangement of the result.
 
     Parameters
     ----------
     block : ndarray
         Output of the FFT.
     plan, axis, bounds, block_id
-        As `before_points` takes them.
+        See `before_points`.
     divisor : Divisor
         What the whole transform divides by.
     """
@@ -566,7 +563,7 @@ def ends_scaled(
 
 
 def in_parts(real: Array, imag: Array) -> Array:
-    """Return the complex array of two parts as they are.
+    """Return the complex array of two unscaled parts.
 
     ``real + 1j * imag`` has them so only where all values are finite: 0 times infinity is NaN.
     """
@@ -576,7 +573,7 @@ def in_parts(real: Array, imag: Array) -> Array:
 
 
 def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:
-    """Return what the first and last values are multiplied with, of the input or of the output.
+    """Return the factors of the first and last values of the input or of the output.
 
     Beside a factor 2 of all values of the input.
 

@@ -1,10 +1,8 @@
-"""Where the values of a block lie, and where the result of a round goes: `BlockView`.
+"""`BlockView`: the location of a block's values and of the result of a round.
 
-A block is one array (read in place, or overwritten where nobody else uses it), or segments of
-other blocks that are copied when they are needed: whole, or tile by tile so that a tile is still in
+A block is one array, or segments of other blocks. An array is read in place, or overwritten if
+nobody else uses it. Segments are copied all at once, or tile by tile so that each tile is still in
 cache when it is transformed. `exchange` builds views of segments.
-
-Imports `events`, `memory` and this room.
 """
 
 import math
@@ -23,26 +21,26 @@ from dask_bigfft.memory import fault_in, lend
 
 Array = npt.NDArray[Any]
 
-#: Bytes of a block from which on several threads gather it faster than one.
+#: Size in bytes above which several threads gather a block faster than one.
 SHARED_NBYTES = 1 << 22
 
 
 def is_on_gpu(values: Any) -> bool:
-    """Return whether an array lies in the memory of a CUDA device."""
+    """Return True if an array is in the memory of a CUDA device."""
     return hasattr(values, "__cuda_array_interface__")
 
 
 def intervals(size: int, width: int) -> Iterator[slice]:
-    """Yield slices of at most `width` that make up `size`."""
+    """Yield consecutive slices of at most `width` that cover `size` elements."""
     for low in range(0, size, width):
         yield slice(low, min(size, low + width))
 
 
 def prefault(block: Array) -> Array:
-    """Return a block after this thread has faulted in its share of the fresh pages.
+    """Return a block after this thread has prefaulted its share of the pages.
 
-    Pages that fault one by one come in the order in which tiles are stored, where several threads
-    meet at the same page. All threads that call this share the pages, in large parts.
+    Threads that call this divide the pages into large parts. Without it, threads that store tiles
+    would fault the same pages at the same time.
     """
     started = time.perf_counter()
     nbytes = fault_in(block)
@@ -56,25 +54,26 @@ def _new_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> CopyTable:
 
 
 class BlockView:
-    """A block before a round.
+    """Block before a round.
 
     Parameters
     ----------
     shape, dtype
-        Of the block.
+        Shape and dtype of the block.
     array : ndarray, optional
-        The block, where it is one array.
+        The values of a block that is one array.
     tables : sequence of exchange.gather.SegmentTable
-        Its segments otherwise. Places that no segment covers are zero.
+        Segments of a block that is no single array. Values outside all segments are zero.
     owned : bool
-        Whether `array`, which is contiguous then, may be overwritten.
+        True if `array` is contiguous and may be overwritten.
     target : ndarray, optional
-        Where the result of the round belongs; the array itself for a round in place.
+        Memory for the result of the round; the array itself for a round in place.
     new_table : callable
-        Returns an empty table of copies into a new block of a shape and dtype, on a GPU zeros.
+        Returns an empty table of copies into a new block of a shape and dtype. A new block on a
+        GPU is filled with zeros.
     boxes : callable, optional
-        Returns the block as boxes of its sources, which a device copies without a gather, if it is
-        made of such boxes. With True it may be a block that ends within digits.
+        Returns the block as boxes of its sources, which a GPU copies without a gather, or None.
+        With True the block may end within digits.
     """
 
     def __init__(
@@ -101,11 +100,11 @@ class BlockView:
 
     @property
     def in_place(self) -> bool:
-        """Whether the result takes the place of the block."""
+        """True if the result overwrites the block."""
         return self.array is not None and self.target is self.array
 
     def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return memory for the block after the round: its target if that fits, else new memory."""
+        """Return memory for the block after the round: its target if it fits, else new memory."""
         for place in (self.array if self.owned else None, self.target):
             if place is not None and place.shape == shape and place.dtype == dtype:
                 return place
@@ -114,8 +113,8 @@ class BlockView:
     def gather(self, out: Array | None = None, threads: int = 1) -> Array:
         """Return the block, contiguous and free to overwrite.
 
-        It is copied to `out` or to new memory, by several threads if it is large, unless it is
-        `owned`.
+        A block that is not `owned` is copied to `out` or to new memory. Several threads copy a
+        large block.
         """
         if self.array is not None and (self.owned or out is self.array):
             return self.array
@@ -138,14 +137,14 @@ class BlockView:
         return values
 
     def _shared_dim(self, threads: int, nbytes: int) -> int | None:
-        """Return the outermost dimension along which threads share the copies, if that pays."""
+        """Return the outermost dimension for dividing the copies among threads, None for one."""
         if threads == 1 or nbytes < SHARED_NBYTES or self.on_gpu:
             return None
         wide = (dim for dim, n in enumerate(self.shape) if n >= threads)
         return next((dim for dim in wide if self.divides(dim)), None)
 
     def divides(self, dim: int) -> bool:
-        """Return whether parts along a dimension can be gathered one by one, in any order."""
+        """Return True if parts along a dimension can be gathered one by one, in any order."""
         return not self.on_gpu and all(table.divides(dim) for table in self.tables)
 
     def filling(self, dim: int, out: Array) -> Callable[[slice], None]:
@@ -167,8 +166,8 @@ class BlockView:
     ) -> Iterator[tuple[slice, Array]]:
         """Yield slices along a dimension with their values, contiguous and free to overwrite.
 
-        Tiles lie in `out`, the block after the round, where they are contiguous there. `cuts` are
-        the slices wanted, none wider than `width`; by default all.
+        Tiles are parts of `out`, the block after the round, if those are contiguous. `cuts` are the
+        requested slices, none wider than `width`; by default all.
         """
         if cuts is None:
             cuts = intervals(self.shape[dim], width)
@@ -202,12 +201,12 @@ class BlockView:
             yield part, tile
 
     def _fits(self, out: Array, dim: int) -> bool:
-        """Return whether tiles along a dimension can lie in the result."""
+        """Return True if tiles along a dimension can be gathered into the result."""
         same = out.shape == self.shape and out.dtype == self.dtype and out.flags.c_contiguous
         return bool(same) and (dim == out.ndim or math.prod(self.shape[:dim]) == 1)
 
     def _loader(self, dim: int, target: Array, inside: bool) -> Callable[[slice, Array], None]:
-        """Return what copies a part of the block to a tile in `target`."""
+        """Return a function that copies a part of the block to a tile in `target`."""
         array, ahead = self.array, (slice(None),) * dim
         if array is not None:
 
@@ -227,7 +226,7 @@ class BlockView:
         return gather
 
     def _enter(self, table: Any, dim: int | None) -> None:
-        """Enter all copies into a table, to be cut along a dimension if one is given."""
+        """Add all copies to a table, which can be cut along a dimension if one is given."""
         for found in self.tables:
             segments = found.segments(table.target.strides, dim)
             table.extend(found.sources, found.which, segments)

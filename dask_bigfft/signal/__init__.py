@@ -1,9 +1,9 @@
 """Convolution, spectra and derivatives of dask arrays of any size.
 
-Functions that `scipy.signal` has, too, are called as there. Imports this room::
+Functions that exist in `scipy.signal` have the same names and arguments. The modules::
 
-    arguments, transforms (there and back; what lies where in a spectrum)
-    convolution (through spectra) -> kernel_spectrum (of a short array); overlap (block by block)
+    arguments, transforms (forward and inverse; frequencies of the places of a spectrum)
+    convolution (by spectra) -> kernel_spectrum (of a short array); overlap (block by block)
     spectra (power, cross, radial); segments (Welch's averages); differentiation
 """
 

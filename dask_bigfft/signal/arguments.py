@@ -1,16 +1,14 @@
-"""Arguments of convolutions: which axes, what of the full convolution is wanted, which length.
+"""Arguments of convolutions: axes, window of the full convolution, and transform length.
 
-The full convolution of n1 and n2 samples has n1 + n2 - 1. A mode asks for a *window* of it::
+The full convolution of n1 and n2 samples has n1 + n2 - 1. A mode selects a *window* of it::
 
     mode     start          count
     full     0              n1 + n2 - 1
     same     (n2 - 1)//2    n1
     valid    least - 1      most - least + 1
 
-A cyclic convolution of length N returns the window unharmed if what wraps around stays outside it,
-so the window also says how far both inputs have to be padded.
-
-Imports `planning`, `transforms`, `decomposition` and `errors`.
+A cyclic convolution of length N gives the correct window if samples that wrap around stay outside
+it. The window therefore also determines the padding of both inputs.
 """
 
 from collections.abc import Sequence
@@ -41,7 +39,7 @@ class Window:
     first, second : int
         Lengths n1 and n2 of the inputs.
     start, count : int
-        The wanted samples of the n1 + n2 - 1.
+        First sample and number of samples of the window.
     """
 
     axis: int
@@ -52,13 +50,13 @@ class Window:
 
     @property
     def least(self) -> int:
-        """The shortest cyclic convolution whose wrapping stays outside the window."""
+        """Length of the shortest cyclic convolution that gives a correct window."""
         full = self.first + self.second - 1
         return max(self.start + self.count, full - self.start, self.first, self.second)
 
 
 def window(axis: int, first: int, second: int, mode: Mode) -> Window:
-    """Return what a mode asks for along one axis.
+    """Return the window of a mode along one axis.
 
     >>> found = window(0, 100, 9, "same")
     >>> found.start, found.count, found.least
@@ -73,7 +71,7 @@ def window(axis: int, first: int, second: int, mode: Mode) -> Window:
 
 
 def fast_length(least: int, cut: bool, real: bool) -> int:
-    """Return a length of at least `least` that is fast: nearly square where the axis is cut.
+    """Return a fast length of at least `least`, with nearly square factors if the axis is cut.
 
     >>> fast_length(10_001, False, True), fast_length(2**20 + 1, True, True)
     (10125, 1049760)
@@ -84,7 +82,7 @@ def fast_length(least: int, cut: bool, real: bool) -> int:
 
 
 def parse_choice(name: str, value: Any, *allowed: str) -> Any:
-    """Return the value if it is one of those that are allowed."""
+    """Return the value if it is allowed; refuse it otherwise."""
     if not isinstance(value, str) or value not in allowed:
         refuse(name, value, f"one of {', '.join(map(repr, allowed))}")
     return value
@@ -92,16 +90,16 @@ def parse_choice(name: str, value: Any, *allowed: str) -> Any:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Two arrays, and what of their convolution is wanted.
+    """Two arrays, and the requested part of their convolution.
 
     Parameters
     ----------
     first, second : dask.array.Array
-        With the same number of axes; lengths agree on axes without a window, or are 1.
+        Arrays with the same number of axes. Lengths of axes without a window agree, or are 1.
     windows : tuple of Window
-        Of the axes that are convolved.
+        Windows of the convolved axes.
     crop : tuple of slice
-        What is kept at last, of axes on which the inputs broadcast.
+        Crop of the result along axes on which the inputs broadcast.
     """
 
     first: da.Array
@@ -111,7 +109,7 @@ class Inputs:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes that are convolved."""
+        """The convolved axes."""
         return tuple(w.axis for w in self.windows)
 
     def reversed(self) -> "Inputs":
@@ -125,11 +123,11 @@ class Inputs:
 def parse_inputs(
     in1: Any, in2: Any, mode: Any, axes: Axes, *, correlated: bool = False, strict: bool = False
 ) -> Inputs:
-    """Return arrays and windows; refuse what does not go together.
+    """Return the validated arrays and windows of a convolution.
 
-    With `strict` mode "valid" compares axes of length 1, too, as `scipy.signal.convolve` does.
-    Axes on which an input has length 1 are not convolved: the other one is multiplied by it, in
-    reverse if it is the second one of a correlation.
+    With `strict`, mode "valid" also compares axes of length 1, as `scipy.signal.convolve` does.
+    Axes on which an input has length 1 are not convolved: the inputs are multiplied. The second
+    input of a correlation is then reversed.
     """
     first, second = (without_empty(parse_array(a, "fftn")) for a in (in1, in2))
     mode = parse_choice("mode", mode, *get_args(Mode))
@@ -168,7 +166,7 @@ def parse_inputs(
 
 
 def work_dtype(a: da.Array) -> np.dtype[Any]:
-    """Complex dtype of an array's spectrum: integers are taken in double precision.
+    """Return the complex dtype of an array's spectrum, with double precision for integers.
 
     >>> work_dtype(da.ones(3, dtype="int8")), work_dtype(da.ones(3, dtype="float16"))
     (dtype('complex128'), dtype('complex64'))
@@ -178,7 +176,7 @@ def work_dtype(a: da.Array) -> np.dtype[Any]:
 
 
 def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
-    """Return two arrays of numbers; refuse a second one of another shape than the first."""
+    """Return two arrays of numbers; refuse arrays of different shapes."""
     first, second = parse_array(x, "fft"), parse_array(y, "fft")
     if first.shape != second.shape:
         refuse("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
@@ -186,7 +184,7 @@ def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
 
 
 def without_empty(a: da.Array) -> da.Array:
-    """Return the array without empty chunks, which dask broadcasts and reverses wrongly."""
+    """Return the array without empty chunks, for which dask's broadcasting and reversal fail."""
     found: da.Array = a.rechunk(tuple(tuple(filter(None, cut)) or (0,) for cut in a.chunks))
     return found
 
@@ -202,7 +200,7 @@ def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
 
 
 def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return the lengths of axes that are transformed; refuse 0."""
+    """Return the lengths of transformed axes; refuse 0."""
     lengths = tuple(array.shape[axis] for axis in axes)
     if 0 in lengths:
         refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
@@ -210,7 +208,7 @@ def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def long_enough(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:
-    """Return chunks joined where they are shorter than what a neighbour takes of them.
+    """Return chunks after joining those that are shorter than the overlap `least`.
 
     >>> long_enough((4, 1, 2, 6, 2), 3)
     (4, 3, 8)

@@ -1,18 +1,15 @@
-r"""Convolution and correlation of dask arrays of any size, through spectra or block by block.
+r"""Convolution and correlation of dask arrays of any size, by spectra or block by block.
 
-With one cut axis, natural order in and out of every transform would take nine exchanges. In
-transposed order it is six, because a product does not care in which order frequencies lie::
+With one cut axis, transforms in natural order would take nine exchanges. Products of spectra can be
+in transposed order, which takes six::
 
     in1 --exchange, round--> --exchange, round--> spectrum  \
                                                              x --round--> --exchange, round--> -->
     in2 --exchange, round--> --exchange, round--> spectrum  /
 
-and four where in2 is small (`kernel_spectrum`). Zeros are never stored before the first round:
-the first gather pads, and the last one takes the window that a mode asks for.
-
-A much shorter array needs none of that: `overlap` works block by block.
-
-Imports `config`, `front`, `decomposition`, `planner`, `planning` and this room.
+A small in2 takes four (`kernel_spectrum`). Padding is part of the first gather, and cropping to the
+window of a mode is part of the last one. If one array is much shorter, `overlap` works block by
+block.
 """
 
 import itertools
@@ -49,7 +46,7 @@ Method = Literal["auto", "fft", "direct"]
 def _kernel_axes(
     transforms: Transforms, plan: Plan, kernel: da.Array
 ) -> tuple[SpectrumAxis, ...] | None:
-    """Return the spectrum's axes if its tasks can transform the kernel, too, else None."""
+    """Return the axes of the spectrum if each task can compute the kernel's part, else None."""
     largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
     itemsize = plan.spec.work_dtype.itemsize
     if kernel.size * kernel.dtype.itemsize > largest * itemsize:
@@ -65,12 +62,12 @@ def _kernel_axes(
 def _spectra(
     large: da.Array, small: da.Array, transforms: Transforms, there: Plan, options: Options
 ) -> tuple[da.Array, da.Array]:
-    """Return two spectra in equal blocks; a small kernel's is made in the other one's blocks."""
+    """Return two spectra with equal chunks, that of a small kernel computed block by block."""
     spectrum = cast("da.Array", applied(large, there))
     axes = _kernel_axes(transforms, there, small)
     if axes is not None:
         return spectrum, _kernel_array(small.rechunk(-1), axes, there, options)
-    if large.name == small.name:  # with itself: one spectrum will do
+    if large.name == small.name:  # a convolution with itself needs one spectrum
         return spectrum, spectrum
     wanted = tuple(
         cut if sum(cut) == (n if axis in transforms.axes else small.shape[axis]) else "auto"
@@ -83,16 +80,16 @@ def _spectra(
 def _kernel_array(
     kernel: da.Array, axes: tuple[SpectrumAxis, ...], there: Plan, options: Options
 ) -> Any:
-    """Return the spectrum of a small kernel, in the other spectrum's blocks of transformed axes.
+    """Return the spectrum of a small kernel with the chunks of the other spectrum.
 
-    A block serves all blocks of the other spectrum that differ along further axes. Where there are
-    none, dask makes it in the task that multiplies with it.
+    Axes that are not transformed have one chunk. Without such axes, dask fuses a block with the
+    task that multiplies it.
     """
     chunks: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
     for along in axes:
         chunks[along.axis] = there.chunks[along.axis]
     dtype = np.result_type(there.spec.work_dtype, work_dtype(kernel))
-    library = there.kernel  # which may not work in the dtype of the product
+    library = there.kernel  # may not support the dtype of the product
     if dtype != there.spec.work_dtype:
         library = parse_kernel(options.get("kernel"), dtype)[0]
 
@@ -112,23 +109,23 @@ def _kept(block: Any, mark: Any) -> Any:
 
 
 def _after(a: Any, first: Any) -> Any:
-    """Return the array with blocks that wait for all blocks of another array.
+    """Return the array with blocks that depend on all blocks of another array.
 
-    Their transforms then do not overlap, which saves the memory of one exchange.
+    Two transforms then do not overlap in time, which saves the memory of one exchange.
     """
     marks = first.map_blocks(_mark, chunks=tuple((1,) * n for n in first.numblocks), dtype=np.int8)
     return a.map_blocks(_kept, marks.sum(), dtype=a.dtype, meta=a._meta)
 
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
-    """Return the convolution, or the correlation, through spectra."""
+    """Return the convolution or the correlation by spectra."""
     first, second = inputs.first, inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     if not real:
         first, second = (a.astype(work_dtype(a)) for a in (first, second))
     swapped = first.size < second.size
     large, small = (second, first) if swapped else (first, second)
-    # The axis that is halved comes last: best one that lies whole in blocks.
+    # The halved axis comes last, preferably one with a single chunk.
     windows = sorted(inputs.windows, key=lambda w: (large.numblocks[w.axis] == 1, w.axis))
     alone = len(windows) == 1
     axes = tuple(w.axis for w in windows)
@@ -157,16 +154,16 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
 
 
 def _takes_turns(there: Plan, back: Plan) -> bool:
-    """Return whether the inverse transform starts after the whole product.
+    """Return True if the inverse transform should start after the complete product.
 
-    Its blocks then reuse the shared buffers of the forward transform. Blocks that go through files
-    or to other processes go at once.
+    It then reuses the shared buffers of the forward transform. Blocks that travel through files or
+    to other processes do not wait.
     """
     return there.machine.shared and all(any(p.joints.exchanges) for p in (there, back))
 
 
 def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
-    """Chunks as asked for, where those of the input are meant those of the first one."""
+    """Return the requested chunks of the result; "preserve" refers to the first input."""
     chunks = config.get("bigfft.chunks") if chunks is None else chunks
     if not isinstance(chunks, Mapping) and not (isinstance(chunks, str) and chunks == "preserve"):
         return chunks
@@ -178,7 +175,7 @@ def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
     return {**kept, **chunks} if isinstance(chunks, Mapping) else tuple(kept.values())
 
 
-# --- what users call -------------------------------------------------------------------------
+# --- public functions ------------------------------------------------------------------------
 
 
 def _convolution(
@@ -212,17 +209,17 @@ def fftconvolve(
     in1, in2 : dask array or array-like
         With the same number of axes, of any chunking; only read.
     mode : {"full", "same", "valid"}
-        All of the convolution (default), its centre with the shape of `in1`, or what does not
-        depend on zeros around the inputs.
+        The full convolution (default), its centre with the shape of `in1`, or the part that does
+        not depend on zeros around the inputs.
     axes : int or sequence of int, optional
         The axes that are convolved, all by default. Along others the inputs have the same length,
         or one of them has length 1.
     chunks : "auto", "preserve", mapping or dask chunks, optional
-        Of the result: by default those that the last exchange makes without further work.
+        Chunks of the result, by default those of the last exchange.
     memory_limit : int or str, optional
-        Bytes that one process may use for any one of the transforms.
+        Maximum bytes that one process may use for each of the transforms.
     kernel : str, optional
-        FFT library that works inside blocks.
+        FFT library for the blocks.
 
     Returns
     -------
@@ -236,9 +233,9 @@ def fftconvolve(
 
     Notes
     -----
-    As `scipy.signal.fftconvolve` does. Spectra stay in transposed order, so that one cut axis
-    takes six exchanges; a small second array (or first one), in one chunk, is transformed where
-    the blocks of the other spectrum lie, which leaves four.
+    This is `scipy.signal.fftconvolve` for dask arrays. Spectra stay in transposed order, so that
+    one cut axis takes six exchanges. If one array is small, its spectrum is computed in the blocks
+    of the other spectrum, and there are four exchanges.
 
     See Also
     --------
@@ -261,7 +258,7 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
     in1, in2 : dask array or array-like
         With the same number of axes; the shorter one is gathered into one block.
     mode, axes
-        As `fftconvolve` takes them.
+        See `fftconvolve`.
 
     Returns
     -------
@@ -271,13 +268,13 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As `fftconvolve` does.
+        See `fftconvolve`.
 
     Notes
     -----
-    As `scipy.signal.oaconvolve` does. Each block takes as many samples of its neighbours as the
-    shorter array reaches (overlap-save), and is convolved by SciPy in pieces that fit a cache:
-    nothing is exchanged beyond neighbours, and no spectrum of the whole array is made.
+    This is `scipy.signal.oaconvolve` for dask arrays. Each block gets a halo of samples from its
+    neighbours (overlap-save). SciPy convolves it in parts that fit a cache. Data is exchanged
+    between neighbours only, and no spectrum of the whole array is computed.
 
     Examples
     --------
@@ -322,7 +319,7 @@ def convolve(
     in1, in2 : dask array or array-like
         With the same number of axes.
     mode : {"full", "same", "valid"}
-        As `fftconvolve` takes it.
+        See `fftconvolve`.
     method : {"auto", "fft", "direct"}
         Through spectra ("fft"), by the sum that defines it, block by block ("direct", exact for
         integers), or block by block where one array is short, else through spectra ("auto").
@@ -337,7 +334,7 @@ def convolve(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As `fftconvolve` does.
+        See `fftconvolve`.
 
     Examples
     --------
@@ -355,7 +352,7 @@ def correlate(
     Parameters
     ----------
     in1, in2, mode, method, **options
-        As `convolve` takes them.
+        See `convolve`.
 
     Returns
     -------
@@ -366,11 +363,11 @@ def correlate(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As `fftconvolve` does.
+        See `fftconvolve`.
 
     Notes
     -----
-    Nothing is reversed: the product takes the conjugate of one spectrum, and the last gather
+    No array is reversed. The product uses the conjugate of one spectrum, and the last gather
     begins at the first lag.
 
     Examples

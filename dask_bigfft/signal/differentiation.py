@@ -1,11 +1,9 @@
-r"""Derivatives of periodic arrays, and Poisson's equation, through spectra in one pass.
+r"""Derivatives of periodic arrays, and Poisson's equation, by spectra in one pass.
 
-A derivative multiplies the spectrum by 2j*pi*f, f being the frequency. Spectra stay in the order
-that takes the fewest exchanges there and back, and are multiplied where their blocks lie::
+A derivative multiplies the spectrum by 2j*pi*f for frequency f. Spectra stay in the order that
+takes the fewest exchanges for both transforms, and blocks are multiplied in place::
 
     x --exchange, rounds--> spectrum --factor--> --rounds, exchange--> derivative
-
-Imports `planning` and this room.
 """
 
 import math
@@ -31,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
-    """Return a distance of samples for each axis, from one for all or a sequence."""
+    """Return the sample distance of each axis, from one number or a sequence."""
     one = np.isscalar(d) or getattr(d, "ndim", None) == 0
     several = tuple(d) if isinstance(d, Sequence | np.ndarray) and not one else (d,) * count
     allowed = "a distance of samples above 0, or one for each axis"
@@ -48,7 +46,7 @@ def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
 def parse_samples(
     x: Any, axes: Axes, d: Any, options: Options
 ) -> tuple[da.Array, tuple[int, ...], tuple[float, ...]]:
-    """Return an array, the axes of a transform, and the distance of samples along each of them."""
+    """Return an array, the axes of a transform, and the sample distance along each of them."""
     parse_options(options)
     array = parse_array(x, "fft")
     along = several_axes(axes, array.ndim)
@@ -56,7 +54,7 @@ def parse_samples(
 
 
 def _filtered(array: da.Array, spacing: dict[int, float], factor: Any, options: Options) -> Any:
-    """Return the array whose spectrum over some axes is that of `array` times a factor."""
+    """Return the inverse transform of the spectrum of `array` times a factor."""
     axes = tuple(sorted(spacing, key=lambda axis: (array.numblocks[axis] == 1, axis)))
     lengths = nonempty(array, axes)
     transforms, there = planned(array, axes, lengths, array.dtype.kind != "c", options)
@@ -66,7 +64,7 @@ def _filtered(array: da.Array, spacing: dict[int, float], factor: Any, options: 
     )
     made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor)
     back = transforms.inverse(made, options, {})
-    if options.get("chunks") is None:  # in the chunks that came in, where that costs nothing
+    if options.get("chunks") is None:  # the input's chunks, if they cost no exchange
         kept = transforms.inverse(made, {**options, "chunks": array.chunks}, {})
         back = kept if len(kept.travelling) <= len(back.travelling) else back
     return applied(made, back)
@@ -81,7 +79,7 @@ def _times(block: Array, factor: Any, block_id: tuple[int, ...]) -> Array:
 def _derivative(
     block: tuple[int, ...], axes: Sequence[SpectrumAxis], spacing: Sequence[float]
 ) -> Any:
-    """Return the factor 2j*pi*f of one axis; of the frequency N/2, which has no sign, zero."""
+    """Return the factor 2j*pi*f of one axis, zero for frequency N/2, which has no sign."""
     (along,), (d,) = axes, spacing
     index = along.index(block)
     index = np.where(2 * index == along.length, 0, index)
@@ -91,7 +89,7 @@ def _derivative(
 def _laplace(
     block: tuple[int, ...], axes: Sequence[SpectrumAxis], spacing: Sequence[float], inverse: bool
 ) -> Any:
-    """Return the factor -4 pi**2 |f|**2 of several axes, or its inverse: of frequency 0, zero."""
+    """Return the factor -4 pi**2 |f|**2, or its inverse with zero for frequency 0."""
     pairs = zip(axes, spacing, strict=True)
     squares: Any = sum((along.index(block) / (along.length * d)) ** 2 for along, d in pairs)
     factor = -4 * np.pi**2 * squares
@@ -119,12 +117,12 @@ def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[O
     -------
     dask.array.Array or tuple of dask.array.Array
         One lazy array for one axis (`axes` an integer), else one for each. Exact for frequencies
-        below N/2; a part at N/2 itself has no derivative that the samples know, and gives 0.
+        below N/2. The derivative at N/2 is not determined by the samples, and is set to 0.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -149,17 +147,17 @@ def laplacian(
     Parameters
     ----------
     x, axes, d, **options
-        As `gradient` takes them.
+        See `gradient`.
 
     Returns
     -------
     dask.array.Array
-        Lazy; one transform there and one back, whatever the number of axes.
+        Lazy; one forward and one inverse transform for any number of axes.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -176,20 +174,20 @@ def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Op
     Parameters
     ----------
     f : dask array or array-like
-        Samples of one period along each of the axes. Its mean, which no periodic array has as its
-        Laplacian, is left out.
+        Samples of one period along each of the axes. Its mean is ignored, because the Laplacian of
+        a periodic array has mean zero.
     axes, d, **options
-        As `gradient` takes them.
+        See `gradient`.
 
     Returns
     -------
     dask.array.Array
-        Lazy; one transform there and one back.
+        Lazy; one forward and one inverse transform.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------

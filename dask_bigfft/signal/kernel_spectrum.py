@@ -1,4 +1,4 @@
-"""The spectrum of a small kernel, worked out where a block of another spectrum lies.
+"""The spectrum of a small kernel, computed block by block without exchanges.
 
 A kernel of m samples, padded to length N = N1*N2, is a matrix of N1 rows of which only the first
 R = ceil(m/N2) are not zero. The first digit of its transform is then a sum of R rows, and a block
@@ -8,8 +8,6 @@ with some rows k1 of a spectrum in transposed order needs nothing but the kernel
 
 No padded kernel is ever stored, and nothing is exchanged. Along an axis in natural order a block
 holds a range of frequencies: the same sum with one row for every sample, or an FFT.
-
-Imports `decomposition`, `kernels`, `memory` and `transforms`.
 """
 
 import math
@@ -25,24 +23,24 @@ from dask_bigfft.signal.transforms import SpectrumAxis
 
 Array = npt.NDArray[Any]
 
-#: Rows of a kernel (or samples, along an axis in natural order) that are summed directly.
+#: Maximum number of rows of a kernel (samples, in natural order) that are summed directly.
 MOST_ROWS = 64
 
 
 def _rows(along: SpectrumAxis, samples: int) -> int:
-    """Rows R of a kernel that are not zero; in natural order each sample is one."""
+    """Return the number R of rows of a kernel that are not zero, or of samples in natural order."""
     return -(-samples // along.digits[-1]) if len(along.digits) > 1 else samples
 
 
 def is_local(along: SpectrumAxis, samples: int) -> bool:
-    """Return whether a block of a kernel's spectrum is cheap to compute from its samples."""
+    """Return True if a block of a kernel's spectrum is cheap to compute from the kernel."""
     if len(along.digits) > 2:
         return False
     return _rows(along, samples) <= MOST_ROWS or (along.whole and len(along.digits) == 1)
 
 
 def _dft_rows(x: Array, low: int, high: int, modulus: int) -> Array:
-    """Sums over the last axis but one of x with W_modulus^(k n), for k = low..high-1."""
+    """Return sums over the second-last axis of x with W_modulus^(k n), for k = low..high-1."""
     k, n = np.arange(low, high, dtype=np.int64), np.arange(x.shape[-2], dtype=np.int64)
     wide = np.result_type(x.dtype, np.complex128)
     phases = unit_roots(np.multiply.outer(k, n), modulus, -1, wide)
@@ -51,7 +49,7 @@ def _dft_rows(x: Array, low: int, high: int, modulus: int) -> Array:
 
 
 def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str) -> Array:
-    """Places low..high-1 of the spectrum in transposed order, along the last axis of x."""
+    """Return places low..high-1 of the spectrum in transposed order, along the last axis of x."""
     n1, n2 = along.digits
     count = _rows(along, x.shape[-1])
     padded = np.zeros((*x.shape[:-1], count * n2), x.dtype)
@@ -68,7 +66,7 @@ def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str)
 
 
 def _in_order(x: Array, along: SpectrumAxis, low: int, high: int, library: str) -> Array:
-    """Frequencies low..high-1 along the last axis of x."""
+    """Return frequencies low..high-1 along the last axis of x."""
     if not along.whole and x.shape[-1] <= MOST_ROWS:
         return _dft_rows(x[..., None], low, high, along.length)[..., 0]
     padded = np.zeros((*x.shape[:-1], along.length), x.dtype)
@@ -96,17 +94,17 @@ def spectrum_block(
     axes : tuple of SpectrumAxis
         The transformed axes.
     block : tuple of int
-        Which block of the spectrum.
+        Index of the block of the spectrum.
     library : str
         FFT library.
     dtype : dtype
-        Of the spectra that it is multiplied with.
+        Dtype of the product.
     """
-    half = any(along.half for along in axes)  # of which real values are transformed
+    half = any(along.half for along in axes)  # transform of real values
     real = half and kernel.dtype.kind != "c"
     found = kernel.astype(np.empty(0, dtype).real.dtype if real else dtype, copy=False)
-    # Half a spectrum needs real input, so its axis comes first; then those of which a block has
-    # only a part, while the others are still short.
+    # Half a spectrum needs real input, so its axis comes first. Axes of which a block has only a
+    # part come before the others, whose transforms are long.
     for along in sorted(axes, key=lambda a: (not a.half, a.whole)):
         low, high = along.places(block)
         moved = np.moveaxis(found, along.axis, -1)
@@ -116,7 +114,7 @@ def spectrum_block(
 
 
 def product(a: Array, b: Array, conjugate: bool) -> Array:
-    """Return the product of two blocks, the second one conjugated if asked for, in arena memory."""
+    """Return the product of two blocks in arena memory, optionally conjugating the second."""
     out: Array = lend(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
     if not conjugate:
         return np.multiply(a, b, out=out)

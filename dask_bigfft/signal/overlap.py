@@ -1,16 +1,14 @@
-"""Convolution block by block: each block with as much of its neighbours as the kernel reaches.
+"""Convolution block by block, with halos as wide as the kernel.
 
 Sample i of the full convolution of x with m samples of h needs x[i - m + 1] to x[i]. A block of x
-that holds samples a..b-1 makes the samples a + f to b + f - 1, where f is where the window of the
-mode starts, so it needs m - 1 - f samples before it and f after it::
+that holds samples a..b-1 makes samples a + f to b + f - 1, where f is the start of the mode's
+window. It needs m - 1 - f samples before it and f after it::
 
     x      ......|....a-------b....|......
               halo             halo
     result       |    a+f-----b+f  |
 
-The first block makes what begins before the array, the last one what goes on after it.
-
-Imports `arguments` and SciPy's convolutions of arrays in memory.
+The first and last blocks also make the samples before and after the array.
 """
 
 from dataclasses import replace
@@ -26,7 +24,7 @@ from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, wo
 
 Array = npt.NDArray[Any]
 
-#: Dtypes of sums, by the character of the inputs' dtype, where SciPy sums none along several axes.
+#: Dtypes of sums for dtypes that SciPy does not sum along several axes.
 SUMMED_IN = {"e": np.float32, "?": np.int64}
 
 
@@ -39,7 +37,7 @@ def _convolved(
     blocks: tuple[int, ...],
     out_dtype: np.dtype[Any],
 ) -> Array:
-    """Return the part of the result that a block makes, which has its neighbours' samples."""
+    """Return a block of the result from a block with its halo."""
     if direct:
         dtype = np.result_type(x, h)
         wide = SUMMED_IN.get(dtype.char, dtype)
@@ -52,8 +50,8 @@ def _convolved(
     for w in windows:
         first, last = block_id[w.axis] == 0, block_id[w.axis] == blocks[w.axis] - 1
         start, count = w.start if first else w.second - 1, x.shape[w.axis]
-        count -= 0 if first else w.second - 1 - w.start  # samples of the block before
-        count += w.count - w.first if last else -w.start  # samples of the block after
+        count -= 0 if first else w.second - 1 - w.start  # samples of the previous block
+        count += w.count - w.first if last else -w.start  # samples of the next block
         crop[w.axis] = slice(start, start + count)
     return full[tuple(crop)].astype(out_dtype, copy=False)
 
@@ -68,7 +66,7 @@ def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> Any:
             kept[axis] = x.chunks[axis] if x.shape[axis] == h.shape[axis] else -1
     h = h.rechunk(kept)
     x = x.rechunk({w.axis: long_enough(x.chunks[w.axis], w.second - 1) for w in inputs.windows})
-    depth: dict[int, Any] = {  # one chunk has no neighbours, and may be shorter than the kernel
+    depth: dict[int, Any] = {  # a single chunk needs no halo, and may be shorter than the kernel
         w.axis: (w.second - 1 - w.start, w.start) for w in inputs.windows if x.numblocks[w.axis] > 1
     }
     wide = da.overlap.overlap(x, depth, boundary="none", allow_rechunk=False)
@@ -95,7 +93,7 @@ def _long_first(inputs: Inputs) -> Inputs:
 def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     """Return the convolution of an array with a short one, by FFTs or sums within blocks.
 
-    A window that starts later than the kernel reaches is cut out at last.
+    A window that starts beyond the reach of the kernel is cropped from the full convolution.
     """
     dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
     if not direct:

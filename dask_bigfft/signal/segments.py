@@ -1,18 +1,16 @@
 """Spectra averaged over segments (P. D. Welch, IEEE Trans. Audio Electroacoust. 15, 1967).
 
-Segments begin at multiples of nperseg - noverlap. Each belongs to the block in which it begins,
-which takes what it lacks from the blocks after it; SciPy makes the spectra of a block's segments,
-and only their mean leaves it::
+Segments begin at multiples of nperseg - noverlap. Each belongs to the block in which it begins. A
+block has a halo with samples of the next blocks. SciPy computes the spectra of its segments, and a
+task returns only their sum::
 
     blocks     |a-----------b|..halo..|
     segments    |-----|
                     |-----|
                         |-----|
 
-For a median the spectra of all segments leave their blocks, and meet frequency by frequency in one
-exchange; its bias is that of B. Allen et al. (Phys. Rev. D 85, 2012, appendix B).
-
-Imports `planning`, `decomposition` and this room, and SciPy's spectra of arrays in memory.
+For a median, tasks return the spectra of all segments, and one exchange collects them frequency by
+frequency. Its bias is that of B. Allen et al. (Phys. Rev. D 85, 2012, appendix B).
 """
 
 import itertools
@@ -27,10 +25,8 @@ import scipy.signal
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
-from dask_bigfft.front import by_block
 from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.signal.arguments import long_enough, parse_choice, parse_pair, without_empty
-from dask_bigfft.signal.spectra import sum_of_blocks
 from dask_bigfft.transforms.spec import parse_axes
 
 __all__ = ["csd", "welch"]
@@ -39,54 +35,49 @@ Array = npt.NDArray[Any]
 Average = Literal["mean", "median"]
 
 
-def _each(
+def _segments(
     *blocks: Array,
-    place: int,
+    block_id: tuple[int, ...],
     begun: list[range],
     axis: int,
     count: int,
     out_dtype: np.dtype[Any],
     keywords: dict[str, Any],
+    summed: bool,
 ) -> Array:
-    """Return the cross spectra of the segments that begin in a block, along a new last axis.
+    """Return the cross spectra of the segments that begin in a block, or their sum.
 
-    `place` is the block's number, `begun` has the first samples of segments within each block,
-    `count` is the number of frequencies, and `keywords` are SciPy's.
+    Segments run along `axis`, and frequencies along a new last axis. `begun` has the first samples
+    of segments within each block, `count` is the number of frequencies, and `keywords` are SciPy's.
     """
-    starts = begun[place]
+    starts = begun[block_id[axis]]
     if not starts or blocks[0].size == 0:
         shape = list(blocks[0].shape)
-        shape[axis] = count
-        return np.zeros((*shape, len(starts)), out_dtype)
+        shape[axis] = 1 if summed else len(starts)
+        return np.zeros((*shape, count), out_dtype)
     cut = (slice(None),) * axis + (slice(starts[0], starts[-1] + keywords["nperseg"]),)
-    common = np.result_type(*blocks)  # alone an integer of few bits has a spectrum of single ones
+    common = np.result_type(*blocks)  # a small integer dtype would give single precision
     spectra = [
         scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
         for a in blocks
     ]
-    found = np.conjugate(spectra[0]) * spectra[-1]
-    if keywords["return_onesided"]:  # the other half's power, but of 0 and of the highest one
-        doubled: list[Any] = [slice(None)] * found.ndim
-        doubled[axis] = slice(1, -1 if keywords["nfft"] % 2 == 0 else None)
-        found[tuple(doubled)] *= 2
-    return np.asarray(found.real if out_dtype.kind == "f" else found, out_dtype)
+    found = np.swapaxes(np.conjugate(spectra[0]) * spectra[-1], axis, -1)
+    if keywords["return_onesided"]:  # add the power of the missing half
+        found[..., 1 : -1 if keywords["nfft"] % 2 == 0 else None] *= 2
+    found = np.asarray(found.real if out_dtype.kind == "f" else found, out_dtype)
+    return found.sum(axis=axis, keepdims=True) if summed else found
 
 
-def _sum(*blocks: Array, block_id: tuple[int, ...], axis: int, **how: Any) -> Array:
-    """Return the sum of the cross spectra of the segments that begin in a block."""
-    return np.asarray(_each(*blocks, place=block_id[axis], axis=axis, **how).sum(axis=-1))
-
-
-def _median(spectra: Array, bias: float) -> Array:
-    """Return the medians of real and imaginary parts along the last axis."""
-    found = np.median(spectra.real, axis=-1)
+def _median(spectra: Array, axis: int, bias: float) -> Array:
+    """Return the medians of real and imaginary parts along an axis."""
+    found = np.median(spectra.real, axis=axis)
     if spectra.dtype.kind == "c":
-        found = found + 1j * np.median(spectra.imag, axis=-1)
+        found = found + 1j * np.median(spectra.imag, axis=axis)
     return np.asarray(found / bias, spectra.dtype)
 
 
 def median_bias(count: int) -> float:
-    """Return the mean of the median of so many exponentially distributed numbers of mean 1.
+    """Return the expected median of `count` exponentially distributed numbers of mean 1.
 
     >>> [round(median_bias(count), 4) for count in (1, 2, 3, 4, 1001)]
     [1.0, 1.0, 0.8333, 0.8333, 0.6936]
@@ -113,7 +104,7 @@ def _parse_rate(fs: Any) -> float:
 
 
 def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
-    """Return a window by its name, as it is, or its values."""
+    """Return a window as a name or a tuple, or as an array of its values."""
     allowed = (
         f"a name or a tuple that scipy.signal.get_window knows, or nperseg={nperseg} numbers"
         f"{', real ones' if onesided else ''}"
@@ -164,7 +155,7 @@ def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
 def _averaged(
     *arrays: da.Array, axis: Any, average: Any, given: tuple[Any, ...]
 ) -> tuple[Array, da.Array]:
-    """Frequencies, and the average of the segments' spectra, or of those of two arrays."""
+    """Return frequencies, and the average of the (cross) spectra of segments."""
     parse_choice("average", average, "mean", "median")
     (axis,) = parse_axes("axis", (axis,), arrays[0].ndim)
     arrays = arrays[:1] if arrays[0] is arrays[-1] else arrays
@@ -174,7 +165,7 @@ def _averaged(
     nperseg = keywords["nperseg"]
     named = scipy.fft.rfftfreq if keywords["return_onesided"] else scipy.fft.fftfreq
     frequencies = named(keywords["nfft"], 1 / keywords["fs"])
-    # For a median each block has a segment.
+    # For a median, each block has at least one segment.
     cut = long_enough(shown[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
     chunks = (*shown[:axis], cut, *shown[axis + 1 :])
     wide = [
@@ -190,32 +181,33 @@ def _averaged(
         range(-(-low // step) * step - low, min(high - 1, n - nperseg) - low + 1, step)
         for low, high in itertools.pairwise(bounds)
     ]
-    how = {"begun": begun, "axis": axis, "count": len(frequencies)}
-    how |= {"out_dtype": dtype, "keywords": keywords}
-    if average == "median":
-        return frequencies, cast("da.Array", _medians(wide, **how))
-    made = (*shown[:axis], (len(frequencies),) * len(cut), *shown[axis + 1 :])
-    sums = by_block(_sum, *wide, dtype=dtype, chunks=made, **how)
-    return frequencies, sum_of_blocks(sums, axis) / np.asarray(sum(map(len, begun)), dtype)
-
-
-def _medians(
-    wide: list[Any], begun: list[range], axis: int, count: int, out_dtype: Any, **how: Any
-) -> Any:
-    """Return medians over all segments; frequencies are cut into as many parts as samples were."""
-    ndim, parts = wide[0].ndim, []
-    how |= {"begun": begun, "axis": axis, "count": count, "out_dtype": out_dtype}
-    meta = np.empty((0,) * (ndim + 1), out_dtype)
-    for place, starts in enumerate(begun):  # a block after the other: each has an axis more
-        blocks = [a.blocks[(slice(None),) * axis + (slice(place, place + 1),)] for a in wide]
-        cut = [(count,) if j == axis else c for j, c in enumerate(wide[0].chunks)]
-        made = {"chunks": (*cut, (len(starts),)), "new_axis": [ndim], "dtype": out_dtype}
-        parts.append(da.map_blocks(_each, *blocks, meta=meta, place=place, **made, **how))
-    spectra = da.concatenate(parts, axis=ndim)
-    spectra = spectra.rechunk({axis: even_chunks(count, len(begun)), ndim: -1})
-    bias = median_bias(sum(map(len, begun)))
-    made = {"drop_axis": ndim, "dtype": out_dtype, "meta": np.empty((0,) * ndim, out_dtype)}
-    return spectra.map_blocks(_median, bias=bias, **made)
+    mean, total = average == "mean", sum(map(len, begun))
+    segments = tuple(1 if mean else len(starts) for starts in begun)
+    spectra: Any = da.map_blocks(
+        _segments,
+        *wide,
+        dtype=dtype,
+        meta=np.empty((0,) * (arrays[0].ndim + 1), dtype),
+        chunks=(*shown[:axis], segments, *shown[axis + 1 :], (len(frequencies),)),
+        new_axis=[arrays[0].ndim],
+        begun=begun,
+        axis=axis,
+        count=len(frequencies),
+        out_dtype=dtype,
+        keywords=keywords,
+        summed=mean,
+    )
+    if mean:
+        result = spectra.sum(axis=axis) / np.asarray(total, dtype)
+    else:  # the result has as many chunks of frequencies as the input of samples
+        spectra = spectra.rechunk({axis: -1, -1: even_chunks(len(frequencies), len(begun))})
+        meta, bias = np.empty((0,) * arrays[0].ndim, dtype), median_bias(total)
+        result = spectra.map_blocks(
+            _median, axis=axis, bias=bias, drop_axis=axis, dtype=dtype, meta=meta
+        )
+    order = list(range(result.ndim - 1))
+    order.insert(axis, result.ndim - 1)
+    return frequencies, cast("da.Array", result.transpose(order))
 
 
 def csd(
@@ -239,10 +231,10 @@ def csd(
     x, y : dask array or array-like
         Of one shape and any chunking.
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis
-        As `scipy.signal.csd` takes them.
+        See `scipy.signal.csd`.
     average : {"mean", "median"}
-        How segments are averaged. A median is less moved by outliers, and needs the spectra of all
-        segments at once, frequency by frequency.
+        Average over segments. A median is less sensitive to outliers, but needs an exchange of the
+        spectra of all segments.
 
     Returns
     -------
@@ -254,7 +246,7 @@ def csd(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -286,7 +278,7 @@ def welch(
     x : dask array or array-like
         Of any chunking.
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average
-        As `csd` takes them.
+        See `csd`.
 
     Returns
     -------
@@ -298,7 +290,7 @@ def welch(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------

@@ -1,10 +1,8 @@
 """Power and cross spectra, and their averages over directions, in one pass.
 
-A spectrum is squared, or multiplied, where its blocks lie; an average over directions sums every
-block into bins at once, so that nothing as large as the spectrum outlives its block. There the
-order of the frequencies does not matter, and the spectrum stays transposed.
-
-Imports `planning` and this room.
+Spectra are squared or multiplied block by block. For an average over directions, each block is
+summed into bins at once, so that the spectrum is never in memory as a whole. The order of the
+frequencies does not matter for this, so the spectrum stays in transposed order.
 """
 
 import itertools
@@ -30,7 +28,7 @@ Array = npt.NDArray[Any]
 
 
 def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:
-    """Return the factor of a squared spectrum."""
+    """Return the scale factor of a squared spectrum."""
     parse_choice("scaling", scaling, "density", "spectrum")
     pairs = zip(lengths, spacing, strict=True)
     return math.prod(d / n if scaling == "density" else 1 / (n * n) for n, d in pairs)
@@ -64,7 +62,7 @@ def _spectrum(
 def _crossed(
     *blocks: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
 ) -> Array:
-    """Return products times the scale, with those of the missing half added if `onesided`."""
+    """Return scaled products, which include the missing half of a spectrum if `onesided`."""
     x = blocks[0]
     found: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
     found *= np.asarray(scale, found.real.dtype)
@@ -87,7 +85,7 @@ def power_spectrum(
     Parameters
     ----------
     x : dask array or array-like
-        Of any chunking; only read. Take its mean away first where that is not wanted.
+        Of any chunking; only read. Its mean is not subtracted.
     axes : int or sequence of int, optional
         The axes, all by default; half of the last one is returned for real input.
     d : float or sequence of float
@@ -96,7 +94,7 @@ def power_spectrum(
         Power per unit of frequency: times the product of all 1/(N*d) the sum is the mean square;
         or power: the sum is the mean square.
     onesided : bool
-        Whether, of real input, the power of the half that is left out is added to the other one.
+        True to include the power of the missing half of the spectrum of real input.
     **options
         `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
 
@@ -109,7 +107,7 @@ def power_spectrum(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     See Also
     --------
@@ -141,17 +139,17 @@ def cross_spectrum(
     x, y : dask array or array-like
         Of one shape.
     axes, d, scaling, onesided, **options
-        As `power_spectrum` takes them.
+        See `power_spectrum`.
 
     Returns
     -------
     dask.array.Array
-        Lazy, complex; its phase is that by which `y` is ahead of `x`.
+        Lazy, complex; its phase is the phase of `y` minus that of `x`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -172,7 +170,7 @@ def _binned(
     edges: Array,
     block_id: tuple[int, ...],
 ) -> Array:
-    """Return power and number of a block's frequencies in each bin, as real and imaginary part."""
+    """Return the power (real part) and number (imaginary part) of frequencies in each bin."""
     pairs = zip(axes, spacing, strict=True)
     radius = np.sqrt(sum((a.index(block_id) / (a.length * d)) ** 2 for a, d in pairs))
     weights = math.prod(a.weights(block_id) for a in axes)
@@ -184,21 +182,21 @@ def _binned(
     flat, weight = (np.moveaxis(values, along, ends).reshape(-1) for values in (bins, weights))
     power = np.moveaxis(block.real.astype(float) ** 2 + block.imag.astype(float) ** 2, along, ends)
     rows = power.reshape(-1, len(flat))
-    sums = [np.bincount(flat, row * weight, count) for row in rows]  # of an empty block none
+    sums = [np.bincount(flat, row * weight, count) for row in rows]  # none for an empty block
     found = np.reshape(sums, (len(rows), count)) + 1j * np.bincount(flat, weight, count)
     ones = (1,) * (len(axes) - 1)
     return np.moveaxis(found.reshape(*power.shape[: -len(axes)], *ones, count), ends, along)
 
 
 def sum_of_blocks(a: Any, axis: int) -> Any:
-    """Return the sum of blocks of one shape along an axis."""
+    """Return the sum of all blocks along an axis, which have the same shape."""
     ends = itertools.pairwise((0, *itertools.accumulate(a.chunks[axis])))
     parts = [a[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
     return parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
 
 
 def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> Array:
-    """Edges of bins of frequencies."""
+    """Return the edges of frequency bins."""
     if bins is None:
         width = max(1 / (n * d) for n, d in zip(lengths, spacing, strict=True))
         highest = min((n // 2) / (n * d) for n, d in zip(lengths, spacing, strict=True))
@@ -226,7 +224,7 @@ def radial_power_spectrum(
     Parameters
     ----------
     x, axes, d, scaling, **options
-        As `power_spectrum` takes them. Of real input both halves count.
+        See `power_spectrum`. Both halves of the spectrum of real input are included.
     bins : sequence of float, optional
         Rising edges of bins of frequencies, in cycles per unit of `d`; a frequency belongs to the
         bin that begins at or below it. By default as wide as the coarsest axis resolves,
@@ -237,17 +235,17 @@ def radial_power_spectrum(
     ndarray
         Middle of each bin.
     dask.array.Array
-        Lazy: mean power of the frequencies in each bin along the last of the axes, the other ones
-        gone; not a number where a bin is empty.
+        Lazy: mean power of the frequencies in each bin along the last of the axes, without the
+        other axes; NaN for empty bins.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Notes
     -----
-    One pass: every block of the spectrum is summed into bins as it is made.
+    This is one pass: each block of the spectrum is summed into bins immediately.
 
     Examples
     --------

@@ -1,7 +1,4 @@
-"""Forward and inverse transforms around an operation on spectra, and the axes of spectra.
-
-Imports `planning`, `planner` and `decomposition`.
-"""
+"""Forward and inverse transforms around an operation on spectra, and the axes of spectra."""
 
 import itertools
 from dataclasses import dataclass
@@ -21,14 +18,14 @@ Orders = tuple[Order, ...]
 
 @dataclass(frozen=True)
 class Transforms:
-    """Transforms there and back: their names, lengths and the order between them.
+    """Forward and inverse transforms with their lengths and the order of the spectra.
 
     Parameters
     ----------
     axes, lengths : tuple of int
-        Axes, the one that is halved last, and the length of the transform along each.
+        Axes, with the halved one last, and the length of the transform along each.
     real : bool
-        Whether the inputs are real.
+        True if the inputs are real.
     orders : tuple of str
         Order of the spectra along each axis.
     """
@@ -39,13 +36,13 @@ class Transforms:
     orders: Orders
 
     def forward(self, a: da.Array, options: Options, chunks: Any = "auto") -> Plan:
-        """Plan of the transform of an input."""
+        """Return the plan of the forward transform of an input."""
         extras = inner_extras(options, order=self.orders, chunks=chunks)
         name = "rfftn" if self.real else "fftn"
         return make_plan(a, name, self.lengths, self.axes, **extras)
 
     def inverse(self, a: da.Array, options: Options, windows: dict[int, tuple[int, int]]) -> Plan:
-        """Plan of the transform back of a spectrum, and of the windows that are kept."""
+        """Return the plan of the inverse transform of a spectrum, cropped to windows."""
         extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
         lengths = dict(zip(self.axes, self.lengths, strict=True))
         kept = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
@@ -68,7 +65,7 @@ def planned(
     """
     found: list[tuple[Any, ...]] = []
     split: list[int | None] = [None]
-    for number, along in enumerate(split):  # which grows by what natural order splits
+    for number, along in enumerate(split):  # grows by the axes that natural order splits
         orders: Orders = tuple("transposed" if axis == along else "natural" for axis in axes)
         transforms = Transforms(axes, lengths, real, orders)
         there = transforms.forward(a, options)
@@ -81,7 +78,7 @@ def planned(
 
 
 def _price(transforms: Transforms, there: Plan, options: Options, back: bool) -> tuple[int, float]:
-    """Exchanges there and back, and the seconds that both are forecast to take."""
+    """Return the number of exchanges of both transforms, and their forecast seconds."""
     plans = [there]
     if back:
         like = da.zeros(there.spec.out_shape, chunks=there.chunks, dtype=there.spec.out_dtype)
@@ -91,7 +88,7 @@ def _price(transforms: Transforms, there: Plan, options: Options, back: bool) ->
 
 @dataclass(frozen=True)
 class SpectrumAxis:
-    """One axis of a spectrum, and where its chunks begin.
+    """Axis of a spectrum, with the bounds of its chunks.
 
     Parameters
     ----------
@@ -100,9 +97,9 @@ class SpectrumAxis:
     order : {"natural", "transposed"}
         Order of the spectrum.
     half : bool
-        Whether only half of it is there.
+        True if only half of the spectrum is stored.
     bounds : tuple of int
-        Where the chunks begin along it, and where the last one ends.
+        Start of each chunk along the axis, and the end of the last one.
     """
 
     axis: int
@@ -122,11 +119,11 @@ class SpectrumAxis:
         return len(self.bounds) == 2
 
     def places(self, block: tuple[int, ...]) -> tuple[int, int]:
-        """Return where a block begins and ends along the axis."""
+        """Return the first place of a block along the axis, and its end."""
         return self.bounds[block[self.axis]], self.bounds[block[self.axis] + 1]
 
     def index(self, block: tuple[int, ...]) -> npt.NDArray[np.int64]:
-        """Return the frequencies of a block, -(N - 1)//2 to N//2, to be broadcast with it."""
+        """Return the frequencies of a block, -(N - 1)//2 to N//2, in a shape that broadcasts."""
         low, high = self.places(block)
         place, index = np.arange(low, high, dtype=np.int64), np.zeros(high - low, np.int64)
         for digit in reversed(flat_digits(0, self.length, self.order, real=self.half)):
@@ -136,7 +133,7 @@ class SpectrumAxis:
         return index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
 
     def weights(self, block: tuple[int, ...]) -> npt.NDArray[np.float64]:
-        """Return how often each frequency of `index` occurs with the missing half."""
+        """Return the multiplicity of each frequency of `index` in the full spectrum."""
         index = self.index(block)
         if not self.half:
             return np.ones(index.shape)

@@ -1,1 +1,1 @@
-"""Oracles and strategies for tests of transforms; may import anything, nothing imports it."""
+"""Oracles, strategies, fault injectors and simulated GPUs for tests of transforms."""

@@ -1,7 +1,7 @@
-"""Clusters of real processes that begin within a moment, so that each may be ended in its own way.
+"""Clusters of real processes that start fast and can be killed one by one.
 
-Scheduler, workers and clients are children of one process that has imported everything. All listen
-on loopback only. May import every room; no room imports it.
+Scheduler, workers and clients are forked from one process that has imported everything. All listen
+on loopback only.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ from dask_bigfft.testing.traps import LONGEST, until
 
 __all__ = ["Processes", "run_on", "started"]
 
-#: Settings with which lost connections are noticed, and tried again, soon.
+#: Settings that detect lost connections and retry them soon.
 SETTINGS: Mapping[str, Any] = {
     "distributed.comm.timeouts.connect": "4s",
     "distributed.p2p.comm.retry.delay.min": "100ms",
     "distributed.p2p.comm.retry.delay.max": "1s",
 }
 
-#: What every process has imported when it begins.
+#: Modules that every process has imported when it starts.
 PRELOADED = ["dask_bigfft.testing.clusters", "dask_bigfft.testing.dying_runs", "zarr"]
 
 
 def started(target: Callable[..., object], *args: Any, **kwargs: Any) -> BaseProcess:
-    """Return a process that has begun with a function of an importable module."""
+    """Start a process with a function of an importable module, and return it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=target, args=args, kwargs=kwargs)
@@ -48,22 +48,22 @@ def _serve(kind: type[Scheduler | Worker], settings: Mapping[str, Any], **option
         async with kind(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options) as node:
             await node.finished()
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # faults are what is wanted
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # faults are expected
     with dask.config.set(settings):
         asyncio.run(serve())
 
 
 def run_on(file: str, said: str, *args: Any, **kwargs: Any) -> None:
-    """Do a run from file to file on a cluster, and write what is raised into a file.
+    """Do a run from file to file on a cluster, and write the error into a file.
 
     Parameters
     ----------
     file : str
         Scheduler file of the cluster.
     said : str
-        File that is written; empty where nothing is raised.
+        Output file, empty if there is no error.
     *args, **kwargs
-        As `dask_bigfft.run` takes them; `settings` may hold settings of dask.
+        Arguments of `dask_bigfft.run`, and `settings` for dask.
     """
     text = ""
     with dask.config.set({**SETTINGS, **kwargs.pop("settings", {})}):
@@ -73,22 +73,22 @@ def run_on(file: str, said: str, *args: Any, **kwargs: Any) -> None:
         except Exception as error:
             text = f"{type(error).__name__} {error}"
     Path(said).write_text(text, encoding="utf-8")
-    os._exit(1 if text else 0)  # without waiting for a scheduler that may be gone
+    os._exit(1 if text else 0)  # does not wait for a scheduler that may be gone
 
 
 class Processes(AbstractContextManager["Processes"]):
-    """A scheduler and workers, every one a process of its own.
+    """Cluster with a process for the scheduler and for each worker.
 
     Parameters
     ----------
     folder : Path
-        Of their files.
+        Folder of their files.
     workers : int
-        How many.
+        Number of workers.
     settings : mapping
-        Of dask, in all these processes.
+        Settings of dask in all these processes.
     threads : int
-        Of each worker.
+        Threads of each worker.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Processes(AbstractContextManager["Processes"]):
         until(lambda: os.path.exists(self.file), "the scheduler does not begin")
 
     def restart_scheduler(self) -> None:
-        """Begin another scheduler at the address of the one that was killed."""
+        """Start another scheduler at the address of the killed one."""
         self.scheduler.join()
         address = json.loads(Path(self.file).read_text(encoding="utf-8"))["address"]
         os.unlink(self.file)
         self._start_scheduler(int(address.rpartition(":")[2]))
 
     def add_worker(self) -> None:
-        """Begin one more worker."""
+        """Start one more worker."""
         options = {
             "nthreads": self.threads,
             "local_directory": str(self.folder / "workers"),
@@ -125,11 +125,11 @@ class Processes(AbstractContextManager["Processes"]):
 
     @property
     def alive(self) -> list[BaseProcess]:
-        """Workers that run, or are stopped."""
+        """Workers that are running or stopped."""
         return [process for process in self._all[1:] if process.is_alive()]
 
     def close(self) -> None:
-        """End all processes at once."""
+        """Kill all processes."""
         for process in self._all:
             process.kill()
         for process in self._all:

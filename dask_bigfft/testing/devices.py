@@ -1,7 +1,4 @@
-"""Transforms on simulated devices: what a GPU would do, where there is none.
-
-Imports `gpu`.
-"""
+"""Transforms on simulated GPUs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,23 +18,23 @@ def simulated_devices(
     limits: TileLimits | None = None,
     profile: DeviceProfile | None = None,
 ) -> Iterator[list[SimulatedGPU]]:
-    """Let this process have simulated devices, and no others, while the context lasts.
+    """Replace the GPUs of this process by simulated ones within a context.
 
-    Transforms computed inside with ``device="gpu"`` (or ``"auto"``, for blocks that are worth the
-    trip) run on them, on dask's threads.
+    Transforms with ``device="gpu"`` (or ``"auto"``, for large enough blocks) use them when they are
+    computed in this context on dask's threads.
 
     Parameters
     ----------
     nbytes : int
-        Bytes of memory of each device, all of which may be used.
+        Bytes of memory of each device, all usable.
     count : int
         Number of devices.
     seed : int
-        Draws the order in which operations run that no event orders.
+        Seed of the random order of operations that no event orders.
     limits : TileLimits, optional
-        How blocks are cut into pieces; its number of bytes is replaced.
+        Limits of the tiles.
     profile : DeviceProfile, optional
-        Speeds, for the devices' clocks.
+        Speeds for the clocks of the devices.
 
     Examples
     --------
@@ -50,7 +47,7 @@ def simulated_devices(
     >>> np.allclose(spectrum, np.fft.fft2(np.ones((64, 64)))), devices[0].peak <= 1 << 14
     (True, True)
     """
-    devices = [SimulatedGPU(nbytes, seed + i, profile) for i in range(count)]
+    devices = [SimulatedGPU(nbytes, seed + i, profile or DeviceProfile()) for i in range(count)]
     dispatch.use(devices, TileLimits(nbytes) if limits is None else limits, nbytes)
     try:
         yield devices

@@ -1,4 +1,4 @@
-"""Fault injectors: FFT libraries, rounds and shards that fail on purpose a few times.
+"""Fault injectors: FFT libraries and rounds that fail a given number of times.
 
 Tests use them to show which check finds which fault.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import transform_tile
 
-__all__ = ["DAMAGES", "Dropping", "Faulty", "Times", "flip"]
+__all__ = ["DAMAGES", "Faulty", "Times", "dropping", "flip"]
 
 Array = npt.NDArray[Any]
 Damage = Callable[[Array], object]
@@ -50,7 +50,7 @@ def _swap(values: Array) -> None:
     values[ends[0]], values[ends[1]] = values[ends[1]], values[ends[0]]
 
 
-#: Damages of values by name.
+#: Kinds of damage to values, by name.
 DAMAGES: dict[str, Damage] = {
     **{f"{bit} bit": partial(flip, bit=bit) for bit in ("exponent", "sign", "mantissa", "last")},
     "swap": _swap,
@@ -59,14 +59,14 @@ DAMAGES: dict[str, Damage] = {
 
 
 class Times:
-    """Trigger of `times` faults, after `after` calls without one."""
+    """Counter that triggers a number of faults after some calls without a fault."""
 
     def __init__(self, times: int, after: int = 0) -> None:
         self.left, self.after = times, after
         self._lock = threading.Lock()
 
     def __call__(self) -> bool:
-        """Return True if a fault is due."""
+        """Return True if this call should fail."""
         with self._lock:
             if self.after > 0:
                 self.after -= 1
@@ -76,16 +76,16 @@ class Times:
 
 
 class Faulty:
-    """FFT library whose results are damaged a few times.
+    """FFT library with damaged results.
 
     Parameters
     ----------
     library : FFTLibrary
-        The library that does the work.
+        Library that computes the results.
     damage : callable
-        Function that changes a result in place.
+        Changes a result in place.
     when : callable
-        Function that returns True if a fault is due.
+        Returns True if the next result is to be damaged.
     """
 
     def __init__(self, library: FFTLibrary, damage: Damage, when: Callable[[], bool]) -> None:
@@ -107,14 +107,12 @@ class Faulty:
         return damaged
 
 
-class Dropping:
-    """Replacement of `transform_tile` that omits twiddles a few times."""
+def dropping(when: Callable[[], bool]) -> Callable[..., Array]:
+    """Return a function like `transform_tile` that omits twiddles when `when` returns True."""
 
-    def __init__(self, when: Callable[[], bool]) -> None:
-        self._when = when
-
-    def __call__(self, tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
-        """Return a tile after a round."""
-        if self._when():
+    def transform(tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Array:
+        if when():
             works = [replace(work, step=replace(work.step, twiddle=None)) for work in works]
         return transform_tile(tile, calls, works, *arguments)
+
+    return transform

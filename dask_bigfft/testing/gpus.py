@@ -1,7 +1,4 @@
-"""Several GPUs of one process, where there are none or only one.
-
-Imports `gpu`, `errors` and `kernels`.
-"""
+"""Several simulated or logical GPUs of one process, for machines with none or one."""
 
 import contextlib
 import threading
@@ -20,25 +17,25 @@ Block = tuple[int, ...]
 
 
 class _Batches(Gpus):
-    """Homes of blocks that do not say where they lie: equal batches, by block index."""
+    """GPUs that hold equal batches of blocks, by block index."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._at: dict[int, int] = {}
 
     def homes(self, blocks: Mapping[Block, Any]) -> dict[Block, int]:
-        """Put each block on the GPU of its batch."""
+        """Assign each block to the GPU of its batch."""
         found = {b: home_of(i, len(blocks), self.count) for i, b in enumerate(sorted(blocks))}
         for block, gpu in found.items():
             self.put(gpu, blocks[block])
         return found
 
     def put(self, gpu: int, values: Any) -> None:
-        """Note the GPU of an array."""
+        """Record the GPU of an array."""
         self._at[_address(values)] = gpu
 
     def home(self, values: Any) -> int:
-        """The GPU noted last, the first one for arrays of which none was."""
+        """Return the recorded GPU of an array, by default the first one."""
         return self._at.get(_address(values), 0)
 
 
@@ -47,12 +44,12 @@ def _address(values: Any) -> int:
 
 
 class LogicalGpus(_Batches):
-    """Several GPUs that lie on the same devices.
+    """Logical GPUs, several of which may share a device.
 
     Parameters
     ----------
     ordinals : sequence of int
-        CUDA device of each.
+        CUDA device of each GPU.
     """
 
     def __init__(self, ordinals: Sequence[int]) -> None:
@@ -66,28 +63,28 @@ class LogicalGpus(_Batches):
     def empty(
         self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
     ) -> Any:
-        """Memory of CuPy's pool."""
+        """Return memory of CuPy's pool."""
         values = super().empty(gpu, shape, dtype, zeros)
         self.put(gpu, values)
         return values
 
 
 class SimulatedGpus(_Batches):
-    """GPUs made of NumPy, which count bytes.
+    """GPUs simulated with NumPy, which count bytes.
 
     Parameters
     ----------
     nbytes : tuple of int
         Memory of each.
     apart : set of (int, int)
-        Pairs of which the first cannot read the second.
+        Pairs of GPUs without peer access: the first cannot read the second.
 
     Attributes
     ----------
     used, peak : list of int
-        Bytes in use on each, now and at most.
+        Current and maximum bytes in use on each.
     crossed : dict
-        Bytes copied from one place to another, each the number of a GPU or ``"host"``.
+        Bytes copied between two places. A place is the number of a GPU or ``"host"``.
     """
 
     def __init__(self, nbytes: Sequence[int], apart: Iterable[tuple[int, int]] = ()) -> None:
@@ -99,7 +96,7 @@ class SimulatedGpus(_Batches):
         self._lock = threading.RLock()  # arrays may be freed at any time, in any thread
 
     def put(self, gpu: int, values: Any) -> None:
-        """Note the GPU of an array and count its memory until it is freed."""
+        """Record the GPU of an array, and count its memory until it is freed."""
         with self._lock:
             super().put(gpu, values)
             address = _address(values)
@@ -117,7 +114,7 @@ class SimulatedGpus(_Batches):
     def empty(
         self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
     ) -> Any:
-        """NumPy memory, full of NaN."""
+        """Return NumPy memory filled with NaN."""
         with self._lock:
             values = np.empty(shape, dtype)
             if values.nbytes > self.nbytes[gpu] - self.used[gpu]:
@@ -130,26 +127,26 @@ class SimulatedGpus(_Batches):
             return values
 
     def most(self, gpu: int) -> int:
-        """Bytes in use at most."""
+        """Return the maximum bytes in use."""
         return self.peak[gpu]
 
     def reaches(self, gpu: int, other: int) -> bool:
-        """Look the pair up."""
+        """Return True if a GPU can read another one."""
         return (gpu, other) not in self.apart
 
     def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
-        """A NumPy view."""
+        """Return a NumPy view."""
         return strided_view(values, start, counts, strides)
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """At once."""
+        """Copy segments immediately."""
         for values, target, conjugate in segments:
             if target.dtype.kind != "c":
                 values = values.real
             target[...] = values.conj() if conjugate else values
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
-        """At once, and count the bytes."""
+        """Copy an array to another GPU immediately, and count the bytes."""
         if not (by_host or self.reaches(target, source)):
             raise DeviceError(f"GPU {target} cannot read GPU {source}")
         ways = [(source, "host"), ("host", target)] if by_host else [(source, target)]
@@ -160,7 +157,7 @@ class SimulatedGpus(_Batches):
 
 @contextlib.contextmanager
 def several_gpus(found: Gpus) -> Iterator[Gpus]:
-    """Let this process have some GPUs, and no others, while the context lasts.
+    """Replace the GPUs of this process within a context.
 
     Blocks that go through exchanges with carrier ``gpu/...`` are placed on them in batches.
     """

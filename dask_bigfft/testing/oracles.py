@@ -1,15 +1,12 @@
-"""Slow and certain answers: the exact DFT, arrays that know where their elements are.
+"""Oracles: the exact DFT, and arrays whose elements hold their index.
 
-The transform is summed directly from its definition, in long double, with phases whose integers
-are reduced first. It shares no code with the library: a mistake in a factorisation, a phase or a
-table cannot hide in both::
+The transform is summed directly from its definition, in long double, with reduced integer phases.
+It shares no code with the library, so that both cannot have the same mistake::
 
     X[k] = scale * sum_n x[n] exp(sign * 2j*pi * (n*k mod N)/N)
 
-Where long double is no longer than double (Windows, Apple silicon) it still is a direct sum, but
-no longer says which of two double precision results is the better one: see `EXTENDED`.
-
-Imports NumPy only.
+On platforms where long double equals double (Windows, Apple silicon) it cannot tell which of two
+double precision results is better: see `EXTENDED`.
 """
 
 import math
@@ -22,7 +19,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: Whether long double is more precise than double here.
+#: True if long double is more precise than double on this platform.
 EXTENDED: bool = bool(np.finfo(np.longdouble).eps < np.finfo(np.float64).eps)
 
 _FORWARD = ("fft", "rfft", "hfft")
@@ -30,18 +27,10 @@ _FORWARD = ("fft", "rfft", "hfft")
 
 @lru_cache(maxsize=64)
 def _roots(n: int) -> Array:
-    """exp(-2j*pi*t/n) for t = 0..n-1, in long double, reduced to an eighth of a turn."""
-    eighth = np.arctan(np.longdouble(1))
-    t = np.arange(n, dtype=np.int64)
-    octant, rest = np.divmod(8 * t, n)
-    odd = octant % 2
-    octant, rest = octant + odd, rest - odd * n
-    angle = eighth * (rest.astype(np.longdouble) / np.longdouble(n))
-    cos, sin = np.cos(angle), np.sin(angle)
-    quarter = octant // 2 % 4
-    roots = np.empty(n, np.clongdouble)
-    roots.real = np.choose(quarter, [cos, -sin, -cos, sin])
-    roots.imag = -np.choose(quarter, [sin, cos, -sin, -cos])
+    """Return exp(-2j*pi*t/n) for t = 0..n-1 in long double, from angles of at most half a turn."""
+    t = (np.arange(n) + n // 2) % n - n // 2
+    angle = 8 * np.arctan(np.longdouble(1)) * (t.astype(np.longdouble) / np.longdouble(n))
+    roots: Array = np.cos(angle) - 1j * np.sin(angle)
     roots.flags.writeable = False
     return roots
 
@@ -75,8 +64,8 @@ def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Arra
     Parameters
     ----------
     x
-        ``n//2 + 1`` entries along the axis. The imaginary parts of the first, and for even `n` of
-        the last, do not count, as everywhere.
+        ``n//2 + 1`` entries along the axis. The imaginary part of the first entry is ignored, and
+        for even `n` that of the last one.
     n, axis, sign
         Length of the result, axis, and sign of the exponent.
 
@@ -85,14 +74,10 @@ def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Arra
     >>> exact_irdft([4, 0, 0], 4).astype(float).tolist()
     [4.0, 4.0, 4.0, 4.0]
     """
-    found = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, 0)
-    full = np.zeros((n, *found.shape[1:]), np.clongdouble)
-    full[: len(found)] = found
-    full[0] = full[0].real
-    if n % 2 == 0:
-        full[n // 2] = full[n // 2].real
-    for k in range(1, (n + 1) // 2):
-        full[n - k] = full[k].conj()
+    half, k = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, 0), np.arange(n)
+    full = half[np.minimum(k, n - k)]
+    full[2 * k > n] = full[2 * k > n].conj()
+    full[2 * k % n == 0] = full[2 * k % n == 0].real
     return np.moveaxis(exact_dft(full, 0, sign).real, 0, axis)
 
 
@@ -130,7 +115,7 @@ def exact_transform(
     Parameters
     ----------
     name
-        ``"fft"``, ``"irfftn"``, ``"ihfft2"`` and so on; the ending does not matter here.
+        ``"fft"``, ``"irfftn"``, ``"ihfft2"`` and so on; the ending is ignored.
     x
         Array.
     lengths, axes
@@ -170,7 +155,7 @@ def exact_transform(
 def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:
     """Return the L2 norm of the difference over that of the exact array.
 
-    Where the exact array is zero, or empty, it is the norm of what was found.
+    If the exact array is zero or empty, the norm of the difference is returned.
 
     Examples
     --------
@@ -187,9 +172,9 @@ def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:
 
 
 def index_valued(shape: Sequence[int], dtype: npt.DTypeLike = np.complex128) -> Array:
-    """Return an array in which every element holds its own row-major index plus one.
+    """Return an array whose elements hold their row-major index plus one.
 
-    Complex ones carry the negative index in the imaginary part, so that a conjugation shows.
+    The imaginary part of complex elements is the negative of this, to detect conjugations.
 
     Examples
     --------

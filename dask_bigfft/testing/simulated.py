@@ -1,16 +1,13 @@
-"""A GPU made of NumPy, on which whatever streams and events leave open goes wrong on purpose.
+"""A GPU simulated with NumPy, which exposes missing synchronisation between streams.
 
-Operations wait in their streams until the host waits for something. Then they run one by one, in
-any order that the events permit, drawn from a seed, and in no other: an executor with an event too
-few gives a wrong answer here, where a GPU may give the right one for years. An FFT whose plan was
-not made while streams were idle is refused, where a GPU would make it then. Memory that nothing was
-written to holds NaN, and more memory than there is is refused.
+Operations stay in their streams until the host waits. Then they run one by one, in a random order
+that the events permit. An executor with a missing event therefore gives wrong results, which may
+be rare on a real GPU. An FFT is refused if its plan was not made while streams were idle. Memory
+that was not written holds NaN, and allocations beyond the GPU's memory fail.
 
-A clock follows a profile. It knows three engines that work at the same time, each in the order of
-the calls: copies each way, and computing. Host memory that is not pinned is copied at the speed of
-the ring.
-
-Imports `gpu`, `planner`, `kernels` and `errors`.
+A clock follows a profile. It models three engines that overlap: copies in each direction, and
+computation. Each engine works in the order of the calls. Pageable host memory is copied at the
+speed of the pinned ring.
 """
 
 import itertools
@@ -45,21 +42,20 @@ from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
 from dask_bigfft.gpu.tile_work import NO_MODULUS, Array
 from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.kernels.twiddle import chirp, unit_roots
-from dask_bigfft.kernels.views import intervals
 from dask_bigfft.planner.profile import DeviceProfile
 
-#: Unwritten memory is filled with it: as floating point numbers, NaN.
+#: Byte that fills unwritten memory, so that floating point numbers are NaN.
 POISON = 0xFF
 
-#: Bytes per second, each way, of host memory that is not pinned.
+#: Bytes per second, each way, for pageable host memory.
 RING_SPEED = 1.2e10
 
 
-# --- operations, as NumPy does them -----------------------------------------------------------
+# --- operations in NumPy ----------------------------------------------------------------------
 
 
 def work_area(op: FFT) -> int:
-    """Bytes of work area: as libraries have it, much for all but small powers of two."""
+    """Return the bytes of work area: none for small powers of two, else the size of the array."""
     lengths = [max(op.source[dim], op.target[dim]) for dim in op.dims]
     if all(n & (n - 1) == 0 and n <= 4096 for n in lengths):
         return 0
@@ -68,7 +64,7 @@ def work_area(op: FFT) -> int:
 
 
 def transformed(op: FFT, x: Array) -> Array:
-    """The FFT of an array."""
+    """Return the FFT of an array."""
     if op.kind == "r2c":
         return np.asarray(scipy.fft.rfft(x, axis=op.dims[0]))
     if op.kind == "c2r":
@@ -80,7 +76,7 @@ def transformed(op: FFT, x: Array) -> Array:
 
 
 def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
-    """The sum of terms at every place of an array, as integers that broadcast to its shape."""
+    """Return the sum of terms at every place of an array, as broadcastable integers."""
     index = np.zeros((1,) * len(shape), np.int64)
     for term in terms:
         place = np.arange(term.start, term.start + shape[term.dim], dtype=np.int64)
@@ -89,56 +85,48 @@ def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
     return index
 
 
-def _piecewise(function: Callable[[Array], Array], index: Array) -> Array:
-    """Values of a function, computed with little memory beside them."""
-    found, flat = np.empty(index.shape, complex), index.reshape(-1)
-    for piece in intervals(index.size, 4096):
-        found.reshape(-1)[piece] = function(flat[piece])
-    return found
-
-
 def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     power = index_of(factor.left, shape) * index_of(factor.right, shape)
     if power.size and power.max() >= most * factor.modulus:
         raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
-    return _piecewise(lambda part: unit_roots(part, factor.modulus, factor.sign), power)
+    return unit_roots(power, factor.modulus, factor.sign)
 
 
 def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
     place = index_of(factor.place, shape)
-    found = _piecewise(lambda part: chirp(part, factor.length, factor.sign), place)
+    found = chirp(place, factor.length, factor.sign)
     if factor.half:
         found[(place != 0) & (2 * place != factor.length)] *= 2
     return found
 
 
-def multiplied(op: Multiply, x: Array) -> Array:
-    """An array (or its conjugate) times factors that are computed; 0 behind the end of a chirp."""
+def multiplied(op: Multiply | None, x: Array) -> Array:
+    """Return an array (or its conjugate) times computed factors, zero behind the end of a chirp.
+
+    Without an operation the array is returned unchanged.
+    """
+    if op is None:
+        return x
     factors: Any = op.scale
     for twiddle in op.twiddles:
         factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
     for found in op.chirps:
         factors = factors * _chirp(found, op.shape)
-    with np.errstate(invalid="ignore"):  # whatever lies behind the end of a chirp
+    with np.errstate(invalid="ignore"):  # values beyond the end of a chirp
         product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
     for found in op.chirps:
         product = np.where(index_of(found.place, op.shape) < found.end, product, 0)
     return product
 
 
-def carried(by: Multiply | None, x: Array) -> Array:
-    """What a copy takes to another place."""
-    return x if by is None else multiplied(by, x)
-
-
 def places_at(start: int, strides: tuple[int, ...], counts: tuple[int, ...]) -> Array:
-    """Places of the elements of a box in an array: those of one side of a `Strided`."""
+    """Return the places of the elements of one side of a `Strided` in its array."""
     terms = (Term(dim, 0, 1, NO_MODULUS, stride) for dim, stride in enumerate(strides))
     return start + index_of(tuple(terms), counts)
 
 
 def computed(op: Multiply | Product | Strided, x: Array, y: Array) -> None:
-    """Do an operation from one array to another, or in place in the other."""
+    """Do an operation from one array to another, or in place in the second."""
     if isinstance(op, Multiply):
         y[...] = multiplied(op, y)
     elif isinstance(op, Product):
@@ -146,11 +134,11 @@ def computed(op: Multiply | Product | Strided, x: Array, y: Array) -> None:
     else:
         from_ = places_at(op.source_start, op.source, op.counts)
         to = places_at(op.target_start, op.target, op.counts)
-        y.reshape(-1)[to] = carried(op.by, x.reshape(-1)[from_])
+        y.reshape(-1)[to] = multiplied(op.by, x.reshape(-1)[from_])
 
 
 def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
-    """Refuse arrays that are not what the description says, or that overlap."""
+    """Refuse arrays that do not match the operation, or that overlap."""
     shapes, dtypes, fits = [source.shape, target.shape], [op.dtype, op.dtype], True
     inside = isinstance(op, Multiply)
     if isinstance(op, FFT):
@@ -174,9 +162,9 @@ def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
 
 
 def views_of(host: Array | Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
-    """Views of host memory, and where each belongs in an array that holds them all.
+    """Yield views of host memory, each with its part of the device array.
 
-    Arrays of unlike shapes or dtypes are refused, and strides that do not fall.
+    Arrays with different shapes or dtypes are refused, and so are strides that do not decrease.
     """
     pairs = [(host, array)] if not isinstance(host, Shards) else []
     if isinstance(host, Shards):
@@ -194,7 +182,7 @@ def views_of(host: Array | Shards, array: DeviceArray) -> Iterator[tuple[Array, 
 
 
 class Span(NamedTuple):
-    """An operation that an engine (``h2d``, ``compute`` or ``d2h``) did."""
+    """Operation of an engine (``h2d``, ``compute`` or ``d2h``)."""
 
     engine: str
     operation: str
@@ -202,7 +190,7 @@ class Span(NamedTuple):
 
 @dataclass
 class SimulatedEvent:
-    """A mark: how often it was made, how often it was reached, and when the latest is reached."""
+    """Event: number of times recorded and reached, and the time of the latest record."""
 
     name: str
     made: int = 0
@@ -212,9 +200,9 @@ class SimulatedEvent:
 
 @dataclass
 class SimulatedStream:
-    """Operations that wait, and when the clock says that they will be done.
+    """Queue of operations, and the simulated time at which they are done.
 
-    `favour` is how often one is drawn, beside those of other streams.
+    `favour` is the weight of the stream when the next operation is drawn.
     """
 
     name: str
@@ -223,56 +211,51 @@ class SimulatedStream:
     time: float = 0.0
 
 
+@dataclass(eq=False)
 class SimulatedGPU:
-    """A GPU in NumPy; `gpu.engine.Device` describes its methods.
+    """GPU in NumPy; `gpu.executor.Device` describes its methods.
 
     Parameters
     ----------
-    memory : int
+    total : int
         Bytes of its memory.
     seed : int
-        Draws the order in which operations run.
+        Seed of the random order in which operations run.
     profile : DeviceProfile
-        Speeds, for the clock.
+        Speeds for the clock.
     refuses : callable
-        Called with ``"reserve"`` or ``"plan"`` and a number of bytes whenever memory is asked for;
-        true stands for memory that cannot be had, as happens where others use the GPU, too.
+        Called with ``"reserve"`` or ``"plan"`` and a number of bytes for each allocation. If it
+        returns true the allocation fails, as it may on a GPU with other users.
     libraries, table : int
-        Bytes of its memory that are taken beside the arena: at once, and for every plan.
+        Bytes used beside the arena: from the beginning, and for each plan.
     dry : bool
-        Whether only the clock runs: nothing is copied or computed, so sizes may be any.
+        True if only the clock runs. Nothing is copied or computed, so arrays may have any size.
     pageable : bool
-        Whether host memory is not pinned, so that it travels through a ring of buffers.
+        True if host memory is not pinned and is copied through a ring of buffers.
     """
 
     name = "simulated device"
+    total: int
+    seed: int = 0
+    profile: DeviceProfile = field(default_factory=DeviceProfile)
+    refuses: Callable[[str, int], bool] = lambda operation, nbytes: False
+    dry: bool = False
+    libraries: int = 0
+    table: int = 0
+    pageable: bool = False
 
-    def __init__(
-        self,
-        memory: int,
-        seed: int = 0,
-        profile: DeviceProfile | None = None,
-        refuses: Callable[[str, int], bool] = lambda operation, nbytes: False,
-        dry: bool = False,
-        libraries: int = 0,
-        table: int = 0,
-        pageable: bool = False,
-    ) -> None:
-        self.profile, self.dry = DeviceProfile() if profile is None else profile, dry
+    def __post_init__(self) -> None:
         self.trace: list[Span] = []
         self._streams: list[SimulatedStream] = []
         self._lock = threading.RLock()
         self._engines = {"h2d": 0.0, "compute": 0.0, "d2h": 0.0}
         self._host_time = 0.0
-        self._random = random.Random(seed)
-        self.total, self.refuses, self.pageable = memory, refuses, pageable
+        self._random = random.Random(self.seed)
         #: Bytes of the ring, one way.
         self.ring = BUFFERS * BUFFER_NBYTES
-        self.libraries, self._table = libraries, table
         self.software = {"card": self.name}
         self._plans: set[FFT] = set()
-        self.peak = 0
-        self.dropped = self.closed = 0
+        self.peak = self.dropped = self.closed = 0
         self._arena = np.empty(0, np.uint8)
         self._marks = itertools.count()
 
@@ -280,12 +263,12 @@ class SimulatedGPU:
 
     @property
     def tables(self) -> int:
-        """Bytes of the plans that are cached."""
-        return self._table * self.planned
+        """Bytes of the cached plans."""
+        return self.table * self.planned
 
     @property
     def planned(self) -> int:
-        """Number of FFTs whose plans are cached."""
+        """Number of cached FFT plans."""
         return len(self._plans)
 
     def _taken(self) -> int:
@@ -294,37 +277,37 @@ class SimulatedGPU:
         return taken
 
     def memory(self) -> DeviceMemory:
-        """Memory in all, and free."""
+        """Return the total and the free memory."""
         return DeviceMemory(self.total, self.total - self._taken())
 
     def reserve(self, nbytes: int) -> None:
-        """Make the arena, full of NaN."""
+        """Allocate the arena, filled with NaN."""
         if self._arena.nbytes:
             raise DeviceError("an arena is reserved already")
         if nbytes > self.total - self._taken() or self.refuses("reserve", nbytes):
             raise DeviceMemoryError(f"{nbytes} bytes asked of a device with {self.total}")
-        self._arena = np.empty(nbytes, np.uint8)  # which takes no memory until it is written
+        self._arena = np.empty(nbytes, np.uint8)  # takes no memory until it is written
         if not self.dry:
             self._arena.fill(POISON)
         self._taken()
 
     def release(self) -> None:
-        """Run what waits, and give the arena back."""
+        """Run all queued operations, and free the arena."""
         self.synchronize_all()
         self._arena = np.empty(0, np.uint8)
 
     def drop_caches(self) -> None:
-        """Forget the plans, and count the call."""
+        """Drop the plans, and count the call."""
         self._plans.clear()
         self.dropped += 1
 
     def close(self) -> None:
-        """Give the arena back."""
+        """Free the arena."""
         self.release()
         self.closed += 1
 
     def _array(self, array: DeviceArray, alignment: int = ALIGNMENT) -> Array:
-        """The values of an array, after checking that it lies in the arena."""
+        """Return the values of an array, which must be inside the arena."""
         end = array.offset + array.span
         if array.offset < 0 or array.offset % alignment or end > self._arena.nbytes:
             raise DeviceError(f"{array} does not lie in an arena of {self._arena.nbytes} bytes")
@@ -333,19 +316,19 @@ class SimulatedGPU:
     # --- streams, events and the clock ---------------------------------------------------
 
     def stream(self, name: str) -> SimulatedStream:
-        """Make a stream."""
+        """Return a new stream."""
         with self._lock:
-            # Some streams run far ahead of others, differently for every seed.
+            # Some streams run far ahead of others, depending on the seed.
             stream = SimulatedStream(name, self._random.choice((0.01, 1.0, 100.0)))
             self._streams.append(stream)
             return stream
 
     def event(self, name: str) -> SimulatedEvent:
-        """Make an event."""
+        """Return a new event."""
         return SimulatedEvent(name)
 
     def record(self, event: SimulatedEvent, stream: SimulatedStream, stored: bool = True) -> None:
-        """Put a mark into a stream."""
+        """Record an event in a stream."""
         with self._lock:
             event.made += 1
             event.time = stream.time
@@ -357,14 +340,14 @@ class SimulatedGPU:
             stream.waiting.append((lambda: True, reach))
 
     def wait(self, stream: SimulatedStream, event: SimulatedEvent) -> None:
-        """Let a stream wait for the event's latest mark."""
+        """Let a stream wait for the latest record of an event."""
         with self._lock:
             mark = event.made
             stream.time = max(stream.time, event.time)
             stream.waiting.append((lambda: event.reached >= mark, lambda: None))
 
     def synchronize(self, event: SimulatedEvent) -> None:
-        """Run what waits until the event's latest mark is reached."""
+        """Run queued operations until the latest record of an event is reached."""
         mark = event.made
         while True:
             with self._lock:
@@ -374,14 +357,14 @@ class SimulatedGPU:
                 self._run_one()
 
     def synchronize_all(self) -> None:
-        """Run everything that waits."""
+        """Run all queued operations."""
         with self._lock:
             while any(stream.waiting for stream in self._streams):
                 self._run_one()
             self._host_time = max([self._host_time, *(stream.time for stream in self._streams)])
 
     def _run_one(self) -> None:
-        """Run one that may be next."""
+        """Run one of the operations that may be next."""
         ready = [s for s in self._streams if s.waiting and s.waiting[0][0]()]
         if not ready:
             raise DeviceError("streams wait for each other, or for a mark that was never made")
@@ -391,9 +374,9 @@ class SimulatedGPU:
     def _put(
         self, stream: SimulatedStream, operation: str, seconds: float, run: Callable[[], None]
     ) -> None:
-        """Put an operation into a stream, and its time on the clock of its engine.
+        """Queue an operation in a stream, and add its time to the clock of its engine.
 
-        Maybe one of all that wait is run.
+        Sometimes one of all queued operations is run.
         """
         with self._lock:
             engine = operation if operation in self._engines else "compute"
@@ -406,26 +389,26 @@ class SimulatedGPU:
                 self._run_one()
 
     def clock(self) -> float:
-        """Seconds of simulated time that have passed for the host."""
+        """Return the seconds of simulated time that have passed for the host."""
         with self._lock:
             return self._host_time
 
     # --- copies -----------------------------------------------------------------------------
 
     def ring_nbytes(self, host: Array | Composite) -> int:
-        """Bytes of the ring, one way, if nothing is pinned."""
+        """Return the bytes of the ring, one way, or 0 if host memory is pinned."""
         return self.ring if self.pageable else 0
 
     def ahead(self, stream: SimulatedStream, source: Array | Shards) -> None:
-        """Do nothing: values are read when they are copied."""
+        """Do nothing, since values are read when they are copied."""
 
     def h2d(self, stream: SimulatedStream, source: Array | Shards, target: DeviceArray) -> None:
-        """Copy to the device when its time comes."""
+        """Queue a copy to the device."""
         for view, place in views_of(source, target):
             self._copy(stream, "h2d", view, place)
 
     def d2h(self, stream: SimulatedStream, source: DeviceArray, target: Array | Shards) -> None:
-        """Copy to the host when its time comes."""
+        """Queue a copy to the host."""
         for view, place in views_of(target, source):
             self._copy(stream, "d2h", view, place)
 
@@ -445,7 +428,7 @@ class SimulatedGPU:
         self._put(stream, way, seconds, run)
 
     def clear(self, stream: SimulatedStream, array: DeviceArray) -> None:
-        """Put zeros there when its time comes."""
+        """Queue filling an array with zeros."""
 
         def run() -> None:
             self._array(array, np.dtype(array.dtype).itemsize)[...] = 0
@@ -453,7 +436,7 @@ class SimulatedGPU:
         self._put(stream, "clear", array.nbytes / self.profile.memory, run)
 
     def work_nbytes(self, op: FFT) -> int:
-        """As much as the array, unless the lengths are small powers of two."""
+        """Return the bytes of work area of an FFT, after making its plan."""
         nbytes = work_area(op)
         if self.refuses("plan", nbytes):
             raise DeviceMemoryError(f"no plan could be made for {op}")
@@ -471,29 +454,19 @@ class SimulatedGPU:
         target: DeviceArray,
         work: DeviceArray | None = None,
     ) -> None:
-        """Do an operation when its time comes."""
+        """Queue an operation; an FFT leaves NaN in its work area."""
         check(op, source, target)
-        if isinstance(op, FFT):
-            self._fft(stream, op, source, target, work or DeviceArray(0, (0,), "|u1"))
+        if not isinstance(op, FFT):
+            itemsize = np.dtype(op.dtype).itemsize
+            nbytes = 2 * math.prod(op.counts if isinstance(op, Strided) else op.shape) * itemsize
+            nbytes += source.nbytes if isinstance(op, Product) else 0
+
+            def do() -> None:
+                computed(op, self._array(source, itemsize), self._array(target, itemsize))
+
+            self._put(stream, "compute", nbytes / self.profile.memory, do)
             return
-        itemsize = np.dtype(op.dtype).itemsize
-
-        def run() -> None:
-            computed(op, self._array(source, itemsize), self._array(target, itemsize))
-
-        nbytes = 2 * math.prod(op.counts if isinstance(op, Strided) else op.shape) * itemsize
-        nbytes += source.nbytes if isinstance(op, Product) else 0
-        self._put(stream, "compute", nbytes / self.profile.memory, run)
-
-    def _fft(
-        self,
-        stream: SimulatedStream,
-        op: FFT,
-        source: DeviceArray,
-        target: DeviceArray,
-        work: DeviceArray,
-    ) -> None:
-        """Transform, if nobody else is at the work area; NaN is left there."""
+        work = work or DeviceArray(0, (0,), "|u1")
         if op not in self._plans:
             raise DeviceError(f"no plan was made for {op} before it is needed")
         if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < work_area(op):

@@ -1,9 +1,8 @@
 """Hypothesis strategies for transforms: shapes, chunks, kinds, lengths, dtypes, orders, rounds.
 
 A `Case` is one call of the `numpy.fft` interface on one chunked array, whose values come from a
-seed: it prints in one line, and what it prints is enough to run it again.
-
-Imports NumPy and hypothesis (the extra ``test``).
+seed. Its one-line representation is enough to run it again. This needs hypothesis (the extra
+``test``).
 """
 
 import itertools
@@ -17,9 +16,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 Chunks = tuple[int, ...]
-Rounds = tuple[tuple[tuple[int, int], ...], ...]
+Rounds = tuple[dict[int, int], ...]
 
-#: The transforms by the name of their one-dimensional form.
+#: Names of the one-dimensional transforms.
 FAMILIES = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 
 _REAL_INPUT = ("rfft", "ihfft")
@@ -35,7 +34,7 @@ _SMOOTH = tuple(sorted({2**a * 3**b for a in range(9) for b in range(5)}))
 
 
 def sizes(largest: int) -> st.SearchStrategy[int]:
-    """Return lengths of an axis: 1, primes, squares, smooth ones, and any."""
+    """Return lengths of an axis: 1, primes, squares, smooth and arbitrary numbers."""
     kinds = [[n for n in found if n <= largest] for found in (_PRIMES, _SQUARES, _SMOOTH)]
     special = [st.sampled_from(found) for found in kinds if found]
     return st.one_of(st.integers(1, largest), *special, st.just(1))
@@ -43,7 +42,7 @@ def sizes(largest: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def shapes(draw: st.DrawFn, max_axes: int = 4) -> tuple[int, ...]:
-    """Return shapes of 1 to `max_axes` axes, shorter the more there are."""
+    """Return shapes of 1 to `max_axes` axes, with shorter axes for more dimensions."""
     ndim = draw(st.integers(1, max_axes))
     return tuple(draw(sizes(LARGEST[ndim])) for _ in range(ndim))
 
@@ -66,7 +65,7 @@ def chunks_of(draw: st.DrawFn, size: int, most: int = 12) -> Chunks:
 
 @st.composite
 def chunkings(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Chunks, ...]:
-    """Return chunks of an array; fewer along each axis the more axes there are."""
+    """Return chunks of an array, with fewer chunks along each axis for more dimensions."""
     most = {1: 14, 2: 8, 3: 5}.get(len(shape), 4)
     return tuple(draw(chunks_of(n, most)) for n in shape)
 
@@ -82,7 +81,7 @@ def orders(count: int) -> st.SearchStrategy[tuple[str, ...]]:
 
 
 def random_array(shape: Sequence[int], dtype: npt.DTypeLike, seed: int) -> npt.NDArray[Any]:
-    """Return normally distributed values; of integers and bools, what is left of them."""
+    """Return normally distributed values, truncated for integers, signs for bools."""
     rng, dtype = np.random.default_rng(seed), np.dtype(dtype)
     values: npt.NDArray[Any] = 3 * rng.standard_normal(shape)
     if dtype.kind == "c":
@@ -96,22 +95,22 @@ def random_array(shape: Sequence[int], dtype: npt.DTypeLike, seed: int) -> npt.N
 
 @dataclass(frozen=True)
 class Case:
-    """One call on one chunked array.
+    """Call of one transform on one chunked array.
 
     Parameters
     ----------
     family : str
         One of `FAMILIES`.
     shape, dtype, chunks
-        Of the array.
+        Properties of the array.
     axes, lengths
         Transformed axes and the length N of each.
     norm, variant
-        As the call takes them.
-    rounds : tuple of tuple of (axis, factor), or None
-        The decomposition, where it is named.
+        Arguments of the call.
+    rounds : tuple of dict of axis to factor, or None
+        The decomposition, None for the default.
     seed : int
-        Of the values.
+        Seed of the values.
     """
 
     family: str
@@ -132,17 +131,17 @@ class Case:
 
     @property
     def real_input(self) -> bool:
-        """Whether the transform takes real values only."""
+        """True if the transform takes only real values."""
         return self.family in _REAL_INPUT
 
     @property
     def real_output(self) -> bool:
-        """Whether the transform gives real values."""
+        """True if the result is real."""
         return self.family in _REAL_OUTPUT
 
     @property
     def forward(self) -> bool:
-        """Whether `order` is that of the result (else of the input)."""
+        """True if `order` refers to the result, False if to the input."""
         return self.family in ("fft", "rfft", "hfft")
 
     @property
@@ -152,18 +151,17 @@ class Case:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments that NumPy and SciPy take too."""
+        """The keyword arguments that NumPy and SciPy take, too."""
         return {"s": self.lengths, "axes": self.axes, "norm": self.norm}
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keyword arguments that are ours."""
-        rounds = None if self.rounds is None else [dict(named) for named in self.rounds]
-        return {"variant": self.variant, "rounds": rounds}
+        """The keyword arguments of this library."""
+        return {"variant": self.variant, "rounds": self.rounds and list(self.rounds)}
 
 
 def _stored(family: str, lengths: Sequence[int]) -> tuple[int, ...]:
-    """Entries of each transformed axis of the input, before padding or cropping."""
+    """Return the length of each transformed axis of the input before padding or cropping."""
     last = lengths[-1] // 2 + 1 if family in _REAL_OUTPUT else lengths[-1]
     return (*lengths[:-1], last)
 
@@ -176,7 +174,7 @@ def _case(
     lengths: tuple[int, ...],
     rounds: Rounds | None,
 ) -> Case:
-    """Return a call of which all but this is drawn; Pease's variant does not take any factors."""
+    """Return a call with the given axes; its other properties are drawn."""
     return Case(
         family=family,
         shape=tuple(shape),
@@ -200,11 +198,11 @@ def cases(
     Parameters
     ----------
     families
-        Which kinds.
+        Kinds of transform.
     max_axes
-        Most axes.
+        Maximum number of axes.
     resize
-        Whether the input may be padded or cropped to the lengths.
+        True if the input may be padded or cropped to the lengths.
     """
     family = draw(st.sampled_from(tuple(families)))
     shape = list(draw(shapes(max_axes)))
@@ -221,12 +219,12 @@ def cases(
 def round_cases(
     draw: st.DrawFn, *, families: Sequence[str] = FAMILIES, max_axes: int = 3, resize: bool = True
 ) -> Case:
-    """Return calls whose rounds are named: ordered factors of 1 to 3 axes in 2 to 4 rounds."""
+    """Return calls with given rounds: ordered factors of 1 to 3 axes in 2 to 4 rounds."""
     family = draw(st.sampled_from(tuple(families)))
     ndim = draw(st.integers(1, max_axes))
     count = draw(st.integers(2, {1: 4, 2: 3}.get(ndim, 2)))
     axes = tuple(draw(st.permutations(range(ndim)))[: draw(st.integers(1, ndim))])
-    rounds: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    rounds: list[dict[int, int]] = [{} for _ in range(count)]
     lengths, largest = [], {1: 7, 2: 5}.get(ndim, 4)
     for axis in axes:
         places = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
@@ -236,12 +234,11 @@ def round_cases(
             places[-1] = count - 1
         factors = draw(st.tuples(*[st.integers(2, largest)] * len(places)))
         for place, factor in zip(places, factors, strict=True):
-            rounds[place].append((axis, factor))
+            rounds[place][axis] = factor
         lengths.append(math.prod(factors))
     shape = [draw(st.integers(1, 4)) for _ in range(ndim)]
     for axis, n in zip(axes, _stored(family, lengths), strict=True):
         shape[axis] = n
         if resize and draw(st.integers(0, 3)) == 0:
             shape[axis] = max(1, n + draw(st.integers(-3, 3)))
-    named = tuple(tuple(factors) for factors in rounds if factors)
-    return _case(draw, family, shape, axes, tuple(lengths), named)
+    return _case(draw, family, shape, axes, tuple(lengths), tuple(filter(None, rounds)))

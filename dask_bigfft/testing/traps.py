@@ -1,15 +1,15 @@
-"""Traps: a worker that comes to a phase waits there until a fault has hit it, or another process.
+"""Traps: a worker that reaches a phase waits there until a fault has hit some process.
 
 ::
 
-    <board>/first     process that has ended the first task of a computation of ours
+    <board>/first     process that finished the first task of one of our computations
     <board>/sprung    process that waits in the phase
-    <board>/deed      what a process is to do to itself when it gets `SIGNAL`
-    <board>/done      what came of that
-    <board>/go        whoever waits may go on
+    <board>/deed      action of a process on itself when it receives `SIGNAL`
+    <board>/done      result of this action
+    <board>/go        exists when waiting processes may continue
 
-Whoever sets traps reads there who is where, chooses the victim and strikes: nothing is left to
-chance but which process comes first. May import every room; no room imports it.
+The test reads these files, chooses the victim and strikes. The only random element is the order in
+which processes reach the phase.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ __all__ = ["FAULTS", "Board", "remove_traps", "set_trap", "until"]
 
 Found = TypeVar("Found")
 
-#: Seconds that anybody waits at most, on a machine that is busy, and compiles code first.
+#: Maximum seconds of waiting, on a busy machine that compiles code first.
 LONGEST = 200.0
 
-#: Seconds for which a process is stopped.
+#: Seconds of a pause of a process.
 STOPPED = 1.5
 
 SIGNAL = signal.SIGUSR1
 
 
 def _cut(worker: Any) -> int:
-    """Cut all connections of this worker to others and to the scheduler, but for its stream."""
+    """Cut all connections of this worker except its stream to the scheduler."""
     pools = worker.rpc.available, worker.rpc.occupied
     found = [comm for pool in pools for comms in pool.values() for comm in comms]
     for comm in found:
@@ -48,36 +48,41 @@ def _cut(worker: Any) -> int:
 
 
 def _cut_off(worker: Any) -> int:
-    """Cut all connections of this worker, with the one by which the scheduler knows it."""
+    """Cut all connections of this worker, including its stream to the scheduler."""
     count = _cut(worker)
     worker.batched_stream.comm.abort()
     return count + 1
 
 
-#: What a process can do to itself alone, by name: returns how many connections it has cut.
+#: Actions of a process on itself by name, which return the number of connections cut.
 DEEDS: dict[str, Callable[[Any], int]] = {"cut": _cut, "cut off": _cut_off}
 
-#: All faults: a process is ended at once, or stopped for a while, or does one of the `DEEDS`.
+#: All faults: a process is killed, paused, or does one of the `DEEDS`.
 FAULTS = ("killed", "paused", *DEEDS)
 
 
-def until(ready: Callable[[], Found], what: str, timeout: float = LONGEST) -> Found:
-    """Wait until something is so, and return it; after too long a time say what was not."""
+def until(
+    ready: Callable[[], Found], error: str = "not in time", timeout: float = LONGEST
+) -> Found:
+    """Wait until a function returns a true value, and return it.
+
+    A `TimeoutError` with the text `error` is raised after `timeout` seconds.
+    """
     end = time.monotonic() + timeout
     while not (found := ready()):
         if time.monotonic() > end:
-            raise TimeoutError(what)
+            raise TimeoutError(error)
         time.sleep(0.005)
     return found
 
 
 class Board:
-    """What processes of this machine tell each other about a fault, in files.
+    """Files by which processes of this machine coordinate a fault.
 
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Folder, created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -85,9 +90,9 @@ class Board:
         folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, name: str, number: int | None = None) -> bool:
-        """Note a number, this process's by default, unless one is there; return whether it was so.
+        """Store a number, by default this process's, and return True unless one is stored already.
 
-        The number is where a symbolic link points to, which is there at once or not at all.
+        The number is the target of a symbolic link, because links are created atomically.
         """
         try:
             os.symlink(str(os.getpid() if number is None else number), self.folder / name)
@@ -96,39 +101,39 @@ class Board:
         return True
 
     def process(self, name: str) -> int | None:
-        """Return the number that was noted, None if there is none."""
+        """Return the stored number, None if there is none."""
         try:
             return int(os.readlink(self.folder / name))
         except FileNotFoundError:
             return None
 
     def wait(self) -> dict[str, int]:
-        """Return who is where once a process waits in the phase.
+        """Return the processes involved once one waits in the phase.
 
         Returns
         -------
         dict
-            Process numbers: ``"actor"`` waits in the phase, ``"first"`` has ended the first task.
+            Process numbers: ``"actor"`` waits in the phase, ``"first"`` finished the first task.
         """
         actor = until(lambda: self.process("sprung"), "nobody came to the phase")
         assert actor is not None
         return {"actor": actor, "first": self.process("first") or actor}
 
     def strike(self, fault: str, process: int) -> None:
-        """Let a fault hit a process, then let whoever waits go on.
+        """Let a fault hit a process, then let waiting processes continue.
 
         Parameters
         ----------
         fault : str
             One of `FAULTS`.
         process : int
-            Its number.
+            Process number.
         """
         if fault == "killed":
             os.kill(process, signal.SIGKILL)
         elif fault == "paused":
             os.kill(process, signal.SIGSTOP)
-            found = psutil.Process(process)  # one that has ended, unnoticed, never stops
+            found = psutil.Process(process)  # a process that has ended never stops
             stopped = psutil.STATUS_STOPPED
             until(lambda: found.status() == stopped, f"process {process} was not stopped")
             timer = threading.Timer(STOPPED, os.kill, (process, signal.SIGCONT))
@@ -141,23 +146,23 @@ class Board:
             timer.join()
 
     def release(self) -> None:
-        """Let whoever waits go on."""
+        """Let waiting processes continue."""
         (self.folder / "go").touch()
 
     def stay(self) -> None:
-        """Wait until whoever waits may go on."""
+        """Wait until waiting processes may continue."""
         with contextlib.suppress(TimeoutError):
             until((self.folder / "go").exists, "nobody says go")
 
     def cut(self) -> int:
-        """Return how many connections a struck process has cut, once it has."""
+        """Return the number of connections cut by a struck process, when it is done."""
         late = "no process has done what it was told to"
         until(lambda: self.process("done") is not None, late)
         return self.process("done") or 0
 
 
 class _Trap:
-    """A sink of events, and a plugin of this process's worker."""
+    """Sink of events and plugin of this process's worker."""
 
     def __init__(self, phase: str, board: Board, after: int, worker: Any) -> None:
         self.phase, self.board, self.left, self.worker = phase, board, after, worker
@@ -165,17 +170,17 @@ class _Trap:
         self._lock = threading.Lock()
 
     def __call__(self, name: str, numbers: Mapping[str, Any]) -> None:
-        """Wait here if this is the phase and nobody does yet.
+        """Wait here if this is the phase and no other process waits.
 
-        That is nobody who was the first: so those are two processes.
+        The process that finished the first task does not wait, so that two processes are involved.
         """
         if name == self.phase and not self._first and self.board.process("first") is not None:
             self._come()
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
-        """Note who ends the first task; come to the phase *barrier*, which has no event, before it.
+        """Record the process of the first task, and wait before a barrier in phase *barrier*.
 
-        Any worker may have the barrier, so there the first one waits, too.
+        A barrier has no event, and any worker may run it, so the first process may wait there, too.
         """
         name = str(key[0] if isinstance(key, tuple) else key)
         if "bigfft" not in name:
@@ -193,7 +198,7 @@ class _Trap:
             self.board.stay()
 
     def struck(self) -> None:
-        """Do what is written on the board."""
+        """Do the action that the board names."""
         deed = DEEDS[(self.board.folder / "deed").read_text()]
         self.board.claim("done", deed(self.worker))
 
@@ -202,16 +207,16 @@ _NAME = "bigfft-traps"
 
 
 def set_trap(phase: str, board: str, after: int = 0, dask_worker: Any = None) -> int:
-    """Set a trap in this process; to be called by `distributed.Client.run`, on all workers.
+    """Set a trap in this process, called by `distributed.Client.run` on all workers.
 
     Parameters
     ----------
     phase : str
-        Event at whose emission a worker waits, or ``"barrier"``.
+        Event at which a worker waits, or ``"barrier"``.
     board : str
-        Folder of the `Board`, of this one trap.
+        Folder of the `Board` of this trap.
     after : int
-        How many such events of this process pass before.
+        Number of earlier events of this process that are skipped.
     dask_worker : distributed.Worker
         The worker of this process, which runs in its main thread.
 
@@ -229,7 +234,7 @@ def set_trap(phase: str, board: str, after: int = 0, dask_worker: Any = None) ->
 
 
 def remove_traps(dask_worker: Any = None) -> None:
-    """Take away the trap of this process."""
+    """Remove the trap of this process."""
     trap = dask_worker.plugins.pop(_NAME, None)
     if trap is not None:
         remove_sink(trap)

@@ -1,20 +1,18 @@
 """Transforms of xarray's arrays by the names of their dimensions.
 
-A transformed dimension ``x`` becomes ``freq_x``, with a coordinate of frequencies: cycles per unit
-of the coordinate of ``x`` (per second where that is a time), in natural order unless another is
-asked for. What the coordinate was is kept in the attributes of the new one (``direct_...``), and
-the inverse puts it back. Values are those of `numpy.fft`: neither scaled by the spacing nor turned
-by the place of the first sample. Other dimensions and their coordinates, the name and the
-attributes stay; coordinates along a transformed dimension that are not its own are dropped. Arrays
-in chunks stay so, others are computed.
+A transformed dimension ``x`` becomes ``freq_x`` with a coordinate of frequencies. These are in
+cycles per unit of the coordinate of ``x``, or per second for times, by default in natural order.
+Attributes of the new coordinate (``direct_...``) describe the original one, which the inverse
+restores. Values are those of `numpy.fft`: they are not scaled by the spacing, and their phase does
+not depend on the position of the first sample. Other dimensions and their coordinates, the name and
+the attributes stay. Other coordinates along a transformed dimension are dropped. Results are lazy
+for arrays in chunks, and computed for others.
 
 Importing this module gives every `xarray.DataArray` and `xarray.Dataset` an attribute ``bigfft``
-with the same functions. Of a dataset they transform every variable that has the dimensions::
+with the same functions. For a dataset they transform every variable with these dimensions::
 
     import dask_bigfft.xarray
     spectrum = field.bigfft.rfft(["y", "x"])
-
-Imports `fft`, `frequencies` and `shifts`; needs xarray.
 """
 
 try:

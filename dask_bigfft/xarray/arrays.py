@@ -1,7 +1,4 @@
-"""Transforms of one `DataArray`: data, and dimensions and coordinates around it.
-
-Imports `fft`, `planning` and this room; needs xarray.
-"""
+"""Transforms of one `DataArray` with its dimensions and coordinates."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal
@@ -21,12 +18,12 @@ Norm = Literal["backward", "ortho", "forward"] | None
 
 
 def listed(dim: Hashable | Sequence[Hashable]) -> list[Hashable]:
-    """Dimensions as a list, where one may be named alone."""
+    """Return dimensions as a list, from a sequence or a single name."""
     return list(dim) if isinstance(dim, Sequence) and not isinstance(dim, str) else [dim]
 
 
 def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> list[Hashable]:
-    """Return the requested dimensions; by default those of which `default` is true."""
+    """Return the requested dimensions; by default those for which `default` returns True."""
     if not isinstance(array, xr.DataArray):
         allowed = "an xarray.DataArray or xarray.Dataset"
         refuse("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
@@ -38,7 +35,7 @@ def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> li
 
 
 def is_spectral(array: xr.DataArray) -> Callable[[Hashable], bool]:
-    """Return a test for dimensions of frequencies that a transform of ours has made."""
+    """Return a test for frequency dimensions made by transforms of this module."""
     return lambda dim: dim in array.coords and "direct_dim" in array.coords[dim].attrs
 
 
@@ -81,9 +78,9 @@ def _rebuilt(
 def _named(
     array: xr.DataArray, data: Any, dims: Sequence[Hashable], coords: Mapping[Any, Any]
 ) -> xr.DataArray:
-    """Data with the array's name and attributes, none where it has none; lazy where it was lazy.
+    """Return data with an array's name and attributes, lazy if the array is lazy.
 
-    Where xarray is given no name it takes that of the data, which dask arrays have.
+    The name is set explicitly, because xarray would otherwise use the name of a dask array.
     """
     if isinstance(data, da.Array) and not isinstance(array.data, da.Array):
         data = data.compute()
@@ -148,7 +145,7 @@ def inverse(
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
-    """Return whether the zero frequency is in the middle, and refuse it elsewhere but first."""
+    """Return True if frequency 0 is in the middle, False if first; refuse other places."""
     if dim not in array.coords or array.sizes[dim] < 2:
         return False
     zero = np.flatnonzero(array.coords[dim].values == 0)
@@ -163,7 +160,7 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
 
 
 def both_shifted(name: str, array: xr.DataArray, dim: Dims) -> xr.DataArray:
-    """Return values and coordinates along some dimensions, shifted together."""
+    """Return the array with values and coordinates shifted along some dimensions."""
     dims = parse_dims(array, dim, is_spectral(array))
     data = getattr(transforms, name)(array.data, [array.get_axis_num(found) for found in dims])
     places = {found: getattr(np.fft, name)(np.arange(array.sizes[found])) for found in dims}

@@ -1,7 +1,4 @@
-"""Positions of a dimension's samples, and their record in the attributes of its frequencies.
-
-Imports `errors`; needs xarray.
-"""
+"""Positions of a dimension's samples, and their record in the attributes of its frequencies."""
 
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, replace
@@ -14,19 +11,19 @@ from dask_bigfft.errors import ArgumentTypeError, refuse
 
 PREFIX = "freq_"
 
-#: How far steps of a coordinate may be from their mean, as a part of it.
+#: Relative tolerance of the steps of a coordinate around their mean.
 TOLERANCE = 1e-3
 
-#: Units of times that xarray knows, coarsest first, in seconds.
+#: Units of time in xarray, coarsest first, in seconds.
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Positions of the samples of a dimension, which a frequency coordinate keeps.
+    """Positions of the samples of a dimension, stored with its frequency coordinate.
 
-    ``first`` and ``step`` are in the coordinate's unit, for times in ``time_unit``; ``dtype`` is
-    the coordinate's, None where the dimension had none.
+    ``first`` and ``step`` are in the coordinate's unit, or in ``time_unit`` for times. ``dtype`` is
+    that of the coordinate, None if the dimension has no coordinate.
     """
 
     dim: Hashable
@@ -39,17 +36,17 @@ class Samples:
 
     @property
     def is_time(self) -> bool:
-        """True for times."""
+        """True if the coordinate is a time."""
         return self.dtype is not None and np.dtype(self.dtype).kind in "mM"
 
     @property
     def spacing(self) -> float:
-        """Distance of two samples, for times in seconds."""
+        """Distance of two samples, in seconds for times."""
         return self.step * SECONDS[self.time_unit] if self.is_time else self.step
 
     @property
     def frequency_units(self) -> str | None:
-        """Unit of the frequencies, None where it is not known."""
+        """Unit of the frequencies, None if it is unknown."""
         if self.dtype is None:
             return "cycles/sample"
         if self.is_time or self.units == "s":
@@ -60,14 +57,14 @@ class Samples:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """Attributes of the frequency coordinate: strings and numbers, as files store them."""
+        """Attributes of the frequency coordinate: strings and numbers, which files can store."""
         known = asdict(self) | {"time_unit": self.time_unit if self.is_time else None}
         found = {"units": self.frequency_units}
         found |= {f"direct_{name}": value for name, value in known.items()}
         return {key: value for key, value in found.items() if value is not None}
 
     def resampled(self, length: int | None) -> "Samples":
-        """So many samples in the same interval; these where nothing is said."""
+        """Return `length` samples in the same interval, unchanged if `length` is None."""
         if length is None or length == self.length:
             return self
         step = self.step * self.length / length
@@ -165,7 +162,7 @@ def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool
     before : Samples
         The samples that were transformed along it.
     half : bool
-        Whether only frequencies from 0 on count.
+        True if only non-negative frequencies are stored.
     """
     if "direct_step" not in array[dim].attrs:
         return  # it is not known what there was

@@ -1,7 +1,4 @@
-"""The functions for arrays and datasets, and the accessor with them.
-
-Imports this room; needs xarray.
-"""
+"""The functions for arrays and datasets, and the accessor with them."""
 
 from collections.abc import Callable, Hashable
 from functools import wraps
@@ -28,7 +25,7 @@ Work = Callable[[xr.DataArray, Any], xr.DataArray]
 
 
 def _each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
-    """Return what `work` makes of an array, or of the variables of a dataset that it is for.
+    """Return the result of `work` for an array, or for the variables of a dataset.
 
     Parameters
     ----------
@@ -37,7 +34,7 @@ def _each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
     dim : str or sequence of str, optional
         The dimensions. By default, of a dataset, all of its variables', or those of frequencies.
     spectral : bool
-        Whether only dimensions of frequencies are meant by default.
+        True if the default is only dimensions of frequencies.
     work : callable
         Takes an array and its dimensions.
 
@@ -88,14 +85,15 @@ def fft(
     Parameters
     ----------
     array : xarray.DataArray or xarray.Dataset
-        With coordinates that are evenly spaced numbers or times, or none. Of a dataset, variables
-        that have all of the dimensions are transformed, those that have none stay as they are.
+        Arrays with evenly spaced coordinates (numbers or times), or without coordinates. In a
+        dataset, variables with all of the dimensions are transformed, and variables with none of
+        them do not change.
     dim : str or sequence of str, optional
         The dimensions, of any chunking; by default all.
     shift : bool
-        Whether the frequency 0 comes to the middle.
+        True to put frequency 0 in the middle.
     norm : {"backward", "ortho", "forward"}, optional
-        As `numpy.fft.fftn` takes it.
+        See `numpy.fft.fftn`.
     **extras
         Keywords of `dask_bigfft.fft.fftn`: `order`, `chunks` (a mapping may name dimensions),
         `memory_limit` and the others.
@@ -103,13 +101,13 @@ def fft(
     Returns
     -------
     xarray.DataArray or xarray.Dataset
-        With ``freq_x`` in the place of a dimension ``x``.
+        Result with dimension ``freq_x`` instead of ``x``.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         For uneven coordinates, for variables of a dataset with some of the dimensions but not all,
-        and whatever else is not allowed.
+        and for other invalid arguments.
 
     Examples
     --------
@@ -171,7 +169,7 @@ def ifft(array: Field, dim: Dims = None, *, norm: Norm = None, **extras: Any) ->
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -204,7 +202,7 @@ def irfft(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
 
     Examples
     --------
@@ -233,7 +231,7 @@ def fftshift(array: Field, dim: Dims = None) -> Field:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        For invalid arguments.
     """
     return _each(array, dim, True, lambda a, dims: both_shifted("fftshift", a, dims))
 

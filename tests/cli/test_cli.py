@@ -13,12 +13,13 @@ import dask.array as da
 import distributed
 import numpy as np
 import pytest
-from support import environment, local, python, until
+from support import environment, local, python
 
 from dask_bigfft.cli import Terminated, main
 from dask_bigfft.cli.places import CLOSING, handled, place
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.formats import PlainChunks
+from dask_bigfft.testing.traps import until
 
 zarr = pytest.importorskip("zarr")
 

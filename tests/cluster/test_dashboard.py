@@ -15,10 +15,11 @@ import psutil
 import pytest
 from cluster import browser
 from distributed import Client, Event
-from support import ROOT, local, python, until
+from support import ROOT, local, python
 
 import dask_bigfft
 from dask_bigfft.cluster import dashboard, register, state, unregister
+from dask_bigfft.testing.traps import until
 
 ARTIFACTS = Path(os.environ.get("BIGFFT_ARTIFACTS", ROOT / "ci" / "out"))
 FIELD = np.random.default_rng(11).standard_normal((64, 64))

@@ -15,7 +15,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
-from support import local, until
+from support import local
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -26,6 +26,7 @@ from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds
 from dask_bigfft.planning import environment
 from dask_bigfft.runs import resumable
 from dask_bigfft.testing.clusters import Processes
+from dask_bigfft.testing.traps import until
 
 pytest.importorskip("ducc0")
 zarr = pytest.importorskip("zarr")

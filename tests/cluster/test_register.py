@@ -8,13 +8,14 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
-from support import local, until
+from support import local
 
 import dask_bigfft
 from dask_bigfft import cluster as room
 from dask_bigfft.cluster import cluster_records, register, state, unregister, wait_for
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ClusterError
 from dask_bigfft.testing.clusters import Processes
+from dask_bigfft.testing.traps import until
 
 FIELD = np.random.default_rng(7).standard_normal((64, 96))
 

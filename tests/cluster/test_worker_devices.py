@@ -5,7 +5,7 @@ import urllib.request
 import dask.array as da
 import numpy as np
 import pytest
-from support import local, until
+from support import local
 
 from dask_bigfft import fft
 from dask_bigfft.cluster import register, state, unregister
@@ -14,6 +14,7 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.traps import until
 
 LIMITS = TileLimits(0, least=256, run_nbytes=64)
 MIB = 1 << 20

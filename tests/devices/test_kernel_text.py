@@ -10,7 +10,7 @@ from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.kernels import TILE
 from dask_bigfft.gpu.operations import ChirpFactor, Multiply, Product, Strided, Term, transposed
 from dask_bigfft.kernels.twiddle import chirp
-from dask_bigfft.testing.simulated import carried, multiplied, places_at
+from dask_bigfft.testing.simulated import multiplied, places_at
 
 BIG = 1 << 62
 RNG = np.random.default_rng(11)
@@ -94,7 +94,7 @@ def test_strided_copies_multiply_on_the_way(own, flips, dtype):
     own.strided(op, x.ctypes.data, out.ctypes.data)
     expected = np.full(1000, -1, dtype)
     came = x.reshape(-1)[places_at(start, strides, counts)]
-    expected[places_at(3, op.target, counts)] = carried(by, came)
+    expected[places_at(3, op.target, counts)] = multiplied(by, came)
     close(out, expected)
 
 

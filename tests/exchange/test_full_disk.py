@@ -11,11 +11,11 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
-from support import until
 
 from dask_bigfft import fft
 from dask_bigfft.errors import ScratchError
 from dask_bigfft.testing.clusters import SETTINGS, Processes
+from dask_bigfft.testing.traps import until
 
 zarr = pytest.importorskip("zarr")
 

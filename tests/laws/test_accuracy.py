@@ -105,7 +105,7 @@ def named_digits(case, wanted, digits):
 
 def factors_of(case):
     return {
-        axis: tuple(n for named in case.rounds for a, n in named if a == axis) for axis in case.axes
+        axis: tuple(named[axis] for named in case.rounds if axis in named) for axis in case.axes
     }
 
 
@@ -167,12 +167,12 @@ def partitions(factors_by_axis, real_axis, *, last, rounds):
             places = [p for p in places if (p[-1] == rounds - 1 if last else p[0] == 0)]
         choices.append([(axis, p, factors) for p in places])
     for chosen in itertools.product(*choices):
-        found = [[] for _ in range(rounds)]
+        found = [{} for _ in range(rounds)]
         for axis, places, factors in chosen:
             for place, factor in zip(places, factors, strict=True):
-                found[place].append((axis, factor))
+                found[place][axis] = factor
         if all(found):
-            yield tuple(tuple(named) for named in found)
+            yield tuple(found)
 
 
 @pytest.mark.parametrize("family", ["rfft", "irfft", "hfft", "ihfft"])

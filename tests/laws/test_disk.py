@@ -10,7 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from support import heard, local, until
+from support import heard, local
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -19,6 +19,7 @@ from dask_bigfft.graph.carriers import PLAN_NAME
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import random_array
+from dask_bigfft.testing.traps import until
 
 
 @pytest.fixture

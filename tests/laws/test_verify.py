@@ -22,7 +22,7 @@ from dask_bigfft.kernels.checks import near_values
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
-from dask_bigfft.testing.faults import DAMAGES, Dropping, Times, flip
+from dask_bigfft.testing.faults import DAMAGES, Times, dropping, flip
 from dask_bigfft.testing.strategies import cases, random_array, round_cases
 
 MODES = ("energy", "checksum")
@@ -93,7 +93,7 @@ def test_rounds_in_place_are_gone_on_with(monkeypatch, found, mode, after):
 @pytest.mark.parametrize(("mode", "finds"), [("energy", False), ("checksum", True)])
 def test_a_twiddle_left_out(monkeypatch, found, mode, finds):
     right = transformed(signal())
-    monkeypatch.setattr(dask_bigfft.kernels.loop, "transform_tile", Dropping(Times(1, after=3)))
+    monkeypatch.setattr(dask_bigfft.kernels.loop, "transform_tile", dropping(Times(1, after=3)))
     result = transformed(signal(), verify=mode)
     assert bool(found) == finds
     assert np.array_equal(result, right) == finds

@@ -19,14 +19,7 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
-from dask_bigfft.decomposition.steps import Divisor
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
-from dask_bigfft.front import applied, by_block, transforms_by
-from dask_bigfft.kernels import twiddle
-from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
-from dask_bigfft.planning.arguments import (
+from dask_bigfft.arguments import (
     Extras,
     Options,
     inner_extras,
@@ -35,6 +28,13 @@ from dask_bigfft.planning.arguments import (
     parse_chunks,
     parse_options,
 )
+from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
+from dask_bigfft.decomposition.steps import Divisor
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.front import applied, by_block, transforms_by
+from dask_bigfft.kernels import twiddle
+from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]

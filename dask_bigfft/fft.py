@@ -11,11 +11,11 @@ from typing import Any, SupportsIndex, Unpack
 import dask.array as da
 import scipy.fft
 
+from dask_bigfft.arguments import Extras
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
 from dask_bigfft.front import Axes, Axis, N, Norm, S, transform, transforms_by
-from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
 
 __all__ = ["fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "irfft", "rfft", "rfft2", "rfftn"]

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
+from dask_bigfft.arguments import normalized_chunks
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.errors import ArgumentTypeError, parse_count, refuse
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan, ShiftPlan
-from dask_bigfft.planning.arguments import normalized_chunks
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
 __all__ = ["fftfreq", "frequencies_of", "rfftfreq"]

@@ -15,13 +15,13 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
+from dask_bigfft.arguments import Extras, make_plan, parse_array, parse_options
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.planning.arguments import Extras, make_plan, parse_array, parse_options
 from dask_bigfft.shifts import too_large
 from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale

@@ -12,11 +12,11 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
+from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.layout import Layout, plain_layout
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan
-from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 __all__ = ["fftshift", "ifftshift"]

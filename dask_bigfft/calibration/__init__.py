@@ -14,17 +14,16 @@ from typing import Any
 
 import dask.config
 
-from dask_bigfft import config
+from dask_bigfft import config, environment
 from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
 from dask_bigfft.calibration.threads import DTYPES, page_speed, thread_prices
+from dask_bigfft.environment import refuse_asynchronous, workers_of
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, refuse
 from dask_bigfft.gpu.dispatch import leases
 from dask_bigfft.kernels.libraries import fastest_library, usable
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planning import environment
-from dask_bigfft.planning.environment import refuse_asynchronous, workers_of
 
 __all__ = ["calibrate"]
 

@@ -25,7 +25,7 @@ from dask_bigfft.kernels.libraries import get_library, measured_rates
 from dask_bigfft.memory.pages import Buffer, touch
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
-from dask_bigfft.planning.tuning import in_memory
+from dask_bigfft.tuning import in_memory
 
 #: Complex dtypes to measure libraries in.
 DTYPES = ("complex128", "complex64")

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from dask_bigfft.planning.arguments import Extras
+from dask_bigfft.arguments import Extras
 from dask_bigfft.runs import Request
 
 __all__ = ["joined", "parser", "requested"]

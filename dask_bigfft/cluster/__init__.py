@@ -22,9 +22,9 @@ from distributed.protocol.pickle import loads
 
 from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import METRIC, MemoryPlugin, WatchWorker, own_version
+from dask_bigfft.environment import refuse_asynchronous
 from dask_bigfft.errors import ClusterError, parse_count, refuse
 from dask_bigfft.events import RECORD, PlanRecord
-from dask_bigfft.planning.environment import refuse_asynchronous
 from dask_bigfft.watch.progress import Display
 
 __all__ = ["register", "unregister"]

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Unpack
 
+from dask_bigfft.arguments import Extras
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
-from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.runs.request import Done, Request, planned_input
 from dask_bigfft.runs.resumable import Store, execute
 from dask_bigfft.runs.run_json import has_begun

@@ -16,10 +16,10 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, front
+from dask_bigfft.arguments import Extras, parse_limit
 from dask_bigfft.errors import ArgumentTypeError, PlanError, refuse
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.arguments import Extras, parse_limit
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.sources import URL, array_folder
 from dask_bigfft.transforms.spec import parse_name

@@ -22,7 +22,7 @@ import dask.array as da
 import dask.config
 import numpy as np
 
-from dask_bigfft import config
+from dask_bigfft import config, environment
 from dask_bigfft.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -41,7 +41,6 @@ from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import environment
 from dask_bigfft.runs import request as requests
 from dask_bigfft.runs import run_json
 from dask_bigfft.runs.request import Done, Request, layout_of_result

@@ -19,9 +19,9 @@ import dask.array as da
 import numpy as np
 import scipy.fft
 
+from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.factors import smooth_length
 from dask_bigfft.errors import refuse
-from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 Mode = Literal["full", "same", "valid"]

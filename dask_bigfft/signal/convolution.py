@@ -21,10 +21,10 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
+from dask_bigfft.arguments import Options, parse_kernel, parse_options
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.arguments import Options, parse_kernel, parse_options
 from dask_bigfft.signal.arguments import (
     Axes,
     Inputs,

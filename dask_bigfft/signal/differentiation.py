@@ -15,10 +15,10 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.arguments import Options, parse_array, parse_options
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.memory import lend
-from dask_bigfft.planning.arguments import Options, parse_array, parse_options
 from dask_bigfft.signal.arguments import Axes, nonempty, several_axes
 from dask_bigfft.signal.transforms import SpectrumAxis, planned, spectrum_axes
 

@@ -23,9 +23,9 @@ import numpy.typing as npt
 import scipy.fft
 import scipy.signal
 
+from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
-from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.signal.arguments import long_enough, parse_choice, parse_pair, without_empty
 from dask_bigfft.transforms.spec import parse_axes
 

@@ -14,9 +14,9 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.arguments import Options, parse_array
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.front import applied, by_block
-from dask_bigfft.planning.arguments import Options, parse_array
 from dask_bigfft.signal.arguments import Axes, nonempty, parse_choice, parse_pair
 from dask_bigfft.signal.differentiation import Spacing, parse_samples
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes

@@ -8,10 +8,10 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.arguments import Options, inner_extras, make_plan
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.arguments import Options, inner_extras, make_plan
 
 Orders = tuple[Order, ...]
 

@@ -10,13 +10,12 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
-from dask_bigfft import calibration, files
+from dask_bigfft import calibration, environment, files
 from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.explain import speed_rows
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
-from dask_bigfft.planning import environment
 from dask_bigfft.testing.devices import simulated_devices
 
 

@@ -8,11 +8,11 @@ import pytest
 from support import local
 
 import dask_bigfft
+from dask_bigfft import environment
 from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.kernels import libraries
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
-from dask_bigfft.planning import environment
 
 
 def machine():

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft import fft
+from dask_bigfft.arguments import make_plan
 from dask_bigfft.exchange.p2p import ALIGNMENT, P2PBarrierTask, Run, Spec
 from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.carriers import MOST_SHUFFLES
-from dask_bigfft.planning.arguments import make_plan
 from dask_bigfft.testing.strategies import chunks_of
 
 

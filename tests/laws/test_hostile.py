@@ -14,8 +14,8 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft, signal, transposed_index
+from dask_bigfft.arguments import Extras, Options
 from dask_bigfft.errors import BigFFTError
-from dask_bigfft.planning.arguments import Extras, Options
 
 xr = pytest.importorskip("xarray")
 

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import fft
+from dask_bigfft import arguments, fft
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import arguments
 from dask_bigfft.runs import Request, planned_input
 from dask_bigfft.storage import sources
 from dask_bigfft.testing.strategies import random_array

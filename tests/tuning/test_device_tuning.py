@@ -8,15 +8,15 @@ import dask.array as da
 import numpy as np
 import pytest
 
+from dask_bigfft import tuning
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
-from dask_bigfft.planning import tuning
-from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.tuning import tuned
 
 SHAPE, CHUNKS = (256, 256), ((64,) * 4, (256,))
 NBYTES = 3 << 17

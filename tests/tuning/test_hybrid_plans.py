@@ -9,13 +9,12 @@ import pytest
 from laws.test_hybrid import EVEN
 
 import dask_bigfft
-from dask_bigfft import fft
+from dask_bigfft import fft, tuning
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planning import tuning
-from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.tuning import tuned
 
 #: Of a machine with a device that is as fast as its threads.
 ALIKE = replace(EVEN, devices=(DeviceProfile(h2d=2e9, d2h=2e9),))

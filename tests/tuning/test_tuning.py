@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import fft, files
+from dask_bigfft import fft, files, tuning
 from dask_bigfft.planner.plan_data import Machine, Request
-from dask_bigfft.planning import tuning
-from dask_bigfft.planning.tuning import problem_class, region, tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.tuning import problem_class, region, tuned
 
 MACHINE = Machine(memory_limit=1 << 34, threads=2)
 

@@ -24,6 +24,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, files
+from dask_bigfft.environment import device_software, workers_place
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
@@ -34,7 +35,6 @@ from dask_bigfft.planner.profile import decode
 from dask_bigfft.planner.search import find_plans
 from dask_bigfft.planner.tile_plan import DeviceSettings
 from dask_bigfft.planner.work_sharing import divided_among
-from dask_bigfft.planning.environment import device_software, workers_place
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Block sizes to try, in units of the input's.

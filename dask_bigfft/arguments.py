@@ -20,7 +20,7 @@ from dask.array.core import normalize_chunks
 from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection, tokenize
 
-from dask_bigfft import config
+from dask_bigfft import config, environment
 from dask_bigfft.decomposition.factors import factorize, transposed_digits
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.steps import Waves
@@ -35,8 +35,6 @@ from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
 from dask_bigfft.planner.work_sharing import decided
-from dask_bigfft.planning import environment
-from dask_bigfft.planning.tuning import SHARE, tuned
 from dask_bigfft.transforms.spec import (
     FAMILIES,
     TransformSpec,
@@ -46,6 +44,7 @@ from dask_bigfft.transforms.spec import (
     parse_some,
     transform_spec,
 )
+from dask_bigfft.tuning import SHARE, tuned
 
 #: Cached search for a plan.
 _found_plan = lru_cache(maxsize=128)(find_plan)

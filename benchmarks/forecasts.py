@@ -261,11 +261,11 @@ def paper(args: Any, results: core.Results, problems: dict[str, Problem]) -> Non
             replace(gpus, devices=()),
         ),
     }
-    for name, (chunks, dtype, workers, cards, memory, profile) in cases.items():
+    for name, (chunks, dtype, workers, gpus, memory, profile) in cases.items():
         spec = transform_spec("fftn", tuple(map(sum, chunks)), np.dtype(dtype))
-        machine = Machine(memory, 16, workers, 1 << 30, profile, cards)
-        plan = find_plan(spec, Request(chunks, device="gpu" if cards else "cpu"), machine)
-        found = plan.forecast(profile, workers=workers, threads=16, cards=cards)
+        machine = Machine(memory, 16, workers, 1 << 30, profile, gpus)
+        plan = find_plan(spec, Request(chunks, device="gpu" if gpus else "cpu"), machine)
+        found = plan.forecast(profile, workers=workers, threads=16, gpus=gpus)
         bounds = ", ".join(one.bound for one in found.rounds)
         results.add(
             "paper",

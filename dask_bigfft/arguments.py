@@ -24,8 +24,14 @@ from dask_bigfft import config, environment
 from dask_bigfft.decomposition.factors import factorize, transposed_digits
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.steps import Waves
-from dask_bigfft.errors import ArgumentTypeError, MemoryLimitError, PlanError, parse_flag, refuse
-from dask_bigfft.exchange.parts import all_composite
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    MemoryLimitError,
+    PlanError,
+    parse_flag,
+    raise_invalid,
+)
+from dask_bigfft.exchange.parts import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.cost import forecast
@@ -89,7 +95,7 @@ def chosen_plan(
     except PlanError as error:
         raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
     found = replace(found, device_memory_limit=request.device_nbytes, overwrite=overwrite)
-    on_devices = inside and found.machine.cards
+    on_devices = inside and found.machine.gpus
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
 
 
@@ -99,7 +105,7 @@ def _inside_blocks(plan: Plan) -> Plan:
     if inside is None:
         return plan
     exchanges = inside.exchanges[: len(inside.rounds)]
-    if not all(all_composite(exchange.source, exchange.target) for exchange in exchanges):
+    if not all(all_segmented(exchange.source, exchange.target) for exchange in exchanges):
         return plan
     return replace(inside, expected=forecast(inside))
 
@@ -125,7 +131,7 @@ def _plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
 def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: Machine) -> str:
     """Return the changes to a request that make a plan possible, as the end of an error message."""
     if request.device == "hybrid":
-        machine = replace(machine, cards=0)
+        machine = replace(machine, gpus=0)
     if isinstance(error, MemoryLimitError):
         return "".join(f", or {change}" for change in changes_that_fit(spec, request, machine))
     chunks = larger_chunks_that_fit(spec, request, machine)
@@ -153,15 +159,15 @@ def _searched(
     inside: bool,
 ) -> Plan:
     """Return the best plan without merging blocks: by measurement, else by the model."""
-    if request.device == "hybrid" and not here.cards:
+    if request.device == "hybrid" and not here.gpus:
         request = replace(request, device="cpu")  # no worker has a device
     tried = tuned(spec, request, here, kernels) if kernels else None
     if tried is not None:
         return tried.plan
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
-        found = decided(spec, request, replace(here, cards=0), here.cards, least)
-    elif inside and here.cards:
+        found = decided(spec, request, replace(here, gpus=0), here.gpus, least)
+    elif inside and here.gpus:
         found = _plan_within(partial(_found_plan, spec, request), here)
     else:
         found = _found_plan(spec, request, here)
@@ -176,8 +182,8 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     largest number, because each worker uses its own devices. Workers that have not reported are
     assumed to have the devices that the request needs.
     """
-    known, device = [cards for cards, _ in machine.by_cards], request.device  # fewest first
-    alike = replace(machine, by_cards=())
+    known, device = [gpus for gpus, _ in machine.by_gpus], request.device  # fewest first
+    alike = replace(machine, by_gpus=())
     if device == "cpu":
         return alike
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
@@ -187,13 +193,13 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
             for one in machine.profile.devices or (DeviceProfile(),)
         )
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
-    alike = replace(machine, by_cards=())
+    alike = replace(machine, by_gpus=())
     if environment.running_client() is None:
-        return replace(alike, cards=count())
+        return replace(alike, gpus=count())
     if device == "hybrid" and len(known) > 1:
-        return replace(machine, cards=max(known))
+        return replace(machine, gpus=max(known))
     least = int(device == "gpu" or (device == "hybrid" and not known))
-    return replace(alike, cards=max([*known[:1], least]))
+    return replace(alike, gpus=max([*known[:1], least]))
 
 
 Chunks = tuple[tuple[int, ...], ...]
@@ -255,7 +261,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
         try:
             a = a if lazy and not isinstance(a, type) else np.asanyarray(a)
         except (ValueError, TypeError) as error:  # such as lists of unlike lengths
-            refuse("a", a, f"an array or what numpy.asarray takes ({error})")
+            raise_invalid("a", a, f"an array or what numpy.asarray takes ({error})")
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
         parse_dtype(np.dtype(a.dtype), FAMILIES[parse_name(kind or "fft").rstrip("2n")][0])
     if not isinstance(a, da.Array):
@@ -264,7 +270,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     for axis, chunks in enumerate(a.chunks):
         if any(c != c for c in chunks):
             allowed = "known chunk sizes: call compute_chunk_sizes() first"
-            refuse("a.chunks", f"unknown sizes along axis {axis}", allowed)
+            raise_invalid("a.chunks", f"unknown sizes along axis {axis}", allowed)
     return cast("da.Array", a)
 
 
@@ -283,7 +289,9 @@ def _refuse_containers(a: Any) -> None:
         allowed = "a dense array: take what todense() makes of it, or of each block by map_blocks"
     if allowed is not None:
         found = type(block)
-        refuse("a", f"{found.__module__}.{found.__qualname__}", allowed, kind=ArgumentTypeError)
+        raise_invalid(
+            "a", f"{found.__module__}.{found.__qualname__}", allowed, kind=ArgumentTypeError
+        )
 
 
 # --- rounds ---------------------------------------------------------------------------------
@@ -305,28 +313,32 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
         return None
     allowed = "a sequence with a mapping of axis to factor for each round"
     if isinstance(rounds, str) or not isinstance(rounds, Sequence) or not rounds:
-        refuse("rounds", rounds, allowed, kind=ArgumentTypeError)
+        raise_invalid("rounds", rounds, allowed, kind=ArgumentTypeError)
     found = []
     for named in rounds:
         if _is_int(named) and len(spec.axes) == 1:
             named = {spec.axes[0]: named}
         if not isinstance(named, Mapping) or not named or not all(map(_is_int, named.values())):
-            refuse("rounds", rounds, f"{allowed}, integers", kind=ArgumentTypeError)
+            raise_invalid("rounds", rounds, f"{allowed}, integers", kind=ArgumentTypeError)
         if not all(n >= 1 or n == -1 for n in named.values()):
-            refuse("rounds", rounds, "factors of at least 1, or -1 for what is left of an axis")
+            raise_invalid(
+                "rounds", rounds, "factors of at least 1, or -1 for what is left of an axis"
+            )
         along = parse_some("rounds", named, spec.axes, len(spec.shape))
         found.append(dict(zip(along, map(int, named.values()), strict=True)))
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
         factors = [named[axis] for named in found if axis in named]
         if not factors or factors.count(-1) > 1:
-            refuse("rounds", rounds, f"one or more factors of axis {axis}, at most one of them -1")
+            raise_invalid(
+                "rounds", rounds, f"one or more factors of axis {axis}, at most one of them -1"
+            )
         completed = complete_factors(axis, factors, length)
         _check_factors(axis, completed, spec, variant)
         for named, n in zip((one for one in found if axis in one), completed, strict=True):
             named[axis] = n
     where = {"r2c": ("first", found[0]), "c2r": ("last", found[-1])}
     if spec.kind in where and spec.real_axis not in where[spec.kind][1]:
-        refuse(
+        raise_invalid(
             "rounds", found, f"the real axis {spec.real_axis} in the {where[spec.kind][0]} round"
         )
     return tuple(tuple(named.items()) for named in found)
@@ -336,14 +348,14 @@ def _check_factors(axis: int, factors: tuple[int, ...], spec: TransformSpec, var
     """Raise an error for factors that contradict the variant or the digits of the spectrum."""
     if variant == "pease" and len(set(factors)) > 1:
         allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
-        refuse("rounds", {axis: factors}, allowed)
+        raise_invalid("rounds", {axis: factors}, allowed)
     i = spec.axes.index(axis)
     digits = spec.digits_of(axis) or transposed_digits(spec.lengths[i])
     spectrum = factors if spec.orders_out[i] == "transposed" else factors[::-1]
     if "transposed" in (spec.orders_in[i], spec.orders_out[i]) and spectrum != digits:
         allowed = f"factors that give the spectrum along axis {axis} the digits {digits} in "
         allowed += f"transposed order, or digits={spectrum} at both ends"
-        refuse("rounds", {axis: factors}, allowed)
+        raise_invalid("rounds", {axis: factors}, allowed)
 
 
 def _is_int(value: Any) -> bool:
@@ -364,7 +376,7 @@ def parse_limit(argument: str, value: Any) -> int | None:
     numbers = int | float | str | np.integer | np.floating
     if not isinstance(value, numbers) or isinstance(value, bool | np.timedelta64):
         allowed = "a positive number of bytes, or a string such as '2 GiB'"
-        refuse(argument, value, allowed, kind=ArgumentTypeError)
+        raise_invalid(argument, value, allowed, kind=ArgumentTypeError)
     return cast("int", config.get("bigfft.memory-limit", argument, value))
 
 
@@ -381,7 +393,7 @@ def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
         if len(before[axis]) > 1 and math.gcd(*factorize(length).values()) == 1:
             allowed = f"lengths r**m, m at least 2, of axes in several chunks: axis {axis} has"
-            refuse("variant", "pease", f"{allowed} length {length}")
+            raise_invalid("variant", "pease", f"{allowed} length {length}")
 
 
 def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
@@ -390,14 +402,14 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
     "auto" stands for the fastest library; on a cluster every worker must have it.
     """
     if not isinstance(kernel, str | None):
-        refuse("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
+        raise_invalid("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
     kernel = config.get("bigfft.kernel", "kernel", kernel)
     if kernel == "auto":
         return environment.fastest_everywhere(dtype)
     library = get_library(kernel)
     if dtype not in library.dtypes:
         known = ", ".join(sorted(map(str, library.dtypes)))
-        refuse("kernel", kernel, f"a library that works in {dtype}; this one knows {known}")
+        raise_invalid("kernel", kernel, f"a library that works in {dtype}; this one knows {known}")
     return library.name, ""
 
 
@@ -420,10 +432,12 @@ def parse_device(
     limit = parse_limit("device_memory_limit", nbytes)
     if device in ("gpu", "hybrid"):
         if dtype.char not in "FD":
-            refuse("device", device, f'"cpu" for {dtype}: GPUs have single and double precision')
+            raise_invalid(
+                "device", device, f'"cpu" for {dtype}: GPUs have single and double precision'
+            )
         reason = missing() if environment.running_client() is None else None
         if reason is not None:
-            refuse("device", device, f'a GPU, or "cpu": {reason}')
+            raise_invalid("device", device, f'a GPU, or "cpu": {reason}')
     return device, limit
 
 
@@ -452,7 +466,7 @@ def parse_chunks(
     if isinstance(chunks, Mapping):
         allowed = f"axes {-len(shape)}..{len(shape) - 1}"
         if not all(_is_int(a) and -len(shape) <= a < len(shape) for a in chunks):
-            refuse("chunks", chunks, allowed)
+            raise_invalid("chunks", chunks, allowed)
         by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
         wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(kept))
     return normalized_chunks(chunks, wanted, shape, dtype)
@@ -470,7 +484,9 @@ def normalized_chunks(
         if tuple(map(sum, found)) != tuple(shape):
             raise ValueError("of as many entries")
     except (ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
-        refuse("chunks", given, f"dask chunks of the result, whose shape is {shape} ({error})")
+        raise_invalid(
+            "chunks", given, f"dask chunks of the result, whose shape is {shape} ({error})"
+        )
     return found
 
 
@@ -478,7 +494,7 @@ def parse_options(options: Mapping[str, Any], known: type = Options) -> None:
     """Raise an error for keywords that a class of keywords does not have."""
     for unknown in options.keys() - known.__annotations__.keys():
         allowed = f"another keyword: {', '.join(known.__annotations__)}"
-        refuse(unknown, options[unknown], allowed, kind=ArgumentTypeError)
+        raise_invalid(unknown, options[unknown], allowed, kind=ArgumentTypeError)
 
 
 def inner_extras(options: Options, **named: Any) -> Extras:
@@ -515,13 +531,13 @@ def make_plan(
         Layout of the array in files that the first round can read directly.
     """
     config.check()
-    asked = extras.get
-    order: Any = asked("order")
+    requested = extras.get
+    order: Any = requested("order")
     order = config.get("bigfft.order") if order is None else order
-    variant = config.get("bigfft.variant", "variant", asked("variant"))
-    digits = asked("digits")
+    variant = config.get("bigfft.variant", "variant", requested("variant"))
+    digits = requested("digits")
     spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, digits)
-    rounds = parse_rounds(asked("rounds"), spec, variant)
+    rounds = parse_rounds(requested("rounds"), spec, variant)
     if signal_digits is not None:
         (axis,) = spec.axes
         orders: tuple[Order, ...] = ("transposed",)
@@ -533,15 +549,17 @@ def make_plan(
     before = tuple(tuple(map(int, cut)) for cut in a.chunks)
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)
-    kernel, fallback = parse_kernel(asked("kernel"), spec.work_dtype)
-    device, nbytes = parse_device(asked("device"), asked("device_memory_limit"), spec.work_dtype)
+    kernel, fallback = parse_kernel(requested("kernel"), spec.work_dtype)
+    device, nbytes = parse_device(
+        requested("device"), requested("device_memory_limit"), spec.work_dtype
+    )
     request = Request(
         chunks=before,
-        wanted=parse_chunks(asked("chunks"), before, spec.out_shape, spec.out_dtype),
+        wanted=parse_chunks(requested("chunks"), before, spec.out_shape, spec.out_dtype),
         rounds=rounds,
         variant=variant,
         kernel=kernel,
-        verify=config.get("bigfft.verify", "verify", asked("verify")),
+        verify=config.get("bigfft.verify", "verify", requested("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
         carrier=environment.possible_carrier(),
@@ -550,13 +568,15 @@ def make_plan(
         stored=stored,
         piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
-    memory_limit = parse_limit("memory_limit", asked("memory_limit"))
+    memory_limit = parse_limit("memory_limit", requested("memory_limit"))
     machine = environment.current_machine(memory_limit)
     measured = None
-    if config.get("bigfft.planner.mode", "planner", asked("planner")) == "measure":
-        free = (asked("kernel") or config.get("bigfft.kernel")) == "auto"
+    if config.get("bigfft.planner.mode", "planner", requested("planner")) == "measure":
+        free = (requested("kernel") or config.get("bigfft.kernel")) == "auto"
         measured = environment.usable_libraries(spec.work_dtype) if free else (kernel,)
-    overwrite = asked("overwrite_x") is not None and parse_flag("overwrite_x", asked("overwrite_x"))
+    overwrite = requested("overwrite_x") is not None and parse_flag(
+        "overwrite_x", requested("overwrite_x")
+    )
     try:
         found = chosen_plan(spec, request, machine, measured, overwrite)
     except PlanError as error:

@@ -20,7 +20,7 @@ import dask.config
 import yaml
 from dask.utils import parse_bytes
 
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 
 __all__ = ["SETTINGS", "Setting", "check", "get"]
 
@@ -63,7 +63,7 @@ class Setting:
         try:
             return read(self, value)
         except (TypeError, ValueError, OverflowError):
-            refuse(name, value, allowed.format(self=self, names=", ".join(self.enum)))
+            raise_invalid(name, value, allowed.format(self=self, names=", ".join(self.enum)))
 
 
 def _checked(value: Any, allowed: bool) -> Any:
@@ -182,7 +182,7 @@ def get(key: str, argument: str = "", value: Any = None) -> Any:
     """
     setting = SETTINGS.get(key)
     if setting is None:
-        refuse("key", key, f"one of {', '.join(SETTINGS)}")
+        raise_invalid("key", key, f"one of {', '.join(SETTINGS)}")
     if value is not None:
         return setting.parse(argument, value)
     return setting.parse(key, dask.config.get(key, default=setting.default))
@@ -212,7 +212,7 @@ of at least 0
     """
     tree = dask.config.get("bigfft", {})
     if not isinstance(tree, Mapping):
-        refuse("bigfft", tree, "a mapping of settings", kind=ArgumentTypeError)
+        raise_invalid("bigfft", tree, "a mapping of settings", kind=ArgumentTypeError)
     for key in _unknown(tree, "bigfft"):
         if key not in _reported:
             _reported.add(key)

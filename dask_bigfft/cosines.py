@@ -31,7 +31,7 @@ from dask_bigfft.arguments import (
 from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
 from dask_bigfft.decomposition.steps import Divisor
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block, transforms_by
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
@@ -495,7 +495,7 @@ def cosine_transform(
     parse_options(options)
     if workers is not None and not hasattr(workers, "__index__"):
         allowed = "None or a number: dask's scheduler decides"
-        refuse("workers", workers, allowed, kind=ArgumentTypeError)
+        raise_invalid("workers", workers, allowed, kind=ArgumentTypeError)
     backwards, sine = name.startswith("i"), "s" in name
     kind = _parse_type(type_, backwards)
     array = parse_array(x, "fft")
@@ -505,7 +505,7 @@ def cosine_transform(
     plans = {}
     for axis, n in zip(spec.axes, spec.lengths, strict=True):
         if kind == 1 and not sine and n < 2:
-            refuse("x", f"axis {axis} of length {n}", "at least 2 elements for type 1")
+            raise_invalid("x", f"axis {axis} of length {n}", "at least 2 elements for type 1")
         plans[axis] = Cosines(sine, kind, n, ortho)
     if backwards and norm != "ortho":
         norm = "backward" if norm == "forward" else "forward"
@@ -526,9 +526,9 @@ def _parse_type(value: Any, backwards: bool) -> Type:
     try:
         found = operator.index(value)
     except TypeError:
-        refuse("type", value, "1, 2, 3 or 4", kind=ArgumentTypeError)
+        raise_invalid("type", value, "1, 2, 3 or 4", kind=ArgumentTypeError)
     if found not in _INVERSE:
-        refuse("type", value, "1, 2, 3 or 4")
+        raise_invalid("type", value, "1, 2, 3 or 4")
     return _INVERSE[found] if backwards else cast("Type", found)
 
 

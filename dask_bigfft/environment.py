@@ -27,7 +27,7 @@ import dask.config
 import numpy as np
 
 from dask_bigfft import config, files
-from dask_bigfft.errors import FallbackWarning, PlanError, refuse
+from dask_bigfft.errors import FallbackWarning, PlanError, raise_invalid
 from dask_bigfft.events import task_threads
 from dask_bigfft.gpu.dispatch import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
@@ -204,7 +204,7 @@ def current_machine(memory_limit: int | None) -> Machine:
         len(workers),
         shuffle_nbytes(),
         profile_of(workers),
-        by_cards=workers_devices(workers),
+        by_gpus=workers_devices(workers),
     )
 
 
@@ -297,7 +297,7 @@ def running_client() -> Any:
         return None
 
 
-def refuse_asynchronous(client: Any) -> None:
+def raise_if_asynchronous(client: Any) -> None:
     """Raise an error for an asynchronous client, whose answers would have to be awaited.
 
     Such a client can compute transforms.
@@ -306,7 +306,9 @@ def refuse_asynchronous(client: Any) -> None:
         allowed = (
             "a client made without asynchronous=True, in a thread other than that of an event "
         )
-        refuse("client", client, f"{allowed}loop: another one for the same scheduler will do")
+        raise_invalid(
+            "client", client, f"{allowed}loop: another one for the same scheduler will do"
+        )
 
 
 def device_software() -> dict[str, str]:
@@ -314,10 +316,10 @@ def device_software() -> dict[str, str]:
 
     The keys are names such as ``"cupy"``. Without devices the result is empty.
     """
-    return told_everywhere(software)
+    return broadcast_event(software)
 
 
-def told_everywhere(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict[str, str]:
+def broadcast_event(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict[str, str]:
     """Return the answers of a function, by name, from all processes that would run a graph now.
 
     Values that differ between workers are joined by commas. Without a cluster this process answers.
@@ -344,12 +346,12 @@ def possible_carrier() -> str:
     "auto" includes scratch files, but only on one machine: processes of several machines may not
     see the same files.
     """
-    asked = config.get("bigfft.exchange.carrier")
-    if asked == "disk":
+    requested = config.get("bigfft.exchange.carrier")
+    if requested == "disk":
         return "disk"
     client = running_client()
     hosts = set() if client is None else {one.get("host") for one in workers_of(client).values()}
-    return "auto" if asked == "auto" and len(hosts) <= 1 else "memory"
+    return "auto" if requested == "auto" and len(hosts) <= 1 else "memory"
 
 
 #: The FFT library that every worker has.
@@ -374,7 +376,7 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     client = running_client()
     if client is None:
         return fastest_library(dtype), ""
-    names, fallback = _common(client, dtype)
+    names, fallback = _shared_buffer(client, dtype)
     if len(names) == 1:
         return names[0], fallback
     speeds = profile_of(workers_of(client).values()).libraries
@@ -391,7 +393,7 @@ def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
     dtype : numpy.dtype
         A complex dtype; libraries that do not support it are left out.
     """
-    return _common(running_client(), dtype)[0]
+    return _shared_buffer(running_client(), dtype)[0]
 
 
 def _here(dtype: np.dtype[Any]) -> dict[str, str]:
@@ -401,7 +403,7 @@ def _here(dtype: np.dtype[Any]) -> dict[str, str]:
     }
 
 
-def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
+def _shared_buffer(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     """Return the libraries that this process and all workers have, and the reason for a fallback.
 
     SciPy may differ in its version between processes.

@@ -27,7 +27,7 @@ import numpy as np
 
 __all__ = ["ArgumentError", "ArgumentTypeError", "AxisError", "BigFFTError", "CarrierError"]
 __all__ += ["ClusterError", "DeviceError", "DeviceMemoryError", "FallbackWarning", "KernelError"]
-__all__ += ["PlanError", "ScratchError", "VerificationError", "parse_count", "refuse"]
+__all__ += ["PlanError", "ScratchError", "VerificationError", "parse_count", "raise_invalid"]
 
 
 class BigFFTError(Exception):
@@ -109,7 +109,7 @@ _short.maxstring = _short.maxother = 80
 _short.maxtuple = _short.maxlist = 8
 
 
-def refuse(
+def raise_invalid(
     argument: str, value: object, allowed: str, *, kind: type[BigFFTError] = ArgumentError
 ) -> NoReturn:
     """Raise `kind` with a message that names the argument, its value and what is allowed.
@@ -127,7 +127,7 @@ def refuse(
 
     Examples
     --------
-    >>> refuse("axis", 7, "-2..1 for an array with 2 axes")
+    >>> raise_invalid("axis", 7, "-2..1 for an array with 2 axes")
     Traceback (most recent call last):
         ...
     dask_bigfft.errors.ArgumentError: `axis`=7 is not allowed: need -2..1 for an array with 2 axes
@@ -136,7 +136,7 @@ def refuse(
 
 
 def parse_count(argument: str, value: object, least: int = 1) -> int:
-    """Return an argument that is a whole number of at least `least`, or refuse it by name.
+    """Return an argument that is a whole number of at least `least`; an error names it.
 
     Parameters
     ----------
@@ -160,9 +160,9 @@ def parse_count(argument: str, value: object, least: int = 1) -> int:
             raise TypeError
         found = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        refuse(argument, value, allowed, kind=ArgumentTypeError)
+        raise_invalid(argument, value, allowed, kind=ArgumentTypeError)
     if found < least:
-        refuse(argument, value, allowed)
+        raise_invalid(argument, value, allowed)
     return found
 
 
@@ -175,5 +175,5 @@ def parse_flag(name: str, value: Any) -> bool:
     dask_bigfft.errors.ArgumentTypeError: `overwrite`='no' is not allowed: need True or False
     """
     if not isinstance(value, bool | np.bool_):
-        refuse(name, value, "True or False", kind=ArgumentTypeError)
+        raise_invalid(name, value, "True or False", kind=ArgumentTypeError)
     return bool(value)

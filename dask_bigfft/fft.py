@@ -13,7 +13,7 @@ import scipy.fft
 
 from dask_bigfft.arguments import Extras
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
 from dask_bigfft.front import Axes, Axis, N, Norm, S, transform, transforms_by
 from dask_bigfft.shifts import fftshift, ifftshift
@@ -298,6 +298,6 @@ def next_fast_len(target: SupportsIndex, real: bool = False) -> int:
     try:
         return int(scipy.fft.next_fast_len(target, real))
     except TypeError:
-        refuse("target", target, "an integer of at least 1", kind=ArgumentTypeError)
+        raise_invalid("target", target, "an integer of at least 1", kind=ArgumentTypeError)
     except (ValueError, OverflowError):
-        refuse("target", target, "an integer of at least 1")
+        raise_invalid("target", target, "an integer of at least 1")

@@ -255,7 +255,7 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
             os.close(around)
 
 
-def allocate(handle: int, nbytes: int) -> None:
+def preallocate(handle: int, nbytes: int) -> None:
     """Set the size of a file, and reserve the disk space if the system can."""
     if nbytes and hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, nbytes)

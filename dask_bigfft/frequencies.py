@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.arguments import normalized_chunks
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
-from dask_bigfft.errors import ArgumentTypeError, parse_count, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
@@ -141,10 +141,10 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     """
     if not isinstance(spectrum, da.Array):
         found = type(spectrum).__qualname__
-        refuse("spectrum", found, "a dask.array.Array", kind=ArgumentTypeError)
+        raise_invalid("spectrum", found, "a dask.array.Array", kind=ArgumentTypeError)
     plan, shifted = _plan_of(spectrum)
     if plan is None or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
-        refuse(
+        raise_invalid(
             "spectrum",
             spectrum.name,
             "a spectrum as a transform returned it; for others "
@@ -153,7 +153,7 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     spec = plan.spec
     (place,) = parse_axes("axis", (axis,), spectrum.ndim)
     if place not in spec.axes:
-        refuse("axis", axis, f"one of the axes that were transformed: {spec.axes}")
+        raise_invalid("axis", axis, f"one of the axes that were transformed: {spec.axes}")
     i = spec.axes.index(place)
     n, natural = spec.lengths[i], spec.orders_out[i] == "natural"
     digits = (n,) if natural else spec.digits_of(place) or transposed_digits(n)
@@ -178,13 +178,13 @@ def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Mapping[int, int]]:
 def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
     length = parse_count("n", n)
     if length > MAX_LENGTH:
-        refuse("n", n, f"an integer of at least 1, and at most {MAX_LENGTH}")
+        raise_invalid("n", n, f"an integer of at least 1, and at most {MAX_LENGTH}")
     try:
         step = float(d)
     except (TypeError, ValueError):
-        refuse("d", d, "a number other than 0", kind=ArgumentTypeError)
+        raise_invalid("d", d, "a number other than 0", kind=ArgumentTypeError)
     if step == 0 or step != step:
-        refuse("d", d, "a number other than 0")
+        raise_invalid("d", d, "a number other than 0")
     return length, step
 
 
@@ -193,7 +193,7 @@ def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
     order = config.get("bigfft.order") if order is None else order
     if parse_orders(order, 1) == ("natural",):
         if digits is not None:
-            refuse("digits", digits, "None in natural order", kind=ArgumentTypeError)
+            raise_invalid("digits", digits, "None in natural order", kind=ArgumentTypeError)
         return (n,)
     if digits is None:
         return transposed_digits(n)

@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.arguments import Extras, make_plan, parse_array, parse_options
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
@@ -168,7 +168,7 @@ def transform(
     """
     if out is not None:
         allowed = "None: a lazy result has no memory to be put into"
-        refuse("out", type(out).__name__, allowed, kind=ArgumentTypeError)
+        raise_invalid("out", type(out).__name__, allowed, kind=ArgumentTypeError)
     if axes is None and name.endswith("2"):  # None was asked for, which numpy.fft takes as all
         name = f"{name[:-1]}n"
     _warn(name, lengths, axes, stacklevel=5)
@@ -188,7 +188,7 @@ def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any) -> bool:
     if name not in ("fft2", "ifft2", "fftn", "ifftn") or not isinstance(axes, Sequence) or axes:
         return False
     if lengths is not None and np.size(lengths):
-        refuse("s", lengths, "as many lengths as axes (0)")
+        raise_invalid("s", lengths, "as many lengths as axes (0)")
     parse_scale(norm, not name.startswith("i"))
     return True
 
@@ -204,7 +204,7 @@ def transform_as_planned(
         If the plan is for another transform, or other chunks.
     """
     allowed = f"one for {name} of {array.shape} in chunks {array.chunks}"
-    other = partial(refuse, "plan", f"{given.spec.name} of {given.spec.shape}", allowed)
+    other = partial(raise_invalid, "plan", f"{given.spec.name} of {given.spec.shape}", allowed)
     one = not name.endswith(("2", "n"))
     if len(given.spec.axes) != (1 if one else array.ndim if axes is None else len(axes)):
         other()
@@ -322,7 +322,7 @@ def plan_of_stored(
     for name in others:
         if where.get(name) is not None:
             text = f"None for {kind}, which takes {' and '.join(taken)}"
-            refuse(name, where[name], text, kind=ArgumentTypeError)
+            raise_invalid(name, where[name], text, kind=ArgumentTypeError)
     lengths, along = (where.get(name) for name in taken)
     _warn(kind, lengths, along, stacklevel=4)
     array = parse_array(a, kind)

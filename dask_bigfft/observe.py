@@ -10,7 +10,7 @@ from dask.base import is_dask_collection, persist
 
 from dask_bigfft.cluster import cluster_records, following, wait_for
 from dask_bigfft.environment import running_client
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import RECORD, task_threads
 from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.planner.plan import Plan
@@ -67,7 +67,7 @@ def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
         return _showing(display)
     for array in arrays:
         if not is_dask_collection(array):
-            refuse("arrays", type(array).__name__, "dask collections, such as dask arrays")
+            raise_invalid("arrays", type(array).__name__, "dask collections, such as dask arrays")
         _remember(array)
     with _showing(display):
         found = persist(*arrays)
@@ -153,7 +153,7 @@ def report(y: Any) -> Report:
     plans = _remember(y) if is_dask_collection(y) else {}
     if not plans:
         wanted = "a dask array with a transform of dask_bigfft in its graph: the lazy array, not"
-        refuse("y", type(y).__name__, f"{wanted} what persist() has made of it")
+        raise_invalid("y", type(y).__name__, f"{wanted} what persist() has made of it")
     client = running_client()
     runs = []
     for token, plan in plans.items():

@@ -63,7 +63,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 
 def on_devices(plan: Plan) -> bool:
     """Return True if devices of this process alone do the rounds of a plan."""
-    one = plan.machine.workers == 1 and plan.machine.cards > 0
+    one = plan.machine.workers == 1 and plan.machine.gpus > 0
     return one and plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
 
 
@@ -139,18 +139,18 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 
     Verified rounds are shared between CPU threads and devices only by request.
     """
-    possible = machine.cards > 0 and spec.work_dtype.char in "FD"
+    possible = machine.gpus > 0 and spec.work_dtype.char in "FD"
     unasked = request.device == "auto" and request.verify == "none"
     with contextlib.suppress(PlanError):
         if not possible or not (unasked or request.device == "hybrid"):
             yield from find_plans(spec, request, machine)
             return
         yield from find_plans(spec, replace(request, device="auto"), machine)
-        bare = replace(machine, cards=0)
+        bare = replace(machine, gpus=0)
         least = min(NEAR, config.get("bigfft.hybrid.min-speedup"))
         for plan in find_plans(spec, replace(request, device="cpu"), bare):
             yield plan
-            both = divided_among(replace(plan, device="hybrid"), machine.cards, least)
+            both = divided_among(replace(plan, device="hybrid"), machine.gpus, least)
             if any(0 < share < 1 for share in both.shares):
                 yield both
 
@@ -283,20 +283,20 @@ def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str])
     fixed = f"{request.variant},{request.carrier},{request.device},{request.verify}"
     fixed += f",{request.rounds},{request.device_nbytes} by {'|'.join(sorted(kernels))}"
     wanted = "auto" if request.wanted is None else "chunks"
-    asked = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted} {fixed}"
-    return f"{asked}: {lengths} in {cuts}"
+    requested = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted} {fixed}"
+    return f"{requested}: {lengths} in {cuts}"
 
 
 def _context(machine: Machine) -> dict[str, Any]:
     """Return the conditions under which wisdom holds, beside the problem."""
-    versions = device_software() if machine.cards else {}
+    versions = device_software() if machine.gpus else {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
         "machine": files.machine(),
         "workers": workers_place(),
-        "running": [machine.threads, machine.workers, machine.cards, *map(list, machine.by_cards)],
+        "running": [machine.threads, machine.workers, machine.gpus, *map(list, machine.by_gpus)],
         "versions": versions,
         "devices": [device.name for device in machine.devices],
     }

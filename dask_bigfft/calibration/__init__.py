@@ -18,8 +18,8 @@ from dask_bigfft import config, environment
 from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
 from dask_bigfft.calibration.threads import DTYPES, page_speed, thread_prices
-from dask_bigfft.environment import refuse_asynchronous, workers_of
-from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, refuse
+from dask_bigfft.environment import raise_if_asynchronous, workers_of
+from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, raise_invalid
 from dask_bigfft.gpu.dispatch import leases
 from dask_bigfft.kernels.libraries import fastest_library, usable
 from dask_bigfft.memory_settings import machine_nbytes
@@ -129,8 +129,8 @@ def calibrate(
     """
     if client is not None and not hasattr(client, "scheduler_info"):
         allowed = "a distributed.Client, or None for this process"
-        refuse("client", client, allowed, kind=ArgumentTypeError)
-    refuse_asynchronous(client)
+        raise_invalid("client", client, allowed, kind=ArgumentTypeError)
+    raise_if_asynchronous(client)
     repeat = parse_count("repeat", repeat)
     if nbytes is not None:
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
@@ -142,23 +142,23 @@ def calibrate(
     else:
         workers = workers_of(client)
     if not workers:
-        refuse("client", client, "a client of a cluster that has workers")
+        raise_invalid("client", client, "a client of a cluster that has workers")
     place = "" if client is None else environment.cluster_place(workers.values())
     profile = _measured(client, workers, nbytes, repeat)
     target = environment.profile_path(place) if path is None else Path(path)
     if not environment.save_profile(profile, target):
-        refuse("path", str(target), "a file that can be written")
+        raise_invalid("path", str(target), "a file that can be written")
     return profile
 
 
 def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
     """Raise an error for a file that cannot be written, before the measurements begin."""
     if not isinstance(given, str | os.PathLike):
-        refuse("path", given, "the path of a file", kind=ArgumentTypeError)
+        raise_invalid("path", given, "the path of a file", kind=ArgumentTypeError)
     path = Path(given).absolute()
     possible = config.is_path(given) and path.parent.is_dir() and not path.is_dir()
     if not possible or not os.access(path.parent, os.W_OK):
-        refuse("path", str(given), "a file that can be written, in a folder that exists")
+        raise_invalid("path", str(given), "a file that can be written, in a folder that exists")
 
 
 def _measured(
@@ -174,7 +174,7 @@ def _measured(
         hosts.setdefault(str(worker.get("host")), []).append(address)
     installed = list(each(usable, dict.fromkeys(workers, ())).values())
     common = [name for name in installed[0] if all(name in names for names in installed)]
-    asked = {}
+    requested = {}
     for addresses in hosts.values():
         threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
         memory = sum(int(workers[address].get("memory_limit") or 0) for address in addresses)
@@ -182,8 +182,8 @@ def _measured(
         usual = min(usual, memory // PART_OF_MEMORY or usual)
         for address, own in threads.items():
             part = nbytes or max(LEAST_NBYTES, usual * own // sum(threads.values()))
-            asked[address] = own, part, repeat, common
-    found = cluster.slowest(list(each(measure, asked).values()))
+            requested[address] = own, part, repeat, common
+    found = cluster.slowest(list(each(measure, requested).values()))
     size = nbytes or USUAL_NBYTES
     on_disk = int(min(1.0, size / USUAL_NBYTES) * cluster.DISK_NBYTES)
     folder = config.get("bigfft.scratch.directory")

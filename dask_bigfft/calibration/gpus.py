@@ -15,7 +15,7 @@ from dask_bigfft.gpu.cupy_gpu import CupyGPU
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import Gpus
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.planner.profile import DeviceProfile, Peer
 from dask_bigfft.planner.tile_plan import aligned
 
@@ -68,7 +68,7 @@ def _seconds(device: Device, work: Callable[[], object], count: int = COUNT) -> 
 def _bus(device: Device, nbytes: int) -> dict[str, float]:
     """Return the duplex speed of the bus, and the extra cost of a narrow row."""
     up, down = device.stream("h2d"), device.stream("d2h")
-    whole = [lend((nbytes,), np.dtype("u1")) for _ in range(2)]
+    whole = [allocate((nbytes,), np.dtype("u1")) for _ in range(2)]
     for array in whole:
         array.fill(1)
 

@@ -14,7 +14,7 @@ from typing import Any
 import dask.array as da
 import dask.config
 
-from dask_bigfft.errors import DamagedShardError, refuse
+from dask_bigfft.errors import DamagedShardError, raise_invalid
 from dask_bigfft.watch.progress import Display, LocalProgress
 
 __all__ = ["Place", "handled", "place", "waiting"]
@@ -89,13 +89,13 @@ def place(scheduler: str, workers: int | None) -> Iterator[Place]:
                 where.client = Client(where.cluster or scheduler, timeout=10)
             except (OSError, ValueError) as error:
                 need = f"the address of a scheduler that answers ({error})"
-                refuse("scheduler", scheduler, need)
+                raise_invalid("scheduler", scheduler, need)
             yield where
         finally:
             where.stop()
     else:
         need = "threads, sync, processes, or an address such as tcp://127.0.0.1:8786"
-        refuse("scheduler", scheduler, need)
+        raise_invalid("scheduler", scheduler, need)
 
 
 def _local_cluster(workers: int | None) -> Any:

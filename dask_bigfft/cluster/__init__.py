@@ -22,8 +22,8 @@ from distributed.protocol.pickle import loads
 
 from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import METRIC, MemoryPlugin, WatchWorker, own_version
-from dask_bigfft.environment import refuse_asynchronous
-from dask_bigfft.errors import ClusterError, parse_count, refuse
+from dask_bigfft.environment import raise_if_asynchronous
+from dask_bigfft.errors import ClusterError, parse_count, raise_invalid
 from dask_bigfft.events import RECORD, PlanRecord
 from dask_bigfft.watch.progress import Display
 
@@ -83,8 +83,8 @@ def register(
     unregister : Reverts this.
     """
     if not isinstance(client, Client):
-        refuse("client", client, "a distributed.Client that is connected to a cluster")
-    refuse_asynchronous(client)
+        raise_invalid("client", client, "a distributed.Client that is connected to a cluster")
+    raise_if_asynchronous(client)
     given = {"prefault": prefault, "pinned": pinned, "block_size": block_size}
     for name, nbytes in given.items():
         if nbytes is not None:
@@ -151,7 +151,7 @@ def unregister(client: Client) -> None:
     client : distributed.Client
         Connected to the cluster.
     """
-    refuse_asynchronous(client)
+    raise_if_asynchronous(client)
     for name in client.run_on_scheduler(_leave):
         client.unregister_worker_plugin(name)
 
@@ -184,7 +184,7 @@ def cluster_records(client: Any, token: str) -> dict[str, PlanRecord]:
     token : str
         Token of the plan in task names.
     """
-    refuse_asynchronous(client)
+    raise_if_asynchronous(client)
     found = client.run(_record, token)
     return {address: record for address, record in found.items() if record is not None}
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import next_fast_len
 
-from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, raise_invalid
 
 #: Lengths up to here are factored at once; a longer axis than 4 EiB elements is a mistake.
 MAX_LENGTH = 2**62
@@ -62,14 +62,14 @@ def factorize(n: int) -> Mapping[int, int]:
         while rest % p == 0:
             found[p] = found.get(p, 0) + 1
             rest //= p
-    composites = [rest] if rest > 1 else []
-    while composites:
-        m = composites.pop()
+    segmented_views = [rest] if rest > 1 else []
+    while segmented_views:
+        m = segmented_views.pop()
         if _is_prime(m):
             found[m] = found.get(m, 0) + 1
         else:
             d = next(d for c in itertools.count(1) if (d := _rho(m, c)) is not None)
-            composites += [d, m // d]
+            segmented_views += [d, m // d]
     return dict(sorted(found.items()))
 
 
@@ -113,7 +113,7 @@ def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
     True
     """
     if parts < 1:
-        refuse("parts", parts, "1 or more")
+        raise_invalid("parts", parts, "1 or more")
     if parts == 1:
         return (n,)
     if sum(factorize(n).values()) < parts:
@@ -153,9 +153,9 @@ def parse_factors(argument: str, factors: Any, product: int | None = None) -> tu
             raise TypeError
         found = tuple(operator.index(factor) for factor in factors)
     except TypeError:
-        refuse(argument, factors, allowed, kind=ArgumentTypeError)
+        raise_invalid(argument, factors, allowed, kind=ArgumentTypeError)
     if not found or min(found) < 1 or product not in (None, math.prod(found)):
-        refuse(argument, factors, allowed)
+        raise_invalid(argument, factors, allowed)
     return found
 
 
@@ -214,7 +214,7 @@ def smooth_length(n: int) -> int:
     (4, 67108864)
     """
     if not 1 <= n <= MAX_LENGTH // 4:
-        refuse("n", n, f"1..{MAX_LENGTH // 4}")
+        raise_invalid("n", n, f"1..{MAX_LENGTH // 4}")
     found = next_fast_len(n, real=True)
     while len(pair := transposed_digits(found)) == 1 or pair[1] > MAX_RATIO * pair[0]:
         found = next_fast_len(found + 1, real=True)
@@ -223,7 +223,7 @@ def smooth_length(n: int) -> int:
 
 def _parse_length(n: int) -> int:
     if not 1 <= n <= MAX_LENGTH:
-        refuse("n", n, f"1..{MAX_LENGTH}")
+        raise_invalid("n", n, f"1..{MAX_LENGTH}")
     return int(n)
 
 

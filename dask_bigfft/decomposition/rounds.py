@@ -287,8 +287,8 @@ def unflattened(layout: AxisLayout) -> AxisLayout:
     for group in layout.groups:
         first, *inner = group.digits
         width = math.prod(digit.size for digit in inner)
-        ragged = group.offset or group.bounds[-1] != group.size
-        if inner and not ragged and not any(c % width for c in group.chunks):
+        is_uneven = group.offset or group.bounds[-1] != group.size
+        if inner and not is_uneven and not any(c % width for c in group.chunks):
             groups.append(Group((first,), tuple(c // width for c in group.chunks)))
             groups += [Group((digit,), (digit.size,)) for digit in inner]
         else:
@@ -412,30 +412,30 @@ def _alike(a: AxisLayout, b: AxisLayout) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _fits(joint: AxisLayout, axis: AxisLayout) -> bool:
-    """Return True if every block of an axis layout is a view of one block of the joint."""
-    if not all(map(_plain, (*joint.groups, *axis.groups))):
+def _fits(shared_layout: AxisLayout, axis: AxisLayout) -> bool:
+    """Return True if every block of an axis layout is a view of one block of the shared layout."""
+    if not all(map(_plain, (*shared_layout.groups, *axis.groups))):
         return False
-    if _alike(joint, axis):
+    if _alike(shared_layout, axis):
         cuts = {group.digits: set(group.bounds) for group in axis.groups}
-        return all(set(group.bounds) <= cuts[group.digits] for group in joint.groups)
-    one = len(axis.groups) == joint.blocks == 1
-    return one and merged(joint.digits) == merged(axis.digits)
+        return all(set(group.bounds) <= cuts[group.digits] for group in shared_layout.groups)
+    one = len(axis.groups) == shared_layout.blocks == 1
+    return one and merged(shared_layout.digits) == merged(axis.digits)
 
 
-def fits(joint: Layout, layout: Layout) -> bool:
-    """Return True if every block of a layout is a view of one block of the joint."""
-    return all(_fits(a, b) for a, b in zip(joint.axes, layout.axes, strict=True))
+def fits(shared_layout: Layout, layout: Layout) -> bool:
+    """Return True if every block of a layout is a view of one block of the shared layout."""
+    return all(_fits(a, b) for a, b in zip(shared_layout.axes, layout.axes, strict=True))
 
 
-def joint_of(before: Layout, after: Layout) -> Layout | None:
-    """Return the joint of two layouts, with one block for each connected group, or None.
+def shared_layout_of(before: Layout, after: Layout) -> Layout | None:
+    """Return the shared layout of two layouts, with one block for each connected group, or None.
 
     Its digits have the order of the first layout, so that whole rows are written.
     """
     axes = []
     for a, b in zip(before.axes, after.axes, strict=True):
-        axis = _joint_axis(a, b)
+        axis = _shared_axis(a, b)
         fitting = axis is not None and _fits(axis, a) and _fits(axis, b)
         if axis is None or not fitting or axis_components(a, b).count != axis.blocks:
             return None
@@ -443,7 +443,7 @@ def joint_of(before: Layout, after: Layout) -> Layout | None:
     return Layout(tuple(axes))
 
 
-def _joint_axis(a: AxisLayout, b: AxisLayout) -> AxisLayout | None:
+def _shared_axis(a: AxisLayout, b: AxisLayout) -> AxisLayout | None:
     if _alike(a, b):
         cuts = {group.digits: set(group.bounds) for group in b.groups}
         return AxisLayout(tuple(_cut_at(g, cuts[g.digits]) for g in a.groups))
@@ -459,24 +459,24 @@ def _cut_at(group: Group, places: set[int]) -> Group:
     return Group(group.digits, chunks)
 
 
-def groups_match(joint: Layout, source: Layout, target: Layout) -> bool:
-    """Return True if the joint has one block for each connected group of an exchange."""
-    axes = zip(joint.axes, source.axes, target.axes, strict=True)
+def groups_match(shared_layout: Layout, source: Layout, target: Layout) -> bool:
+    """Return True if the shared layout has one block for each connected group of an exchange."""
+    axes = zip(shared_layout.axes, source.axes, target.axes, strict=True)
     return all(axis_components(a, b).count == axis.blocks for axis, a, b in axes)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Position of a block inside a block of a joint.
+    """Position of a block inside a block of a shared layout.
 
     Parameters
     ----------
     shape : tuple of int
-        Shape of the joint's block, with those dimensions merged that are one in the block.
+        Shape of the shared layout's block, with those dimensions merged that are one in the block.
     cuts : tuple of slice
         Slices of the block in these dimensions.
     order : tuple of int
-        Dimension of the joint's block for each dimension of the block.
+        Dimension of the shared layout's block for each dimension of the block.
     """
 
     shape: tuple[int, ...]
@@ -484,19 +484,19 @@ class Place:
     order: tuple[int, ...]
 
 
-def joint_block(joint: Layout, layout: Layout, block: Block) -> Block:
-    """Return the index of the joint's block that contains a block of a layout."""
-    axes = zip(joint.axes, layout.axes, block, strict=True)
+def shared_block(shared_layout: Layout, layout: Layout, block: Block) -> Block:
+    """Return the index of the shared layout's block that contains a block of a layout."""
+    axes = zip(shared_layout.axes, layout.axes, block, strict=True)
     return tuple(a.block_of(tuple(k for k, _ in _cuts(a, b, i))) for a, b, i in axes)
 
 
 @lru_cache(maxsize=4096)
-def place_of(joint: Layout, layout: Layout, block: Block) -> Place:
-    """Return the position of a block of a layout in its block of the joint, if it `fits`."""
+def place_of(shared_layout: Layout, layout: Layout, block: Block) -> Place:
+    """Return the position of a block in its block of the shared layout, if it `fits`."""
     shape: list[int] = []
     cuts: list[slice] = []
     order: list[int] = []
-    for a, b, i in zip(joint.axes, layout.axes, block, strict=True):
+    for a, b, i in zip(shared_layout.axes, layout.axes, block, strict=True):
         first = len(shape)
         if not _alike(a, b):
             (interval,) = b.intervals(i)
@@ -512,13 +512,13 @@ def place_of(joint: Layout, layout: Layout, block: Block) -> Place:
     return Place(tuple(shape), tuple(cuts), tuple(order))
 
 
-def _cuts(joint: AxisLayout, axis: AxisLayout, block: int) -> Iterator[tuple[int, slice]]:
-    """Yield the chunk of each group of the joint that contains a block, and the slice in it."""
-    if not _alike(joint, axis):
-        yield from ((0, slice(0, group.size)) for group in joint.groups)
+def _cuts(shared_layout: AxisLayout, axis: AxisLayout, block: int) -> Iterator[tuple[int, slice]]:
+    """Yield, for each group of the shared layout, the chunk with a block and the slice in it."""
+    if not _alike(shared_layout, axis):
+        yield from ((0, slice(0, group.size)) for group in shared_layout.groups)
         return
     intervals = dict(zip((g.digits for g in axis.groups), axis.intervals(block), strict=True))
-    for group in joint.groups:
+    for group in shared_layout.groups:
         low, high = intervals[group.digits]
         chunk = bisect_right(group.bounds, low) - 1
         yield chunk, slice(low - group.bounds[chunk], high - group.bounds[chunk])

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import packed_dtype
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit, measured
 from dask_bigfft.exchange.parts import windowed
-from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, PieceTable, Product
+from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product, ShardTable
 from dask_bigfft.gpu.on_gpu import Gpus, Segment, gpus
-from dask_bigfft.kernels.composite import Windowed
 from dask_bigfft.kernels.copies import CopyTable, Segments, regular_strides, strided_view
+from dask_bigfft.kernels.segmented import WindowView
 from dask_bigfft.kernels.views import BlockView, is_on_gpu, prefault
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.planner.profile import DEFAULT, Profile
 
 Transport = Literal["host", "staged", "swap", "kernel"]
@@ -143,7 +143,7 @@ def table_for(
 ) -> Any:
     """Return an empty table of copies into a new array, on the GPU `home` or beside `like`."""
     if home is None and not is_on_gpu(like):
-        return CopyTable(lend(shape, dtype))
+        return CopyTable(allocate(shape, dtype))
     if choice is None:
         choice = functools.partial(transport_of, DEFAULT, gpus())
     return GpuTable(gpus().home(like) if home is None else home, shape, dtype, choice, zeros)
@@ -229,9 +229,9 @@ def view_of(
     on_gpu = [is_on_gpu(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):
         kinds = "blocks on a GPU and blocks in host memory"
-        refuse("a", kinds, "an array whose blocks are all of one kind")
+        raise_invalid("a", kinds, "an array whose blocks are all of one kind")
 
-    def boxes(partial: bool) -> Windowed | None:
+    def boxes(partial: bool) -> WindowView | None:
         if packed or any(source.dtype != dtype for source in sources):
             return None
         pairs = (zip(t.product.blocks, t.sources, strict=True) for t in tables)
@@ -253,7 +253,7 @@ def view_of(
     return found
 
 
-class Arriving:
+class IncrementalGather:
     """Target block that is assembled while its shards arrive, in any order.
 
     Parameters
@@ -300,7 +300,7 @@ class Arriving:
 
 def fresh_block(exchange: ExchangeMap, block: Block, dtype: np.dtype[Any]) -> Array:
     """Return memory for a target block, filled with 0 if sources do not cover all of it."""
-    values = prefault(lend(exchange.target.shape(block), dtype))
+    values = prefault(allocate(exchange.target.shape(block), dtype))
     if sum(product.size for product in exchange.products(block, packed=True)) < values.size:
         values.fill(0)
     return values
@@ -360,7 +360,7 @@ def _regions(
 
 
 def _runs(
-    table: PieceTable, row: int, origin: int, strides: list[int], itemsize: int
+    table: ShardTable, row: int, origin: int, strides: list[int], itemsize: int
 ) -> tuple[list[tuple[int, int]], int, int]:
     """Return the contiguous runs of a piece along an axis of the stored array.
 

@@ -57,7 +57,7 @@ from dask_bigfft import config
 from dask_bigfft.errors import CarrierError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.files import explained
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.memory_settings import pressure
 
 Array = npt.NDArray[Any]
@@ -278,7 +278,7 @@ class Run(ArrayRechunkRun):
 
 def _copied(values: Array) -> Array:
     """Return a copy in aligned memory; received data may have any address."""
-    copy = lend(values.shape, values.dtype)
+    copy = allocate(values.shape, values.dtype)
     copy.view(np.uint8)[:] = values.view(np.uint8)
     return copy
 

@@ -1,4 +1,4 @@
-"""Composite views: a target block as shards of its source blocks, without a gather.
+"""Segmented views: a target block as shards of its source blocks, without a gather.
 
 Along each axis the pieces of an exchange are boxes of the block's digits. If a block of the result
 ends within a digit, they are boxes of a larger block around it that has whole digits::
@@ -19,8 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
-from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable, Product, firsts
-from dask_bigfft.kernels.composite import Block, Composite, Edge, Stacked, Stretches, Windowed
+from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, Product, ShardTable, firsts
+from dask_bigfft.kernels.segmented import (
+    Block,
+    Edge,
+    SegmentedView,
+    StackedView,
+    Stretches,
+    WindowView,
+)
 from dask_bigfft.planner.plan_data import Exchange
 
 Array = npt.NDArray[np.generic]
@@ -42,7 +49,7 @@ def windowed(
     sources: Mapping[Block, Array],
     shape: tuple[int, ...],
     block: Block | None = None,
-) -> Windowed | None:
+) -> WindowView | None:
     """Return a block, or a part of a larger one, as a composite of its sources; None if impossible.
 
     Parameters
@@ -91,14 +98,14 @@ def windowed(
             flipped |= set(own) if turned[1] else set()
         edges += [edge for group in per_dim for edge in group]
         groups += [len(group) for group in per_dim]
-    made = Composite(
+    made = SegmentedView(
         tuple(edges), tuple(groups), tuple(axes), sources, tuple(image), frozenset(flipped)
     )
-    return Windowed(made, tuple(bounds)) if made.count <= MOST_SHARDS else None
+    return WindowView(made, tuple(bounds)) if made.count <= MOST_SHARDS else None
 
 
 def _around(
-    axis: int, table: PieceTable, came: int, along: AxisExchange, block: int
+    axis: int, table: ShardTable, came: int, along: AxisExchange, block: int
 ) -> tuple[Axis | None, tuple[tuple[int, int], ...]]:
     """Return edges and boxes of the whole digits around an axis block, and its bounds there."""
     (group, *others) = along.target.groups
@@ -127,7 +134,7 @@ def _outer(low: int, high: int, points: tuple[int, ...]) -> tuple[int, int]:
     return low, high
 
 
-def _unflipped(table: PieceTable) -> tuple[PieceTable, bool] | None:
+def _unflipped(table: ShardTable) -> tuple[ShardTable, bool] | None:
     """Return pieces with positive steps, and whether they were negative; None if only some were."""
     back, many = table.source_steps < 0, table.counts > 1
     if (back & many).any() and (~back & many).any():
@@ -139,14 +146,14 @@ def _unflipped(table: PieceTable) -> tuple[PieceTable, bool] | None:
     return replace(table, source_steps=steps, source_starts=starts), bool((back & many).any())
 
 
-def _stacked(table: PieceTable, other: PieceTable) -> PieceTable:
+def _stacked(table: ShardTable, other: ShardTable) -> ShardTable:
     """Return the pieces of one table followed by those of another."""
     rows = ("sources", "counts", "source_steps", "target_steps", "source_starts", "target_starts")
     both = {n: np.concatenate([getattr(table, n), getattr(other, n)]) for n in rows}
     return replace(table, **both)  # type: ignore[arg-type]
 
 
-def all_composite(source: Layout, target: Layout) -> bool:
+def all_segmented(source: Layout, target: Layout) -> bool:
     """Return whether every block of an exchange consists of slabs of its sources.
 
     A slab includes all values of every digit except one.
@@ -168,7 +175,7 @@ def _are_slabs(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> bool:
     return bool(cut < 2) and int(stretches.sizes.sum()) == math.prod(sizes)
 
 
-def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Axis | None:
+def _axis(axis: int, table: ShardTable, came: int, shape: tuple[int, ...]) -> Axis | None:
     """Return the edges of each dimension of an axis, and its boxes; None if pieces are no boxes."""
     steps = np.stack([table.source_steps, table.target_steps])
     if (steps <= 0).any() or (steps != steps[:, :1]).any():
@@ -189,7 +196,7 @@ def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Ax
 
 
 def _grid(
-    axis: int, table: PieceTable, came: int, dim: int, n: int
+    axis: int, table: ShardTable, came: int, dim: int, n: int
 ) -> tuple[tuple[Edge, ...], list[Ints]] | None:
     """Return edges of a dimension, and the range of each piece; None if pieces are no boxes."""
     most = table.counts.max(axis=0)
@@ -248,7 +255,7 @@ def _joined(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> Axis:
 ROW_NBYTES = range(2 << 10, 32 << 10)
 
 
-def stacking(exchange: Exchange) -> Stacked | None:
+def stacking(exchange: Exchange) -> StackedView | None:
     """Return the stacked layout for the source blocks of an exchange; None for the usual layout.
 
     The innermost dimension that the exchange cuts is stacked, if it is whole before and cut evenly
@@ -267,7 +274,7 @@ def stacking(exchange: Exchange) -> Stacked | None:
         width = _width(came, goes)
         if width is None or inner * width not in ROW_NBYTES:
             return None
-        return Stacked(dim, width)
+        return StackedView(dim, width)
     return None
 
 
@@ -287,7 +294,7 @@ def _width(came: AxisLayout, goes: AxisLayout) -> int | None:
     return width if 0 < width < before.size and before.size % width == 0 else None
 
 
-def stacked_layout(layout: Layout, stacked: Stacked) -> Layout:
+def stacked_layout(layout: Layout, stacked: StackedView) -> Layout:
     """Return the layout of stacked blocks: the cut dimension is two."""
     axes, dim = list(layout.axes), stacked.dim
     for number, axis in enumerate(axes):

@@ -36,7 +36,7 @@ from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import LIFE, PREFIX, run_of
-from dask_bigfft.files import File, Underway, allocate, explained, opened, rounded_up
+from dask_bigfft.files import File, Underway, explained, opened, preallocate, rounded_up
 from dask_bigfft.kernels.checks import checksum
 
 Block = tuple[int, ...]
@@ -140,7 +140,7 @@ def reserve(handle: int, path: Path, total: int) -> None:
     if os.fstat(handle).st_size >= total:
         return
     with named(path, total, total):
-        allocate(handle, total)
+        preallocate(handle, total)
 
 
 def fill(file: File, path: Path, out: Array, begin: int) -> None:

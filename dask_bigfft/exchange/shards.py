@@ -213,7 +213,7 @@ MOST_COPIES, EACH = 1 << 15, 1 << 4
 
 
 @dataclass(frozen=True, eq=False)
-class PieceTable:
+class ShardTable:
     """Pieces of one axis of a target block, or of a source block, one row each.
 
     A piece is one strided copy along the axis.
@@ -261,7 +261,7 @@ class PieceTable:
 
 def piece_table(
     source: BoxTable, target: BoxTable, *, by_target: bool = False
-) -> PieceTable | None:
+) -> ShardTable | None:
     """Return the intersections of the boxes of two tables; None if there are none.
 
     `PieceTable.sources` are the source blocks, or with `by_target` the target blocks. The pieces
@@ -276,7 +276,7 @@ def piece_table(
     if not len(came):
         return None
     lows, highs = lows[came, goes], highs[came, goes]
-    return PieceTable(
+    return ShardTable(
         target.blocks[goes] if by_target else source.blocks[came],
         highs - lows,
         source.steps[came],
@@ -307,7 +307,7 @@ class AxisExchange:
         self.source, self.target, self.mirror, self.length = source, target, mirror, length
         #: Ends of the common digits.
         self.points = radix_points(source, target)
-        self._tables: dict[Any, PieceTable | None] = {}
+        self._tables: dict[Any, ShardTable | None] = {}
         self._kept = 0
 
     @cached_property
@@ -339,7 +339,7 @@ class AxisExchange:
         numbers = np.array(blocks, np.int64)
         return BoxTable(numbers, ranges[..., 0], ranges[..., 1], steps, starts, found[0].dims)
 
-    def table(self, targets: int | Sequence[int], source: int | None = None) -> PieceTable | None:
+    def table(self, targets: int | Sequence[int], source: int | None = None) -> ShardTable | None:
         """Return the pieces of a target block in one table; None if there is none.
 
         With a `source`, return its pieces for several targets, whose numbers are in `sources`.
@@ -390,7 +390,7 @@ class ExchangeMap:
 
     def tables(
         self, targets: Sequence[int | Sequence[int]], source: Block | None = None
-    ) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
+    ) -> Iterator[tuple[tuple[ShardTable, ...], bool]]:
         """Yield one table per axis for a target block, and whether its product is conjugated.
 
         With a `source`, yield its tables for several target blocks along each axis.
@@ -465,7 +465,7 @@ class Product:
     """
 
     def __init__(
-        self, exchange: ExchangeMap, tables: tuple[PieceTable, ...], conjugate: bool
+        self, exchange: ExchangeMap, tables: tuple[ShardTable, ...], conjugate: bool
     ) -> None:
         self.exchange, self.tables, self.conjugate = exchange, tables, conjugate
         self._gathered: dict[Any, Segments] = {}

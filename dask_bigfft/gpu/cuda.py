@@ -210,8 +210,8 @@ def is_pinned(view: npt.NDArray[Any]) -> bool:
     last = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
     if pinned(low, last + view.itemsize):
         return True
-    asked = cupy().cuda.pinned_memory.is_memory_pinned
-    return bool(asked(low) and asked(low + last + view.itemsize - 1))
+    requested = cupy().cuda.pinned_memory.is_memory_pinned
+    return bool(requested(low) and requested(low + last + view.itemsize - 1))
 
 
 def reachable(view: npt.NDArray[Any]) -> bool:

@@ -44,7 +44,7 @@ from dask_bigfft.gpu.ring import (
     Ring,
     unfinished,
 )
-from dask_bigfft.kernels.composite import Composite, Shards
+from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 
 #: Bytes of device memory that kernels and plans use beside the arena: 20 MiB for cuFFT's and our
 #: kernels, at most 2 MiB for each plan of most lengths (H200, CUDA 13). Larger plans are counted.
@@ -222,8 +222,8 @@ def submit_2d(
     return True
 
 
-def _views(host: Array | Shards) -> list[Array]:
-    return [view for _, view in host.views()] if isinstance(host, Shards) else [host]
+def _views(host: Array | ShardView) -> list[Array]:
+    return [view for _, view in host.views()] if isinstance(host, ShardView) else [host]
 
 
 #: Unfinished scatters of the ring.
@@ -284,7 +284,7 @@ class CupyGPU:
         self._plans = FFTPlans(tiled=True)
         self._ring: Ring | None = None
         #: True for composites whose sources are all pinned.
-        self._pinned: WeakKeyDictionary[Composite, bool] = WeakKeyDictionary()
+        self._pinned: WeakKeyDictionary[SegmentedView, bool] = WeakKeyDictionary()
         with self._device, errors_of_cuda():
             self._rt.free(0)  # creates the context
             properties = self._rt.getDeviceProperties(ordinal)
@@ -407,38 +407,38 @@ class CupyGPU:
 
     # --- copies between host memory and the device --------------------------------------------
 
-    def ring_nbytes(self, host: Array | Composite) -> int:
+    def ring_nbytes(self, host: Array | SegmentedView) -> int:
         """Return the size of the ring, one way, if host memory is staged through it, else 0."""
         with current(self._device), errors_of_cuda():
             return 0 if self._reaches(host) else BUFFERS * BUFFER_NBYTES
 
-    def ahead(self, stream: Stream, source: Array | Shards) -> None:
+    def ahead(self, stream: Stream, source: Array | ShardView) -> None:
         """Start to gather a source that `h2d` will copy later, in the order of these calls."""
         with self._in(stream):
             if not self._reaches(source):
                 self._opened_ring().ahead(_views(source), source)
 
-    def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
+    def h2d(self, stream: Stream, source: Array | ShardView, target: DeviceArray) -> None:
         """Copy a host array of the same shape and dtype to the device, or shards of one."""
         self._copy(stream, source, target, TO_DEVICE)
 
-    def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
+    def d2h(self, stream: Stream, source: DeviceArray, target: Array | ShardView) -> None:
         """Copy from the device to a host array, as `h2d` does the other way."""
         self._copy(stream, target, source, TO_HOST)
 
     def _copy(
-        self, stream: Stream, host: Array | Shards, array: DeviceArray, direction: int
+        self, stream: Stream, host: Array | ShardView, array: DeviceArray, direction: int
     ) -> None:
         """Copy a view, or shards of one form, between host and device."""
         address, itemsize = self._address(array), host.dtype.itemsize
         places = array.strides or dense(array.shape, itemsize)
-        whole = isinstance(host, Shards) or host.shape == array.shape
+        whole = isinstance(host, ShardView) or host.shape == array.shape
         if not whole or host.dtype.str != array.dtype:
             raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {array}")
         if not host.nbytes:
             return
         form = View(host.shape, host.strides, itemsize, places)
-        if isinstance(host, Shards):
+        if isinstance(host, ShardView):
             hosts, devices = host.addresses, address + host.places @ places
         else:
             hosts, devices = np.array([host.ctypes.data]), np.array([address])
@@ -501,7 +501,12 @@ class CupyGPU:
         return True
 
     def _by_ring(
-        self, stream: Stream, host: Array | Shards, devices: list[int], places: Ints, direction: int
+        self,
+        stream: Stream,
+        host: Array | ShardView,
+        devices: list[int],
+        places: Ints,
+        direction: int,
     ) -> None:
         """Copy through the ring of pinned buffers."""
         views = _views(host)
@@ -525,11 +530,11 @@ class CupyGPU:
             for stored in ring.store(views, staged, mark):
                 stream.unfinished = unfinished((*stream.unfinished, stored))
 
-    def _reaches(self, host: Array | Shards | Composite) -> bool:
+    def _reaches(self, host: Array | ShardView | SegmentedView) -> bool:
         """Return True if host memory is pinned, cached for each composite."""
-        if isinstance(host, Shards):
+        if isinstance(host, ShardView):
             host = host.block
-        if not isinstance(host, Composite):
+        if not isinstance(host, SegmentedView):
             return not host.size or reachable(host)
         if host not in self._pinned:
             self._pinned[host] = all(map(reachable, host.sources.values()))

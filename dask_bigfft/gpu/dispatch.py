@@ -32,7 +32,7 @@ from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.tile_work import Array, HostView, Job
-from dask_bigfft.kernels.composite import Composite, Stacked
+from dask_bigfft.kernels.segmented import SegmentedView, StackedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import ADMITTED, admitted
 from dask_bigfft.planner.seconds import LEAST_NBYTES
@@ -362,7 +362,7 @@ def on_device(
     incoming: BlockView,
     filters: Mapping[int, Array] | None,
     place: Place,
-    stacked: Stacked | None = None,
+    stacked: StackedView | None = None,
 ) -> Array | None:
     """Return a block after a round on a device; None if the CPU has to do it.
 
@@ -392,7 +392,7 @@ def on_device(
     if stacked is not None:
         count = job.round.target.shape(job.block)[stacked.dim] // stacked.width
         source.stacked, job = stacked, replace(job, stores=count)
-    if (shards := source.composite) is not None:
+    if (shards := source.segmented) is not None:
         # Steps that complete half a spectrum or apply a filter need the scratch space in which
         # reversed shards are turned.
         plain = all(step.kind == "c2c" and step.convolve is None for step in job.round.steps)
@@ -473,11 +473,11 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         settings=place.settings,
         window=window,
     )
-    done = _run(found, job, Source(None, composite=turned), place, nbytes)
+    done = _run(found, job, Source(None, segmented=turned), place, nbytes)
     return None if done is None else done.reshape(incoming.shape)
 
 
-def inside_device(job: Job, shards: Composite, place: Place) -> bool:
+def inside_device(job: Job, shards: SegmentedView, place: Place) -> bool:
     """Do a round in place on the shards of other blocks that make up a block.
 
     Returns False if the CPU has to do it; the shards are unchanged then.
@@ -486,7 +486,7 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
     ----------
     job : Job
         The round on the block, in place.
-    shards : Composite
+    shards : SegmentedView
         The block.
     place : Place
         Where rounds are done.
@@ -500,7 +500,7 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
     if found is None:
         return False
     job = replace(job, shards=shards.count, settings=place.settings)
-    source = Source(None, again=False, composite=shards, inside=True)
+    source = Source(None, again=False, segmented=shards, inside=True)
     return _run(found, job, source, place, shards.nbytes) is not None
 
 
@@ -544,5 +544,5 @@ def _source(incoming: BlockView) -> Source:
     return Source(
         lambda: incoming.gather(threads=os.cpu_count() or 1),
         again=not incoming.owned,
-        composite=None if boxes is None else boxes.around,
+        segmented=None if boxes is None else boxes.around,
     )

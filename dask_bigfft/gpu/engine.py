@@ -40,10 +40,10 @@ from dask_bigfft.events import emit
 from dask_bigfft.gpu.executor import BlockRun, Carve, Device, GPUExecutor
 from dask_bigfft.gpu.operations import FFT, dense, runs
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
-from dask_bigfft.kernels.composite import Composite, Stacked
+from dask_bigfft.kernels.segmented import SegmentedView, StackedView
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, intervals
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.planner.tile_plan import (
     MOST_PRIME,
     TileLimits,
@@ -85,7 +85,7 @@ class Source:
         True if `gather` may be called again.
     borrowed : bool
         True if the block belongs to others and must not be overwritten.
-    composite : Composite, optional
+    segmented : SegmentedView, optional
         The block as shards of other blocks, which are read in place if their rows are wide.
     inside : bool
         True if the round is done in place on the shards.
@@ -96,30 +96,30 @@ class Source:
     gather: Callable[[], Array] | None
     again: bool = True
     borrowed: bool = False
-    composite: Composite | None = None
+    segmented: SegmentedView | None = None
     inside: bool = False
-    stacked: Stacked | None = None
+    stacked: StackedView | None = None
     values: Array | None = field(default=None, init=False)
     gathered: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.again |= self.borrowed
 
-    def shards(self, tiles: BlockTiles, limits: TileLimits) -> Composite | None:
+    def shards(self, tiles: BlockTiles, limits: TileLimits) -> SegmentedView | None:
         """Return the shards that the device reads in place; None if it needs the whole block."""
         same = tiles.job.source == tiles.job.target
         fits = same and not any(one.reorders for one in tiles.plan.passes)
-        if self.composite is None or (self.inside and not fits):
+        if self.segmented is None or (self.inside and not fits):
             return None
-        return readable(tiles, self.composite, limits)
+        return readable(tiles, self.segmented, limits)
 
-    def arrays(self, tiles: BlockTiles, limits: TileLimits) -> list[Array | Composite]:
+    def arrays(self, tiles: BlockTiles, limits: TileLimits) -> list[Array | SegmentedView]:
         """Return the block before the first pass and after each pass, in place where possible.
 
         A borrowed block is only read. The layout `stacked` is used for newly allocated results.
         """
         shards = self.shards(tiles, limits)
-        arrays: list[Array | Composite] = [
+        arrays: list[Array | SegmentedView] = [
             self.get(np.dtype(tiles.job.source)) if shards is None else shards
         ]
         self.gathered = self.gathered or self.inside
@@ -133,14 +133,14 @@ class Source:
                 continue
             as_read = one.swap is None and not one.reorders and one.after == shape
             if self.stacked is not None and as_read and number == last:
-                arrays.append(self.stacked.lent(shape, np.dtype(dtype)))
+                arrays.append(self.stacked.allocated(shape, np.dtype(dtype)))
             else:
-                arrays.append(lend(shape, np.dtype(dtype)))
+                arrays.append(allocate(shape, np.dtype(dtype)))
         return arrays
 
-    def done(self, last: Array | Composite, shape: tuple[int, ...]) -> Array:
+    def done(self, last: Array | SegmentedView, shape: tuple[int, ...]) -> Array:
         """Return the block after a round, given the last of `arrays`."""
-        if not isinstance(last, Composite):
+        if not isinstance(last, SegmentedView):
             return last.reshape(shape)
         if self.inside or self.stacked is None:
             return np.empty(0, last.dtype)  # the shards hold the result
@@ -154,7 +154,7 @@ class Source:
             self.values, self.gathered = self.gather(), True
             if self.values.dtype != dtype:
                 view, self.borrowed = BlockView.of(self.values), False
-                self.values = view.gather(lend(view.shape, dtype), os.cpu_count() or 1)
+                self.values = view.gather(allocate(view.shape, dtype), os.cpu_count() or 1)
         return self.values
 
     def let_go(self) -> None:
@@ -167,18 +167,20 @@ class Source:
         return self.gathered and self.values is None and not self.again
 
 
-def readable(tiles: BlockTiles, composite: Composite, limits: TileLimits) -> Composite | None:
+def readable(
+    tiles: BlockTiles, segmented: SegmentedView, limits: TileLimits
+) -> SegmentedView | None:
     """Return a composite in the digits of the first pass; None if a gather is needed or faster."""
-    if composite.dtype.str != tiles.job.source:
+    if segmented.dtype.str != tiles.job.source:
         return None
-    if composite.image and not tiles.plan.passes[0].mirrored:
+    if segmented.image and not tiles.plan.passes[0].mirrored:
         return None
-    factors: list[tuple[int, ...]] = [(n,) for n in composite.shape]
+    factors: list[tuple[int, ...]] = [(n,) for n in segmented.shape]
     for dim, digits in zip(tiles.dims, tiles.plan.digits, strict=True):
         factors[dim] = digits
-        if len(digits) > 1 and math.prod(digits) != composite.shape[dim]:
+        if len(digits) > 1 and math.prod(digits) != segmented.shape[dim]:
             return None  # half a spectrum
-    found = composite.split(tuple(factors))
+    found = segmented.split(tuple(factors))
     if found is None or not found.falls:
         return None
     part = found.part(tuple(slice(0, n) for n in tiles.plan.passes[0].tile))
@@ -280,7 +282,7 @@ def filter_of(job: Job) -> Array:
     """Return the filter of a convolution."""
     (step,) = job.round.steps
     assert step.convolve is not None
-    found = lend((step.length,), np.dtype(job.source))
+    found = allocate((step.length,), np.dtype(job.source))
     for part in intervals(step.length, FILTER_VALUES):
         places = np.arange(part.start, part.stop, dtype=np.int64)
         found[part] = chirp_filter(
@@ -424,7 +426,7 @@ class Engine:
         self,
         tiles: BlockTiles,
         part: Part,
-        source: Array | Composite,
+        source: Array | SegmentedView,
         target: Array,
         filters: Mapping[int, Array] | None = None,
         nbytes: int | None = None,
@@ -437,7 +439,7 @@ class Engine:
             Tiles of the block, whose plan divides.
         part : Part
             The part, and the width of its tiles.
-        source : ndarray or Composite
+        source : ndarray or SegmentedView
             The block before the round; only the part is read.
         target : ndarray
             The block after the round, may be the same array.
@@ -581,7 +583,7 @@ class Engine:
 
     def _placed(
         self, job: Job, limits: TileLimits, source: Source
-    ) -> tuple[BlockTiles, list[Array | Composite]]:
+    ) -> tuple[BlockTiles, list[Array | SegmentedView]]:
         """Return the tiles of a block, and the block before and after each pass.
 
         Tiles that are staged through the ring are cut to fit its buffers.

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Strided, dense
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, HostView, Move, TileWork
-from dask_bigfft.kernels.composite import Composite, Shards
+from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 
 # --- the device protocol -------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Device(Protocol):
     def synchronize_all(self) -> None:
         """Block the host until all streams are idle."""
 
-    def h2d(self, stream: Any, source: Array | Shards, target: DeviceArray) -> None:
+    def h2d(self, stream: Any, source: Array | ShardView, target: DeviceArray) -> None:
         """Copy a host array of the same shape and dtype to the device, or shards of one.
 
         The host array may have any positive strides that fall from the first dimension to the last.
@@ -93,7 +93,7 @@ class Device(Protocol):
         array, with an offset aligned only to its elements. The call may wait for a ring buffer.
         """
 
-    def d2h(self, stream: Any, source: DeviceArray, target: Array | Shards) -> None:
+    def d2h(self, stream: Any, source: DeviceArray, target: Array | ShardView) -> None:
         """Copy from the device to a host array, as `h2d` does the other way."""
 
     def clear(self, stream: Any, array: DeviceArray) -> None:
@@ -112,10 +112,10 @@ class Device(Protocol):
     ) -> None:
         """Enqueue an operation. The work area of an FFT is scratch memory."""
 
-    def ring_nbytes(self, host: Array | Composite) -> int:
+    def ring_nbytes(self, host: Array | SegmentedView) -> int:
         """Return the size of the ring, one way, if host memory is staged through it, else 0."""
 
-    def ahead(self, stream: Any, source: Array | Shards) -> None:
+    def ahead(self, stream: Any, source: Array | ShardView) -> None:
         """Start to gather a source that `h2d` will copy later, in the order of these calls.
 
         The same object must be passed to `h2d`. Its values must be complete when the stream's
@@ -129,7 +129,7 @@ class Device(Protocol):
 # --- tiles -----------------------------------------------------------------------------------
 
 #: A block in host memory.
-HostBlock = Array | Composite
+HostBlock = Array | SegmentedView
 
 
 @dataclass(frozen=True)
@@ -154,21 +154,21 @@ class Tile:
     ----------
     work : TileWork
         Description of the tile.
-    source, target : ndarray or Composite
+    source, target : ndarray or SegmentedView
         The block before and after.
     """
 
     def __init__(self, work: TileWork, source: HostBlock, target: HostBlock) -> None:
         self.work, self._target, self.announced = work, target, False
         #: Copies to the device, where None stands for zeros, and preliminary computations.
-        self.comes: list[tuple[Array | Shards | None, DeviceArray]] = []
+        self.comes: list[tuple[Array | ShardView | None, DeviceArray]] = []
         self.before: list[Computation] = []
-        used, padded = 0, isinstance(source, Composite) and not source.full
+        used, padded = 0, isinstance(source, SegmentedView) and not source.full
         for array, views in _copies(source, work.view, work.comes):
             if padded and sum(view.nbytes for view in views) < array.nbytes:
                 self.comes.append((None, array))
             for view in views:
-                if not isinstance(view, Shards) or view.flipped is None:
+                if not isinstance(view, ShardView) or view.flipped is None:
                     self.comes.append((view, array))
                     continue
                 assert work.scratch is not None
@@ -178,7 +178,7 @@ class Tile:
                     self.before.append(Computation(copy, work.scratch, array))
                     used += backwards.size
 
-    def goes(self) -> Iterator[tuple[Array | Shards, DeviceArray]]:
+    def goes(self) -> Iterator[tuple[Array | ShardView, DeviceArray]]:
         """Yield the copies back: host memory and array on the device."""
         for array, views in _copies(self._target, self.work.stored_view, self.work.goes):
             for view in views:
@@ -187,10 +187,10 @@ class Tile:
 
 def _copies(
     block: HostBlock, view: HostView, moves: Iterable[Move]
-) -> Iterator[tuple[DeviceArray, Sequence[Array | Shards]]]:
+) -> Iterator[tuple[DeviceArray, Sequence[Array | ShardView]]]:
     """Yield the parts of a tile on the device, each with its views of host memory."""
     for move in moves:
-        if isinstance(block, Composite):
+        if isinstance(block, SegmentedView):
             cuts = block.part(move.part)  # slices of the edges
             assert cuts is not None
             shape = tuple(cut.stop - cut.start for cut in cuts)
@@ -199,7 +199,7 @@ def _copies(
             yield move.array, [view.part(block, move.part)]
 
 
-def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
+def _turned(shards: ShardView, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
     """Yield the views of reversed shards, each with the copy that turns and conjugates it."""
     strides = dense(tuple(cut.stop - cut.start for cut in shards.part), 1)
     for place, view in shards.views():

@@ -431,11 +431,11 @@ def _staging_nbytes(call: Call) -> int:
 
 def _planned(batch: Batch) -> _Plan:
     """Return a new plan of a batch, whose work area is set at execution."""
-    cp, asked, owner = cupy(), [0], object()
+    cp, requested, owner = cupy(), [0], object()
 
     def allocate(size: int) -> Any:
         """Record the size that is requested, without allocation."""
-        asked[0] = max(asked[0], size)
+        requested[0] = max(requested[0], size)
         memory = cp.cuda.memory.UnownedMemory(256, size, owner)
         return cp.cuda.memory.MemoryPointer(memory, 0)
 
@@ -445,7 +445,7 @@ def _planned(batch: Batch) -> _Plan:
         raw = _make_plan(cp.cuda.cufft, batch)
     # cuFFT copies tables in the null stream, for which our streams do not wait.
     cp.cuda.Stream.null.synchronize()
-    return _Plan(raw, asked[0], max(0, int(before - free()[0])))
+    return _Plan(raw, requested[0], max(0, int(before - free()[0])))
 
 
 def _make_plan(cufft: Any, batch: Batch) -> Any:

@@ -54,7 +54,7 @@ _NUMBERS: dict[str, Any] = {"u32": np.uint32, "long long": np.int64, "double": n
 #: Merged dimension: its length, both strides in elements, and its axes.
 Dim = tuple[int, int, int, tuple[int, ...]]
 
-COMMON = r"""
+SHARED = r"""
 typedef unsigned long long u64;
 typedef unsigned int u32;
 
@@ -157,7 +157,7 @@ class _Kernel:
     def launch(self, body: str, grid: tuple[int, ...]) -> None:
         """Launch the kernel in the current stream, compiled at first use."""
         head = f'extern "C" __global__ void {KERNEL}({", ".join(self.parameters)})'
-        source = f"{COMMON}{self.functions}\n{head} {{{body}}}"
+        source = f"{SHARED}{self.functions}\n{head} {{{body}}}"
         kernel(source)(grid, (THREADS,), tuple(self.numbers))
 
     def _multiplies(self, by: Multiply | Product, groups: Sequence[Any], other: int) -> None:

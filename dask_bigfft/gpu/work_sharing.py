@@ -34,11 +34,11 @@ from dask_bigfft.events import during, emit, task_threads, working_for
 from dask_bigfft.gpu.dispatch import Place, leases, takes
 from dask_bigfft.gpu.engine import Engine, Part, readable
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
-from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor
+from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.work_sharing import gathering_threads
 
@@ -162,7 +162,7 @@ def shared_with_device(
     if found is None:
         return None
     interval, lease = found
-    out = lend(job.round.target.shape(job.block), np.dtype(job.target))
+    out = allocate(job.round.target.shape(job.block), np.dtype(job.target))
 
     def feed(engine: Engine, work: tuple[str, int] | None) -> None:
         """Run portions on a device until none is left."""
@@ -264,7 +264,7 @@ def _divided(
 
 def _part_reader(
     incoming: BlockView, tiles: BlockTiles, engine: Engine, dim: int, out: Array
-) -> Callable[[Part], Array | Composite]:
+) -> Callable[[Part], Array | SegmentedView]:
     """Return a function that returns the host memory from which a device reads a part.
 
     The device reads the block itself or shards of other blocks if it can. Otherwise some threads
@@ -278,7 +278,7 @@ def _part_reader(
     if shards is not None:
         return lambda _: shards
     same = out.shape == incoming.shape and out.dtype == dtype
-    read = out if same else lend(incoming.shape, dtype)
+    read = out if same else allocate(incoming.shape, dtype)
     fill, threads = incoming.filling(dim, read), gathering_threads(task_threads())
 
     def gathered(part: Part) -> Array:

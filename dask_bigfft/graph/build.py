@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.rounds import joint_block
+from dask_bigfft.decomposition.rounds import shared_block
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
@@ -42,7 +42,7 @@ from dask_bigfft.graph.carriers import (
 )
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
-from dask_bigfft.planner.plan_data import Joint
+from dask_bigfft.planner.plan_data import SharedAxis
 
 #: Maximum number of shard tasks of one exchange with the `tasks` carrier.
 MAX_SHARD_TASKS = 2_000_000
@@ -83,13 +83,13 @@ class Builder:
     ) -> None:
         self.graph, self.plan, self.names_of = graph, plan, names
         self.carrier, self.wanted, self.finished = carrier, wanted, finished or {}
-        joints: Sequence[Joint | None] = (None,) * len(plan.exchanges)
+        shared_layouts: Sequence[SharedAxis | None] = (None,) * len(plan.exchanges)
         in_place = alone and carrier == "shared" and config.get("bigfft.exchange.in-place")
         if in_place and isinstance(plan, Plan):
-            joints = plan.joints.exchanges
+            shared_layouts = plan.shared_layouts.exchanges
         #: Shared memory of the blocks of each exchange, and its shuffles; None where there is none,
         #: and after the last exchange.
-        self.joints = (*joints, None)
+        self.shared_layouts = (*shared_layouts, None)
         self.shuffles = (*shuffles_of(plan.exchanges, names, carrier, alone), None)
         #: Names of filters by axis, by the exchange before the round that multiplies by them.
         self.filters: dict[int, dict[int, str]] = {}
@@ -97,7 +97,7 @@ class Builder:
     def add(self, number: int, before: str) -> str:
         """Add an exchange of the blocks `before` and its round; return the name of its blocks."""
         self.number, self.exchange, self.before = number, self.plan.exchanges[number], before
-        self.joint, self.following = self.joints[number : number + 2]
+        self.shared_layout, self.following = self.shared_layouts[number : number + 2]
         shuffles, onward = self.shuffles[number : number + 2]
         self.names = self.names_of[number]
         self.run = TaskRef(self.names("plan"))
@@ -184,16 +184,16 @@ class Builder:
             into = None
             if self.following is not None and self.following.home == self.number + 1:
                 made = self.plan.rounds[self.number].target
-                into = self._common(
-                    self.number + 1, joint_block(self.following.layout, made, block)
+                into = self._shared_buffer(
+                    self.number + 1, shared_block(self.following.layout, made, block)
                 )
             self._task(block, tasks.run_block, indices, into, *refs)
 
-    def _common(self, number: int, group: Block) -> TaskRef:
+    def _shared_buffer(self, number: int, group: Block) -> TaskRef:
         """Return the shared memory of a group of blocks before an exchange; add its task."""
         key: Key = (self.names("common", number), *group)
         if key not in self.graph:
-            self.graph[key] = Task(key, tasks.common_memory, self.run, number, group)
+            self.graph[key] = Task(key, tasks.shared_memory, self.run, number, group)
         return TaskRef(key)
 
     def _refs(self, sources: Sequence[Block]) -> list[TaskRef]:
@@ -210,8 +210,8 @@ class Builder:
             elif self.carrier.startswith(ON_GPUS):
                 transport = self.carrier.removeprefix(ON_GPUS)
                 call = tasks.barrier_on_gpus, plan, number, before, tuple(targets), transport
-            elif self.joint is not None:
-                common = self._common(self.joint.home, group)
+            elif self.shared_layout is not None:
+                common = self._shared_buffer(self.shared_layout.home, group)
                 call = tasks.barrier, plan, number, before, self.wanted, common
             elif len(targets) == 1 or len(sources) <= 1:
                 self._from_blocks(targets, sources, refs)
@@ -247,7 +247,7 @@ class Builder:
         axes = zip(self.exchange.source.axes, self.exchange.target.axes, strict=True)
         flat = all(a.digits == b.digits and len(a.groups) == 1 for a, b in axes)
         last = self.number == len(self.plan.rounds) and self.exchange.mirror is None
-        free = near and self.joint is None and flat and last
+        free = near and self.shared_layout is None and flat and last
         return free and self.exchange.shape.fan_in <= FEW
 
     def _from_few(self) -> None:

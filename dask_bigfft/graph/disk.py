@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.folders import remove_unused
-from dask_bigfft.exchange.gather import Arriving, fresh_block, stored_regions
+from dask_bigfft.exchange.gather import IncrementalGather, fresh_block, stored_regions
 from dask_bigfft.exchange.packing import packed, shard_sizes
 from dask_bigfft.exchange.scratch import (
     RESULT,
@@ -42,7 +42,7 @@ from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
 from dask_bigfft.graph.tasks import Filters, Run, block_task, checked
 from dask_bigfft.kernels.views import BlockView
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.planner.plan import Plan
 
@@ -344,18 +344,18 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
     (whole, _), parts = run.file(number, target), run.parts(number, target, written)
     exchange = run.exchange(number)
     if not run.assembles:
-        packed = lend((whole.nbytes,), np.uint8)
+        packed = allocate((whole.nbytes,), np.uint8)
         run.scratch.read(whole, parts, lambda begin, end: packed[begin:end])
         shards = _shards(parts, packed, 0, exchange.shard_dtype)
         return run.view(number, target, shards.__getitem__, packed=True)
     dtype = np.dtype(exchange.dtype)
-    arriving = Arriving(run.map(number), target, dtype, exchange.shard_dtype)
+    incremental = IncrementalGather(run.map(number), target, dtype, exchange.shard_dtype)
 
     def take(some: Sequence[Part], out: Array) -> None:
-        arriving.take(_shards(some, out, some[0].begin, exchange.shard_dtype))
+        incremental.take(_shards(some, out, some[0].begin, exchange.shard_dtype))
 
-    run.scratch.read(whole, parts, lambda begin, end: lend((end - begin,), np.uint8), take)
-    return _there(run, number, target, arriving.values)
+    run.scratch.read(whole, parts, lambda begin, end: allocate((end - begin,), np.uint8), take)
+    return _there(run, number, target, incremental.values)
 
 
 def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
@@ -366,7 +366,7 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
         memory = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
         view = _there(run, 0, target, memory)
     else:
-        packed = lend((run.file(0, target)[0].nbytes,), np.uint8)
+        packed = allocate((run.file(0, target)[0].nbytes,), np.uint8)
         memory = _shards(run.parts(0, target, None), packed, 0, exchange.shard_dtype)
         view = run.view(0, target, memory.__getitem__, packed=True)
     with Underway[object]() as calls:

@@ -1,9 +1,9 @@
 """Shared buffers that rounds overwrite, and the assembly of a result.
 
-A *shared buffer* (`Common`) is one array that holds all blocks that an exchange connects. The round
-before the exchange writes its blocks there, and the round after it reads its own blocks there and
-may overwrite them. Each block's view is given out once, and each block is transformed once: a task
-that runs a second time gets ordinary memory, the first result, or an error.
+A *shared buffer* (`SharedBuffer`) is one array that holds all blocks that an exchange connects. The
+round before the exchange writes its blocks there, and the round after it reads its own blocks there
+and may overwrite them. Each block's view is given out once, and each block is transformed once: a
+task that runs a second time gets ordinary memory, the first result, or an error.
 
 With `overwrite_x` a round may fail after it has overwritten part of its block. A scheduler may then
 repeat the task (``compute(retries=1)``), even on another worker to which it sends the block. The
@@ -35,7 +35,7 @@ from dask_bigfft.events import current_worker, task_threads
 from dask_bigfft.graph.dask_private import finalize, slices_from_chunks
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.views import prefault
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
 Made = TypeVar("Made")
@@ -43,31 +43,31 @@ Block = tuple[int, ...]
 Cut = tuple[slice, ...]
 
 
-def lying(array: Array, joint: Layout, layout: Layout, block: Block) -> Array:
+def view_in(array: Array, shared_layout: Layout, layout: Layout, block: Block) -> Array:
     """Return the view of a block of a layout in a shared buffer.
 
     Parameters
     ----------
     array : ndarray
-        Shared buffer: one block of the layout `joint`.
-    joint, layout : Layout
+        Shared buffer: one block of the layout `shared_layout`.
+    shared_layout, layout : Layout
         Layouts of the shared buffer and of the block.
     block : tuple of int
         Index of a block in this buffer.
     """
-    place = place_of(joint, layout, block)
+    place = place_of(shared_layout, layout, block)
     seen = array.reshape(place.shape)
     if seen.ctypes.data != array.ctypes.data:
         raise KernelError(f"dimensions {array.shape} of common memory cannot be joined")
     return seen[place.cuts].transpose(place.order)
 
 
-class Common:
+class SharedBuffer:
     """Shared buffer of one connected group of an exchange, allocated on the first write.
 
     Parameters
     ----------
-    joint : Layout or None
+    shared_layout : Layout or None
         Layout of the shared buffer; None for no buffer.
     group : tuple of int
         Index of the buffer in this layout.
@@ -75,8 +75,10 @@ class Common:
         Dtype of the blocks.
     """
 
-    def __init__(self, joint: Layout | None = None, group: Block = (), dtype: str = "c16") -> None:
-        self.joint, self.group, self.dtype = joint, group, np.dtype(dtype)
+    def __init__(
+        self, shared_layout: Layout | None = None, group: Block = (), dtype: str = "c16"
+    ) -> None:
+        self.shared_layout, self.group, self.dtype = shared_layout, group, np.dtype(dtype)
         self.array: Array | None = None
         self._given: dict[Block, Array] = {}
         self._entered: dict[int, bool] = {}
@@ -84,22 +86,27 @@ class Common:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
-        return Common, ()  # other processes do not share the buffer
+        return SharedBuffer, ()  # other processes do not share the buffer
 
     def place(self, layout: Layout, block: Block) -> Array | None:
         """Return the view for a block of the layout before the exchange; None after that."""
-        if self.joint is None:
+        if self.shared_layout is None:
             return None
         with self._lock:
             if block in self._given:
                 return None
             if self.array is None:
-                self.array = lend(self.joint.shape(self.group), self.dtype)
-            found = self._given[block] = lying(self.array, self.joint, layout, block)
+                self.array = allocate(self.shared_layout.shape(self.group), self.dtype)
+            found = self._given[block] = view_in(self.array, self.shared_layout, layout, block)
         return prefault(found)  # in parallel with the other writing threads
 
     def take(
-        self, token: str, exchange: int, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]
+        self,
+        token: str,
+        exchange: int,
+        shared_layout: Layout,
+        layout: Layout,
+        blocks: Mapping[Block, Any],
     ) -> bool:
         """Return whether the blocks before an exchange may be overwritten; the first call decides.
 
@@ -107,7 +114,7 @@ class Common:
         ----------
         token, exchange
             Token of the plan in task names, and number of the exchange.
-        joint, layout : Layout
+        shared_layout, layout : Layout
             Layouts of the shared buffer and of the blocks.
         blocks : mapping
             Blocks of the caller by index.
@@ -118,9 +125,9 @@ class Common:
             If some blocks are not in this buffer while others are already overwritten, or if an
             earlier computation has overwritten them.
         """
-        holds = self._holds(joint, layout, blocks)
+        holds = self._holds(shared_layout, layout, blocks)
         if not holds:
-            refuse_spent(token, exchange, blocks)
+            raise_if_stale(token, exchange, blocks)
         with self._lock:
             decided = self._entered.setdefault(exchange, holds)
         if decided and not holds:
@@ -132,13 +139,19 @@ class Common:
             advance(token, exchange + 1, blocks.values())
         return decided
 
-    def _holds(self, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
+    def _holds(self, shared_layout: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
         """Return whether all blocks of a layout are at their positions in this buffer."""
         if self.array is None:
             return False
-        first = joint is self.joint  # before the exchange for which it was allocated
+        first = (
+            shared_layout is self.shared_layout
+        )  # before the exchange for which it was allocated
         for block, values in blocks.items():
-            view = self._given.get(block) if first else lying(self.array, joint, layout, block)
+            view = (
+                self._given.get(block)
+                if first
+                else view_in(self.array, shared_layout, layout, block)
+            )
             if view is None or not same_memory(values, view):
                 return False
         return True
@@ -208,7 +221,7 @@ def advance(token: str, generation: int, blocks: Iterable[Any]) -> None:
             _memories[key] = token, generation, gone
 
 
-def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
+def raise_if_stale(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
     """Raise if an earlier computation has overwritten some of the blocks.
 
     Raises
@@ -271,7 +284,7 @@ def _mark(dtype: np.dtype[Any]) -> Array:
     return found
 
 
-def refuse_spoiled(number: int, block: tuple[int, ...], values: Array) -> None:
+def raise_if_poisoned(number: int, block: tuple[int, ...], values: Array) -> None:
     """Raise if a block is poisoned: a round has failed while it overwrote the block.
 
     Parameters
@@ -297,7 +310,7 @@ def refuse_spoiled(number: int, block: tuple[int, ...], values: Array) -> None:
 
 
 @contextlib.contextmanager
-def spoiling(parts: Callable[[], Iterable[Array]]) -> Iterator[None]:
+def poisoning(parts: Callable[[], Iterable[Array]]) -> Iterator[None]:
     """Poison a block if the round that overwrites it fails.
 
     Parameters
@@ -346,7 +359,7 @@ def _copied(
     blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...], threads: int
 ) -> Array:
     """Return the blocks copied to one array, in parts small enough to balance the threads."""
-    out = lend(shape, blocks[0].dtype)
+    out = allocate(shape, blocks[0].dtype)
     pairs = []
     for source, cut in zip(blocks, cuts, strict=True):
         target, step = out[cut], max(1, len(source) * PART_NBYTES // max(1, source.nbytes))

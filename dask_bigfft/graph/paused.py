@@ -91,9 +91,9 @@ class _Watch:
         error = ClusterError(
             f"all workers have been paused for {PATIENCE:.0f} s, and none can go on: worker "
             f"{worker.address} uses {memory // mib} MiB of its memory limit of {limit // mib} MiB, "
-            f"of which {arena.lent_bytes // mib} MiB are blocks; {len(waiting)} of its tasks wait. "
-            "Give workers more memory or fewer threads, or transforms smaller chunks or a smaller "
-            "memory_limit"
+            f"of which {arena.allocated_bytes // mib} MiB are blocks; {len(waiting)} of its tasks "
+            "wait. Give workers more memory or fewer threads, or transforms smaller chunks or a "
+            "smaller memory_limit"
         )
         said = {key: value for key, value in error_message(error).items() if key != "status"}
         said |= {"op": "task-erred", "thread": None, "startstops": []}

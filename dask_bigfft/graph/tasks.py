@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Layout
-from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, refuse
+from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, raise_invalid
 from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange.gather import TRANSPORTS, Choice, transport_of, view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
@@ -36,19 +36,19 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
-from dask_bigfft.graph.in_place import Common
+from dask_bigfft.graph.in_place import SharedBuffer
 from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
-from dask_bigfft.kernels.composite import Composite, Stacked
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
+from dask_bigfft.kernels.segmented import SegmentedView, StackedView
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
-from dask_bigfft.planner.plan_data import Exchange, Joints
+from dask_bigfft.planner.plan_data import Exchange, SharedLayouts
 from dask_bigfft.planner.profile import DEFAULT
 
 Array = npt.NDArray[Any]
@@ -140,8 +140,8 @@ class Run:
         A verified round may have to be repeated, so it keeps them.
         """
         plan = self.plan
-        asked = isinstance(plan, Plan) and plan.overwrite and plan.verify == "none"
-        return asked and number == 0 and self.stays(number)
+        requested = isinstance(plan, Plan) and plan.overwrite and plan.verify == "none"
+        return requested and number == 0 and self.stays(number)
 
     def map(self, number: int) -> ExchangeMap:
         """Return the shards of an exchange."""
@@ -166,10 +166,10 @@ class Run:
         return view_of(self.map(number), block, dtype, source_of, **options)
 
     @cached_property
-    def stacked(self) -> list[Stacked | None]:
+    def stacked(self) -> list[StackedView | None]:
         """Stacked layout in which a device stores the blocks before each exchange, or None."""
         plan = self.plan
-        found: list[Stacked | None] = [None] * (len(plan.exchanges) + 1)
+        found: list[StackedView | None] = [None] * (len(plan.exchanges) + 1)
         inside = isinstance(plan, Plan) and plan.inside  # rounds overwrite the source blocks
         if self.private and not inside and plan.verify == "none" and dispatch.missing() is None:
             for number in range(1, len(plan.exchanges)):
@@ -184,10 +184,10 @@ class Run:
         return [e.source if s is None else stacked_layout(e.source, s) for e, s in pairs]
 
     @property
-    def joints(self) -> Joints:
+    def shared_layouts(self) -> SharedLayouts:
         """Shared buffers of the plan's blocks."""
         assert isinstance(self.plan, Plan)
-        return self.plan.joints
+        return self.plan.shared_layouts
 
     def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after an exchange and the round that follows, if there is one.
@@ -276,7 +276,7 @@ def _in_host_memory(mode: str, view_of: ViewMaker) -> BlockView:
     """Return the view of a block; refuse blocks on a GPU, which cannot be verified."""
     view = view_of()
     if view.on_gpu:
-        refuse("verify", mode, "'none' for blocks on a GPU, or blocks in host memory")
+        raise_invalid("verify", mode, "'none' for blocks on a GPU, or blocks in host memory")
     return view
 
 
@@ -311,7 +311,7 @@ class Blocks:
 
     def __init__(self, blocks: Mapping[Block, Array]) -> None:
         self.blocks = dict(blocks)
-        self.common: Common | None = None
+        self.common: SharedBuffer | None = None
         self.homes: dict[Block, int] = {}
         self.choice: Choice | None = None
         self._checked: dict[Block, Array] = {}
@@ -339,7 +339,7 @@ def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
         If the metadata of the source array are wrong.
     """
     if np.ma.is_masked(values):
-        refuse(
+        raise_invalid(
             "a",
             f"block {index}, in which values are masked",
             "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does",
@@ -349,7 +349,7 @@ def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
     exchange = run.exchange(number)
     expected = exchange.source.shape(index)
     if block.shape != expected and block.shape != run.stored[number].shape(index):
-        refuse(
+        raise_invalid(
             "a",
             f"block {index} of shape {block.shape}",
             f"the shape {expected} that the dask "
@@ -358,7 +358,7 @@ def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
     if number == 0 and isinstance(run.plan, Plan) and block.dtype.kind == "c":
         declared = np.dtype(run.plan.spec.dtype)
         if declared.kind != "c":
-            refuse(
+            raise_invalid(
                 "a",
                 f"block {index} of dtype {block.dtype}",
                 f"the real dtype {declared} that the dask array declares",
@@ -370,7 +370,12 @@ Task = Callable[..., Any]
 
 
 def barrier(
-    run: Run, number: int, indices: Indices, wanted: bool, common: Common | None, *blocks: Array
+    run: Run,
+    number: int,
+    indices: Indices,
+    wanted: bool,
+    common: SharedBuffer | None,
+    *blocks: Array,
 ) -> Blocks:
     """Return a handle of all source blocks of a group, all of which exist now.
 
@@ -393,25 +398,25 @@ def barrier(
     _refuse_cluster(run.token.partition("-")[0], wanted)  # a filter's token begins with its plan's
     found = Blocks(dict(zip(indices, blocks, strict=True)))
     if common is not None:
-        joint, layout = run.joints.exchanges[number], run.exchange(number).source
-        assert joint is not None
-        if common.take(run.token, number, joint.layout, layout, found.blocks):
+        shared_layout, layout = run.shared_layouts.exchanges[number], run.exchange(number).source
+        assert shared_layout is not None
+        if common.take(run.token, number, shared_layout.layout, layout, found.blocks):
             found.common = common
     return found
 
 
-def common_memory(run: Run, number: int, group: Block) -> Common:
+def shared_memory(run: Run, number: int, group: Block) -> SharedBuffer:
     """Return a shared buffer for the blocks of a group before an exchange.
 
     It is empty on workers of a cluster, where a task may be repeated, and where devices compute.
     """
-    joint = run.joints.exchanges[number]
+    shared_layout = run.shared_layouts.exchanges[number]
     used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and dispatch.missing() is None
-    if joint is None or used or current_worker() is not None:
-        return Common()
+    if shared_layout is None or used or current_worker() is not None:
+        return SharedBuffer()
     with during(run.token, number):
         emit("begun")
-    return Common(joint.layout, group, run.exchange(number).dtype)
+    return SharedBuffer(shared_layout.layout, group, run.exchange(number).dtype)
 
 
 def barrier_on_gpus(
@@ -501,7 +506,7 @@ def run_block(
     block: Block,
     filters: Filters,
     sources: Indices | None,
-    into: Common | None,
+    into: SharedBuffer | None,
     *inputs: Any,
 ) -> Array:
     """Return a block gathered from blocks in memory, after its round.
@@ -525,10 +530,10 @@ def run_block(
         return found
 
     if own is not None and run.overwrites(number):
-        in_place.refuse_spoiled(number, block, own)
+        in_place.raise_if_poisoned(number, block, own)
         if own.flags.writeable:
             here = BlockView.of(own, owned=own.flags.c_contiguous, target=own)
-            with in_place.spoiling(lambda: [own]):
+            with in_place.poisoning(lambda: [own]):
                 return run.finish(number, block, lambda: here, filters)
     with _turn(run, number, block, blocks):
         return run.finish(number, block, view, filters)
@@ -547,23 +552,23 @@ def _turn(
 
 
 def _where_it_lies(
-    run: Run, number: int, block: Block, common: Common, into: Array | None, filters: Filters
+    run: Run, number: int, block: Block, common: SharedBuffer, into: Array | None, filters: Filters
 ) -> Array:
     """Return a block in a shared buffer, after the round that follows, if there is one."""
-    joint, exchange = run.joints.exchanges[number], run.exchange(number)
-    assert joint is not None and common.array is not None  # noqa: PT018
+    shared_layout, exchange = run.shared_layouts.exchanges[number], run.exchange(number)
+    assert shared_layout is not None and common.array is not None  # noqa: PT018
     started = time.perf_counter()
-    values = in_place.lying(common.array, joint.layout, exchange.target, block)
+    values = in_place.view_in(common.array, shared_layout.layout, exchange.target, block)
     if number == len(run.plan.rounds):
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         in_place.advance(run.token, in_place.RESULT, (values,))
         return values
-    after, left = run.joints.inside[number], values
+    after, left = run.shared_layouts.inside[number], values
     view = BlockView.of(values, target=into if after is None else values)
     if after is None:
         return run.finish(number, block, lambda: view, filters)
     if isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
-        left = in_place.lying(common.array, after, run.plan.result, block)
+        left = in_place.view_in(common.array, after, run.plan.result, block)
         in_place.advance(run.token, in_place.RESULT, (left,))
 
     def work() -> Array:
@@ -661,12 +666,12 @@ def own_block(run: Run, number: int, block: Block, filters: Filters, values: Any
     """Return a block that may be overwritten: the source block, or a copy of it."""
     found = checked(run, number, block, values)
     if is_on_gpu(found):
-        refuse("overwrite_x", True, "False for blocks on a GPU, which are transformed there")
+        raise_invalid("overwrite_x", True, "False for blocks on a GPU, which are transformed there")
     dtype = np.dtype(run.exchange(number).dtype)
     flags = found.flags
     if found.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable:
         return found
-    copy = lend(found.shape, dtype)
+    copy = allocate(found.shape, dtype)
     copy[...] = found
     return copy
 
@@ -681,9 +686,9 @@ def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
     assert found is not None  # checked when the plan was made
     shards = found.around
     for _, first in itertools.islice(_views(shards), 1):
-        in_place.refuse_spoiled(number, block, first)
+        in_place.raise_if_poisoned(number, block, first)
     job = dispatch.job_of(round_, block, dtype, dtype, inside=True)
-    with in_place.spoiling(lambda: (view for _, view in _views(shards))):
+    with in_place.poisoning(lambda: (view for _, view in _views(shards))):
         there = dispatch.inside_device(job, shards, run.place)
     if not there:
         values = view.gather()
@@ -696,12 +701,12 @@ def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
     return shards.nbytes
 
 
-def _views(shards: Composite) -> Iterator[tuple[tuple[int, ...], Array]]:
+def _views(shards: SegmentedView) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Yield all shards of a block, each with its position in the block."""
     return shards.views(tuple(slice(0, n) for n in shards.sizes))
 
 
-def _put_back(shards: Composite, done: Array) -> None:
+def _put_back(shards: SegmentedView, done: Array) -> None:
     values = done.reshape(shards.sizes)
     for place, view in _views(shards):
         cut = zip(place, view.shape, strict=True)

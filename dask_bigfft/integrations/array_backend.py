@@ -22,10 +22,10 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint
-from dask_bigfft.memory import lend
-from dask_bigfft.memory.arena import NUMERIC_KINDS, is_lent
+from dask_bigfft.memory import allocate
+from dask_bigfft.memory.arena import NUMERIC_KINDS, is_allocated
 from dask_bigfft.memory_settings import configure_arena
 
 __all__ = ["ArenaBackend"]
@@ -70,7 +70,7 @@ class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
         """
         kind = type(data._meta)
         if kind is not np.ndarray and kind.__module__.partition(".")[0] != "cupy":
-            refuse(
+            raise_invalid(
                 "data",
                 f"blocks of {kind.__qualname__}",
                 "blocks of numpy.ndarray or cupy.ndarray",
@@ -85,10 +85,12 @@ class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
 
 def into_arena(block: Any, copy: bool = True) -> Array:
     """Return a NumPy or CuPy block in arena memory, unchanged if it is there already."""
-    if isinstance(block, np.ndarray) and (is_lent(block) or block.dtype.kind not in NUMERIC_KINDS):
+    if isinstance(block, np.ndarray) and (
+        is_allocated(block) or block.dtype.kind not in NUMERIC_KINDS
+    ):
         return block
     configure_arena()
-    out = lend(block.shape, block.dtype)
+    out = allocate(block.shape, block.dtype)
     if not isinstance(block, np.ndarray):
         block.get(out=out)
     elif copy:

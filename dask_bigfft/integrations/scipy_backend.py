@@ -22,7 +22,7 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft import fft, front
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.integrations import fftlog
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.transforms.spec import NAMES
@@ -89,5 +89,5 @@ def _transform(name: str, x: da.Array, given: dict[str, Any], plan: Any) -> da.A
         return front.transform(name, x, lengths, axes, norm, None, {})
     if not isinstance(plan, Plan):
         allowed = "None, or a plan of this library"
-        refuse("plan", type(plan).__name__, allowed, kind=ArgumentTypeError)
+        raise_invalid("plan", type(plan).__name__, allowed, kind=ArgumentTypeError)
     return front.transform_as_planned(name, x, lengths, axes, norm, plan)

@@ -42,7 +42,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from dask_bigfft import config, files
 from dask_bigfft.decomposition.layout import LONG_BYTES
-from dask_bigfft.errors import ArgumentError, KernelError, refuse
+from dask_bigfft.errors import ArgumentError, KernelError, raise_invalid
 from dask_bigfft.events import current_place, measured
 from dask_bigfft.memory.arena import ordinary_block
 
@@ -213,7 +213,7 @@ class FFTLibrary:
         """Raise an error unless the library supports a complex dtype or its real counterpart."""
         if kind == "c2r" or REAL_TO_COMPLEX.get(dtype) not in self.dtypes:
             allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
-            refuse("dtype", str(dtype), allowed, kind=KernelError)
+            raise_invalid("dtype", str(dtype), allowed, kind=KernelError)
 
     def c2c(
         self,
@@ -439,7 +439,7 @@ def _import_pyfftw() -> Any:
         sys.setdlopenflags(flags)
     if not fftw.fftw_cc:  # MKL's say that no compiler made them
         allowed = "pyfftw imported before MKL is used; here it is bound to MKL's imitation of FFTW"
-        refuse("kernel", "pyfftw", allowed, kind=KernelError)
+        raise_invalid("kernel", "pyfftw", allowed, kind=KernelError)
     return fftw
 
 
@@ -620,14 +620,14 @@ def get_library(name: str = "auto") -> FFTLibrary:
     """
     wanted = "scipy" if name == "auto" else name
     if wanted not in LIBRARIES:
-        refuse("kernel", name, _allowed())
+        raise_invalid("kernel", name, _allowed())
     try:
         with _loading:  # two first calls at once would make two libraries
             found = _load(wanted)
     except ImportError:
-        refuse("kernel", name, _allowed())
+        raise_invalid("kernel", name, _allowed())
     if isinstance(found, str):
-        refuse("kernel", name, f"{_allowed()}. Here it answers wrongly: {found}")
+        raise_invalid("kernel", name, f"{_allowed()}. Here it answers wrongly: {found}")
     return found
 
 

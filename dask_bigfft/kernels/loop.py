@@ -36,7 +36,7 @@ from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, Scale, same_memory
 from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -498,7 +498,7 @@ def _store(target: Array, result: Array, rolls: Rolls) -> None:
     if there and not rolls:
         return
     if there:
-        kept = lend(result.shape, result.dtype)
+        kept = allocate(result.shape, result.dtype)
         kept[...] = result
         result = kept
     whole: tuple[slice, ...] = (slice(None),) * target.ndim
@@ -520,7 +520,7 @@ def roll(values: Array, rolls: Rolls) -> Array:
     """Return a block rolled along some of its dimensions."""
     if not rolls:
         return values
-    out = lend(values.shape, values.dtype)
+    out = allocate(values.shape, values.dtype)
     _store(out, values, rolls)
     return out
 

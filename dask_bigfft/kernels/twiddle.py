@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.cosines import Cosines, point_digits
 from dask_bigfft.decomposition.steps import Divisor
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.kernels.compiled import compiled
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -60,12 +60,12 @@ def unit_roots(t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.co
     array([ True])
     """
     if not 1 <= m <= MAX_MODULUS:
-        refuse("m", m, "1..2**60")
+        raise_invalid("m", m, "1..2**60")
     if sign not in (-1, 1):
-        refuse("sign", sign, "-1 or +1")
+        raise_invalid("sign", sign, "-1 or +1")
     integers = np.asarray(t)
     if integers.dtype.kind not in "iu":
-        refuse("t", integers.dtype, "an array of integers")
+        raise_invalid("t", integers.dtype, "an array of integers")
     # The nearest quarter turn 0..3 of t/m, and the rest of 4*t, within -m/2..m/2.
     reduced = (np.atleast_1d(integers) % m).astype(np.int64)
     quarter = (4 * reduced + m // 2) // m
@@ -111,7 +111,7 @@ def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> Ints:
     array([      1, 2097152])
     """
     if not 1 <= m <= MAX_MODULUS:
-        refuse("m", m, "1..2**60")
+        raise_invalid("m", m, "1..2**60")
     x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
     shape = np.broadcast_shapes(x.shape, y.shape)
     # NumPy warns of wrapping in scalars only: work on arrays of one axis at least.
@@ -148,7 +148,7 @@ def chirp(n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.co
     array([ 1.+0.j, -1.+0.j,  1.+0.j,  1.+0.j])
     """
     if not 1 <= 2 * length <= MAX_MODULUS:
-        refuse("length", length, "1..2**59")
+        raise_invalid("length", length, "1..2**59")
     modulus = 2 * length
     residue = np.asarray(n, dtype=np.int64) % modulus
     return unit_roots(mulmod(residue, residue, modulus), modulus, sign, dtype)
@@ -203,7 +203,7 @@ def phase_table(modulus: int, sign: int) -> PhaseTable:
     True
     """
     if not 1 <= modulus <= 2**53:
-        refuse("modulus", modulus, "1..2**53")
+        raise_invalid("modulus", modulus, "1..2**53")
     shift = ((modulus - 1).bit_length() + 1) // 2
     count = ((modulus - 1) >> shift) + 1
     coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign)
@@ -466,7 +466,7 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
         return _times(block, factor, axis, kind)
     split = block.reshape(*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :])
     shape = (*block.shape[:axis], high - low, *block.shape[axis + 1 :])
-    out: Array = lend(shape, np.result_type(block.dtype, np.complex64))
+    out: Array = allocate(shape, np.result_type(block.dtype, np.complex64))
     out.real = split[(slice(None),) * (axis + 1) + (0,)]
     parts = split[(slice(None),) * (axis + 1) + (1,)]
     if plan.type == 3:
@@ -502,13 +502,13 @@ def after_points(
     kind = block.dtype if factors.dtype.kind == "c" else real
     turned = _along(factors, axis, block.ndim).astype(kind, copy=False)
     if not plan.pairs_out:
-        product: Array = lend(block.shape, real)
+        product: Array = allocate(block.shape, real)
         np.multiply(block.real, turned.real, out=product)
         if kind.kind == "c":
             product -= block.imag * turned.imag
         return product
     made = block * turned
-    out: Array = lend((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
+    out: Array = allocate((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
     out[(slice(None),) * (axis + 1) + (0,)] = made.real
     parts = out[(slice(None),) * (axis + 1) + (1,)]
     if plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3:
@@ -519,7 +519,7 @@ def after_points(
 
 
 def _times(block: Array, factor: Array, axis: int, dtype: np.dtype[Any]) -> Array:
-    out: Array = lend(block.shape, dtype)
+    out: Array = allocate(block.shape, dtype)
     kind = dtype if factor.dtype.kind == "c" else np.empty(0, dtype).real.dtype
     np.multiply(block, _along(factor, axis, block.ndim).astype(kind, copy=False), out=out)
     return out
@@ -567,7 +567,7 @@ def in_parts(real: Array, imag: Array) -> Array:
 
     ``real + 1j * imag`` has them so only where all values are finite: 0 times infinity is NaN.
     """
-    out: Array = lend(real.shape, np.result_type(real.dtype, np.complex64))
+    out: Array = allocate(real.shape, np.result_type(real.dtype, np.complex64))
     out.real, out.imag = real, imag
     return out
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.events import emit, measured
-from dask_bigfft.kernels.composite import Windowed
 from dask_bigfft.kernels.copies import CopyTable, copy_array
-from dask_bigfft.memory import fault_in, lend
+from dask_bigfft.kernels.segmented import WindowView
+from dask_bigfft.memory import allocate, fault_in
 
 Array = npt.NDArray[Any]
 
@@ -50,7 +50,7 @@ def prefault(block: Array) -> Array:
 
 
 def _new_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> CopyTable:
-    return CopyTable(lend(shape, dtype))
+    return CopyTable(allocate(shape, dtype))
 
 
 class BlockView:
@@ -86,7 +86,7 @@ class BlockView:
         owned: bool = False,
         target: Array | None = None,
         new_table: Callable[[tuple[int, ...], np.dtype[Any]], Any] = _new_block,
-        boxes: Callable[[bool], Windowed | None] = lambda partial: None,
+        boxes: Callable[[bool], WindowView | None] = lambda partial: None,
     ) -> None:
         self.shape, self.dtype, self.array, self.tables = shape, dtype, array, tables
         self.owned, self.target, self.boxes = owned, target, boxes
@@ -108,7 +108,7 @@ class BlockView:
         for place in (self.array if self.owned else None, self.target):
             if place is not None and place.shape == shape and place.dtype == dtype:
                 return place
-        return prefault(lend(shape, dtype))
+        return prefault(allocate(shape, dtype))
 
     def gather(self, out: Array | None = None, threads: int = 1) -> Array:
         """Return the block, contiguous and free to overwrite.
@@ -185,7 +185,7 @@ class BlockView:
         shares = self.array is not None and np.may_share_memory(out, self.array)
         inside = self._fits(out, dim) and not shares
         shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
-        target = out if inside else lend(shape, self.dtype)
+        target = out if inside else allocate(shape, self.dtype)
         load = self._loader(dim, target, inside)
         for part in cuts:
             if inside:

@@ -5,14 +5,14 @@ from dask_bigfft.memory.arena import (
     SMALL_NBYTES,
     ArenaCounters,
     HostArena,
+    allocate,
     configure,
     default_arena,
     fault_in,
-    lend,
     pin_blocks,
     pinned,
 )
 from dask_bigfft.memory.pinned import Pinner
 
 __all__ = ["ALIGNMENT_NBYTES", "SMALL_NBYTES", "ArenaCounters", "HostArena", "Pinner", "configure"]
-__all__ += ["default_arena", "fault_in", "lend", "pin_blocks", "pinned"]
+__all__ += ["allocate", "default_arena", "fault_in", "pin_blocks", "pinned"]

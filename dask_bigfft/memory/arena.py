@@ -4,19 +4,19 @@ Fresh pages cost more than the transform that fills them: at first touch the sys
 and enters it into the page table. Blocks therefore come from an arena, and their memory returns to
 it when the array dies::
 
-            lend                          last view dies
-    idle ----------> block (ndarray) -----------------------> returned
-     ^ ^                 .base = Loan      Loan.__del__:         |
-     | |                                   one deque.append      |
-     | +-- fresh pages, while lent + idle <= limit               |
-     |                                                           |
-     +-----------------------------------------------------------+
-              drain: the next lend, trim, prefault or counters
+          allocate                     last view dies
+    idle ----------> block (ndarray) ----------------------> returned
+     ^ ^             .base = ArenaBuffer   __del__: one append  |
+     | |                                   to a deque           |
+     | +-- fresh pages, while allocated + idle <= limit         |
+     |                                                          |
+     +----------------------------------------------------------+
+          drain: the next allocation, trim, prefault or counters
 
 Python may run a finalizer inside any allocation, even in a thread that holds the arena's lock.
-`Loan.__del__` therefore takes no lock. It appends to a deque, which is atomic, and the next holder
-of the lock does the rest. Idle buffers are kept by size class, and the least recently used ones are
-freed first. Unmapping is slow, so it happens without the lock.
+`ArenaBuffer.__del__` therefore takes no lock. It appends to a deque, which is atomic, and the next
+holder of the lock does the rest. Idle buffers are kept by size class, and the least recently used
+ones are freed first. Unmapping is slow, so it happens without the lock.
 
 The arena never waits for memory. Beyond its limit it frees idle memory, and if that is not enough
 it allocates ordinary memory and counts that as an overflow.
@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from dask_bigfft.errors import parse_count, refuse
+from dask_bigfft.errors import parse_count, raise_invalid
 from dask_bigfft.memory.pages import Buffer, populate, ranges_of, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
 
@@ -63,11 +63,11 @@ class Returned(deque[Buffer]):
     abandoned = False
 
 
-class Loan:
+class ArenaBuffer:
     """Base of an arena array: owns the block's buffer and returns it at the end.
 
-    NumPy makes the array from `__array_interface__` and keeps the loan as its base. All views refer
-    to that array, so the loan dies with the last view. `__del__` costs a fifth of
+    NumPy makes the array from `__array_interface__` and keeps the buffer as its base. All views
+    refer to that array, so the buffer dies with the last view. `__del__` costs a fifth of
     `weakref.finalize`, needs no registry under a lock, and is safe during interpreter shutdown.
     """
 
@@ -92,21 +92,21 @@ class Loan:
             returned.clear()
 
 
-def loan_of(array: npt.NDArray[Any]) -> Loan | None:
-    """Return the loan that owns an array's memory; None for memory outside of arenas."""
+def arena_buffer_of(array: npt.NDArray[Any]) -> ArenaBuffer | None:
+    """Return the buffer that owns an array's memory; None for memory outside of arenas."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    return owner if isinstance(owner, Loan) else None
+    return owner if isinstance(owner, ArenaBuffer) else None
 
 
-def is_lent(array: npt.NDArray[Any]) -> bool:
+def is_allocated(array: npt.NDArray[Any]) -> bool:
     """Return True if the memory of an array belongs to an arena.
 
     >>> is_lent(np.zeros(3)[1:])
     False
     """
-    return loan_of(array) is not None
+    return arena_buffer_of(array) is not None
 
 
 def parse_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def parse_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ..
         shape = (shape,)
     lengths = tuple(map(operator.index, shape))
     if lengths and min(lengths) < 0:
-        refuse("shape", lengths, "lengths of at least 0")
+        raise_invalid("shape", lengths, "lengths of at least 0")
     return lengths
 
 
@@ -154,12 +154,12 @@ class ArenaCounters:
     idle_bytes
         Idle memory of the arena.
     peak_bytes
-        Maximum of the sum of `lent_bytes` and `idle_bytes`.
+        Maximum of the sum of `allocated_bytes` and `idle_bytes`.
     fresh_bytes
         Memory taken from the system since the arena was made.
     prefaulted_bytes
         Fresh memory prefaulted before the first write, since the arena was made.
-    lends
+    allocations
         Number of all blocks.
     reuses
         Number of blocks in reused memory.
@@ -167,19 +167,19 @@ class ArenaCounters:
         Number of blocks in ordinary memory because of the limit.
     """
 
-    lent_bytes: int = 0
+    allocated_bytes: int = 0
     idle_bytes: int = 0
     peak_bytes: int = 0
     fresh_bytes: int = 0
     prefaulted_bytes: int = 0
-    lends: int = 0
+    allocations: int = 0
     reuses: int = 0
     overflows: int = 0
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the arena, lent or idle."""
-        return self.lent_bytes + self.idle_bytes
+        """Memory of the arena, allocated or idle."""
+        return self.allocated_bytes + self.idle_bytes
 
 
 class HostArena:
@@ -188,8 +188,8 @@ class HostArena:
     Parameters
     ----------
     limit
-        Maximum bytes held at a time, lent and idle together. An arena of limit 0 is switched off:
-        it allocates ordinary memory and counts nothing.
+        Maximum bytes held at a time, allocated and idle together. An arena of limit 0 is switched
+        off: it allocates ordinary memory and counts nothing.
     pressure
         Returns True if the process uses too much memory; idle memory is then freed. It is called
         at times when a block is allocated or the counters are read, without the arena's lock. It
@@ -214,11 +214,11 @@ class HostArena:
     Examples
     --------
     >>> arena = HostArena(64 * 1024**2)
-    >>> block = arena.lend((512, 1024), "complex128")
+    >>> block = arena.allocate((512, 1024), "complex128")
     >>> arena.counters().lent_bytes == block.nbytes == 8 * 1024**2
     True
     >>> del block
-    >>> again = arena.lend((1024, 512), "complex128")
+    >>> again = arena.allocate((1024, 512), "complex128")
     >>> arena.counters().reuses
     1
     """
@@ -253,7 +253,7 @@ class HostArena:
             returned.abandoned = True
             returned.clear()
 
-    def lend(
+    def allocate(
         self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike
     ) -> npt.NDArray[Any]:
         """Return an uninitialised C-contiguous array, in memory of the arena if it is large.
@@ -288,7 +288,7 @@ class HostArena:
         if buffer is None:
             block = ordinary_block(lengths, dtype)
         else:
-            block = np.asarray(Loan(buffer, self.returned, lengths, dtype.str))
+            block = np.asarray(ArenaBuffer(buffer, self.returned, lengths, dtype.str))
             if self.pinner is not None:
                 self.pinner.pin(buffer)
         # After the allocation, so that this block could still reuse idle memory.
@@ -332,7 +332,7 @@ class HostArena:
                     break
                 fresh.append(buffer)
         del doomed
-        # Until now these count as lent. They go back like any block, also when interrupted.
+        # Until now these count as allocated. They go back like any block, also when interrupted.
         try:
             touch(fresh, threads)
             self._count_prefaulted(size * len(fresh))
@@ -357,10 +357,10 @@ class HostArena:
             A block of this arena or a view of one; all of the block's pages are prefaulted. Other
             arrays are ignored.
         """
-        loan = loan_of(block)
-        if loan is None or not loan.buffer.untouched:
+        arena_buffer = arena_buffer_of(block)
+        if arena_buffer is None or not arena_buffer.buffer.untouched:
             return 0
-        buffer, done = loan.buffer, 0
+        buffer, done = arena_buffer.buffer, 0
         while buffer.untouched:
             try:
                 part = buffer.untouched.popleft()
@@ -435,18 +435,18 @@ class HostArena:
             self._counters.prefaulted_bytes += nbytes
 
     def _take(self, nbytes: int) -> Buffer | None:
-        """Return a buffer that counts as lent, or None beyond the limit."""
+        """Return a buffer that counts as allocated, or None beyond the limit."""
         size, counters = round_up(nbytes), self._counters
         with self.lock:
             doomed = self._drain()
-            counters.lends += 1
+            counters.allocations += 1
             fits = [fit for fit in self._idle if size <= fit <= _most(nbytes)]
             if fits:
                 buffer = self._pop(min(fits), last=True)
-                counters.lent_bytes += buffer.nbytes
+                counters.allocated_bytes += buffer.nbytes
                 counters.reuses += 1
                 return buffer
-            doomed += self._evict(max(0, self.limit - self._counters.lent_bytes - size))
+            doomed += self._evict(max(0, self.limit - self._counters.allocated_bytes - size))
             fresh = self._map(size) if self._counters.held_bytes + size <= self.limit else None
             counters.overflows += fresh is None
         del doomed
@@ -458,14 +458,14 @@ class HostArena:
     # --- with the lock ---
 
     def _map(self, size: int) -> Buffer | None:
-        """Return fresh pages that count as lent, or None if the system has none."""
+        """Return fresh pages that count as allocated, or None if the system has none."""
         try:
             buffer = Buffer(size)
         except (OSError, MemoryError):
             # Out of address space or mappings. The C library may still have some.
             return None
         counters = self._counters
-        counters.lent_bytes += size
+        counters.allocated_bytes += size
         counters.fresh_bytes += size
         counters.peak_bytes = max(counters.peak_bytes, counters.held_bytes)
         return buffer
@@ -495,9 +495,9 @@ class HostArena:
             buffer.serial = self._uses
             self._idle.setdefault(buffer.nbytes, deque()).append(buffer)
             self._counters.idle_bytes += buffer.nbytes
-            self._counters.lent_bytes -= buffer.nbytes
+            self._counters.allocated_bytes -= buffer.nbytes
         if self._counters.held_bytes > self.limit:
-            return self._evict(max(0, self.limit - self._counters.lent_bytes))
+            return self._evict(max(0, self.limit - self._counters.allocated_bytes))
         return []
 
 
@@ -554,9 +554,9 @@ def configure(
     Parameters
     ----------
     limit
-        Maximum bytes held at a time, lent and idle together.
+        Maximum bytes held at a time, allocated and idle together.
     enabled
-        If false, `lend` allocates ordinary memory.
+        If false, `allocate` allocates ordinary memory.
     pressure
         Test for memory pressure, see `HostArena`.
     prefault
@@ -611,7 +611,9 @@ def pinned(address: int, nbytes: int) -> bool:
     return pinner is not None and pinner.covers(address, nbytes)
 
 
-def lend(shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def allocate(
+    shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
     """Return an uninitialised C-contiguous array from the process's arena.
 
     Parameters
@@ -623,14 +625,14 @@ def lend(shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -
 
     See Also
     --------
-    HostArena.lend : Alignment and lifetime.
+    HostArena.allocate : Alignment and lifetime.
 
     Examples
     --------
-    >>> lend((2, 3), "float32").shape
+    >>> allocate((2, 3), "float32").shape
     (2, 3)
     """
-    return default_arena().lend(shape, dtype)
+    return default_arena().allocate(shape, dtype)
 
 
 def fault_in(block: npt.NDArray[Any]) -> int:

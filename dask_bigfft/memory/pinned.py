@@ -4,7 +4,7 @@ A copy engine reaches the speed of the bus, asynchronously, only on pinned pages
 about as much as one copy. So each buffer is pinned once, when the arena takes it from the system,
 and unpinned when it is freed::
 
-    fresh buffer --touched by several threads, registered--> pinned --> lent, returned, lent ...
+    fresh buffer --touched by several threads, registered--> pinned --> allocated, returned ...
 
 One buffer is one registered range, because a strided copy must not cross the border of two ranges.
 Registering holds locks of the driver that all processes of the machine share. So it happens in

@@ -263,7 +263,7 @@ class Candidates:
     def on_gpu(self) -> bool:
         """Return whether rounds are done on devices; verified ones are not."""
         possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
-        return possible and self.machine.cards > 0
+        return possible and self.machine.gpus > 0
 
     @property
     def piece_nbytes(self) -> int:

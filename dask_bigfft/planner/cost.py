@@ -14,11 +14,11 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.planner.plan_data import (
     Exchange,
     Forecast,
-    Joints,
     Machine,
     P,
     PlanData,
-    no_joints,
+    SharedLayouts,
+    no_shared_layouts,
 )
 from dask_bigfft.planner.rows import DECODED
 from dask_bigfft.planner.seconds import Model, flops, shuffled
@@ -156,8 +156,8 @@ def admitted(nbytes: int) -> int:
 def working(plan: PlanData, nbytes: int) -> int:
     """Return the number of tasks of a process that hold a block: a device admits only a few."""
     machine = plan.machine
-    demanded = machine.cards and plan.device == "gpu"
-    return min(machine.threads, admitted(nbytes) * machine.cards if demanded else machine.threads)
+    demanded = machine.gpus and plan.device == "gpu"
+    return min(machine.threads, admitted(nbytes) * machine.gpus if demanded else machine.threads)
 
 
 def peak_host(plan: PlanData) -> int:
@@ -170,7 +170,7 @@ def peak_host(plan: PlanData) -> int:
     the running tasks are in memory. FFT libraries copy long lines and cache roots of unity.
     """
     blocks = _peak_on_disk(plan) if plan.carrier == "disk" else _peak_in_memory(plan)
-    if plan.machine.cards and plan.device == "gpu":
+    if plan.machine.gpus and plan.device == "gpu":
         return blocks
     itemsize = plan.spec.work_dtype.itemsize
     work = work_bytes(plan.kernel, plan.rounds, itemsize, plan.machine.threads)
@@ -180,7 +180,7 @@ def peak_host(plan: PlanData) -> int:
 def _peak_in_memory(plan: PlanData) -> int:
     """Return the peak bytes of blocks, tiles and shards."""
     machine = plan.machine
-    stages, joints = [0.0], joints_in(plan)
+    stages, shared_layouts = [0.0], shared_layouts_in(plan)
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
     for i, exchange in enumerate(plan.exchanges):
         after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
@@ -192,9 +192,11 @@ def _peak_in_memory(plan: PlanData) -> int:
         blocks = exchange.target.blocks
         threads = min(working(plan, block), blocks)
         work = threads * (block + out + _tiles(plan, i, block, out))
-        if i + 1 < len(plan.exchanges) and joints.exchanges[i + 1] is not None:
+        if i + 1 < len(plan.exchanges) and shared_layouts.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
-        if joints.exchanges[i] is not None and (i == len(plan.rounds) or joints.inside[i]):
+        if shared_layouts.exchanges[i] is not None and (
+            i == len(plan.rounds) or shared_layouts.inside[i]
+        ):
             stages.append(before + threads * min(block, _tiles_nbytes(plan)))
             continue
         # A process has whole blocks: with few of them, more than its even share.
@@ -238,13 +240,13 @@ def _in_tiles(plan: PlanData, number: int) -> bool:
     return model_of(plan).tiles(plan.rounds[number]) is not None
 
 
-def joints_in(plan: PlanData) -> Joints:
+def shared_layouts_in(plan: PlanData) -> SharedLayouts:
     """Return the shared buffers of a plan on its own machine."""
     machine = plan.machine
     one = machine.shared and machine.workers == 1
-    if one and (not machine.cards or plan.device == "cpu"):
-        return plan.joints
-    return no_joints(len(plan.exchanges), len(plan.rounds))
+    if one and (not machine.gpus or plan.device == "cpu"):
+        return plan.shared_layouts
+    return no_shared_layouts(len(plan.exchanges), len(plan.rounds))
 
 
 def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, int]:
@@ -269,14 +271,14 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
         work = gathered if whole else work  # where tiles cannot be cut
         # Decoding lies beside the memory that the arena keeps for what the round makes.
         return here + made + max(work, decoding), made
-    arriving = decoding if from_rows else min(gathered, _under_way(exchange))
+    incremental = decoding if from_rows else min(gathered, _under_way(exchange))
     inside = True  # the round leaves each block where it was put together
     if i < len(plan.rounds):
         first, source = (0,) * len(round_.source.axes), round_.source
         inside = made == gathered and source.shape(first) == round_.target.shape(first)
         if not (inside and plan.verify == "none") and not _in_tiles(plan, i):
             work = gathered  # a copy of it
-    return max(gathered + arriving, gathered + work + (0 if inside else made)), made
+    return max(gathered + incremental, gathered + work + (0 if inside else made)), made
 
 
 def _under_way(exchange: Exchange) -> int:
@@ -290,7 +292,7 @@ def may_assemble(plan: PlanData) -> bool:
 
     For devices all shards of a block are read first, and then gathered.
     """
-    on_cpu = not plan.machine.cards or plan.device == "cpu"
+    on_cpu = not plan.machine.gpus or plan.device == "cpu"
     return plan.carrier == "disk" and on_cpu
 
 
@@ -327,7 +329,7 @@ def _peak_on_disk(plan: PlanData) -> int:
 
 def _beside(plan: PlanData, here: int) -> int:
     """Return the bytes beside an input block while it is read or its shards are written."""
-    if not plan.anew:
+    if not plan.reopened:
         return 2 * here if plan.storage.decoded else here
     read = plan.storage.read_beside(plan.spec.shape)
     return max(here if read is None else read, min(here, _under_way(plan.exchanges[0])))
@@ -356,15 +358,15 @@ def task_count(plan: PlanData) -> int:
         total += plan.source.blocks  # each writes its shards
     pairs = zip(plan.exchanges, plan.moves, strict=True)
     total += sum(e.shape.blocks_out + moves * e.shape.groups for e, moves in pairs)
-    joints = enumerate(joints_in(plan).exchanges)
-    return total + sum(j.layout.blocks for i, j in joints if j is not None and j.home == i)
+    shared_layouts = enumerate(shared_layouts_in(plan).exchanges)
+    return total + sum(j.layout.blocks for i, j in shared_layouts if j is not None and j.home == i)
 
 
 def forecast(plan: PlanData) -> Forecast:
     """Return what a plan is expected to need."""
     result = None if plan.ends_in_round else plan.result
     route = model_of(plan).route
-    rounds = route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
+    rounds = route(plan.source, plan.rounds, result, shared_layouts_in(plan), plan.moves)
     seconds = plan.machine.profile.start + merging(plan)[2] + sum(r.seconds for r in rounds)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),

@@ -256,8 +256,8 @@ def share_text(plan: PlanData) -> str:
         who = names.get(found.share, part)
         parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
     text = f"shared by the model, {', '.join(parts)}; the faster one takes more"
-    by_cards = plan.machine.by_cards
-    kinds = [f"{count} with {counted(n, 'device') if n else 'no devices'}" for n, count in by_cards]
+    by_gpus = plan.machine.by_gpus
+    kinds = [f"{count} with {counted(n, 'device') if n else 'no devices'}" for n, count in by_gpus]
     return f"{text}; of {plan.machine.workers} processes {', '.join(kinds)}" if kinds else text
 
 
@@ -323,7 +323,7 @@ def _travels(plan: PlanData) -> Iterator[str]:
         count = math.prod(map(len, plan.incoming))
         text = f"{count} tiny blocks -> {blocks_text(plan.source)}, neighbours become one"
         yield from wrapped(text, " " * 12, "  merge     ")
-    if plan.anew:
+    if plan.reopened:
         text = f"the stored array in {blocks_text(plan.source)}, a few chunks at a time"
         yield from wrapped(text, " " * 12, "  open      ")
     for number, exchange in enumerate(plan.exchanges):
@@ -440,7 +440,7 @@ ROUND_HEADINGS = (
 def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
     """Return a table row for each pass over the bus of the rounds that GPUs do."""
     rows = list[tuple[str, ...]]()
-    devices = replace(plan.machine, cards=max(1, plan.machine.cards)).devices
+    devices = replace(plan.machine, gpus=max(1, plan.machine.gpus)).devices
     nbytes, dtype = min(one.nbytes for one in devices), plan.spec.work_dtype.name
     done = zip(plan.rounds, plan.expected.rounds, strict=False)
     for number, (round_, found) in enumerate(done):
@@ -469,7 +469,7 @@ HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
 def preserved(plan: PlanData) -> str | None:
     """Return the cost of ``chunks="preserve"`` as text; None if unknown."""
     spec = plan.spec
-    if spec.out_shape != spec.shape or plan.anew:  # reopened arrays have other blocks
+    if spec.out_shape != spec.shape or plan.reopened:  # reopened arrays have other blocks
         return None
     wanted = plan.chunks_in
     if wanted == plan.chunks:

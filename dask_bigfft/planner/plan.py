@@ -10,7 +10,7 @@ import numpy as np
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
-from dask_bigfft.errors import ArgumentTypeError, parse_count, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
 from dask_bigfft.planner.cost import (
     block_count,
     forecast,
@@ -42,7 +42,7 @@ class Plan(PlanData):
     """A transform laid out in rounds and exchanges, with its forecast: see `PlanData`."""
 
     def forecast(
-        self, profile: Profile, *, workers: int = 1, threads: int = 1, cards: int = 0
+        self, profile: Profile, *, workers: int = 1, threads: int = 1, gpus: int = 0
     ) -> Forecast:
         """Return the forecast of the plan for another machine, real or imagined.
 
@@ -54,21 +54,23 @@ class Plan(PlanData):
             Speeds of the machine.
         workers, threads : int
             Processes, and threads of each.
-        cards : int
+        gpus : int
             GPUs of each process.
 
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            Where a number is not whole, or below 1 (0 for `cards`).
+            Where a number is not whole, or below 1 (0 for `gpus`).
         """
         parse_count("workers", workers, 1)
         parse_count("threads", threads, 1)
-        parse_count("cards", cards, 0)
+        parse_count("gpus", gpus, 0)
         if not isinstance(profile, Profile):
-            refuse("profile", profile, "a Profile, as calibrate returns", kind=ArgumentTypeError)
+            raise_invalid(
+                "profile", profile, "a Profile, as calibrate returns", kind=ArgumentTypeError
+            )
         shared = self.machine.shared and workers == 1
-        machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, cards, shared)
+        machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, gpus, shared)
         return forecast(replace(self, machine=machine))
 
     def explain(self) -> str:
@@ -356,7 +358,7 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
     return tuple(found)
 
 
-def plan_card(plan: Plan) -> dict[str, object]:
+def plan_gpu(plan: Plan) -> dict[str, object]:
     """Return the names and numbers of a plan that a page shows."""
     spec, forecast = plan.spec, plan.expected
     return {

@@ -1,7 +1,7 @@
 """The data of a plan: rounds, blocks and exchanges, the request and the machine.
 
-`Joints` are the shared buffers of blocks, and the rounds that work in them. Between tasks of one
-process an exchange need not copy. The round before it writes its blocks into one array of a
+`SharedLayouts` are the shared buffers of blocks, and the rounds that work in them. Between tasks of
+one process an exchange need not copy. The round before it writes its blocks into one array of a
 connected group, and the round after it reads its blocks there as strided views. A round that keeps
 the shape of its blocks can work in place, and the next exchange may use the same buffer again. A
 one-dimensional transform in natural order then comes out in order without a copy::
@@ -26,12 +26,12 @@ from dask_bigfft.decomposition.rounds import (
     exchange_shape,
     fits,
     groups_match,
-    joint_of,
     packed_dtype,
+    shared_layout_of,
     transformed,
 )
 from dask_bigfft.decomposition.steps import AxisProgram, Step
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode, encode
 from dask_bigfft.planner.rows import NOT_STORED, Stored, is_split
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
@@ -85,7 +85,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Joint:
+class SharedAxis:
     """Shared memory of the blocks before and after an exchange.
 
     Parameters
@@ -102,24 +102,24 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class Joints:
-    """The joints of a plan.
+class SharedLayouts:
+    """The shared layouts of a plan.
 
     Parameters
     ----------
     exchanges : tuple of (Joint or None)
         For each exchange.
     inside : tuple of (Layout or None)
-        For each round that works in place, the layout of its joint afterwards.
+        For each round that works in place, the layout of its shared buffer afterwards.
     """
 
-    exchanges: tuple[Joint | None, ...]
+    exchanges: tuple[SharedAxis | None, ...]
     inside: tuple[Layout | None, ...]
 
 
-def no_joints(exchanges: int, rounds: int) -> Joints:
-    """Return the joints of a plan whose blocks have memory of their own."""
-    return Joints((None,) * exchanges, (None,) * rounds)
+def no_shared_layouts(exchanges: int, rounds: int) -> SharedLayouts:
+    """Return the shared layouts of a plan whose blocks have memory of their own."""
+    return SharedLayouts((None,) * exchanges, (None,) * rounds)
 
 
 def _movable(exchange: Exchange) -> bool:
@@ -128,27 +128,27 @@ def _movable(exchange: Exchange) -> bool:
     return same and not exchange.local
 
 
-def _fresh(exchange: Exchange, number: int) -> Joint | None:
-    layout = joint_of(exchange.source, exchange.target) if _movable(exchange) else None
-    return None if layout is None else Joint(layout, number)
+def _fresh(exchange: Exchange, number: int) -> SharedAxis | None:
+    layout = shared_layout_of(exchange.source, exchange.target) if _movable(exchange) else None
+    return None if layout is None else SharedAxis(layout, number)
 
 
-def _after(joint: Layout, round_: Round) -> Layout | None:
-    """Return the joint after a round in place; None if the round cannot work in place."""
+def _after(shared_layout: Layout, round_: Round) -> Layout | None:
+    """Return the shared layout after a round in place; None if the round cannot work in place."""
     steps = round_.steps
     keeps = all(step.kind == "c2c" and step.source.size == step.target.size for step in steps)
     if round_.rolls or not keeps:
         return None
-    after = transformed(joint, steps)
+    after = transformed(shared_layout, steps)
     return after if fits(after, round_.target) else None
 
 
-def _kept(after: Layout, joint: Joint, exchange: Exchange) -> Joint | None:
-    """Return the joint of an exchange whose source blocks are in a joint already."""
+def _kept(after: Layout, shared_layout: SharedAxis, exchange: Exchange) -> SharedAxis | None:
+    """Return the shared layout of an exchange whose source blocks share a buffer already."""
     if not _movable(exchange) or not fits(after, exchange.target):
         return None
     matches = groups_match(after, exchange.source, exchange.target)
-    return Joint(after, joint.home) if matches else None
+    return SharedAxis(after, shared_layout.home) if matches else None
 
 
 @dataclass(frozen=True)
@@ -167,13 +167,13 @@ class Machine:
         Bytes of shards that a process may hold in memory during a shuffle; None without shuffles.
     profile : Profile
         Measured speeds.
-    cards : int
+    gpus : int
         GPUs of each process that may be used.
     shared : bool
         Whether all tasks run in one process, so that blocks may share buffers.
-    by_cards : tuple of (int, int)
+    by_gpus : tuple of (int, int)
         Pairs of a GPU count, in ascending order, and the number of processes with that count. Empty
-        unless processes differ and each uses its own GPUs. `cards` is the largest count.
+        unless processes differ and each uses its own GPUs. `gpus` is the largest count.
     """
 
     memory_limit: int | None = None
@@ -181,15 +181,15 @@ class Machine:
     workers: int = 1
     buffers: int | None = None
     profile: Profile = DEFAULT
-    cards: int = 0
+    gpus: int = 0
     shared: bool = False
-    by_cards: tuple[tuple[int, int], ...] = ()
+    by_gpus: tuple[tuple[int, int], ...] = ()
 
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:
         """Speeds of each GPU of a process. An unmeasured one is assumed to be like the others."""
         known = self.profile.devices or (DeviceProfile(),)
-        return tuple(known[min(i, len(known) - 1)] for i in range(self.cards))
+        return tuple(known[min(i, len(known) - 1)] for i in range(self.gpus))
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ class PlanData:
     assembles : bool
         Whether tasks assemble blocks while shards, or rows, arrive from files. This is slower than
         one gather of all shards, but takes memory for one block less.
-    anew : bool
+    reopened : bool
         Whether the stored array is reopened in larger blocks, which are read a few chunks at a
         time.
     incoming : tuple of chunks or None
@@ -364,7 +364,7 @@ class PlanData:
     settings: DeviceSettings = AS_IS
     storage: Stored = NOT_STORED
     assembles: bool = False
-    anew: bool = False
+    reopened: bool = False
     incoming: tuple[Chunks, ...] | None = None
     outgoing: tuple[Chunks, ...] | None = None
     fallback: str = ""
@@ -385,33 +385,33 @@ class PlanData:
         return tuple(found[:-1]) if self.ends_in_round else tuple(found)
 
     @cached_property
-    def joints(self) -> Joints:
+    def shared_layouts(self) -> SharedLayouts:
         """The shared buffers of blocks, if all tasks run in one process.
 
         GPUs have none: they read shards directly and write new blocks.
         """
-        on_gpu = self.machine.cards > 0 and self.device in ("auto", "gpu")
+        on_gpu = self.machine.gpus > 0 and self.device in ("auto", "gpu")
         if self.carrier == "disk" or on_gpu:
-            return no_joints(len(self.exchanges), len(self.rounds))
+            return no_shared_layouts(len(self.exchanges), len(self.rounds))
         rounds, exchanges = self.rounds, self.exchanges
-        found: list[Joint | None] = [None]
+        found: list[SharedAxis | None] = [None]
         inside: list[Layout | None] = [None] if rounds else []
-        held: Joint | None = None
+        held: SharedAxis | None = None
         for number, exchange in enumerate(exchanges[1:], 1):
-            joint = held if held is not None else _fresh(exchange, number)
+            shared_layout = held if held is not None else _fresh(exchange, number)
             held, after = None, None
-            found.append(joint)
+            found.append(shared_layout)
             if number == len(rounds):
                 break
-            if joint is not None and self.dtypes[2 * number] == self.dtypes[2 * number + 1]:
-                after = _after(joint.layout, rounds[number])
-            if joint is not None and after is not None:
+            if shared_layout is not None and self.dtypes[2 * number] == self.dtypes[2 * number + 1]:
+                after = _after(shared_layout.layout, rounds[number])
+            if shared_layout is not None and after is not None:
                 follows = number + 1 < len(exchanges)
-                held = _kept(after, joint, exchanges[number + 1]) if follows else None
+                held = _kept(after, shared_layout, exchanges[number + 1]) if follows else None
                 if held is None and (follows or not fits(after, self.result)):
                     after = None
             inside.append(after)
-        return Joints(tuple(found), tuple(inside))
+        return SharedLayouts(tuple(found), tuple(inside))
 
     @cached_property
     def ends_in_round(self) -> bool:
@@ -540,7 +540,7 @@ class PlanData:
         try:
             plan = decode(cls, json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            refuse("text", text, f"the JSON of a plan ({error})")
+            raise_invalid("text", text, f"the JSON of a plan ({error})")
         assert isinstance(plan, cls)
         return plan
 
@@ -630,7 +630,7 @@ class Request:
     stored : Stored or None
         Storage of an input array in files that the first round can read directly. The result then
         goes to files, too.
-    anew : bool
+    reopened : bool
         Whether the stored array is reopened in these chunks.
     piece_nbytes : int
         Minimum bytes of a write to a scratch file, if larger blocks can reach it; 0 keeps the
@@ -650,7 +650,7 @@ class Request:
     scale: float = 1.0
     device_nbytes: int | None = None
     stored: Stored | None = None
-    anew: bool = False
+    reopened: bool = False
     piece_nbytes: int = 0
 
 

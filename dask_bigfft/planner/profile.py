@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dask_bigfft.decomposition.layout import Digit, Group, Run
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 
 
 def encode(value: Any) -> Any:
@@ -307,7 +307,7 @@ class Profile(_Prices):
                 raise ValueError(f"no entries {sorted(missing)}")
             profile = decode(cls, found["profile"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            refuse("text", text[:60], f"the JSON of a profile ({error})")
+            raise_invalid("text", text[:60], f"the JSON of a profile ({error})")
         assert isinstance(profile, cls)
         return profile
 

@@ -49,7 +49,7 @@ class Stored:
         Bytes of a unit that is decoded when read; 0 if values are read into place.
     result_as_is : bool
         Whether blocks of the result are written to files without a copy.
-    anew : bool
+    reopened : bool
         Whether the array can be reopened in the blocks that a plan wants, so that none are merged.
     """
 
@@ -58,7 +58,7 @@ class Stored:
     row_nbytes: int = 1 << 20
     decoded: int = 0
     result_as_is: bool = False
-    anew: bool = False
+    reopened: bool = False
 
     def read_beside(self, shape: tuple[int, ...]) -> int | None:
         """Return the bytes beside a block that is read a few units at a time.
@@ -211,8 +211,8 @@ def _widths(
     for group in axis.groups:
         length = max(group.chunks, default=0)
         even = set(group.chunks[:-1]) <= {length} and group.bounds[-1] == group.size
-        ragged = any(digit.is_partial for digit in group.digits)
-        if group.offset or group.arrangement or ragged or not even or not length:
+        is_uneven = any(digit.is_partial for digit in group.digits)
+        if group.offset or group.arrangement or is_uneven or not even or not length:
             return None
         for place, (stage, stride, radix) in reversed(list(enumerate(_fine(group, points)))):
             width = min(length, radix)

@@ -21,7 +21,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Chunks, wide_chunks
 from dask_bigfft.decomposition.rounds import divided
-from dask_bigfft.errors import MemoryLimitError, PlanError, refuse
+from dask_bigfft.errors import MemoryLimitError, PlanError, raise_invalid
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
 from dask_bigfft.planner.cost import may_assemble, with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes, human_seconds
@@ -87,7 +87,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         device=request.device,
         from_rows=candidate.from_rows,
         storage=request.stored or NOT_STORED,
-        anew=request.anew and not candidate.from_rows,
+        reopened=request.reopened and not candidate.from_rows,
     )
     return with_forecast(plan)
 
@@ -108,7 +108,7 @@ def ranked_plans(search: Candidates, sizes: Sizes) -> list[Plan]:
             candidates = candidates + search.bluestein(sizes)
     few = _different(sorted(candidates, key=lambda c: c.rank))
     plans = [(finished(search, c), c.penalty) for c in few]
-    if search.machine.shared and search.machine.profile.name:  # joints count, too
+    if search.machine.shared and search.machine.profile.name:  # shared buffers count, too
         plans.sort(key=lambda pair: pair[0].expected.seconds * pair[1])
     return [plan for plan, _ in plans]
 
@@ -240,14 +240,14 @@ def _in_blocks(
     for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
         new = chunks != request.chunks
         # Reopening an encoded array takes more memory than reading its own chunks.
-        anew = stored is not None and stored.anew and (new or not stored.decoded)
-        asked = replace(request, chunks=chunks, anew=anew)
-        asked = replace(asked, scale=size / largest_block(spec, asked))
-        larger = Candidates(spec, asked, search.machine, search.carrier, near)
+        reopened = stored is not None and stored.reopened and (new or not stored.decoded)
+        requested = replace(request, chunks=chunks, reopened=reopened)
+        requested = replace(requested, scale=size / largest_block(spec, requested))
+        larger = Candidates(spec, requested, search.machine, search.carrier, near)
         found = _fitting_in(larger, limit, too_large)
         if found is None or (near and not found.from_rows):
             continue
-        if new and not found.anew:
+        if new and not found.reopened:
             found = with_forecast(found, incoming=request.chunks)
         if stored is not None and found.moves[0] and not found.from_rows and chunks != merged:
             continue
@@ -316,7 +316,7 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
             return found
         if sizes.cap >= 4 * math.prod(spec.out_shape) + 4 * math.prod(spec.shape):
             text = "digits of which the order that was asked for can be made, and fewer blocks"
-            refuse("rounds", named, text)
+            raise_invalid("rounds", named, text)
         sizes = Sizes(2 * sizes.target, 2 * sizes.cap)
 
 
@@ -416,7 +416,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         return min(needed) if probed else min(*needed, _least_in_smallest(search))
     if request.variant == "pease":
         text = f"axes of length r**m for constant geometry, m at most {request.max_rounds}"
-        refuse("variant", "pease", f"{text}; these are {spec.lengths}")
+        raise_invalid("variant", "pease", f"{text}; these are {spec.lengths}")
     what = f"{spec.name} of {spec.shape} in chunks of {_widths(request)}"
     raise PlanError(f"no plan was found for {what}")
 
@@ -437,7 +437,7 @@ def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
     if len(needed) > 1:
         files, memory = (enough_bytes(needed[carrier]) for carrier in ("disk", "memory"))
         text += f" ({files} with scratch files, {memory} in memory)"
-    refuse("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
+    raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
 
 
 # --- what would fit instead -----------------------------------------------------------------
@@ -460,8 +460,10 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
         """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
         carrier = "disk" if request.carrier == "auto" else request.carrier
         if request.rounds is not None:
-            asked = Candidates(spec, request, replace(machine, memory_limit=None), carrier)
-            return finished(asked, _named(asked, next(ladder(spec, request)))).expected.peak_host
+            requested = Candidates(spec, request, replace(machine, memory_limit=None), carrier)
+            return finished(
+                requested, _named(requested, next(ladder(spec, request)))
+            ).expected.peak_host
         return _least_in_smallest(Candidates(spec, request, machine, carrier))
 
     limit = machine.memory_limit

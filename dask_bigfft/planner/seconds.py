@@ -21,7 +21,13 @@ from dask_bigfft.decomposition.layout import ROW_BYTES, Layout, tile_bytes_of, t
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape, place_of
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.planner.passes import tile_plans
-from dask_bigfft.planner.plan_data import Joint, Joints, Machine, RoundForecast, no_joints
+from dask_bigfft.planner.plan_data import (
+    Machine,
+    RoundForecast,
+    SharedAxis,
+    SharedLayouts,
+    no_shared_layouts,
+)
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 
 #: Minimum shards of a connected group for which a shuffle between processes is faster than tasks.
@@ -77,9 +83,9 @@ class Traffic:
     tiles: int
 
 
-def _contiguous(joint: Joint, layout: Layout) -> bool:
+def _contiguous(shared_layout: SharedAxis, layout: Layout) -> bool:
     """Return whether a block is contiguous in its shared buffer."""
-    place = place_of(joint.layout, layout, tuple(0 for _ in layout.axes))
+    place = place_of(shared_layout.layout, layout, tuple(0 for _ in layout.axes))
     lengths = [cut.stop - cut.start for cut in place.cuts]
     first = next((d for d, n in enumerate(lengths) if n > 1), 0)
     in_order = place.order == tuple(range(len(lengths)))
@@ -125,8 +131,8 @@ class Stage:
     before: Layout
     round_: Round | None
     after: Layout
-    reads: Joint | None = None
-    writes: Joint | None = None
+    reads: SharedAxis | None = None
+    writes: SharedAxis | None = None
     inside: bool = False
     moves: bool = True
 
@@ -442,7 +448,7 @@ class Model:
         source: Layout,
         rounds: Sequence[Round],
         result: Layout | None,
-        joints: Joints | None = None,
+        shared_layouts: SharedLayouts | None = None,
         moves: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
         """Return the forecast of rounds and the exchanges between them.
@@ -453,17 +459,19 @@ class Model:
             Blocks of the input and of the result; None if the last round makes the result.
         rounds : sequence of Round
             In order.
-        joints : Joints, optional
+        shared_layouts : SharedLayouts, optional
             Shared buffers of blocks.
         moves : sequence of bool
             For each exchange, whether shards go through scratch files, with carrier ``"disk"``.
         """
         count = len(rounds)
-        joints = no_joints(count + 1, count) if joints is None else joints
-        held, files = [*joints.exchanges, None], [*moves] or [True] * (count + 1)
+        shared_layouts = (
+            no_shared_layouts(count + 1, count) if shared_layouts is None else shared_layouts
+        )
+        held, files = [*shared_layouts.exchanges, None], [*moves] or [True] * (count + 1)
         stages, before = [], source
         for number, round_ in enumerate(rounds):
-            after, stays = held[number + 1], joints.inside[number] is not None
+            after, stays = held[number + 1], shared_layouts.inside[number] is not None
             writes = after if after is not None and after.home == number + 1 else None
             ends = held[number], writes, stays, files[number]
             stages.append(Stage(before, round_, round_.source, *ends))

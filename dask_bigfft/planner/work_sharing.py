@@ -106,17 +106,17 @@ class Sharing:
         return float(theirs > ours and self.nbytes >= LEAST_NBYTES)
 
 
-def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
+def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
     """Return the speeds of CPU threads and GPUs in each round of a plan.
 
     Parameters
     ----------
     plan : Plan
         Plan with shared rounds.
-    cards : int
+    gpus : int
         GPUs of each process, at least one, if the plan's machine has fewer.
     """
-    machine = replace(plan.machine, cards=max(1, cards, plan.machine.cards))
+    machine = replace(plan.machine, gpus=max(1, gpus, plan.machine.gpus))
     dtype, profile, devices = plan.spec.work_dtype.name, machine.profile, machine.devices
     model = Model(machine, plan.kernel, dtype, plan.carrier)
     in_memory = replace(model, carrier="memory", device="cpu")
@@ -163,20 +163,20 @@ def _is_one_call(round_: Round) -> bool:
     return not others and first.kind == "c2c" and beside == (None,) * len(beside)
 
 
-def divided(plan: Plan, cards: int, least: float) -> Plan:
+def divided(plan: Plan, gpus: int, least: float) -> Plan:
     """Return a plan whose rounds are shared by CPU threads and devices, with its forecast.
 
     Parameters
     ----------
     plan : Plan
         For the CPU.
-    cards : int
+    gpus : int
         Devices of each process.
     least : float
         Minimum speed-up over the faster one for a round to be shared.
     """
     shares, rounds = [], list(plan.expected.rounds)
-    for number, found in enumerate(sharings(plan, cards)):
+    for number, found in enumerate(sharings(plan, gpus)):
         share, ours = found.share(least), rounds[number]
         shares.append(share)
         # Tasks and travel take as long as without GPUs.
@@ -209,20 +209,20 @@ SLOWED = 0.95
 Rounds = Callable[[int], tuple[RoundForecast, ...]]
 
 
-def divided_among(plan: Plan, cards: int, least: float) -> Plan:
+def divided_among(plan: Plan, gpus: int, least: float) -> Plan:
     """Return a plan whose rounds are shared by the CPU threads and devices of each process.
 
     Parameters
     ----------
     plan : Plan
         For the CPU.
-    cards : int
+    gpus : int
         GPUs of each process, or of the one with most.
     least : float
         Minimum speed-up, as `divided` takes it.
     """
     return _waited_for(
-        divided(plan, cards, least),
+        divided(plan, gpus, least),
         lambda count: (divided(plan, count, least) if count else plan).expected.rounds,
     )
 
@@ -231,21 +231,21 @@ def _by_devices(plan: Plan) -> Plan:
     """Return a plan for GPUs on a cluster where some processes have fewer or none."""
 
     def of(count: int) -> tuple[RoundForecast, ...]:
-        on, device = replace(plan.machine, cards=count), plan.device if count else "cpu"
+        on, device = replace(plan.machine, gpus=count), plan.device if count else "cpu"
         return forecast(replace(plan, machine=on, device=device)).rounds
 
-    bare = any(not count for count, _ in plan.machine.by_cards)
+    bare = any(not count for count, _ in plan.machine.by_gpus)
     return _waited_for(replace(plan, device="hybrid") if bare else plan, of)
 
 
 def _waited_for(plan: Plan, of: Rounds) -> Plan:
     """Return a plan with the seconds of its slowest processes."""
-    kinds = plan.machine.by_cards
+    kinds = plan.machine.by_gpus
     if not kinds:
         return plan
     workers = sum(count for _, count in kinds)
     counts, rounds = [count for _, count in kinds], []
-    for each in zip(*(of(cards) for cards, _ in kinds), strict=True):
+    for each in zip(*(of(gpus) for gpus, _ in kinds), strict=True):
         slowest = max(each, key=lambda found: found.seconds)
         share = sum(found.share * n for found, n in zip(each, counts, strict=True)) / workers
         rounds.append(replace(slowest, share=round(share, 4)))
@@ -261,7 +261,7 @@ def _alone(plan: Plan, devices: bool) -> Plan:
 
 @lru_cache(maxsize=128)
 def decided(
-    spec: TransformSpec, request: Request, machine: Machine, cards: int, least: float
+    spec: TransformSpec, request: Request, machine: Machine, gpus: int, least: float
 ) -> Plan:
     """Return the plan of a transform that CPU threads and devices may share.
 
@@ -278,29 +278,29 @@ def decided(
         Choices of the caller.
     machine : Machine
         Machine without GPUs.
-    cards : int
+    gpus : int
         GPUs of each process, or of the one with most.
     least : float
         Minimum speed-up for sharing; 0 shares every round.
     """
     base = find_plan(spec, request, machine)
     if least == 0:
-        return divided_among(base, cards, least)
-    shared = divided(base, cards, least)
+        return divided_among(base, gpus, least)
+    shared = divided(base, gpus, least)
     ours = _alone(find_plan(spec, replace(request, device="cpu"), machine), False)
-    on_gpus = replace(machine, cards=cards)
+    on_gpus = replace(machine, gpus=gpus)
     theirs = _alone(find_plan(spec, replace(request, device="gpu"), on_gpus), True)
     faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
     if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
         faster = theirs
-    if any(math.isinf(one.device) for one in sharings(theirs, cards)):
+    if any(math.isinf(one.device) for one in sharings(theirs, gpus)):
         faster = ours  # a device has too little memory
     both = any(0 < share < 1 for share in shared.shares)
     if both and faster.expected.seconds >= least * shared.expected.seconds:
         faster = shared
-    if not machine.by_cards:
+    if not machine.by_gpus:
         return faster
-    unlike = (divided_among(base, cards, least), _by_devices(theirs), ours)
+    unlike = (divided_among(base, gpus, least), _by_devices(theirs), ours)
     suited = unlike[[shared, theirs, ours].index(faster)]
     best = min(unlike, key=lambda plan: plan.expected.seconds)
     return best if best.expected.seconds < SLOWED * suited.expected.seconds else suited

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 from dask_bigfft.arguments import Extras
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.runs.request import Done, Request, planned_input
 from dask_bigfft.runs.resumable import Store, execute
 from dask_bigfft.runs.run_json import has_begun
@@ -39,8 +39,8 @@ def run(
     checksum: bool = False,
     block_size: int | str | None = None,
     inner_chunks: tuple[int, ...] | None = None,
-    missing_chunks: str = "refuse",
-    missing: str | float = "refuse",
+    missing_chunks: str = "raise_invalid",
+    missing: str | float = "raise_invalid",
     **extras: Unpack[Extras],
 ) -> Done:
     """Transform a stored array into a Zarr array, and wait until it is done.
@@ -128,11 +128,11 @@ def run(
         if not isinstance(path, str | os.PathLike):
             need = "the path of a stored array; dask arrays are transformed by dask_bigfft.fft, and"
             need += " stored by to_zarr"
-            refuse(name, type(path).__name__, need, kind=ArgumentTypeError)
+            raise_invalid(name, type(path).__name__, need, kind=ArgumentTypeError)
     if not isinstance(scratch, str | os.PathLike | None):
-        refuse("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
+        raise_invalid("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
     if not isinstance(component, str | None):
-        refuse("component", component, "the name of an array", kind=ArgumentTypeError)
+        raise_invalid("component", component, "the name of an array", kind=ArgumentTypeError)
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
     what = kind, component, n, s, axis, axes, norm, dict(extras)

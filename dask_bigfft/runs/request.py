@@ -17,7 +17,7 @@ import numpy as np
 
 from dask_bigfft import config, front
 from dask_bigfft.arguments import Extras, parse_limit
-from dask_bigfft.errors import ArgumentTypeError, PlanError, refuse
+from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.storage import sources, targets
@@ -53,8 +53,8 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
     block_size: int | str | None = None
     inner_chunks: tuple[int, ...] | None = None
-    missing_chunks: str = "refuse"
-    missing: str | float = "refuse"
+    missing_chunks: str = "raise_invalid"
+    missing: str | float = "raise_invalid"
     scratch: Path | None = None
     resume: bool = False
     overwrite: bool = False
@@ -62,16 +62,16 @@ class Request:
 
     def __post_init__(self) -> None:
         missing = self.missing_chunks
-        if not isinstance(missing, str) or missing not in ("refuse", "fill"):
-            refuse("missing_chunks", missing, "'refuse' or 'fill'")
+        if not isinstance(missing, str) or missing not in ("raise_invalid", "fill"):
+            raise_invalid("missing_chunks", missing, "'refuse' or 'fill'")
         parse_name(self.kind)
         if self.s is not None and not isinstance(self.s, Sequence):
-            refuse("s", self.s, "a sequence of integers", kind=ArgumentTypeError)
+            raise_invalid("s", self.s, "a sequence of integers", kind=ArgumentTypeError)
         kind = stat.S_IFREG
         with contextlib.suppress(OSError, ValueError):  # impossible paths are refused later
             kind = self.source.stat().st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-            refuse("source", str(self.source), "a regular file or a folder; this is neither")
+            raise_invalid("source", str(self.source), "a regular file or a folder; this is neither")
 
     @property
     def where(self) -> dict[str, Any]:
@@ -92,10 +92,10 @@ class Request:
     def filled(self) -> float | None:
         """Value that replaces missing ones; None if they are refused."""
         given = self.missing
-        if isinstance(given, str) and given == "refuse":
+        if isinstance(given, str) and given == "raise_invalid":
             return None
         if not isinstance(given, Real) or isinstance(given, bool):
-            refuse("missing", given, "'refuse' or a number", kind=ArgumentTypeError)
+            raise_invalid("missing", given, "'refuse' or a number", kind=ArgumentTypeError)
         return float(given)
 
     @property
@@ -111,7 +111,7 @@ class Request:
             "inner_chunks": self.inner_chunks,
             "destination": str(self.destination.resolve()),
             "missing_chunks": self.missing_chunks,
-            "missing": "refuse" if self.filled is None else repr(self.filled),
+            "missing": "raise_invalid" if self.filled is None else repr(self.filled),
         }
         named = {name: value for name, value in self.options.items() if value is not None}
         given = {name: _setting(name) for name in Extras.__annotations__} | {**self.where, **named}
@@ -135,7 +135,7 @@ class Request:
             nbytes=self.block_nbytes,
             keep=keep,
             chunks=None if plan is None else plan.chunks_in,
-            few=plan is not None and plan.anew,
+            few=plan is not None and plan.reopened,
             missing=self.filled,
         )
 
@@ -226,8 +226,8 @@ def _planned(request: Request, x: da.Array) -> Plan:
     # Chunks in shards, and half precision, are made by zarr and by a cast.
     as_is = request.inner_chunks is None and x.dtype.char != "e"
     plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
-    anew = request.block_size is None and plain
-    stored = replace(request.reader().described, result_as_is=as_is, anew=anew)
+    reopened = request.block_size is None and plain
+    stored = replace(request.reader().described, result_as_is=as_is, reopened=reopened)
 
     def plan(**more: Any) -> Plan:
         norm, extras = cast("front.Norm", request.norm), cast("Extras", {**request.options, **more})
@@ -283,18 +283,18 @@ def refuse_places(request: Request) -> None:
         read = _whole("component", array_folder(read, request.component))
     written = _whole("destination", request.destination)
     if read.is_dir() and read in written.parents:
-        refuse("destination", destination, f"a path outside of the source, {request.source}")
+        raise_invalid("destination", destination, f"a path outside of the source, {request.source}")
     if (scratch := request.scratch) is None:
         return
     if URL.match(str(scratch)):
-        refuse("scratch", str(scratch), "a local path")
+        raise_invalid("scratch", str(scratch), "a local path")
     folder = _whole("scratch", scratch)
     for name, place in {"source": read, "destination": written}.items():
         if place in (folder, *folder.parents) and not place.is_file():
-            refuse("scratch", str(scratch), f"a folder outside of the {name}, {place}")
+            raise_invalid("scratch", str(scratch), f"a folder outside of the {name}, {place}")
     if folder in written.parents:
         need = f"a path outside of the scratch folder, {scratch}, which is deleted at the end"
-        refuse("destination", destination, need)
+        raise_invalid("destination", destination, need)
 
 
 def _whole(argument: str, path: Path) -> Path:
@@ -309,4 +309,4 @@ def _whole(argument: str, path: Path) -> Path:
         if error.errno != errno.ENAMETOOLONG:
             raise
         reason = OSError(error.strerror)
-    refuse(argument, str(path), f"a path that a file can have ({reason})")
+    raise_invalid(argument, str(path), f"a path that a file can have ({reason})")

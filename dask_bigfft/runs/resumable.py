@@ -28,7 +28,7 @@ from dask_bigfft.errors import (
     ArgumentTypeError,
     DamagedShardError,
     ScratchError,
-    refuse,
+    raise_invalid,
 )
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import folders
@@ -133,14 +133,14 @@ def store_now(result: da.Array, sink: Sink) -> None:
 
 def execute(request: Request, store: Store = store_now) -> Done:
     """Do a run and return its report."""
-    environment.refuse_asynchronous(environment.running_client())
+    environment.raise_if_asynchronous(environment.running_client())
     requests.refuse_places(request)
     if request.scratch is not None:
         with locked(request.scratch) as folder:
             return _go_on(request, store, folder)
     for name in ("resume", "checksum"):
         if getattr(request, name):
-            refuse(name, True, "a scratch folder beside it", kind=ArgumentTypeError)
+            raise_invalid(name, True, "a scratch folder beside it", kind=ArgumentTypeError)
     targets.check_target(request.destination, request.source, overwrite=request.overwrite)
     started = time.perf_counter()
     x, plan = _checked_plan(request)
@@ -165,7 +165,7 @@ def execute(request: Request, store: Store = store_now) -> Done:
 
 def _checked_plan(request: Request) -> tuple[da.Array, Plan]:
     """Return the source array and the plan, after checks of the source and the result."""
-    if request.missing_chunks == "refuse":
+    if request.missing_chunks == "raise_invalid":
         sources.refuse_missing_chunks(request.source, request.component)
     x, plan = requests.planned_input(request)
     shape, blocks, dtype = layout_of_result(plan, x)
@@ -236,13 +236,13 @@ def refuse_changed_source(
     allowed += "; delete the scratch folder to start over" if kept else ""
     path = str(now["path"])
     if (before["path"], before["component"]) != (now["path"], now["component"]):
-        refuse("source", path, f"{before['path']}, which the scratch folder is of")
+        raise_invalid("source", path, f"{before['path']}, which the scratch folder is of")
     was, found = before["files"], now["files"]
     for name in sorted(was.keys() | found.keys()):
         if was.get(name) != found.get(name):
             what = "is gone" if name not in found else "has changed" if name in was else "is new"
             folder = sources.array_folder(Path(path), before["component"])
-            refuse("source", path, f"{allowed}: {folder / name if name else path} {what}")
+            raise_invalid("source", path, f"{allowed}: {folder / name if name else path} {what}")
 
 
 #: Name of the attribute with the identity of a result's run.
@@ -260,8 +260,8 @@ def _identity(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _arguments(asked: Mapping[str, Any], path: str, component: str | None) -> str:
-    return _digest([asked, path, (component or "").strip("/")])
+def _arguments(requested: Mapping[str, Any], path: str, component: str | None) -> str:
+    return _digest([requested, path, (component or "").strip("/")])
 
 
 def _digest(found: Any) -> str:
@@ -295,7 +295,7 @@ def _another(made: Mapping[str, Any], request: Request) -> str | None:
     if request.checksum and not made["checksum"]:
         if request.in_place:
             need = f"False, as in the run that has made {request.destination}, and the source"
-            refuse("checksum", True, f"{need} that it was made of is gone")
+            raise_invalid("checksum", True, f"{need} that it was made of is gone")
         return "what is there was made without checksum=True"
     if not request.in_place:
         files = source_identity(request, bool(made["checksum"]))["files"]
@@ -314,7 +314,7 @@ def _altered(made: Mapping[str, Any] | None, request: Request) -> str | None:
         return None
     if request.in_place:
         need = f"{path} as this run has left it, but it has changed; without resume=True and with"
-        refuse("resume", True, f"{need} a new scratch folder, it is transformed again")
+        raise_invalid("resume", True, f"{need} a new scratch folder, it is transformed again")
     return "what is there has been changed since it was made"
 
 
@@ -326,7 +326,7 @@ def locked(scratch: Path) -> Iterator[Path]:
     """Yield a locked scratch folder, with the disk as carrier of exchanges."""
     folder = scratch.resolve()
     if folder.exists() and not folder.is_dir():
-        refuse("scratch", str(scratch), "a folder, or a name that nothing has")
+        raise_invalid("scratch", str(scratch), "a folder, or a name that nothing has")
     try:
         handle = _made_and_locked(folder)
     except OSError as error:
@@ -334,7 +334,7 @@ def locked(scratch: Path) -> Iterator[Path]:
         text = f"`scratch`={str(scratch)!r} cannot be a scratch folder: {os.strerror(code)}"
         raise ScratchError(code, text, str(folder)) from error
     if handle is None:
-        refuse("scratch", str(scratch), "a folder that no other run is using now")
+        raise_invalid("scratch", str(scratch), "a folder that no other run is using now")
     try:
         with dask.config.set({"bigfft.exchange.carrier": "disk"}):
             yield folder
@@ -401,7 +401,7 @@ class ScratchRun:
         has_content = _has_content(self.found)
         if self.request.checksum and not has_content:
             need = "False as in the run that is resumed, or another scratch folder than"
-            refuse("checksum", True, f"{need} {self.scratch}")
+            raise_invalid("checksum", True, f"{need} {self.scratch}")
         if not complete or not self.request.in_place:
             now = source_identity(self.request, has_content)
             refuse_changed_source(self.found["source"], now)
@@ -427,15 +427,15 @@ class ScratchRun:
         allowed = "a folder beside the part of the result that its run has stored"
         if not partial.is_dir():
             allowed += f": {partial} is gone; delete the scratch folder to start over"
-            refuse("scratch", str(self.scratch), allowed)
+            raise_invalid("scratch", str(self.scratch), allowed)
         allowed += f"; {partial} has changed: delete both folders to start over"
         try:
             target = targets.reopened(self.request.destination, partial)
             layout = target.array.shape, target.blocks, target.array.dtype
         except UNREADABLE as error:
-            refuse("scratch", str(self.scratch), f"{allowed} ({error})")
+            raise_invalid("scratch", str(self.scratch), f"{allowed} ({error})")
         if layout != layout_of_result(self.plan, x):
-            refuse("scratch", str(self.scratch), allowed)
+            raise_invalid("scratch", str(self.scratch), allowed)
         return target
 
     def sink(self, target: targets.Target, place: ScratchPlace) -> Sink:
@@ -450,7 +450,7 @@ def _go_on(request: Request, store: Store, scratch: Path) -> Done:
     """Begin or resume a run in its scratch folder."""
     started, found = time.perf_counter(), run_json.read_record(scratch)
     if found is not None and not request.resume:
-        refuse("scratch", str(scratch), "a folder where no run has begun, or resume=True")
+        raise_invalid("scratch", str(scratch), "a folder where no run has begun, or resume=True")
     run = None if found is None else ScratchRun(request, scratch, found)
     complete, there = run is not None and run.is_complete, None
     if run is not None:
@@ -528,7 +528,7 @@ def _make(run: ScratchRun, store: Store) -> None:
 def _versions(plan: Plan) -> dict[str, str]:
     """Return the versions of all software that can change the last bit of a result."""
     found = {"dask_bigfft": str(sys.modules["dask_bigfft"].__version__)}
-    found |= environment.told_everywhere(run_json.versions, plan.kernel)
+    found |= environment.broadcast_event(run_json.versions, plan.kernel)
     for number, round_ in enumerate(plan.rounds):
         dtypes, grids = plan.dtypes[2 * number : 2 * number + 2], (round_.source, round_.target)
         pairs = zip(grids, dtypes, strict=True)

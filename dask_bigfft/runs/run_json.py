@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.errors import DamagedShardError, refuse
+from dask_bigfft.errors import DamagedShardError, raise_invalid
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
 from dask_bigfft.exchange.scratch import DIGEST, RESULT, Scratch, digest_of, put_record, records
 from dask_bigfft.exchange.shards import ExchangeMap
@@ -77,12 +77,12 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
         there = scratch.iterdir() if scratch.is_dir() else ()
         others = [p.name for p in there if p.name != LOCK and not p.name.startswith(f"{RECORD}.")]
         if others:
-            refuse("scratch", str(scratch), f"{allowed}; this one holds {others[0]}")
+            raise_invalid("scratch", str(scratch), f"{allowed}; this one holds {others[0]}")
         return None
     except OSError as error:
-        refuse("scratch", str(scratch), f"{allowed} ({error})")
+        raise_invalid("scratch", str(scratch), f"{allowed} ({error})")
     except (ValueError, KeyError, TypeError) as error:
-        refuse("scratch", str(scratch), f"{allowed}; {RECORD} cannot be read ({error})")
+        raise_invalid("scratch", str(scratch), f"{allowed}; {RECORD} cannot be read ({error})")
 
 
 def digest(scratch: Path) -> str:
@@ -125,10 +125,10 @@ def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[st
                 continue
             if what == "asked":
                 need = f"{was!r} as in the run that is resumed, or another scratch folder than"
-                refuse(name, value, f"{need} {scratch}")
+                raise_invalid(name, value, f"{need} {scratch}")
             need = f"no {name}" if was is None else f"{name} {was}"
             need += f", which the run in {scratch} began with, for the same result to the bit"
-            refuse("resume", True, f"{need}; this is {value or 'none'}")
+            raise_invalid("resume", True, f"{need}; this is {value or 'none'}")
 
 
 def clear(scratch: Path) -> None:

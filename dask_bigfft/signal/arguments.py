@@ -21,7 +21,7 @@ import scipy.fft
 
 from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.factors import smooth_length
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 Mode = Literal["full", "same", "valid"]
@@ -84,7 +84,7 @@ def fast_length(least: int, cut: bool, real: bool) -> int:
 def parse_choice(name: str, value: Any, *allowed: str) -> Any:
     """Return the value if it is allowed; refuse it otherwise."""
     if not isinstance(value, str) or value not in allowed:
-        refuse(name, value, f"one of {', '.join(map(repr, allowed))}")
+        raise_invalid(name, value, f"one of {', '.join(map(repr, allowed))}")
     return value
 
 
@@ -132,12 +132,14 @@ def parse_inputs(
     first, second = (without_empty(parse_array(a, "fftn")) for a in (in1, in2))
     mode = parse_choice("mode", mode, *get_args(Mode))
     if first.ndim != second.ndim:
-        refuse("in2", f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}")
+        raise_invalid(
+            "in2", f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}"
+        )
     named = several_axes(axes, first.ndim)
     shapes = list(zip(first.shape, second.shape, strict=True))
     for axis, (n, m) in enumerate(shapes):
         if axis not in named and n != m and 1 not in (n, m):
-            refuse(
+            raise_invalid(
                 "in2",
                 f"length {m} along axis {axis}",
                 f"length {n} or 1, those of in1, along an axis that is not convolved",
@@ -146,7 +148,7 @@ def parse_inputs(
     if mode == "valid":
         pairs = [shapes[axis] for axis in (named if strict else convolved)]
         if not all(n >= m for n, m in pairs) and not all(n <= m for n, m in pairs):
-            refuse(
+            raise_invalid(
                 "in2",
                 second.shape,
                 f"one input at least as long as the other along every axis "
@@ -179,7 +181,7 @@ def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
     """Return two arrays of numbers; refuse arrays of different shapes."""
     first, second = parse_array(x, "fft"), parse_array(y, "fft")
     if first.shape != second.shape:
-        refuse("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
+        raise_invalid("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
     return first, second
 
 
@@ -195,7 +197,7 @@ def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     found = parse_several("axes", axes)
     if not found:
-        refuse("axes", axes, "at least one axis")
+        raise_invalid("axes", axes, "at least one axis")
     return parse_axes("axes", found, ndim)
 
 
@@ -203,7 +205,9 @@ def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
     """Return the lengths of transformed axes; refuse 0."""
     lengths = tuple(array.shape[axis] for axis in axes)
     if 0 in lengths:
-        refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
+        raise_invalid(
+            "x", f"shape {array.shape}", "at least one element along every axis of a transform"
+        )
     return lengths
 
 

@@ -159,7 +159,7 @@ def _takes_turns(there: Plan, back: Plan) -> bool:
     It then reuses the shared buffers of the forward transform. Blocks that travel through files or
     to other processes do not wait.
     """
-    return there.machine.shared and all(any(p.joints.exchanges) for p in (there, back))
+    return there.machine.shared and all(any(p.shared_layouts.exchanges) for p in (there, back))
 
 
 def _result_chunks(inputs: Inputs, chunks: Any) -> Any:

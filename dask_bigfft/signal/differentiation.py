@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, parse_array, parse_options
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.front import applied, by_block
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.signal.arguments import Axes, nonempty, several_axes
 from dask_bigfft.signal.transforms import SpectrumAxis, planned, spectrum_axes
 
@@ -34,12 +34,12 @@ def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
     several = tuple(d) if isinstance(d, Sequence | np.ndarray) and not one else (d,) * count
     allowed = "a distance of samples above 0, or one for each axis"
     if len(several) != count:
-        refuse("d", d, allowed)
+        raise_invalid("d", d, allowed)
     for step in several:
         if not isinstance(step, int | float | np.number) or isinstance(step, bool | np.timedelta64):
-            refuse("d", d, allowed, kind=ArgumentTypeError)
+            raise_invalid("d", d, allowed, kind=ArgumentTypeError)
         if not 0 < float(step) < math.inf:
-            refuse("d", d, allowed)
+            raise_invalid("d", d, allowed)
     return tuple(float(step) for step in several)
 
 
@@ -71,7 +71,7 @@ def _filtered(array: da.Array, spacing: dict[int, float], factor: Any, options: 
 
 
 def _times(block: Array, factor: Any, block_id: tuple[int, ...]) -> Array:
-    out: Array = lend(block.shape, block.dtype)
+    out: Array = allocate(block.shape, block.dtype)
     np.multiply(block, factor(block_id), out=out, casting="same_kind")
     return out
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dask_bigfft.kernels.libraries import Call, get_library
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.signal.transforms import SpectrumAxis
 
 Array = npt.NDArray[Any]
@@ -115,7 +115,7 @@ def spectrum_block(
 
 def product(a: Array, b: Array, conjugate: bool) -> Array:
     """Return the product of two blocks in arena memory, optionally conjugating the second."""
-    out: Array = lend(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
+    out: Array = allocate(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
     if not conjugate:
         return np.multiply(a, b, out=out)
     np.conjugate(b, out=out)

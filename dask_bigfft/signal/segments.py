@@ -25,7 +25,7 @@ import scipy.signal
 
 from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, raise_invalid
 from dask_bigfft.signal.arguments import long_enough, parse_choice, parse_pair, without_empty
 from dask_bigfft.transforms.spec import parse_axes
 
@@ -89,7 +89,7 @@ def median_bias(count: int) -> float:
 def _parse_length(name: str, value: Any, default: int, least: int, most: int) -> int:
     found = parse_count(name, default if value is None else value, least)
     if found > most:
-        refuse(name, found, f"an integer from {least} to {most}")
+        raise_invalid(name, found, f"an integer from {least} to {most}")
     return found
 
 
@@ -97,9 +97,9 @@ def _parse_rate(fs: Any) -> float:
     try:
         rate = float(fs)
     except (TypeError, ValueError):
-        refuse("fs", fs, "a positive number", kind=ArgumentTypeError)
+        raise_invalid("fs", fs, "a positive number", kind=ArgumentTypeError)
     if not 0 < rate < math.inf:
-        refuse("fs", fs, "a positive number")
+        raise_invalid("fs", fs, "a positive number")
     return rate
 
 
@@ -113,9 +113,9 @@ def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
     try:
         values = scipy.signal.get_window(window, nperseg) if named else np.asarray(window)
     except (ValueError, TypeError, IndexError):
-        refuse("window", window, allowed)
+        raise_invalid("window", window, allowed)
     if values.shape != (nperseg,) or values.dtype.kind not in ("biuf" if onesided else "biufc"):
-        refuse("window", window, allowed)
+        raise_invalid("window", window, allowed)
     return window if named else values
 
 
@@ -126,9 +126,9 @@ def _parse_detrend(detrend: Any, nperseg: int) -> Any:
         try:
             known = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
         except Exception as error:
-            refuse("detrend", detrend, f"{allowed} ({error})", kind=ArgumentTypeError)
+            raise_invalid("detrend", detrend, f"{allowed} ({error})", kind=ArgumentTypeError)
     if not known:
-        refuse("detrend", detrend, allowed)
+        raise_invalid("detrend", detrend, allowed)
     return detrend
 
 

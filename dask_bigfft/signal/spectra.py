@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, parse_array
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.signal.arguments import Axes, nonempty, parse_choice, parse_pair
 from dask_bigfft.signal.differentiation import Spacing, parse_samples
@@ -204,9 +204,9 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
     try:
         edges = np.asarray(bins, float)
     except (ValueError, TypeError):
-        refuse("bins", bins, "None, or two or more rising edges", kind=ArgumentTypeError)
+        raise_invalid("bins", bins, "None, or two or more rising edges", kind=ArgumentTypeError)
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
-        refuse("bins", bins, "None, or two or more rising edges")
+        raise_invalid("bins", bins, "None, or two or more rising edges")
     return edges
 
 

@@ -27,9 +27,9 @@ from zipfile import Path as ZipPath
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import refuse
-from dask_bigfft.files import Underway, allocate, opened
-from dask_bigfft.memory import lend
+from dask_bigfft.errors import raise_invalid
+from dask_bigfft.files import Underway, opened, preallocate
+from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
@@ -60,7 +60,7 @@ class PlainChunks:
 
     def read(self, region: Region) -> Array:
         """Return a region's values in memory from the arena."""
-        out = lend(tuple(s.stop - s.start for s in region), self.array.dtype)
+        out = allocate(tuple(s.stop - s.start for s in region), self.array.dtype)
         self.fill(region, out)
         return out
 
@@ -89,7 +89,7 @@ class PlainChunks:
             return
         with opened(path, os.O_RDONLY) as file:
             for begin, part in _runs(inside, shape, out):
-                target = part if part.flags.c_contiguous else lend(part.shape, part.dtype)
+                target = part if part.flags.c_contiguous else allocate(part.shape, part.dtype)
                 data, at = target.reshape(-1).view(np.uint8), begin * out.itemsize
                 found = file.read(data, at)
                 if found < len(data):
@@ -120,7 +120,7 @@ class PlainChunks:
         path.parent.mkdir(parents=True, exist_ok=True)
         nbytes = math.prod(shape) * values.itemsize
         with opened(path, os.O_RDWR | os.O_CREAT) as file:
-            allocate(file.handle, nbytes)
+            preallocate(file.handle, nbytes)
             for begin, part in runs:
                 file.write(part.reshape(-1).view(np.uint8), begin * values.itemsize)
         return True
@@ -260,7 +260,7 @@ class Packing:
             first = tuple(int(i) + start for i, start in zip(place, begin, strict=True))
             need = f"a number that replaces missing values: {np.count_nonzero(absent)} of "
             need += f"{absent.size} values of {self.variable} that were read together are missing"
-            refuse("missing", "refuse", f"{need}, the first at index {first}")
+            raise_invalid("missing", "raise_invalid", f"{need}, the first at index {first}")
         values = raw.astype(self.dtype, copy=False)
         if found:
             values[absent] = np.nan  # no scale makes NaN overflow
@@ -306,7 +306,7 @@ def packing_of(
     for name in ATTRIBUTES[:2]:
         if len(numbers[name]) > 1:
             need = f"a variable whose attribute {name} is one number, not {numbers[name]}"
-            refuse("source", variable, need)
+            raise_invalid("source", variable, need)
     scale, offset = (next(iter(numbers.pop(name)), None) for name in ATTRIBUTES[:2])
     given = [np.asarray(fill).item() for found in numbers.values() for fill in found]
     sign = {("i", "true"): "u", ("u", "false"): "i"}  # integers declared with another sign
@@ -331,7 +331,7 @@ def _numbers(variable: str, name: str, value: Any) -> list[Any]:
     found = list(value) if isinstance(value, np.ndarray | list | tuple) else [value]
     if not all(isinstance(v, Number) and not isinstance(v, bool) for v in found):
         need = f"a variable whose attribute {name} is a number, not {value!r}"
-        refuse("source", variable, need)
+        raise_invalid("source", variable, need)
     return found
 
 
@@ -424,7 +424,7 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     if missing:
         of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
         need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
-        refuse("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
+        raise_invalid("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
 
 
 def _missing(

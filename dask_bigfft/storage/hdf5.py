@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.storage.formats import ATTRIBUTES, UNREADABLE, package
 
 
@@ -96,12 +96,14 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
         one = len(own) == 1 and component in (None, own[0])
         found = H5Dataset(path.resolve(), own[0]) if one else None
     except UNREADABLE as error:
-        refuse("source", str(path), f"an HDF5 file that can be read ({error})")
+        raise_invalid("source", str(path), f"an HDF5 file that can be read ({error})")
     if found is None:
         need = f"the name of a dataset in {path}: {', '.join(sorted(known)) or 'none'}"
-        refuse("component", component, need)
+        raise_invalid("component", component, need)
     if found.shape is None:
-        refuse("source", str(path), f"a dataset that holds values: {own[0]} is a null dataset")
+        raise_invalid(
+            "source", str(path), f"a dataset that holds values: {own[0]} is a null dataset"
+        )
     return found
 
 

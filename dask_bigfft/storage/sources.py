@@ -21,9 +21,9 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.memory.pages import return_freed
 from dask_bigfft.planner.rows import DECODED, Stored
 from dask_bigfft.storage.formats import (
@@ -187,7 +187,7 @@ class Reader:
             return np.asarray(self[tuple(slice(0, n) for n in self.shape)][index])
         fills = isinstance(self.stored, H5Dataset) if self.unit is None else self.few
         if whole and (self.packing is not None or (fills and self.plain is None)):
-            values = lend(tuple(s.stop - s.start for s in index), self.dtype)
+            values = allocate(tuple(s.stop - s.start for s in index), self.dtype)
             self.fill(index, values)
         else:
             values = self._raw(index)
@@ -312,7 +312,7 @@ def open_reader(path: Path, component: str | None = None, missing: float | None 
     """Return a reader of the array in a file; see `open_source`."""
     if not path.exists():
         hint = "; only local paths are read" if URL.match(str(path)) else ""
-        refuse("source", str(path), f"a file or folder that exists{hint}")
+        raise_invalid("source", str(path), f"a file or folder that exists{hint}")
     stored: Any
     name = str(path) if component is None else f"{component} in {path}"
     if path.is_dir() or path.suffix == ".zip":
@@ -324,12 +324,12 @@ def open_reader(path: Path, component: str | None = None, missing: float | None 
         packing = packing_of(name, stored.attributes, stored.dtype, missing)
         return Reader(stored, stored.chunks, packing=packing)
     if component is not None:
-        refuse("component", component, "none: only Zarr groups and HDF5 files have them")
+        raise_invalid("component", component, "none: only Zarr groups and HDF5 files have them")
     try:
         stored = NpyFile(path.resolve())
     except UNREADABLE as error:
         need = f"a Zarr array, an HDF5 file, or an .npy file of numbers ({error})"
-        refuse("source", str(path), need)
+        raise_invalid("source", str(path), need)
     return Reader(stored, None, last_first=not stored.columns_first)
 
 
@@ -378,7 +378,7 @@ def open_source(
     count = math.prod(-(-n // c) for n, c in zip(shape, cut, strict=True))
     if nbytes is not None and count > MOST:
         need = f"larger blocks: the array may have {MOST} at most, not {count}"
-        refuse("block_size", nbytes, need)
+        raise_invalid("block_size", nbytes, need)
     return cast("da.Array", da.from_array(found, chunks=chunks or cut))
 
 
@@ -398,7 +398,7 @@ def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
     if missing := open_hdf5(path, component).places().missing if hdf5 else []:
         need = f"an array that is all there: {len(missing)} of the parts that it is put together"
         need += f" of are missing, the first of them {missing[0]}; {LEFT_OUT}"
-        refuse("source", str(path), need)
+        raise_invalid("source", str(path), need)
 
 
 def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
@@ -439,14 +439,16 @@ def _open_zarr(path: Path, component: str | None) -> Any:
         reason = f"the group {path}"
     except UNREADABLE as error:
         if component is None:
-            refuse("source", str(path), f"a Zarr array, an HDF5 file or an .npy file ({error})")
+            raise_invalid(
+                "source", str(path), f"a Zarr array, an HDF5 file or an .npy file ({error})"
+            )
         reason = str(path)
     names = ""
     with contextlib.suppress(*UNREADABLE):  # no group
         members = zarr.open_group(_stored_in(place), mode="r").members(max_depth=None)
         there = sorted(name for name, array in members if isinstance(array, zarr.Array))
         names = ": " + (", ".join(there) or "none")
-    refuse("component", component, f"the name of an array in {reason}{names}")
+    raise_invalid("component", component, f"the name of an array in {reason}{names}")
 
 
 def _stored_in(path: Path) -> Any:

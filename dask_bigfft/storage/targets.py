@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.files import sync_path
 from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, Region, plain_chunks
 from dask_bigfft.storage.sources import URL, local_store, zarr_package
@@ -77,15 +77,15 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
         it contains the source.
     """
     if URL.match(str(path)):
-        refuse("destination", str(path), "a local path")
+        raise_invalid("destination", str(path), "a local path")
     if not path.parent.is_dir():
-        refuse("destination", str(path), f"a folder that exists, which {path.parent} is not")
+        raise_invalid("destination", str(path), f"a folder that exists, which {path.parent} is not")
     if not os.path.lexists(path):
         if path.suffix.lower() in _OTHERS:
             need = f"a name for a folder: results are Zarr arrays, and {path.suffix} says"
-            refuse("destination", str(path), f"{need} something else")
+            raise_invalid("destination", str(path), f"{need} something else")
     elif overwrite and path.resolve() in source.resolve().parents:
-        refuse("destination", str(path), "another path: the source lies inside of it")
+        raise_invalid("destination", str(path), "another path: the source lies inside of it")
     _refuse_what_is_there(path, overwrite, f"; {there}" if there else "")
     tried = path.with_name(f"{path.name}{REPLACED}{name_of_run()}")
     try:  # test write access
@@ -101,10 +101,10 @@ def _refuse_what_is_there(path: Path, overwrite: bool, known: str) -> None:
     if os.path.lexists(path):
         if not overwrite:
             need = f"a path where nothing is yet, or overwrite=True{known}"
-            refuse("destination", str(path), need)
+            raise_invalid("destination", str(path), need)
         if not _may_go(path):
             need = f"a Zarr array, if it is to be replaced; this is something else{known}"
-            refuse("destination", str(path), need)
+            raise_invalid("destination", str(path), need)
 
 
 def _may_go(path: Path) -> bool:
@@ -204,7 +204,7 @@ class Target:
             if os.path.lexists(self.path) and isinstance(error, OSError):  # taken meanwhile
                 before = f"; {old} was there before" if os.path.lexists(old) else ""
                 need = f"a path where nothing is yet{_CAME}{before}"
-                refuse("destination", str(self.path), need)
+                raise_invalid("destination", str(self.path), need)
             if old.exists() and not os.path.lexists(self.path):
                 old.rename(self.path)
             raise
@@ -270,7 +270,7 @@ def settle(partial: Path, done: bool) -> None:
         shutil.rmtree(old, ignore_errors=True)
     else:
         need = "a path where nothing is: what is there came after a run was killed that replaced"
-        refuse("destination", str(path), f"{need} what is now {old}")
+        raise_invalid("destination", str(path), f"{need} what is now {old}")
 
 
 def created(
@@ -318,10 +318,10 @@ def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
         return
     allowed = f"divisors of the blocks' shape, {blocks}"
     if not isinstance(inner, Sequence) or not all(isinstance(n, Integral) for n in inner):
-        refuse("inner_chunks", inner, allowed, kind=ArgumentTypeError)
+        raise_invalid("inner_chunks", inner, allowed, kind=ArgumentTypeError)
     pairs = zip(inner, blocks, strict=False)
     if len(inner) != len(blocks) or any(n < 1 or block % n for n, block in pairs):
-        refuse("inner_chunks", inner, allowed)
+        raise_invalid("inner_chunks", inner, allowed)
 
 
 def check_dtype(dtype: np.dtype[Any]) -> None:
@@ -331,7 +331,7 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
         zarr.create_array(zarr.storage.MemoryStore(), shape=(1,), chunks=(1,), dtype=dtype)
     except (TypeError, ValueError) as error:
         need = f"a dtype that Zarr can store ({error})"
-        refuse("source", f"with a result of {dtype}", need)
+        raise_invalid("source", f"with a result of {dtype}", need)
 
 
 def reopened(path: Path, partial: Path) -> Target:

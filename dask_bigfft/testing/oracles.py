@@ -131,11 +131,11 @@ def exact_transform(
     """
     family, values = name.rstrip("2n"), np.asarray(x)
     axes = tuple(range(values.ndim)) if axes is None else tuple(a % values.ndim for a in axes)
-    asked = (None,) * len(axes) if lengths is None else tuple(lengths)
+    requested = (None,) * len(axes) if lengths is None else tuple(lengths)
     sign = -1 if family in _FORWARD else 1
     to_real, from_real = family in ("irfft", "hfft"), family in ("rfft", "ihfft")
     full = []
-    for axis, n in zip(axes, asked, strict=True):
+    for axis, n in zip(axes, requested, strict=True):
         size = values.shape[axis]
         default = 2 * (size - 1) if to_real and axis == axes[-1] else size
         full.append(default if n is None else int(n))

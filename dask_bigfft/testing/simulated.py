@@ -40,7 +40,7 @@ from dask_bigfft.gpu.operations import (
 )
 from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
 from dask_bigfft.gpu.tile_work import NO_MODULUS, Array
-from dask_bigfft.kernels.composite import Composite, Shards
+from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 from dask_bigfft.kernels.twiddle import chirp, unit_roots
 from dask_bigfft.planner.profile import DeviceProfile
 
@@ -161,13 +161,13 @@ def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
         raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
 
 
-def views_of(host: Array | Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
+def views_of(host: Array | ShardView, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
     """Yield views of host memory, each with its part of the device array.
 
     Arrays with different shapes or dtypes are refused, and so are strides that do not decrease.
     """
-    pairs = [(host, array)] if not isinstance(host, Shards) else []
-    if isinstance(host, Shards):
+    pairs = [(host, array)] if not isinstance(host, ShardView) else []
+    if isinstance(host, ShardView):
         steps = dense(array.shape, host.dtype.itemsize)
         for place, view in host.views():
             offset = array.offset + sum(i * s for i, s in zip(place, steps, strict=True))
@@ -395,19 +395,19 @@ class SimulatedGPU:
 
     # --- copies -----------------------------------------------------------------------------
 
-    def ring_nbytes(self, host: Array | Composite) -> int:
+    def ring_nbytes(self, host: Array | SegmentedView) -> int:
         """Return the bytes of the ring, one way, or 0 if host memory is pinned."""
         return self.ring if self.pageable else 0
 
-    def ahead(self, stream: SimulatedStream, source: Array | Shards) -> None:
+    def ahead(self, stream: SimulatedStream, source: Array | ShardView) -> None:
         """Do nothing, since values are read when they are copied."""
 
-    def h2d(self, stream: SimulatedStream, source: Array | Shards, target: DeviceArray) -> None:
+    def h2d(self, stream: SimulatedStream, source: Array | ShardView, target: DeviceArray) -> None:
         """Queue a copy to the device."""
         for view, place in views_of(source, target):
             self._copy(stream, "h2d", view, place)
 
-    def d2h(self, stream: SimulatedStream, source: DeviceArray, target: Array | Shards) -> None:
+    def d2h(self, stream: SimulatedStream, source: DeviceArray, target: Array | ShardView) -> None:
         """Queue a copy to the host."""
         for view, place in views_of(target, source):
             self._copy(stream, "d2h", view, place)

@@ -16,7 +16,7 @@ from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transpo
 from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.decomposition.rounds import Scale
 from dask_bigfft.decomposition.steps import Kind, Waves
-from dask_bigfft.errors import ArgumentTypeError, AxisError, refuse
+from dask_bigfft.errors import ArgumentTypeError, AxisError, raise_invalid
 
 Norm = Literal["backward", "ortho", "forward"]
 
@@ -150,10 +150,10 @@ def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:
     """
     if dtype.kind not in "biufc":
         allowed = "a number type (bool, int, float or complex)"
-        refuse("a.dtype", str(dtype), allowed, kind=ArgumentTypeError)
+        raise_invalid("a.dtype", str(dtype), allowed, kind=ArgumentTypeError)
     if kind == "r2c" and dtype.kind == "c":
         allowed = "a real type for this transform; take a.real, or use fft"
-        refuse("a.dtype", str(dtype), allowed, kind=ArgumentTypeError)
+        raise_invalid("a.dtype", str(dtype), allowed, kind=ArgumentTypeError)
     return str(dtype.str)
 
 
@@ -161,7 +161,7 @@ def _index(argument: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        refuse(argument, value, "an integer", kind=ArgumentTypeError)
+        raise_invalid(argument, value, "an integer", kind=ArgumentTypeError)
 
 
 def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple[int, ...]:
@@ -172,14 +172,14 @@ def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple
     """
     found = tuple(_index(argument, axis) for axis in axes)
     if ndim == 0:
-        refuse("a", "an array without axes", "an array of at least one dimension")
+        raise_invalid("a", "an array without axes", "an array of at least one dimension")
     for axis in found:
         if not -ndim <= axis < ndim:
             allowed = f"{-ndim}..{ndim - 1} for an array of {ndim} dimensions"
-            refuse(argument, axis, allowed, kind=AxisError)
+            raise_invalid(argument, axis, allowed, kind=AxisError)
     found = tuple(axis % ndim for axis in found)
     if len(set(found)) < len(found):
-        refuse(argument, tuple(axes), "every axis at most once")
+        raise_invalid(argument, tuple(axes), "every axis at most once")
     return found
 
 
@@ -189,7 +189,7 @@ def parse_some(
     """Return the non-negative axes in an argument; they must be transformed and occur once."""
     found = parse_axes(argument, tuple(named), ndim)
     if not set(found) <= set(axes):
-        refuse(argument, named, f"only axes that are transformed, {axes}")
+        raise_invalid(argument, named, f"only axes that are transformed, {axes}")
     return found
 
 
@@ -200,7 +200,7 @@ def parse_scale(norm: str | None, forward: bool) -> Scale:
     ('none', 'full')
     """
     if norm is not None and (not isinstance(norm, str) or norm not in get_args(Norm)):
-        refuse("norm", norm, "'backward', 'ortho' or 'forward' (None means 'backward')")
+        raise_invalid("norm", norm, "'backward', 'ortho' or 'forward' (None means 'backward')")
     if norm == "ortho":
         return "ortho"
     return "full" if (norm == "forward") == forward else "none"
@@ -213,13 +213,15 @@ def parse_orders(order: str | Sequence[str], count: int) -> tuple[Order, ...]:
     ('natural', 'natural')
     """
     if not isinstance(order, Sequence):
-        refuse("order", order, "'natural' or 'transposed'", kind=ArgumentTypeError)
+        raise_invalid("order", order, "'natural' or 'transposed'", kind=ArgumentTypeError)
     orders = (order,) * count if isinstance(order, str) else tuple(order)
     for found in orders:
         if found not in ("natural", "transposed"):
-            refuse("order", order, "'natural' or 'transposed'")
+            raise_invalid("order", order, "'natural' or 'transposed'")
     if len(orders) != count:
-        refuse("order", order, f"one order, or {count} of them, one for each transformed axis")
+        raise_invalid(
+            "order", order, f"one order, or {count} of them, one for each transformed axis"
+        )
     return cast("tuple[Order, ...]", orders)
 
 
@@ -234,10 +236,12 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
     if math.prod(found) != length:
         divides = f"divides its length {length}, as {known} does not"
         wanted = divides if -1 in factors else f"is its length {length}, not {known}"
-        refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product {wanted}")
+        raise_invalid(
+            "rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product {wanted}"
+        )
     if len(found) > 1 and 1 in found:
         allowed = f"factors of axis {axis}, whose length is {length}, of at least 2 each"
-        refuse("rounds", {axis: tuple(factors)}, allowed)
+        raise_invalid("rounds", {axis: tuple(factors)}, allowed)
     return found
 
 
@@ -248,7 +252,7 @@ def _parse_length(argument: str, n: SupportsIndex, size: int) -> int:
     length = size if own and length == -1 else length
     if not 1 <= length <= MAX_LENGTH:
         allowed = f"lengths of 1..{MAX_LENGTH}" + (", or -1 for the array's own" if own else "")
-        refuse(argument, n, allowed)
+        raise_invalid(argument, n, allowed)
     return length
 
 
@@ -260,11 +264,13 @@ def _default_length(
         if digits is not None:
             return math.prod(digits)
         allowed = f"the length of axis {axis}: half a spectrum in transposed order ({size} places)"
-        refuse(argument, None, f"{allowed} does not tell it")
+        raise_invalid(argument, None, f"{allowed} does not tell it")
     length = 2 * (size - 1) if half else size
     if length < 1:
         least = "2 entries (or a length)" if half else "1 entry"
-        refuse("a", f"axis {axis} of length {size}", f"at least {least} along a transformed axis")
+        raise_invalid(
+            "a", f"axis {axis} of length {size}", f"at least {least} along a transformed axis"
+        )
     return length
 
 
@@ -274,7 +280,7 @@ def _parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tu
         return {}
     named = digits if isinstance(digits, Mapping) or len(axes) > 1 else {axes[0]: digits}
     if not isinstance(named, Mapping):
-        refuse("digits", digits, "a mapping of axis to factors", kind=ArgumentTypeError)
+        raise_invalid("digits", digits, "a mapping of axis to factors", kind=ArgumentTypeError)
     along = parse_some("digits", named, axes, ndim)
     return {a: parse_factors("digits", n) for a, n in zip(along, named.values(), strict=True)}
 
@@ -285,10 +291,10 @@ def _check_digits(
     """Return checked digits of an axis, or None for the default digits."""
     if order == "natural":
         allowed = f"None for axis {axis}, which is in natural order"
-        refuse("digits", {axis: digits}, allowed, kind=ArgumentTypeError)
+        raise_invalid("digits", {axis: digits}, allowed, kind=ArgumentTypeError)
     if math.prod(digits) != length:
         allowed = f"factors whose product is {length}, the length of axis {axis}"
-        refuse("digits", {axis: digits}, allowed)
+        raise_invalid("digits", {axis: digits}, allowed)
     return None if digits == transposed_digits(length) else digits
 
 
@@ -302,14 +308,14 @@ def _resolve(
         return parse_axes("axis", (axis,), ndim), (n_or_s,), "n"
     s = None if n_or_s is None else parse_several("s", n_or_s)
     if s is not None and len(s) > ndim > 0:
-        refuse("s", s, f"{ndim} lengths at most, for an array of {ndim} dimensions")
+        raise_invalid("s", s, f"{ndim} lengths at most, for an array of {ndim} dimensions")
     last = 2 if name.endswith("2") else ndim if s is None else len(s)
     named = range(-last, 0) if axis_or_axes is None else parse_several("axes", axis_or_axes)
     axes = parse_axes("axes", named, ndim)
     if not axes:
-        refuse("axes", (), "at least one axis")
+        raise_invalid("axes", (), "at least one axis")
     if s is not None and len(s) != len(axes):
-        refuse("s", s, f"as many lengths as axes ({len(axes)})")
+        raise_invalid("s", s, f"as many lengths as axes ({len(axes)})")
     return axes, s or (None,) * len(axes), "s"
 
 
@@ -326,7 +332,7 @@ def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
     except TypeError:
         if hasattr(value, "__index__"):
             return (value,)
-        refuse(argument, value, "an integer or a sequence of them", kind=ArgumentTypeError)
+        raise_invalid(argument, value, "an integer or a sequence of them", kind=ArgumentTypeError)
 
 
 def parse_name(name: object) -> str:
@@ -335,7 +341,7 @@ def parse_name(name: object) -> str:
         allowed = f"one of {', '.join(NAMES)}"
         if isinstance(name, str) and name in COSINES:
             allowed += f"; cosine and sine transforms are functions only: dask_bigfft.fft.{name}"
-        refuse("kind", name, allowed)
+        raise_invalid("kind", name, allowed)
     return name
 
 
@@ -395,7 +401,7 @@ def transform_spec(
             names = " x ".join(map(str, own or transposed_digits(length)))
             allowed = f"{places} entries: a spectrum of length {length} in transposed order "
             allowed += f"(digits {names}) is neither padded nor cropped"
-            refuse("a", f"axis {axis} of length {size}", allowed)
+            raise_invalid("a", f"axis {axis} of length {size}", allowed)
     natural = parse_orders("natural", len(axes))
     return TransformSpec(
         name=name,

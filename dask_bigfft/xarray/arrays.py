@@ -9,7 +9,7 @@ import xarray as xr
 
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
-from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, raise_invalid
 from dask_bigfft.transforms.spec import parse_orders
 from dask_bigfft.xarray.coordinates import PREFIX, refuse_parts, remembered, samples_of
 
@@ -26,11 +26,11 @@ def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> li
     """Return the requested dimensions; by default those for which `default` returns True."""
     if not isinstance(array, xr.DataArray):
         allowed = "an xarray.DataArray or xarray.Dataset"
-        refuse("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
+        raise_invalid("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
     dims = listed(dim) if dim is not None else [found for found in array.dims if default(found)]
     named = all(isinstance(found, Hashable) for found in dims)
     if not named or not set(dims) <= set(array.dims) or not dims or len(set(dims)) < len(dims):
-        refuse("dim", dim, f"one or more of the dimensions {array.dims}, each once")
+        raise_invalid("dim", dim, f"one or more of the dimensions {array.dims}, each once")
     return dims
 
 
@@ -70,7 +70,7 @@ def _rebuilt(
     }
     dims = [renamed[dim][0] if dim in renamed else dim for dim in array.dims]
     if len(set(dims)) < len(dims):
-        refuse("dim", list(renamed), f"dimensions whose new names are not in use: {dims}")
+        raise_invalid("dim", list(renamed), f"dimensions whose new names are not in use: {dims}")
     new = {name: found for name, found in renamed.values() if found is not None}
     return _named(array, data, dims, kept | new)
 
@@ -97,7 +97,7 @@ def forward(
     half = dims[-1] if name == "rfftn" else None
     shifted = [found for found in dims if found != half] if parse_flag("shift", shift) else []
     if shifted and "transposed" in _orders(extras, len(dims)):
-        refuse("shift", shift, "False in transposed order")
+        raise_invalid("shift", shift, "False in transposed order")
     samples = {found: samples_of(array, found) for found in dims}
     data = _computed(name, array, array.data, dims, extras, norm=norm)
     renamed: dict[Hashable, tuple[Hashable, Any]] = {}
@@ -151,7 +151,7 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
     zero = np.flatnonzero(array.coords[dim].values == 0)
     middle = array.sizes[dim] // 2
     if len(zero) != 1 or zero[0] not in (0, middle):
-        refuse(
+        raise_invalid(
             f"coordinate {dim}",
             f"with the frequency 0 at {zero.tolist()}",
             f"all frequencies, 0 at place 0 or {middle}",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 
 PREFIX = "freq_"
 
@@ -104,7 +104,7 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     coordinate = array.coords[dim]
     places, units = coordinate.values, coordinate.attrs.get("units")
     if places.dtype.kind not in "iufmM":
-        refuse(
+        raise_invalid(
             f"coordinate {dim}",
             f"of dtype {places.dtype}",
             f"numbers or times, or none: drop_vars({dim!r})",
@@ -121,7 +121,7 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     steps = np.diff(places if places.dtype.kind == "f" else places.astype(object)).astype(float)
     step = float(steps.mean())
     if not step or not np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
-        refuse(
+        raise_invalid(
             f"coordinate {dim}",
             f"with steps of {steps.min()} to {steps.max()}",
             "evenly spaced samples",
@@ -176,7 +176,7 @@ def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool
         right = [wanted, np.fft.fftshift(wanted)]
     near = TOLERANCE * distance
     if not any(len(w) == len(found) and np.all(np.abs(found - w) < near) for w in right):
-        refuse(
+        raise_invalid(
             f"coordinate {dim}",
             f"of {array.sizes[dim]} frequencies",
             "all frequencies as the "

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import xarray as xr
 
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import raise_invalid
 from dask_bigfft.xarray.arrays import (
     Dims,
     Norm,
@@ -50,7 +50,7 @@ def _each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
     partly = [name for name, array in variables.items() if not set(dims) <= set(array.dims)]
     if partly or not variables:
         whole = [name for name in variables if name not in partly]
-        refuse(
+        raise_invalid(
             "dim",
             dim,
             f"dimensions that each variable has all or none of, and one has all: "

@@ -170,15 +170,15 @@ def test_numbers_are_refused_by_name_before_anything_is_measured(monkeypatch, na
 
 
 def test_command_line(folder, capsys, monkeypatch):
-    asked = []
+    requested = []
 
     def quick(client, path):
-        asked.append((client, path))
+        requested.append((client, path))
         return DEFAULT
 
     monkeypatch.setattr("dask_bigfft.calibration.calibrate", quick)
     assert main(["calibrate", "--output", str(folder / "p.json")]) == 0
-    assert asked == [(None, folder / "p.json")]
+    assert requested == [(None, folder / "p.json")]
     lines = capsys.readouterr().out.splitlines()
     told = [" ".join(line.split()) for line in lines]
     assert {"copy 6.67 GB/s", "exchange 20.0 ms"} <= set(told)

@@ -100,22 +100,22 @@ def test_workers_that_have_all_take_the_fastest(client):
 
 
 def test_workers_are_asked_once(client, several, monkeypatch):
-    asked = tell(monkeypatch, lambda name: usable())
+    requested = tell(monkeypatch, lambda name: usable())
     for _ in range(3):
         assert chosen() == "ducc0"
-    assert sorted(asked) == [0, 1, 2]
+    assert sorted(requested) == [0, 1, 2]
     several.scale(4)
     client.wait_for_workers(4, timeout=60)
     try:
         for _ in range(2):
             assert chosen() == "ducc0"
-        assert sorted(asked) == [0, 1, 2, 3]
+        assert sorted(requested) == [0, 1, 2, 3]
     finally:
         several.scale(3)
         until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 3)
     with Client(several.scheduler_address):
         assert chosen() == "ducc0"  # another client may be another cluster's
-    assert len(asked) == 7
+    assert len(requested) == 7
 
 
 def without(name, version=None):
@@ -150,7 +150,7 @@ def test_a_fallback_is_named(client, monkeypatch, error):
         await asyncio.sleep(30 if name == 1 else 0)
         return usable()
 
-    asked = tell(monkeypatch, sick)
+    requested = tell(monkeypatch, sick)
     monkeypatch.setattr(environment, "usable", told_later)
     monkeypatch.setattr(environment, "_here", lambda dtype: usable())
     monkeypatch.setattr(environment, "PATIENCE", (1.0, 2.0))
@@ -160,12 +160,12 @@ def test_a_fallback_is_named(client, monkeypatch, error):
         plan = dask_bigfft.plan(x, "fftn")
     assert plan.kernel == "scipy"
     assert re.search(why, plan.explain())
-    assert sorted(asked) == [0, 1, 1, 2]  # the others have answered
+    assert sorted(requested) == [0, 1, 1, 2]  # the others have answered
     with pytest.warns(FallbackWarning, match=why):
         y = fft.fftn(x)
     y.compute()
     assert re.search(why, str(dask_bigfft.report(y)))
-    assert sorted(asked) == [0, 1, 1, 2]  # for a while
+    assert sorted(requested) == [0, 1, 1, 2]  # for a while
     tell(monkeypatch, lambda name: usable())
     monkeypatch.setattr(environment, "_paused", {})
     monkeypatch.setattr(environment, "PATIENCE", (60.0,))
@@ -192,8 +192,8 @@ def test_a_resumed_run_keeps_its_library(client, monkeypatch, tmp_path):
     """Also where workers do not answer by now: the result is the same to the bit."""
     np.save(tmp_path / "in.npy", COMPLEX)
     source, scratch = tmp_path / "in.npy", tmp_path / "scratch"
-    asked = {"kind": "fftn", "block_size": COMPLEX.nbytes // 4}
-    wanted = dask_bigfft.run(source, tmp_path / "wanted.zarr", **asked)
+    requested = {"kind": "fftn", "block_size": COMPLEX.nbytes // 4}
+    wanted = dask_bigfft.run(source, tmp_path / "wanted.zarr", **requested)
     assert wanted.plan.kernel == "ducc0"
 
     def fail(*arguments):
@@ -202,10 +202,10 @@ def test_a_resumed_run_keeps_its_library(client, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(resumable, "_make", fail)
         with pytest.raises(OSError, match="killed"):
-            dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, **asked)
+            dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, **requested)
     tell(monkeypatch, lambda name: {})
     assert chosen() == "scipy"
-    done = dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, resume=True, **asked)
+    done = dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, resume=True, **requested)
     assert done.plan.kernel == "ducc0"
     found = zarr.open_array(tmp_path / "out.zarr", mode="r")[...]
     np.testing.assert_array_equal(found, zarr.open_array(tmp_path / "wanted.zarr", mode="r")[...])

@@ -252,7 +252,7 @@ def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_
             assert np.allclose(await client.compute(y), np.fft.fft2(FIELD + 17))
             # no worker can be asked for its libraries
             assert dask_bigfft.plan(blocks(17), "fft2", kernel="auto").kernel == "scipy"
-            for asked in (
+            for requested in (
                 lambda: register(client),
                 lambda: unregister(client),
                 lambda: dask_bigfft.progress(y, stream=io.StringIO()),
@@ -261,7 +261,7 @@ def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_
                 lambda: dask_bigfft.run("in.npy", "out.zarr", scratch="s"),
             ):
                 with pytest.raises((ValueError, TypeError), match="`client`="):
-                    asked()
+                    requested()
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

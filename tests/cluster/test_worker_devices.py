@@ -100,12 +100,12 @@ def test_blocks_take_what_was_made_ready(threads, name):
     register(client, **{name: 34 * MIB}, block_size=8 * MIB)
     before = default_arena().counters()
     assert 34 * MIB <= before.idle_bytes < 40 * MIB
-    blocks = [default_arena().lend((n, MIB), np.uint8) for n in (8, 7, 6, 8)]
+    blocks = [default_arena().allocate((n, MIB), np.uint8) for n in (8, 7, 6, 8)]
     after = default_arena().counters()
     assert (after.reuses - before.reuses, after.fresh_bytes) == (4, before.fresh_bytes)
     del blocks
     register(client, block_size=16 * MIB)  # which takes the others' place
-    block = default_arena().lend((16, MIB), np.uint8)
+    block = default_arena().allocate((16, MIB), np.uint8)
     assert default_arena().counters().reuses == after.reuses + 1
     del block
     with pytest.raises(ArgumentError, match="`block_size`=0"):

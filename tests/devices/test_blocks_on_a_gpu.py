@@ -239,7 +239,7 @@ def test_nothing_goes_by_the_host(card, monkeypatch, name, shape, chunks, keywor
     host = da.from_array(x, chunks)
     lazy = host.map_blocks(CardArray.of, dtype=x.dtype, meta=np.empty(0, x.dtype))
     blocks = lazy.persist(scheduler="sync")
-    monkeypatch.setattr(type(default_arena()), "lend", refused)
+    monkeypatch.setattr(type(default_arena()), "allocate", refused)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
         lazy = getattr(fft, name)(blocks, **keywords)
     done = dask.persist(lazy, scheduler=scheduler)[0]

@@ -17,7 +17,7 @@ from dask_bigfft import fft
 from dask_bigfft.gpu import cuda, cupy_gpu, dispatch, kernels
 from dask_bigfft.gpu.cupy_gpu import MAX_PITCH_NBYTES, View, copies
 from dask_bigfft.gpu.operations import DeviceArray
-from dask_bigfft.kernels.composite import Stacked
+from dask_bigfft.kernels.segmented import StackedView
 
 pytestmark = needs_compiler
 
@@ -195,8 +195,8 @@ def test_shards_of_one_form_travel_there_and_back(gpu, monkeypatch, cut, status)
     monkeypatch.setattr(cupy_gpu, "_driver", lambda: driver(lambda n: status * (n == 2)))
     monkeypatch.setattr(cupy_gpu, "route", lambda form, *_: (engine, copies(form)))
     gpu.reserve(1 << 21)
-    form, shape = Stacked(0, 4), (20, 64)
-    source, target = (form.lent(shape, np.dtype("f8")) for _ in range(2))
+    form, shape = StackedView(0, 4), (20, 64)
+    source, target = (form.allocated(shape, np.dtype("f8")) for _ in range(2))
     x, out = form.whole(source), form.whole(target)
     x[...], out[...] = np.random.default_rng(1).standard_normal(x.shape), 0
     whole = tuple(slice(*c.indices(n)[:2]) for c, n in zip(cut, shape, strict=True))

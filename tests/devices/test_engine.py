@@ -65,18 +65,18 @@ def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
 
 @pytest.mark.parametrize("operation", ["reserve", "plan"])
 def test_memory_refused_once_is_asked_for_again(operation, events):
-    asked = []
+    requested = []
 
     def refuses(name, nbytes):
-        asked.extend([nbytes] * (name == operation))
-        return name == operation and len(asked) == 1
+        requested.extend([nbytes] * (name == operation))
+        return name == operation and len(requested) == 1
 
     device = SimulatedGPU(NBYTES, refuses=refuses)
     check(Engine(device, NBYTES, SMALL), values(32, 128))
     assert device.dropped == 1  # first of all, what was kept for later
     assert len([name for name, _ in events if name == "fallback"]) == 1
     if operation == "reserve":
-        assert asked[0] == asked[1]
+        assert requested[0] == requested[1]
 
 
 class Failing(SimulatedGPU):
@@ -246,8 +246,8 @@ def test_leases_that_cannot_be_given_are_refused():
         leases.lease().__enter__()
     for _ in range(2):  # the one before was given back
         with leases.lease(), ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(leases.lease(1, timeout=0.01).__enter__)
-            assert isinstance(asked.exception(10), TimeoutError)
+            requested = pool.submit(leases.lease(1, timeout=0.01).__enter__)
+            assert isinstance(requested.exception(10), TimeoutError)
 
 
 class Interrupted(SimulatedGPU):

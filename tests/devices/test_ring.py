@@ -145,11 +145,11 @@ def test_who_is_interrupted_loses_no_buffer(error, ahead):
     """Where the GPU is asked to copy, or told to tell when it is done."""
     buffers = [np.zeros(512, np.uint8) for _ in range(8)]
     ring, views = Ring(buffers, 3), [np.full((40, 8), i + 1.0) for i in range(2)]
-    gpu, asked = GPU((40, 8), buffers, 0), []
+    gpu, requested = GPU((40, 8), buffers, 0), []
 
     def fail(*_):
-        asked.append(1)
-        if len(asked) % 3 == 0:
+        requested.append(1)
+        if len(requested) % 3 == 0:
             raise error
 
     for _ in range(10):
@@ -174,7 +174,7 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
     ring, gpu = Ring(buffers, 3), GPU((1,), buffers, seed)
     pieces = [rng.standard_normal((1 + (7 * i) % 30, 40)) for i in range(24)]
     told = [i for i in range(24) if rng.random() < 0.8]
-    asked = [i for i in range(24) if i not in told or rng.random() < 0.9]
+    requested = [i for i in range(24) if i not in told or rng.random() < 0.9]
     there = [np.zeros(piece.shape) for piece in pieces]
 
     def load(i):
@@ -191,13 +191,13 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
             ring.ahead([pieces[i]], pieces[i])
         if coming in told:
             ring.ahead([pieces[coming]], pieces[coming])
-        if i in asked:
+        if i in requested:
             load(i)
     ring.forget()
     assert len(ring.free) == count // 2  # also those with what nobody has asked for
     ring.close()
     for i in range(24):
-        assert np.array_equal(there[i], pieces[i]) is (i in asked)
+        assert np.array_equal(there[i], pieces[i]) is (i in requested)
 
 
 def test_copies_are_done_before_their_arrays_go_at_exit():

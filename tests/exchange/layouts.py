@@ -33,12 +33,12 @@ def fine_places(factors, done=0):
     return places
 
 
-def merged(places, joints):
-    """Coarser digits: neighbours of one stage that `joints` allows are made one."""
+def merged(places, shared_layouts):
+    """Coarser digits: neighbours of one stage that `shared_layouts` allows are made one."""
     digits = []
-    for place, joint in zip(places, [False, *joints], strict=True):
+    for place, shared_layout in zip(places, [False, *shared_layouts], strict=True):
         last = digits[-1] if digits else None
-        if joint and last is not None and last.stage == place.stage:
+        if shared_layout and last is not None and last.stage == place.stage:
             stride = min(last.stride, place.stride)
             digits[-1] = Digit(
                 place.stage, stride, last.size * place.radix, last.size * place.radix
@@ -64,9 +64,11 @@ def groupings(draw, digits, *, cut=None):
 @st.composite
 def axis_layouts(draw, places, *, cut=None):
     """A layout of an axis in digits that are made of `places`."""
-    joints = draw(st.lists(st.booleans(), min_size=len(places) - 1, max_size=len(places) - 1))
+    shared_layouts = draw(
+        st.lists(st.booleans(), min_size=len(places) - 1, max_size=len(places) - 1)
+    )
     aligned = None if cut is None else lambda digits: cut(digits, places)
-    return draw(groupings(merged(places, joints), cut=aligned))
+    return draw(groupings(merged(places, shared_layouts), cut=aligned))
 
 
 @st.composite

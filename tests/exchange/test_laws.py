@@ -29,7 +29,7 @@ from laws.law import plan
 from dask_bigfft import fft
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, half, interval_boxes
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape, packed_dtype
-from dask_bigfft.exchange.gather import Arriving, fresh_block, stored_regions, view_of
+from dask_bigfft.exchange.gather import IncrementalGather, fresh_block, stored_regions, view_of
 from dask_bigfft.exchange.packing import pack, shard_sizes
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.kernels import views
@@ -108,13 +108,13 @@ def check_packed(exchange, block, blocks, dtype, expected):
     found = gather(exchange, block, dtype, shards.__getitem__, packed=True)
     np.testing.assert_array_equal(found, expected)
     shard_dtype = packed_dtype(next(iter(blocks.values())).dtype, dtype)
-    arriving = Arriving(exchange, block, dtype, shard_dtype)
+    incremental = IncrementalGather(exchange, block, dtype, shard_dtype)
     rng, order = random.Random(math.prod(expected.shape)), list(shards)
     rng.shuffle(order)
     while order:
         some, order = order[: (count := rng.randint(1, 3))], order[count:]
-        arriving.take({source: shards[source] for source in some})
-    np.testing.assert_array_equal(arriving.values, expected)
+        incremental.take({source: shards[source] for source in some})
+    np.testing.assert_array_equal(incremental.values, expected)
 
 
 @given(pair=pairs(3), dtypes=st.sampled_from(DTYPES), width=st.integers(1, 9), fits=st.booleans())

@@ -35,7 +35,7 @@ CASES = {
 }
 
 
-def composites(name, shape, chunks, keywords):
+def segmented_views(name, shape, chunks, keywords):
     """Every exchange's gathered blocks and, where there are any, their composites."""
     x = da.zeros(shape, chunks=chunks, dtype="f8" if name == "rfft" else "c16")
     for number, exchange in enumerate(plan(x, name, **keywords).exchanges):
@@ -72,7 +72,7 @@ def together(found, part):
 def test_composites_are_the_gathered_block(case):
     rng = random.Random(case)
     seen = set()
-    for number, whole, found, source in composites(*CASES[case][:4]):
+    for number, whole, found, source in segmented_views(*CASES[case][:4]):
         if found is None:
             continue
         seen.add(number)

@@ -30,7 +30,7 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import places
 from dask_bigfft.kernels.checks import checksum
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 
 RNG = np.random.default_rng(5)
 
@@ -208,7 +208,7 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
         assert crc == checksum(shard)
         parts.append(Part((i,), int(begins[i]), shard.nbytes, crc))
     with heard() as seen:
-        out = lend((int(begins[-1]),), np.uint8)
+        out = allocate((int(begins[-1]),), np.uint8)
         read_all(scratch, "e", (0,), parts, out)
     assert [(name, n["nbytes"]) for name, n in seen] == [("scratch_read", nbytes.sum())]
     for part, shard in zip(parts, shards, strict=True):

@@ -11,13 +11,13 @@ import pytest
 from support import heard, python
 
 from dask_bigfft import events, files
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 
 RNG = np.random.default_rng(3)
 
 
 def aligned(size, shift=0):
-    return lend((size + shift + (1 << 20),), np.uint8)[shift : shift + size]
+    return allocate((size + shift + (1 << 20),), np.uint8)[shift : shift + size]
 
 
 @pytest.mark.parametrize("direct", [True, False])

@@ -90,9 +90,9 @@ def test_the_arena_follows_the_settings_with_each_transform_but_no_plan():
     assert default_arena().limit == 2**26
     with dask.config.set({"bigfft.memory.arena": False}):
         fft.fft(da.zeros(8))
-        before = default_arena().counters().lends
-        block = dask_bigfft.memory.lend(2**20, np.uint8)
-        assert default_arena().counters().lends == before
+        before = default_arena().counters().allocations
+        block = dask_bigfft.memory.allocate(2**20, np.uint8)
+        assert default_arena().counters().allocations == before
     fft.fft(da.zeros(8))
     assert default_arena().limit == usual
     del block

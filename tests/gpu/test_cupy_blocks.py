@@ -24,11 +24,11 @@ RNG = np.random.default_rng(11)
 def no_host(monkeypatch):
     """Fail where data go to the host: CuPy has two ways there."""
 
-    def refuse(*args, **kwargs):
+    def raise_invalid(*args, **kwargs):
         raise AssertionError("a copy to the host")
 
-    monkeypatch.setattr(cupy(), "asnumpy", refuse)
-    monkeypatch.setattr("dask_bigfft.memory.arena.HostArena.lend", refuse)
+    monkeypatch.setattr(cupy(), "asnumpy", raise_invalid)
+    monkeypatch.setattr("dask_bigfft.memory.arena.HostArena.allocate", raise_invalid)
 
 
 def on_card(x, chunks):

@@ -23,7 +23,7 @@ from dask_bigfft.gpu.operations import (
     Twiddle,
     transposed,
 )
-from dask_bigfft.memory import default_arena, lend, pinned
+from dask_bigfft.memory import allocate, default_arena, pinned
 from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
 
 pytestmark = [
@@ -273,7 +273,7 @@ def test_more_elements_are_turned_than_32_bits_count(device):
 
 def block_in(kind, shape, dtype):
     """A block in pinned or in ordinary memory, and what it is."""
-    x = lend(shape, dtype) if kind == "pinned" else np.empty(shape, dtype)
+    x = allocate(shape, dtype) if kind == "pinned" else np.empty(shape, dtype)
     x[...] = values(shape, dtype)
     return x
 
@@ -393,12 +393,12 @@ def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
     out, array = np.empty_like(x), DeviceArray(0, x.shape, "<f8")
     there_and_back(other, [(x, array), (array, out)])
     assert np.array_equal(out, x)
-    asked = cupy().cuda.pinned_memory.is_memory_pinned
+    requested = cupy().cuda.pinned_memory.is_memory_pinned
     assert len(held) == 4
-    assert all(asked(pointer) for pointer in held)
+    assert all(requested(pointer) for pointer in held)
     other.close()
     assert pool.n_free_blocks() == 0
-    assert not any(asked(pointer) for pointer in held)
+    assert not any(requested(pointer) for pointer in held)
 
 
 def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
@@ -431,7 +431,7 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
 def test_pinned_memory_is_let_go_with_the_last_device(device):
     dispatch.release()  # those that other tests have opened
     other = open_gpu(available()[0])
-    block = lend((1 << 20,), "c16")
+    block = allocate((1 << 20,), "c16")
     assert is_pinned(block)
     other.close()
     assert is_pinned(block)  # `device` is still there

@@ -17,7 +17,7 @@ from dask_bigfft.gpu import cupy_gpu, dispatch
 from dask_bigfft.gpu.cuda import available
 from dask_bigfft.gpu.engine import Source
 from dask_bigfft.gpu.tile_work import Job
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 from dask_bigfft.planner.tile_plan import TileLimits
 
 pytestmark = [
@@ -70,7 +70,7 @@ def placed(x, pinned):
     if not pinned:
         return x
     dispatch.leases()  # from now on lent memory is pinned
-    found = lend(x.shape, x.dtype)
+    found = allocate(x.shape, x.dtype)
     found[...] = x
     return found
 

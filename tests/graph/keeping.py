@@ -9,18 +9,18 @@ from dask_bigfft.graph.dask_private import DataNode
 from dask_bigfft.memory import default_arena
 
 
-def lent_bytes():
+def allocated_bytes():
     """Bytes that the arena of this process has lent, but for what is garbage."""
     gc.collect()
-    return default_arena().counters().lent_bytes
+    return default_arena().counters().allocated_bytes
 
 
 def come_back(before):
     """Whether no more is lent in the end than before: threads let go of a block after its task."""
     deadline = time.monotonic() + 30
-    while lent_bytes() > before and time.monotonic() < deadline:
+    while allocated_bytes() > before and time.monotonic() < deadline:
         time.sleep(0.01)
-    return lent_bytes() == before
+    return allocated_bytes() == before
 
 
 class Keeping(Callback):

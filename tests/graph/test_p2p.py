@@ -124,25 +124,25 @@ def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:
 
 def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tasks of one have put together those of the other ask for as well."""
-    asked, plainly = threading.Event(), p2p.barrier
+    requested, plainly = threading.Event(), p2p.barrier
 
     def barrier(*arguments: Any) -> int:
-        asked.wait(20)
+        requested.wait(20)
         return plainly(*arguments)
 
     monkeypatch.setattr(p2p, "barrier", barrier)
     began = Counter[str]()
-    anew = p2p.Run._begin_anew
+    reopened = p2p.Run._begin_anew
 
     async def counted(run: p2p.Run) -> None:
         began[run.id] += 1
-        await anew(run)
+        await reopened(run)
 
     monkeypatch.setattr(p2p.Run, "_begin_anew", counted)
     y, wanted = fft.fftn(blocks()), np.fft.fftn(FIELD)
     part = y.blocks[0].persist()  # all of them, by tasks of other names
     whole = client.compute(y)
-    asked.set()
+    requested.set()
     assert close(whole.result(timeout=60), wanted)
     assert close(part.compute(), wanted)
     assert sum(began.values()) <= 8  # until the first attempt was over
@@ -229,8 +229,8 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their shards have gone from memory: the shuffle begins anew, and what comes out is right."""
-    go_on, last, asked = threading.Event(), (15,), Counter[str]()
-    put_together, anew = carriers.put_together, p2p.Run._begin_anew
+    go_on, last, requested = threading.Event(), (15,), Counter[str]()
+    put_together, reopened = carriers.put_together, p2p.Run._begin_anew
 
     def waiting(run: Any, number: int, block: tuple[int, ...], *rest: Any) -> np.ndarray:
         if block == last and number == len(run.plan.exchanges) - 1:
@@ -238,9 +238,9 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
         return put_together(run, number, block, *rest)
 
     async def noted(self: Any) -> None:
-        asked["anew"] += 1
+        requested["anew"] += 1
         go_on.set()
-        await anew(self)
+        await reopened(self)
 
     monkeypatch.setattr(carriers, "put_together", waiting)
     monkeypatch.setattr(p2p.Run, "_begin_anew", noted)
@@ -255,7 +255,7 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
         assert close(again.compute(), np.fft.fft(a)[256:512])
         assert close(y.compute(), np.fft.fft(a))
     assert go_on.is_set()
-    assert asked["anew"]
+    assert requested["anew"]
     assert len(kept) == 15
 
 

@@ -9,10 +9,10 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from graph.keeping import Keeping, come_back, lent_bytes
+from graph.keeping import Keeping, allocated_bytes, come_back
 
 from dask_bigfft import fft
-from dask_bigfft.memory.arena import is_lent
+from dask_bigfft.memory.arena import is_allocated
 
 
 def data(shape, dtype):
@@ -31,10 +31,10 @@ def same(found, expected):
 def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
     a = data(shape, "c16")
     y = getattr(fft, kind)(da.from_array(a, chunks=(shape[0] // 8, *shape[1:])))
-    before = lent_bytes()
+    before = allocated_bytes()
     found = y.compute(scheduler="threads")
-    assert is_lent(found)
-    assert found.nbytes <= lent_bytes() - before <= 1.25 * found.nbytes
+    assert is_allocated(found)
+    assert found.nbytes <= allocated_bytes() - before <= 1.25 * found.nbytes
     assert same(found, getattr(scipy.fft, kind)(a))
     del found
     assert come_back(before)
@@ -43,11 +43,11 @@ def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
 def test_others_are_copied_to_memory_that_comes_back():
     a = data((8, 512, 512), "c16")  # every plane is exchanged for itself
     y = fft.fft(da.from_array(a, chunks=(1, 64, 512)), axis=1)
-    before = lent_bytes()
+    before = allocated_bytes()
     found = y.compute(scheduler="threads")
-    assert is_lent(found)
+    assert is_allocated(found)
     assert same(found, scipy.fft.fft(a, axis=1))
-    assert lent_bytes() - before <= 1.25 * found.nbytes
+    assert allocated_bytes() - before <= 1.25 * found.nbytes
     del found
     assert come_back(before)
 

@@ -12,7 +12,7 @@ from support import ROOT
 from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentTypeError
 from dask_bigfft.integrations.array_backend import ArenaBackend
-from dask_bigfft.memory.arena import is_lent
+from dask_bigfft.memory.arena import is_allocated
 
 SHAPE, CHUNKS = (600, 512), (300, 256)  # 600 KiB a block: the arena lends it
 
@@ -32,11 +32,11 @@ def blocks(a):
 def test_blocks_move_into_the_arena_once():
     x = np.random.default_rng(0).standard_normal(SHAPE)
     a = da.from_array(x, chunks=CHUNKS)
-    assert not any(map(is_lent, blocks(a)))
+    assert not any(map(is_allocated, blocks(a)))
     there = a.to_backend("bigfft")
     assert (there.chunks, there.dtype) == (a.chunks, a.dtype)
     found = blocks(there)
-    assert all(type(block) is np.ndarray and is_lent(block) for block in found)
+    assert all(type(block) is np.ndarray and is_allocated(block) for block in found)
     np.testing.assert_array_equal(there.compute(), x)
     kept = da.concatenate([da.from_delayed(dask.delayed(b), b.shape, b.dtype) for b in found])
     again = blocks(kept.to_backend("bigfft"))
@@ -61,7 +61,7 @@ def test_creation_functions_make_blocks_there(name, arguments, keywords):
         found = getattr(da, name)(*arguments, chunks=CHUNKS, **keywords)
     assert (found.chunks, found.dtype, found.shape) == (wanted.chunks, wanted.dtype, wanted.shape)
     for block in blocks(found):
-        assert is_lent(block)
+        assert is_allocated(block)
         assert block.flags.writeable
         assert type(block) is np.ndarray
     np.testing.assert_array_equal(found.compute(), wanted.compute())
@@ -75,7 +75,7 @@ def test_empty_and_arange():
     assert empty.name == "mine"
     assert empty.dtype == np.float32
     assert [block.shape for block in blocks(empty)] == [CHUNKS] * 4
-    assert all(map(is_lent, blocks(numbers)))
+    assert all(map(is_allocated, blocks(numbers)))
     np.testing.assert_array_equal(numbers.compute(), np.arange(3, 300_003))
     assert drawn.compute().shape == (4, 4)
 

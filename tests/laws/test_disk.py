@@ -57,10 +57,10 @@ def test_blocks_that_are_put_together_as_shards_arrive(
     plan = dask_bigfft.plan(a, kind, verify=verify, **options)
     expected = transformed_array(a, plan, "disk").compute()
     assert relative_l2(expected, getattr(fft, kind)(a, **options).compute()) < 1e-5
-    arriving = replace(plan, assembles=True)
+    incremental = replace(plan, assembles=True)
     for size in (scratch.READ_BYTES, 1):
         monkeypatch.setattr(scratch, "READ_BYTES", size)
-        found = transformed_array(a, arriving, "disk").compute()
+        found = transformed_array(a, incremental, "disk").compute()
         np.testing.assert_array_equal(found, expected)
 
 

@@ -193,13 +193,13 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
 ):
     """At once, or after another run has gone on where one stopped."""
     cluster, board, out = whole(), Board(tmp_path / "board"), tmp_path / "out.zarr"
-    asked = {**ASKED, "scratch": tmp_path / "scratch"}
+    requested = {**ASKED, "scratch": tmp_path / "scratch"}
     source = files(undisturbed / "in.zarr")
     with Client(scheduler_file=cluster.file, timeout=LONGEST) as client:
         trapped(client, board, phase)
     said = tmp_path / "said"
     run = started(
-        run_on, cluster.file, str(said), undisturbed / "in.zarr", out, **asked, settings=FLOOR
+        run_on, cluster.file, str(said), undisturbed / "in.zarr", out, **requested, settings=FLOOR
     )
     hit(board, cluster, fault, victim, {"scheduler": cluster.scheduler.pid, "client": run.pid})
     run.join(LONGEST)
@@ -214,7 +214,7 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
             Client(scheduler_file=whole().file, timeout=LONGEST) as client,
         ):
             client.wait_for_workers(WORKERS, LONGEST)
-            dask_bigfft.run(undisturbed / "in.zarr", out, **asked, resume=True)
+            dask_bigfft.run(undisturbed / "in.zarr", out, **requested, resume=True)
     else:
         assert run.exitcode == 0, said.read_text()
     assert files(out) == files(undisturbed / "out.zarr")
@@ -233,7 +233,7 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
 def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
     """At the same address; the next run of the same client resumes it."""
     out, board = tmp_path / "out.zarr", Board(tmp_path / "board")
-    asked = {**ASKED, "scratch": tmp_path / "scratch"}
+    requested = {**ASKED, "scratch": tmp_path / "scratch"}
     source = files(undisturbed / "in.zarr")
     with (
         Processes(tmp_path / "cluster", WORKERS) as cluster,
@@ -242,7 +242,7 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
         Client(scheduler_file=cluster.file, timeout=LONGEST) as client,
     ):
         trapped(client, board, phase)
-        run = thread.submit(dask_bigfft.run, undisturbed / "in.zarr", out, **asked)
+        run = thread.submit(dask_bigfft.run, undisturbed / "in.zarr", out, **requested)
         hit(board, cluster, "killed", "scheduler", {"scheduler": cluster.scheduler.pid})
         cluster.restart_scheduler()
         with pytest.raises(Exception, match=r"(?i)scheduler"):
@@ -252,7 +252,7 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
         for _ in range(WORKERS - len(cluster.alive)):
             cluster.add_worker()
         client.wait_for_workers(WORKERS, LONGEST)
-        dask_bigfft.run(undisturbed / "in.zarr", out, **asked, resume=True)
+        dask_bigfft.run(undisturbed / "in.zarr", out, **requested, resume=True)
     assert files(out) == files(undisturbed / "out.zarr")
     assert files(undisturbed / "in.zarr") == source
     assert not (tmp_path / "scratch").exists()

@@ -54,15 +54,15 @@ ALIASES = {
 
 def hostile():
     """Return values that some argument of some function cannot take."""
-    ragged = np.empty(2, object)
-    ragged[:] = [[1], [2, 3]]
+    is_uneven = np.empty(2, object)
+    is_uneven[:] = [[1], [2, 3]]
     single = [None, True, False, slice(2), Ellipsis, NotImplemented, int, len, lambda x: x]
     numbers = [0, -1, 3, 2**31, 2**63, 10**30, -0.0, 0.5, float("nan"), float("inf"), 1j]
     texts = [b"full", "", "same", "no", "a\0b", "natural", "é", "1 GiB", "-3", date(2020, 1, 1)]
     lists = [[], (), [1, 2], (0, 0), [-1, None], [[1, 2], [3]], ["y"], ("y", "x"), range(2)]
     others = [{}, set(), {0: 1}, {"y": 2}, {1, 2}, iter([0]), (i for i in (0, 1)), object()]
     arrays = [np.array(values) for values in (3, [], [0, 1], [0.5], ["a"], [None])]
-    arrays += [ragged, np.zeros(2, "i4,f8"), np.ma.masked, da.ones(3), da.ones((2, 2))]
+    arrays += [is_uneven, np.zeros(2, "i4,f8"), np.ma.masked, da.ones(3), da.ones((2, 2))]
     scalars = [np.datetime64("2020"), np.timedelta64(3, "s"), np.float32(2), np.int8(1), np.nan]
     scalars += [np.bool_(True), np.str_("x"), np.dtype("f8"), np.random.default_rng(0)]
     odd = [xr.DataArray([1.0, 2.0]), type("Odd", (), {})()]

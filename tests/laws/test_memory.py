@@ -25,7 +25,7 @@ import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import PlanError
 from dask_bigfft.kernels.libraries import usable
-from dask_bigfft.memory import default_arena, lend
+from dask_bigfft.memory import allocate, default_arena
 from dask_bigfft.memory.arena import HostArena
 from dask_bigfft.memory_settings import assumed_memory
 
@@ -167,7 +167,7 @@ def test_problems_of_benchmarks(tmp_path, problem, scale):
 
 def lent_block(like, block_info=None):
     """A block of ones from the arena, which counts it."""
-    values = lend(block_info[None]["chunk-shape"], block_info[None]["dtype"])
+    values = allocate(block_info[None]["chunk-shape"], block_info[None]["dtype"])
     values.fill(1)
     return values
 
@@ -192,12 +192,12 @@ def test_every_scheme_holds_no_more_blocks_than_forecast(
 
     Common memory is made of whole pages of 2 MiB where it is large.
     """
-    peak, plainly = 0, HostArena.lend
+    peak, plainly = 0, HostArena.allocate
 
     def counting(arena, *arguments):
         nonlocal peak
         values = plainly(arena, *arguments)
-        peak = max(peak, arena.counters().lent_bytes)
+        peak = max(peak, arena.counters().allocated_bytes)
         return values
 
     settings = {"bigfft.exchange.in-place": together, "scheduler": "threads", "num_workers": 2}
@@ -211,9 +211,9 @@ def test_every_scheme_holds_no_more_blocks_than_forecast(
         )
         plan = dask_bigfft.plan(x, kind)
         assert plan.carrier == "memory"
-        monkeypatch.setattr(HostArena, "lend", counting)
+        monkeypatch.setattr(HostArena, "allocate", counting)
         default_arena().trim()  # a block may lie in a larger buffer that was idle
-        before = default_arena().counters().lent_bytes
+        before = default_arena().counters().allocated_bytes
         kept = getattr(fft, kind)(x).persist()
     assert kept.nbytes <= peak - before <= plan.expected.peak_host + PAGE
 
@@ -277,11 +277,11 @@ STORED = {
         LINE | {"chunk": 2**14, "memory_limit": 100 * MIB},
         piece=MIB,
         rows=False,
-        anew=True,
+        reopened=True,
         block=16 * MIB,
     ),
     "opened anew, decoded": stored(
-        LINE | {"compressors": "auto"}, piece=MIB, anew=True, block=16 * MIB
+        LINE | {"compressors": "auto"}, piece=MIB, reopened=True, block=16 * MIB
     ),
     "contiguous": stored(LINE | {"component": "a"}, piece=MIB, rows=False, block=16 * MIB),
     # Values have four times the bytes of what is stored.

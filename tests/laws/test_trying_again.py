@@ -17,7 +17,7 @@ from support import local
 import dask_bigfft.gpu.dispatch
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import CarrierError, DeviceError, VerificationError
-from dask_bigfft.graph.in_place import refuse_spoiled, spoiling
+from dask_bigfft.graph.in_place import poisoning, raise_if_poisoned
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Times
@@ -72,7 +72,7 @@ def test_what_is_wrong_twice_is_not_tried_again_in_place(monkeypatch, again, mod
     x = da.from_array(a, chunks=256)
     damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(2, after))
     with dask.config.set(scheduler="sync"):
-        assert any(plan(x, "fft", verify=mode).joints.inside)
+        assert any(plan(x, "fft", verify=mode).shared_layouts.inside)
         y = fft.fft(x, verify=mode)
         if inside:
             with pytest.raises(CarrierError, match=r"failed on block .* while it worked in place"):
@@ -115,16 +115,16 @@ def test_blocks_that_may_be_overwritten_are_not_transformed_twice(monkeypatch, c
 @pytest.mark.parametrize("strided", [False, True])
 def test_a_block_says_wherever_it_is_that_it_is_spoiled(dtype, strided):
     block = np.full((6, 4), np.nan, dtype)[:: 2 if strided else 1, :: -1 if strided else 1]
-    refuse_spoiled(0, (0, 0), block)  # NaN like any other
-    refuse_spoiled(0, (0, 0), block[:0])
-    with pytest.raises(KeyboardInterrupt), spoiling(lambda: [block]):
+    raise_if_poisoned(0, (0, 0), block)  # NaN like any other
+    raise_if_poisoned(0, (0, 0), block[:0])
+    with pytest.raises(KeyboardInterrupt), poisoning(lambda: [block]):
         raise KeyboardInterrupt
     assert np.isnan(block).all()
     for sent in (block, block.copy(), pickle.loads(pickle.dumps(block))):
         with pytest.raises(CarrierError, match=r"round 1 failed on block \(0, 0\)"):
-            refuse_spoiled(0, (0, 0), sent)
+            raise_if_poisoned(0, (0, 0), sent)
     block[...] = 1
-    refuse_spoiled(0, (0, 0), block)
+    raise_if_poisoned(0, (0, 0), block)
 
 
 def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):

@@ -34,8 +34,8 @@ class Pressure:
     def __init__(self):
         self.high = False
         self.now = 0.0
-        self.asked = 0
+        self.requested = 0
 
     def __call__(self):
-        self.asked += 1
+        self.requested += 1
         return self.high

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from memory.arenas import MIB, Pressure, address
 
 from dask_bigfft.memory import SMALL_NBYTES, HostArena, pages
-from dask_bigfft.memory.arena import Loan
+from dask_bigfft.memory.arena import ArenaBuffer
 
 # Threads
 
@@ -33,7 +33,7 @@ def test_threads_never_share_memory():
         start.wait(30)
         for step in range(300):
             nbytes = rng.randrange(SMALL_NBYTES, 3 * MIB)
-            block = arena.lend(nbytes, np.uint8)
+            block = arena.allocate(nbytes, np.uint8)
             mark = (seed * 31 + step) % 251
             block[::509] = mark
             mine.append((mark, block))
@@ -50,7 +50,7 @@ def test_threads_never_share_memory():
             if step % 50 == 0:
                 arena.trim(4 * MIB)
                 counters = arena.counters()
-                assert counters.lent_bytes + counters.idle_bytes <= arena.limit
+                assert counters.allocated_bytes + counters.idle_bytes <= arena.limit
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -66,8 +66,8 @@ def test_threads_never_share_memory():
     del block
     gc.collect()
     counters = arena.counters()
-    assert counters.lent_bytes == 0
-    assert counters.lends == 8 * 300
+    assert counters.allocated_bytes == 0
+    assert counters.allocations == 8 * 300
     assert counters.overflows > 0
     assert counters.reuses > 0
     assert counters.peak_bytes <= arena.limit
@@ -98,27 +98,27 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         self.pressure = Pressure()
         self.arena = HostArena(self.LIMIT, pressure=self.pressure, clock=lambda: self.pressure.now)
         self.live = []
-        self.lends = self.overflows = 0
+        self.allocations = self.overflows = 0
 
     @property
-    def lent_bytes(self):
+    def allocated_bytes(self):
         return sum(live.buffer_bytes for live in self.live)
 
     @rule(nbytes=st.integers(SMALL_NBYTES, 5 * MIB))
-    def lend(self, nbytes):
-        lent_bytes = self.lent_bytes
-        self.lends += 1
-        block = self.arena.lend(nbytes, np.uint8)
+    def allocate(self, nbytes):
+        allocated_bytes = self.allocated_bytes
+        self.allocations += 1
+        block = self.arena.allocate(nbytes, np.uint8)
         assert block.nbytes == nbytes
-        mark = self.lends % 251
+        mark = self.allocations % 251
         block.fill(mark)
-        if isinstance(block.base, Loan):
+        if isinstance(block.base, ArenaBuffer):
             self.live.append(Live(block, mark, block.base.buffer.nbytes))
         else:
             self.live.append(Live(block, mark, 0))
             self.overflows += 1
             # Only if no idle memory could have made room.
-            assert lent_bytes + pages.round_up(nbytes) > self.LIMIT
+            assert allocated_bytes + pages.round_up(nbytes) > self.LIMIT
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -166,11 +166,11 @@ class ArenaAgainstModel(RuleBasedStateMachine):
     @invariant()
     def counters_add_up(self):
         counters = self.arena.counters()
-        held_bytes = counters.lent_bytes + counters.idle_bytes
-        assert counters.lent_bytes == self.lent_bytes
+        held_bytes = counters.allocated_bytes + counters.idle_bytes
+        assert counters.allocated_bytes == self.allocated_bytes
         assert held_bytes <= counters.peak_bytes <= min(self.LIMIT, counters.fresh_bytes)
-        assert (counters.lends, counters.overflows) == (self.lends, self.overflows)
-        assert counters.reuses <= counters.lends - counters.overflows
+        assert (counters.allocations, counters.overflows) == (self.allocations, self.overflows)
+        assert counters.reuses <= counters.allocations - counters.overflows
 
 
 TestArenaAgainstModel = ArenaAgainstModel.TestCase

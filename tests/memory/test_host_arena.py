@@ -12,7 +12,7 @@ from memory.arenas import MIB, Pressure, address
 import dask_bigfft.memory as memory
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.memory import ALIGNMENT_NBYTES, HostArena, pages
-from dask_bigfft.memory.arena import Loan
+from dask_bigfft.memory.arena import ArenaBuffer
 
 # What is lent
 
@@ -20,10 +20,10 @@ from dask_bigfft.memory.arena import Loan
 @pytest.mark.parametrize("dtype", ["?", "i1", "<u8", "f2", "f4", ">f8", "g", "F", ">c16", "G"])
 @pytest.mark.parametrize("shape", [MIB, (MIB,), [1024, 1024], (64, 1, 128, 128), (np.int64(MIB),)])
 def test_lent_is_a_plain_array(arena, shape, dtype):
-    block = arena.lend(shape, dtype)
+    block = arena.allocate(shape, dtype)
     like = np.empty(shape, dtype)
     assert type(block) is np.ndarray
-    assert type(block.base) is Loan
+    assert type(block.base) is ArenaBuffer
     assert (block.shape, block.strides, block.dtype) == (like.shape, like.strides, like.dtype)
     assert block.flags.c_contiguous
     assert block.flags.writeable
@@ -31,24 +31,24 @@ def test_lent_is_a_plain_array(arena, shape, dtype):
     assert address(block) % 4096 == 0
     block[...] = 1
     assert (block == 1).all()
-    assert arena.counters().lends == 1
+    assert arena.counters().allocations == 1
 
 
 @pytest.mark.parametrize("shape", [(), 0, (0,), (3, 0, 5), (10**9, 0), 1, (7, 11)])
 def test_small_and_empty_are_ordinary_memory(arena, shape):
-    block = arena.lend(shape, np.complex64)
+    block = arena.allocate(shape, np.complex64)
     assert block.shape == np.empty(shape).shape
     assert block.flags.c_contiguous
-    assert arena.counters().lends == 0
+    assert arena.counters().allocations == 0
     if block.size:
         assert address(block) % ALIGNMENT_NBYTES == 0
 
 
 @pytest.mark.parametrize("dtype", [object, "U40", "M8[s]", [("a", "f8"), ("b", "i4")]])
 def test_other_dtypes_are_ordinary_memory(arena, dtype):
-    block = arena.lend(MIB, dtype)
+    block = arena.allocate(MIB, dtype)
     assert block.dtype == np.dtype(dtype)
-    assert arena.counters().lends == 0
+    assert arena.counters().allocations == 0
     if dtype is object:
         assert block[0] is None
 
@@ -56,14 +56,14 @@ def test_other_dtypes_are_ordinary_memory(arena, dtype):
 def test_refuses_what_numpy_refuses(arena):
     for shape in (-1, (-1024, -1024), (-1, 0)):
         with pytest.raises(ArgumentError, match="shape"):
-            arena.lend(shape, np.uint8)
+            arena.allocate(shape, np.uint8)
     for shape in (1.5, (2.0, 3), "12", None):
         with pytest.raises(TypeError):
-            arena.lend(shape, np.uint8)
+            arena.allocate(shape, np.uint8)
     with pytest.raises(TypeError):
-        arena.lend(3, "no such dtype")
+        arena.allocate(3, "no such dtype")
     with pytest.raises(MemoryError):
-        arena.lend(2**60, np.uint8)
+        arena.allocate(2**60, np.uint8)
 
 
 def test_refuses_bad_arguments(arena):
@@ -86,14 +86,14 @@ def test_refuses_bad_arguments(arena):
 
 
 def test_dead_block_is_lent_again(arena):
-    block = arena.lend((512, 512), np.complex128)
+    block = arena.allocate((512, 512), np.complex128)
     where = address(block)
     del block
     assert arena.counters().idle_bytes == 4 * MIB
-    block = arena.lend((1024, 1024), np.float32)
+    block = arena.allocate((1024, 1024), np.float32)
     assert address(block) == where
     counters = arena.counters()
-    assert (counters.lends, counters.reuses, counters.idle_bytes) == (2, 1, 0)
+    assert (counters.allocations, counters.reuses, counters.idle_bytes) == (2, 1, 0)
     assert counters.fresh_bytes == counters.peak_bytes == 4 * MIB
 
 
@@ -108,18 +108,18 @@ def test_dead_block_is_lent_again(arena):
     ],
 )
 def test_view_keeps_the_memory(arena, make_view):
-    block = arena.lend((512, 512), np.complex128)
+    block = arena.allocate((512, 512), np.complex128)
     block.fill(7)
     where = address(block)
     view = make_view(block)
     del block
     gc.collect()
-    other = arena.lend((512, 512), np.complex128)
+    other = arena.allocate((512, 512), np.complex128)
     other.fill(8)
     assert address(other) != where
     seen = np.frombuffer(view, np.complex128) if isinstance(view, pickle.PickleBuffer) else view
     assert (np.asarray(seen) == 7).all()
-    assert arena.counters().lent_bytes == 8 * MIB
+    assert arena.counters().allocated_bytes == 8 * MIB
     del view, seen
     gc.collect()
     assert arena.counters().idle_bytes == 4 * MIB
@@ -127,7 +127,7 @@ def test_view_keeps_the_memory(arena, make_view):
 
 def test_block_that_dies_under_the_lock(arena):
     # What a collection does that starts inside an allocation of a drain.
-    blocks = [arena.lend(MIB, np.uint8) for _ in range(3)]
+    blocks = [arena.allocate(MIB, np.uint8) for _ in range(3)]
     with arena.lock:
         blocks.clear()
     assert arena.counters().idle_bytes == 3 * MIB
@@ -135,7 +135,7 @@ def test_block_that_dies_under_the_lock(arena):
 
 def test_blocks_outlive_their_arena():
     arena = HostArena(64 * MIB)
-    early, late = arena.lend(MIB, np.uint8), arena.lend(MIB, np.uint8)
+    early, late = arena.allocate(MIB, np.uint8), arena.allocate(MIB, np.uint8)
     returned = arena.returned
     late.fill(5)
     del early
@@ -155,17 +155,17 @@ def test_system_refuses_memory(arena, monkeypatch):
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(pages, "_map", refuse_pages)
-    block = arena.lend(MIB, np.uint8)
+    block = arena.allocate(MIB, np.uint8)
     assert block.nbytes == MIB
     assert arena.prefault(MIB) == 0
     counters = arena.counters()
-    assert (counters.overflows, counters.lent_bytes, counters.fresh_bytes) == (1, 0, 0)
+    assert (counters.overflows, counters.allocated_bytes, counters.fresh_bytes) == (1, 0, 0)
 
 
 def test_arena_of_limit_zero_is_off():
     arena = HostArena(0)
-    block = arena.lend(MIB, np.uint8)
-    assert not isinstance(block.base, Loan)
+    block = arena.allocate(MIB, np.uint8)
+    assert not isinstance(block.base, ArenaBuffer)
     assert arena.counters() == memory.ArenaCounters()
 
 
@@ -175,7 +175,7 @@ def test_trim_lowers_resident_memory(arena):
         pages_resident = int(Path("/proc/self/statm").read_text().split()[1])
         return pages_resident * 4096
 
-    block = arena.lend(48 * MIB, np.uint8)
+    block = arena.allocate(48 * MIB, np.uint8)
     block.fill(1)
     del block
     before = resident_bytes()
@@ -184,15 +184,15 @@ def test_trim_lowers_resident_memory(arena):
 
 
 def test_resize(arena):
-    block, other = arena.lend(4 * MIB, np.uint8), arena.lend(4 * MIB, np.uint8)
+    block, other = arena.allocate(4 * MIB, np.uint8), arena.allocate(4 * MIB, np.uint8)
     del other
     arena.resize(6 * MIB)
     assert arena.counters().idle_bytes == 0
     arena.resize(MIB)
-    assert not isinstance(arena.lend(MIB, np.uint8).base, Loan)
+    assert not isinstance(arena.allocate(MIB, np.uint8).base, ArenaBuffer)
     del block
     counters = arena.counters()
-    assert (counters.lent_bytes, counters.idle_bytes) == (0, 0)
+    assert (counters.allocated_bytes, counters.idle_bytes) == (0, 0)
     assert arena.limit == MIB
 
 
@@ -204,29 +204,29 @@ def test_pressure_gives_idle_memory_back():
     arena = HostArena(
         64 * MIB, pressure=pressure, pressure_interval_seconds=0.1, clock=lambda: pressure.now
     )
-    blocks = [arena.lend(MIB, np.uint8) for _ in range(3)]
-    assert pressure.asked == 1
+    blocks = [arena.allocate(MIB, np.uint8) for _ in range(3)]
+    assert pressure.requested == 1
     where = address(blocks[2])
     del blocks[1]
     del blocks[1]
     pressure.high = True
     assert arena.counters().idle_bytes == 2 * MIB  # Not due yet.
     pressure.now = 0.1
-    again = arena.lend(MIB, np.uint8)
-    assert pressure.asked == 2
+    again = arena.allocate(MIB, np.uint8)
+    assert pressure.requested == 2
     # The block took what it could use, and only the rest was given back.
     assert address(again) == where
     assert arena.counters().idle_bytes == 0
     del again
     pressure.now = 0.2
     assert arena.counters().idle_bytes == 0
-    assert pressure.asked == 3
+    assert pressure.requested == 3
 
 
 def test_pressure_may_use_the_arena_and_may_fail():
     arena = HostArena(64 * MIB)
     arena.watch(lambda: arena.counters().idle_bytes > 0)
-    block = arena.lend(MIB, np.uint8)
+    block = arena.allocate(MIB, np.uint8)
     del block
     arena.watch(lambda: True)
     assert arena.counters().idle_bytes == 0
@@ -236,7 +236,7 @@ def test_pressure_may_use_the_arena_and_may_fail():
 
     arena.watch(broken)
     with pytest.raises(RuntimeError, match="no such process"):
-        arena.lend(MIB, np.uint8)
+        arena.allocate(MIB, np.uint8)
     arena.watch(None)
     gc.collect()
-    assert arena.counters().lent_bytes == 0
+    assert arena.counters().allocated_bytes == 0

@@ -35,7 +35,7 @@ def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
     driver, arena = Driver(), HostArena(64 * MIB)
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
     arena.pinner = pinner
-    block = arena.lend((1024, 1024), "c16")
+    block = arena.allocate((1024, 1024), "c16")
     address = block.ctypes.data
     assert driver.ranges == {address: 16 * MIB}
     assert pinner.covers(address, block.nbytes)
@@ -43,7 +43,7 @@ def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
     assert not pinner.covers(address - 1, 8)
     assert not pinner.covers(address, 16 * MIB + 1)
     del block
-    again = arena.lend(1 << 20, "c16")
+    again = arena.allocate(1 << 20, "c16")
     assert again.ctypes.data == address
     assert driver.registered == 1  # the same pages, pinned once
     view = again[5:9]
@@ -64,7 +64,7 @@ def test_the_process_arena_pins_for_whoever_asks():
     default_arena().resize(64 * MIB)  # whatever the last plan has left it
     previous = pin_blocks(pinner)
     try:
-        block = default_arena().lend((512, 1024), "c16")
+        block = default_arena().allocate((512, 1024), "c16")
         assert pinned(block.ctypes.data, block.nbytes)
         assert not pinned(np.zeros(4).ctypes.data, 8)
     finally:
@@ -130,7 +130,7 @@ def test_a_driver_that_refuses_is_not_asked_for_ever():
     driver, arena = Driver(refuses=100), HostArena(64 * MIB)
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
     arena.pinner = pinner
-    blocks = [arena.lend(4 * MIB, "u1") for _ in range(6)]
+    blocks = [arena.allocate(4 * MIB, "u1") for _ in range(6)]
     for number, block in enumerate(blocks):
         block[:] = number
     assert all((block == number).all() for number, block in enumerate(blocks))

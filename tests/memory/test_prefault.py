@@ -20,7 +20,7 @@ def test_prefaulted_pages_do_not_fault_again(arena, threads):
     import resource
 
     arena.prefault(32 * MIB, threads=threads)
-    block = arena.lend(32 * MIB, np.uint8)
+    block = arena.allocate(32 * MIB, np.uint8)
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt  # others may do anything
     block.fill(1)
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 16
@@ -41,7 +41,7 @@ def pages_there(block):
 
 @needs_populate
 def test_a_block_is_faulted_in_once_and_no_other(arena):
-    block, other = arena.lend(40 * MIB, np.uint8), arena.lend(10 * MIB, np.uint8)
+    block, other = arena.allocate(40 * MIB, np.uint8), arena.allocate(10 * MIB, np.uint8)
     assert pages_there(block) == 0
     view = block[5 * MIB :].reshape(5, -1).T  # all of its memory is meant
     assert arena.fault_in(view) == 40 * MIB == arena.counters().prefaulted_bytes
@@ -49,7 +49,7 @@ def test_a_block_is_faulted_in_once_and_no_other(arena):
     assert pages_there(other) == 0
     assert arena.fault_in(block) == 0
     del block, view
-    again = arena.lend(40 * MIB, np.uint8)  # was used before
+    again = arena.allocate(40 * MIB, np.uint8)  # was used before
     assert arena.fault_in(again) == 0
     assert arena.counters().prefaulted_bytes == 40 * MIB
 
@@ -57,7 +57,7 @@ def test_a_block_is_faulted_in_once_and_no_other(arena):
 @needs_populate
 def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
     arena.resize(1 << 30)
-    block, taken, all_begun = arena.lend(200 * MIB, np.uint8), {}, threading.Barrier(3)
+    block, taken, all_begun = arena.allocate(200 * MIB, np.uint8), {}, threading.Barrier(3)
 
     def slowly(memory):
         own = taken.setdefault(threading.get_ident(), [])
@@ -80,7 +80,7 @@ def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
 
 def test_where_the_system_cannot_pages_come_as_they_are_written_to(arena, monkeypatch):
     monkeypatch.setattr(pages, "_madvise", None)
-    block = arena.lend(40 * MIB, np.uint8)
+    block = arena.allocate(40 * MIB, np.uint8)
     assert arena.fault_in(block) == arena.fault_in(block) == 0
     assert arena.counters().prefaulted_bytes == 0
     assert arena.prefault(3 * MIB) == 3 * MIB == arena.counters().prefaulted_bytes

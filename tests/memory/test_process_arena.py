@@ -10,7 +10,7 @@ from memory.arenas import MIB, run_python
 import dask_bigfft.memory as memory
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.memory import arena as module
-from dask_bigfft.memory.arena import Loan
+from dask_bigfft.memory.arena import ArenaBuffer
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ def test_default_arena_is_one(fresh_process):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         arenas = set(pool.map(lambda _: memory.default_arena(), range(64)))
     assert arenas == {fresh_process.arena}
-    block = memory.lend((512, 512), np.complex64)
-    assert isinstance(block.base, Loan)
-    assert memory.default_arena().counters().lent_bytes == block.nbytes
+    block = memory.allocate((512, 512), np.complex64)
+    assert isinstance(block.base, ArenaBuffer)
+    assert memory.default_arena().counters().allocated_bytes == block.nbytes
 
 
 def test_configure_before_and_after(fresh_process):
@@ -41,15 +41,15 @@ def test_configure_before_and_after(fresh_process):
     memory.configure(8 * MIB)
     assert memory.default_arena() is arena
     assert arena.limit == 8 * MIB
-    block = memory.lend(MIB, np.uint8)
+    block = memory.allocate(MIB, np.uint8)
     del block
     memory.configure(8 * MIB, pressure=lambda: True)
     assert arena.counters().idle_bytes == 0
     memory.configure(8 * MIB, enabled=False)
-    assert not isinstance(memory.lend(MIB, np.uint8).base, Loan)
+    assert not isinstance(memory.allocate(MIB, np.uint8).base, ArenaBuffer)
     assert memory.default_arena() is arena
     memory.configure(8 * MIB, enabled=True)
-    assert isinstance(memory.lend(MIB, np.uint8).base, Loan)
+    assert isinstance(memory.allocate(MIB, np.uint8).base, ArenaBuffer)
 
 
 def test_configure_refuses_and_changes_nothing(fresh_process):

@@ -41,11 +41,11 @@ def test_what_is_not_searched_would_not_fit(
     case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for times in (0.3, 1.5, 2.2, 3.0):
-        asked, on = _asked(case, "auto"), Machine(int(times * _bytes(case)), 2, 1)
+        requested, on = _asked(case, "auto"), Machine(int(times * _bytes(case)), 2, 1)
 
-        def found(asked: Any = asked, on: Machine = on) -> Plan | None:
+        def found(requested: Any = requested, on: Machine = on) -> Plan | None:
             try:
-                return replace(search.find_plan(*asked, on), reason="")
+                return replace(search.find_plan(*requested, on), reason="")
             except ValueError as error:
                 assert "memory_limit" in str(error)  # noqa: PT017
                 return None
@@ -100,14 +100,14 @@ def test_each_change_that_a_refusal_names_fits(
 
 def test_changes_keep_the_rounds_that_were_named() -> None:
     x = da.zeros(2**26, chunks=2**22, dtype="c16")
-    asked = {"kind": "fft", "rounds": [2**13, 2**13], "memory_limit": "600 MiB"}
+    requested = {"kind": "fft", "rounds": [2**13, 2**13], "memory_limit": "600 MiB"}
     with dask.config.set(num_workers=8):
         with pytest.raises(PlanError, match="`memory_limit`=") as told:
-            dask_bigfft.plan(x, **asked)
+            dask_bigfft.plan(x, **requested)
         threads = re.search(CHANGES["threads"], str(told.value))
         assert threads is not None
         with dask.config.set(num_workers=int(threads[1])):
-            assert dask_bigfft.plan(x, **asked)
+            assert dask_bigfft.plan(x, **requested)
 
 
 def test_a_refusal_takes_few_searches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +132,11 @@ def test_an_axis_in_thousands_of_chunks_is_planned_in_three_rounds() -> None:
 
 
 def test_chunks_that_allow_no_plan_are_refused_with_some_that_do() -> None:
-    asked = {"kind": "fft", "memory_limit": "1024 PiB"}
+    requested = {"kind": "fft", "memory_limit": "1024 PiB"}
     x = da.zeros(10**12 + 39, chunks=10**8, dtype="c16")
     with pytest.raises(PlanError, match="no plan was found") as told:
-        dask_bigfft.plan(x, **asked)
+        dask_bigfft.plan(x, **requested)
     chunks = re.search(CHANGES["chunks"], str(told.value))
     assert chunks is not None
     other = da.zeros(x.shape, chunks=ast.literal_eval(chunks[1]), dtype="c16")
-    assert dask_bigfft.plan(other, **asked)
+    assert dask_bigfft.plan(other, **requested)

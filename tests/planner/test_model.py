@@ -90,7 +90,7 @@ def test_what_is_verified_takes_longer(mode):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"workers": 0}, {"workers": -3}, {"threads": 0}, {"threads": 1.5}, {"cards": -1}]
+    "arguments", [{"workers": 0}, {"workers": -3}, {"threads": 0}, {"threads": 1.5}, {"gpus": -1}]
 )
 def test_another_machine_has_whole_numbers_of_things(arguments):
     plan = planned((64, 64), (16, 64), Profile())
@@ -99,13 +99,13 @@ def test_another_machine_has_whole_numbers_of_things(arguments):
         plan.forecast(Profile(), **arguments)
     with pytest.raises(ArgumentTypeError, match="`profile`"):
         plan.forecast("fast")
-    assert plan.forecast(Profile(), workers=2, threads=1, cards=0).seconds > 0
+    assert plan.forecast(Profile(), workers=2, threads=1, gpus=0).seconds > 0
 
 
 def test_a_machine_like_this_one_has_the_same_forecast():
     plan = dask_bigfft.plan(da.zeros((512, 512), chunks=(64, 512)), "fft2", kernel="scipy")
     profile, machine = plan.machine.profile, plan.machine
-    found = plan.forecast(profile, threads=machine.threads, cards=machine.cards)
+    found = plan.forecast(profile, threads=machine.threads, gpus=machine.gpus)
     assert machine.shared
     assert found == plan.expected
     assert plan.forecast(profile, workers=2, threads=1).seconds != plan.expected.seconds

@@ -105,9 +105,9 @@ def test_a_library_in_another_dtype_or_unknown():
 
 
 def test_devices_that_were_not_measured_are_like_the_others():
-    assert Machine(cards=2).devices == (DeviceProfile(), DeviceProfile())
+    assert Machine(gpus=2).devices == (DeviceProfile(), DeviceProfile())
     slow = DeviceProfile(h2d=1.0)
-    assert Machine(cards=3, profile=Profile(devices=(DeviceProfile(), slow))).devices[2] == slow
+    assert Machine(gpus=3, profile=Profile(devices=(DeviceProfile(), slow))).devices[2] == slow
     assert Profile(devices=(slow,), peers=(Peer(0, 0, 3.0),)).peer(0, 0) == 3.0
     assert DEFAULT.peer(0, 1) is None
 

@@ -103,19 +103,19 @@ def test_a_stored_line_at_64_times_the_memory(
     gib: int, chunk: int, compressed: bool, tmp_path: Path
 ) -> None:
     """Read in blocks as they are wanted, where tasks that merge would have each block twice."""
-    asked = stored(tmp_path, gib * 2**33, chunk, gib * GIB, compressed)
-    x, plan = planned_input(asked)
-    assert plan.anew
+    requested = stored(tmp_path, gib * 2**33, chunk, gib * GIB, compressed)
+    x, plan = planned_input(requested)
+    assert plan.reopened
     assert plan.incoming is None
     assert x.chunks == plan.chunks_in
     assert sources.stored_reader(original_of(x), x).few
-    assert len(x.chunks[0]) < len(sources.open_source(asked.source).chunks[0])
+    assert len(x.chunks[0]) < len(sources.open_source(requested.source).chunks[0])
     assert all(cut % chunk == 0 for cut in x.chunks[0])  # each stored chunk is in one block
     assert plan.piece_nbytes >= MIB
     assert plan.expected.peak_host <= gib * GIB
     assert "open      the stored array in" in plan.explain()
     assert "costs nothing" not in plan.explain()  # the result has not the stored chunks
-    as_given = replace(asked, block_size="128 MiB")
+    as_given = replace(requested, block_size="128 MiB")
     assert planned_input(as_given)[1].piece_nbytes < plan.piece_nbytes
 
 

@@ -86,7 +86,7 @@ def test_the_share_counts_devices_where_there_are_some(plan_on, told, gain):
     like = plan_on([told(1)] * 4, gain=gain)
     half = plan_on([told(1), told(0)] * 2, gain=gain)
     cpu = plan_on([told(1), told(0)] * 2, "cpu")
-    assert like.machine.by_cards == ()
+    assert like.machine.by_gpus == ()
     assert like.device == half.device == "hybrid"
     assert 0.3 < share_of(like) < 0.7
     assert half.shares == like.shares  # of a worker that has one
@@ -124,8 +124,8 @@ def test_devices_that_do_all_are_not_demanded_of_workers_without(plan_on):
     plan = plan_on([SILENT, SILENT], profile=SLOW_THREADS)
     assert (plan.device, plan.shares) == ("gpu", (1.0,))
     assert Run(plan).place.device == Run(plan).place_of(0).device == "auto"
-    asked = plan_on([SILENT, SILENT], "gpu", profile=SLOW_THREADS)
-    assert Run(asked).place.device == Run(asked).place_of(0).device == "gpu"
+    requested = plan_on([SILENT, SILENT], "gpu", profile=SLOW_THREADS)
+    assert Run(requested).place.device == Run(requested).place_of(0).device == "gpu"
 
 
 def test_a_cluster_without_devices_shares_nothing(plan_on):
@@ -134,7 +134,7 @@ def test_a_cluster_without_devices_shares_nothing(plan_on):
 
 
 @pytest.mark.parametrize(
-    ("device", "counts", "cards"),
+    ("device", "counts", "gpus"),
     [
         ("auto", (2, 1), 1),
         ("auto", (0, 1), 0),
@@ -143,6 +143,6 @@ def test_a_cluster_without_devices_shares_nothing(plan_on):
         ("cpu", (1, 1), 0),
     ],
 )
-def test_others_count_the_least_that_every_worker_has(plan_on, device, counts, cards):
+def test_others_count_the_least_that_every_worker_has(plan_on, device, counts, gpus):
     machine = plan_on([registered(count) for count in counts], device).machine
-    assert (machine.cards, machine.by_cards) == (cards, ())
+    assert (machine.gpus, machine.by_gpus) == (gpus, ())

@@ -44,8 +44,8 @@ def kill(processes):
     """Do a run in a process that is killed at an event, or where a function is called."""
 
     def kill(at, destination="out.zarr", source="in.zarr", threads=1, **options):
-        asked = {**ASKED, "scratch": "scratch", **options}
-        code = processes(dying_runs.run_and_die, at, threads, source, destination, **asked)
+        requested = {**ASKED, "scratch": "scratch", **options}
+        code = processes(dying_runs.run_and_die, at, threads, source, destination, **requested)
         assert code == -signal.SIGKILL
 
     return kill

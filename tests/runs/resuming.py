@@ -87,10 +87,10 @@ def close(found, wanted, most=1e-13):
     return np.linalg.norm(found - wanted) < most * np.linalg.norm(wanted)
 
 
-def refused_unless_filled(source, text, values, **asked):
+def refused_unless_filled(source, text, values, **requested):
     """Whatever is missing is refused by name, and is zero where it is meant so."""
     with pytest.raises(ArgumentError, match=text):
-        dask_bigfft.run(source, "out.zarr", **asked)
+        dask_bigfft.run(source, "out.zarr", **requested)
     assert not Path("out.zarr").exists()
-    dask_bigfft.run(source, "out.zarr", **asked, missing_chunks="fill")
+    dask_bigfft.run(source, "out.zarr", **requested, missing_chunks="fill")
     assert close("out.zarr", np.fft.fftn(values))

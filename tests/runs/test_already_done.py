@@ -38,13 +38,13 @@ def everything(folder):
 @pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
 def test_killed_after_the_end(here, kill, undisturbed, counted, capsys, destination, place):
     """In its source's place it would be transformed once more."""
-    asked = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
-    kill(place, destination, **asked)
+    requested = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
+    kill(place, destination, **requested)
     assert not Path("scratch/run.json").exists()
     assert Path("scratch").exists() == (place == ENDS[0])
     before = everything(".")
     counted.clear()
-    done = dask_bigfft.run("in.zarr", destination, **asked, resume=True)
+    done = dask_bigfft.run("in.zarr", destination, **requested, resume=True)
     assert done.already
     assert done.plan.spec.name == "fft"
     assert "already done" in repr(done)
@@ -133,8 +133,8 @@ def test_killed_before_cleaning_up_a_changed_result_is_not_already_done(
 ):
     """Also where there is a scratch folder left, which goes only when all is well."""
     place = "dask_bigfft.runs.run_json.clear"
-    asked = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
-    kill(place, destination, **asked)
+    requested = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
+    kill(place, destination, **requested)
     if change == "gone":
         (Path(destination) / "c/3").unlink()
     elif change == "value":
@@ -147,15 +147,15 @@ def test_killed_before_cleaning_up_a_changed_result_is_not_already_done(
     if destination == "in.zarr":
         text = r"`resume`=True .*in\.zarr as this run has left it"
     with pytest.raises(ArgumentError, match=text):
-        dask_bigfft.run("in.zarr", destination, **asked, resume=True)
+        dask_bigfft.run("in.zarr", destination, **requested, resume=True)
     assert everything(".") == before
     if destination == "out.zarr":
         with pytest.raises(ArgumentError, match="`scratch`="):
             again(overwrite=True)
     shutil.rmtree("scratch")
     x = values("in.zarr")
-    asked |= {"overwrite": True, "missing_chunks": "fill"}
-    dask_bigfft.run("in.zarr", destination, **asked)
+    requested |= {"overwrite": True, "missing_chunks": "fill"}
+    dask_bigfft.run("in.zarr", destination, **requested)
     assert close(values(destination), np.fft.fft(x))
 
 
@@ -177,8 +177,8 @@ def test_attributes_of_others_are_kept_and_nonsense_is_no_identity(here):
 
 
 def in_place(kind="fft", **options):
-    asked = {**IN_PLACE, "kind": kind, "resume": True, **options}
-    return dask_bigfft.run("in.zarr", "in.zarr", **asked)
+    requested = {**IN_PLACE, "kind": kind, "resume": True, **options}
+    return dask_bigfft.run("in.zarr", "in.zarr", **requested)
 
 
 def test_in_its_place_other_runs_begin(here):
@@ -209,9 +209,9 @@ def test_in_the_place_of_an_array_of_a_group(here, kill, place):
     x = values("in.zarr")
     zarr.open_group("group.zarr", mode="w")
     stored("group.zarr/a", x, (BLOCK,))
-    asked = {**IN_PLACE, "component": "a"}
-    kill(place, "group.zarr/a", source="group.zarr", **asked)
-    assert dask_bigfft.run("group.zarr", "group.zarr/a", **asked, resume=True).already
+    requested = {**IN_PLACE, "component": "a"}
+    kill(place, "group.zarr/a", source="group.zarr", **requested)
+    assert dask_bigfft.run("group.zarr", "group.zarr/a", **requested, resume=True).already
     assert close(values("group.zarr/a"), np.fft.fft(x))
     assert not Path("scratch").exists()
 
@@ -234,15 +234,15 @@ def test_killed_while_an_old_array_is_replaced(
     """Which may be the source: it comes back, or is not asked for any more, and nothing is left."""
     if destination != "in.zarr":
         stored(destination, np.arange(9.0), (3,))
-    asked = {**ASKED, "scratch": "scratch", "overwrite": True}
-    code = processes(dying_runs.run_and_die_replacing, after, "in.zarr", destination, **asked)
+    requested = {**ASKED, "scratch": "scratch", "overwrite": True}
+    code = processes(dying_runs.run_and_die_replacing, after, "in.zarr", destination, **requested)
     assert code == -signal.SIGKILL
     found = [path.name.removeprefix(destination) for path in here.glob(f"{destination}*")]
     old = targets.leftovers(Path(destination), targets.REPLACED)
     assert [path.name.partition("-")[0] for path in old] == [f"{destination}.replaced"]
     assert targets.leftovers(Path(destination)) == []  # it is gone on with
     assert sorted(re.sub("-.*", "-", name) for name in found) == names
-    dask_bigfft.run("in.zarr", destination, **asked, resume=True)
+    dask_bigfft.run("in.zarr", destination, **requested, resume=True)
     assert files(destination) == undisturbed
     assert {p.name for p in here.iterdir()} == {"in.zarr", "whole.zarr", destination}
 
@@ -349,12 +349,12 @@ def test_what_comes_at_the_last_moment_is_not_replaced(here, undisturbed, monkey
 def test_an_old_array_goes_only_where_the_new_one_is_there(here, processes):
     """What came to its place since may be anything."""
     an_array(Path("old.zarr"))
-    asked = {**ASKED, "scratch": "scratch", "overwrite": True}
-    processes(dying_runs.run_and_die_replacing, 2, "in.zarr", "old.zarr", **asked)
+    requested = {**ASKED, "scratch": "scratch", "overwrite": True}
+    processes(dying_runs.run_and_die_replacing, 2, "in.zarr", "old.zarr", **requested)
     (partial,) = here.glob("old.zarr.partial-*")
     (old,) = here.glob("old.zarr.replaced-*")
     shutil.rmtree(partial)
     a_folder(Path("old.zarr"))
     with pytest.raises(ArgumentError, match=rf"`destination`=.* is now .*{old.name}"):
-        dask_bigfft.run("in.zarr", "old.zarr", **asked, resume=True)
+        dask_bigfft.run("in.zarr", "old.zarr", **requested, resume=True)
     assert zarr.open_array(old, mode="r")[8] == 8

@@ -51,15 +51,15 @@ def small_files(most: int) -> Iterator[None]:
 @pytest.mark.parametrize("inner", [None, (1, 1024)])
 def test_no_room_for_the_result(scratch: str | None, inner: tuple[int, ...] | None) -> None:
     """The chunk and what is missing are named, the source is as it was, nothing looks complete."""
-    source, asked = contents("in.zarr"), {**ASKED, "scratch": scratch, "inner_chunks": inner}
+    source, requested = contents("in.zarr"), {**ASKED, "scratch": scratch, "inner_chunks": inner}
     text = r"\d{4,} bytes are missing for a chunk of the result of 65536.*\.partial-[\w.-]+/c/"
     with small_files(40_000), pytest.raises(OSError, match=text):
-        dask_bigfft.run("in.zarr", "out.zarr", **asked)
+        dask_bigfft.run("in.zarr", "out.zarr", **requested)
     assert not Path("out.zarr").exists()
     assert contents("in.zarr") == source
     if scratch is None:
         assert os.listdir() == ["in.zarr"]
-    dask_bigfft.run("in.zarr", "out.zarr", **asked, resume=scratch is not None)
+    dask_bigfft.run("in.zarr", "out.zarr", **requested, resume=scratch is not None)
     assert right()
     assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
 
@@ -73,14 +73,14 @@ def test_no_room_for_the_result(scratch: str | None, inner: tuple[int, ...] | No
 )
 def test_no_room_for_scratch_files_or_the_record_of_the_run(most: int, text: str) -> None:
     """The run goes on when there is room."""
-    asked, source = {"block_size": 1 << 16, "scratch": "scratch"}, contents("in.zarr")
+    requested, source = {"block_size": 1 << 16, "scratch": "scratch"}, contents("in.zarr")
     with small_files(most), pytest.raises(ScratchError, match=text):
-        dask_bigfft.run("in.zarr", "out.zarr", "fftn", **asked)
+        dask_bigfft.run("in.zarr", "out.zarr", "fftn", **requested)
     assert not Path("out.zarr").exists()
     assert contents("in.zarr") == source
     Path("scratch").mkdir(exist_ok=True)
     Path("scratch/run.json.0123").write_text("{")  # as a run leaves it that is killed there
-    dask_bigfft.run("in.zarr", "out.zarr", "fftn", **asked, resume=True)
+    dask_bigfft.run("in.zarr", "out.zarr", "fftn", **requested, resume=True)
     assert close("out.zarr", np.fft.fftn(VALUES))
     assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
 
@@ -89,7 +89,7 @@ def test_no_room_for_scratch_files_or_the_record_of_the_run(most: int, text: str
 def test_too_little_room_for_the_result_is_said_before_anything_is_done(
     monkeypatch: pytest.MonkeyPatch, scratch: str | None
 ) -> None:
-    asked = {**ASKED, "scratch": scratch}
+    requested = {**ASKED, "scratch": scratch}
 
     def almost_full(path: Path) -> tuple[int, int, int]:
         return 2**40, 0, VALUES.nbytes - 7 if Path(path).resolve() == Path.cwd() else 2**40
@@ -97,11 +97,11 @@ def test_too_little_room_for_the_result_is_said_before_anything_is_done(
     monkeypatch.setattr(shutil, "disk_usage", almost_full)
     text = rf"7 bytes are missing: the result takes {VALUES.nbytes} bytes.*'out\.zarr'"
     with pytest.raises(OSError, match=text) as info:
-        dask_bigfft.run("in.zarr", "out.zarr", **asked)
+        dask_bigfft.run("in.zarr", "out.zarr", **requested)
     assert info.value.errno == errno.ENOSPC
     assert os.listdir() == ["in.zarr"]
     monkeypatch.setattr(shutil, "disk_usage", lambda path: (0, 0, 0))
-    dask_bigfft.run("in.zarr", "out.zarr", **asked)  # some file systems do not tell
+    dask_bigfft.run("in.zarr", "out.zarr", **requested)  # some file systems do not tell
     assert right()
 
 
@@ -187,8 +187,8 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", replace)
     with dask.config.set({"bigfft.scratch.sync": True, "scheduler": "sync"}):
-        asked = {"block_size": 256, "scratch": "scratch", "inner_chunks": inner}
-        dask_bigfft.run("line.zarr", "out.zarr", "fft", **asked)
+        requested = {"block_size": 256, "scratch": "scratch", "inner_chunks": inner}
+        dask_bigfft.run("line.zarr", "out.zarr", "fft", **requested)
     assert {"result", "exchan"} <= set(checked)
     assert close("out.zarr", np.fft.fft(x))
 

@@ -47,16 +47,16 @@ def test_the_system_counts_no_more_than_we_do(scheme):
     """A byte that is read or written twice is no secret: what is left over is for records."""
     times = int(scheme[-1])
     shape, chunks = ((64, 96, 128), (4, 96, 128)) if times == 2 else ((2**20,), (2**16,))
-    asked = {"kind": "fftn" if times == 2 else "fft", "block_size": 2**20}
+    requested = {"kind": "fftn" if times == 2 else "fft", "block_size": 2**20}
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "16 MiB"}
     if times == 3:
-        asked |= {"rounds": [16, -1]}
+        requested |= {"rounds": [16, -1]}
         options |= {"bigfft.scratch.row-size": "64 kiB"}
     values = stored("in.zarr", complex_values(*shape), chunks, compressors=None)
     with dask.config.set(options):
         for name in ("warm.zarr", "out.zarr"):
             before = moved()
-            dask_bigfft.run("in.zarr", name, scratch="scratch", **asked)
+            dask_bigfft.run("in.zarr", name, scratch="scratch", **requested)
     counted = (moved() - before) / values.nbytes
     assert (counted >= times).all(), counted
     assert (counted <= times + 0.1).all(), counted
@@ -113,10 +113,10 @@ def test_rows_save_a_pass(counted, scheme, scratch):
     values = complex_values(2**12)
     FORMATS[name](values, (cut.get("unit", 2**8),))
     counted.clear()
-    asked = {"kind": "fft", "rounds": rounds, "block_size": 2**12}
+    requested = {"kind": "fft", "rounds": rounds, "block_size": 2**12}
     row = "256 B"
     with dask.config.set({"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": row}):
-        done = dask_bigfft.run("in", "out.zarr", scratch=scratch, **asked)
+        done = dask_bigfft.run("in", "out.zarr", scratch=scratch, **requested)
     assert counted["source_read bytes"] + counted["scratch_read bytes"] == 3 * values.nbytes
     assert counted["scratch_write bytes"] + counted["sink_write bytes"] == 3 * values.nbytes
     assert counted["source_read bytes"] == counted["sink_write bytes"] == values.nbytes
@@ -162,9 +162,9 @@ def test_slabs_are_read_by_their_round(counted, name, verify):
     values = complex_values(64, 64, 64)
     FORMATS[name](values, (1, 64, 64))
     sizes_set = {"bigfft.scratch.min-write": "12 kiB", "bigfft.scratch.row-size": "64 kiB"}
-    asked = {"block_size": 2**17, "memory_limit": "64 MiB", "verify": verify}
+    requested = {"block_size": 2**17, "memory_limit": "64 MiB", "verify": verify}
     with dask.config.set({"bigfft.exchange.carrier": "disk", "num_workers": 2, **sizes_set}):
-        done = dask_bigfft.run("in", "out.zarr", **asked)
+        done = dask_bigfft.run("in", "out.zarr", **requested)
     plan = done.plan
     assert plan.exchanges[0].local
     assert plan.from_rows
@@ -247,12 +247,12 @@ def test_names_that_look_like_addresses_are_paths(component, scratch):
     with pytest.raises(ArgumentError, match="`component`='x'"):
         dask_bigfft.run(folder, "o::t", component="x")
     assert sources.open_reader(folder, component).plain is not None
-    asked = {"component": component, "scratch": scratch}
+    requested = {"component": component, "scratch": scratch}
     for overwrite in (False, True):
-        done = dask_bigfft.run(folder, "o::t", **asked, overwrite=overwrite)
+        done = dask_bigfft.run(folder, "o::t", **requested, overwrite=overwrite)
     assert sources.open_reader(done.path).plain is not None
     assert relative_l2(sources.open_source(done.path), np.fft.fftn(values)) < 1e-14
-    assert not scratch or dask_bigfft.run(folder, "o::t", **asked, resume=True).already
+    assert not scratch or dask_bigfft.run(folder, "o::t", **requested, resume=True).already
 
 
 @pytest.mark.parametrize("component", [None, "deep/er"])

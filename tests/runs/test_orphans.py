@@ -43,12 +43,14 @@ def hold(folder: str) -> None:
     Scratch.record = waiting  # type: ignore[method-assign]
 
 
-def killed(cluster: Processes, board: Board, said: Path, *args: Any, **asked: Any) -> BaseProcess:
+def killed(
+    cluster: Processes, board: Board, said: Path, *args: Any, **requested: Any
+) -> BaseProcess:
     """A run that was killed while a worker of it waits, and goes on waiting."""
     with Client(scheduler_file=cluster.file) as client:
         client.wait_for_workers(1)
         client.run(hold, str(board.folder))
-    run = started(run_on, cluster.file, str(said), *args, **asked)
+    run = started(run_on, cluster.file, str(said), *args, **requested)
     board.wait()
     assert run.pid is not None
     os.kill(run.pid, signal.SIGKILL)
@@ -62,9 +64,9 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
     """It has written a chunk of a result that is begun anew: nobody may take it for stored."""
     source, out, scratch = tmp_path / "in.zarr", tmp_path / "out.zarr", tmp_path / "scratch"
     values, board = stored(source, *NUMBERS), Board(tmp_path / "board")
-    asked: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
+    requested: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
     with Processes(tmp_path / "cluster", 1) as cluster:
-        killed(cluster, board, tmp_path / "said", source, out, **asked)
+        killed(cluster, board, tmp_path / "said", source, out, **requested)
         real = targets.created
 
         def created(*arguments: Any) -> targets.Target:
@@ -79,7 +81,7 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
 
         monkeypatch.setattr(targets, "created", created)
         with dask.config.set(scheduler="sync"):
-            dask_bigfft.run(source, out, **asked, resume=True)
+            dask_bigfft.run(source, out, **requested, resume=True)
     assert board.process("tried") is not None
     assert close(out, np.fft.fftn(values))
     assert not scratch.exists()
@@ -92,11 +94,11 @@ def test_a_run_goes_on_while_a_worker_is_busy_with_the_one_that_was_killed(tmp_p
     """
     source, out, scratch = tmp_path / "in.zarr", tmp_path / "out.zarr", tmp_path / "scratch"
     values, board, said = stored(source, *NUMBERS), Board(tmp_path / "board"), tmp_path / "said"
-    asked: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
-    asked["settings"] = {"bigfft.planner.whole-axis-floor": 1}
+    requested: dict[str, Any] = {"block_size": 4 * 24 * 16, "scratch": scratch}
+    requested["settings"] = {"bigfft.planner.whole-axis-floor": 1}
     with Processes(tmp_path / "cluster", 1, threads=2) as cluster:
-        killed(cluster, board, said, source, out, **asked)
-        again = started(run_on, cluster.file, str(said), source, out, **asked, resume=True)
+        killed(cluster, board, said, source, out, **requested)
+        again = started(run_on, cluster.file, str(said), source, out, **requested, resume=True)
         again.join(LONGEST / 4)
         ended = again.exitcode
         again.kill()

@@ -140,12 +140,12 @@ def test_missing_values_are_refused_or_filled(name, format, scratch):
     values[20, 30:32] = values[31, 0] = fill_of(attributes)
     path, component, wanted = FORMATS[format](values, attributes)
     assert np.isnan(wanted).sum() == 3
-    asked = {"component": component, "block_size": 4 * 12 * 40}
+    requested = {"component": component, "block_size": 4 * 12 * 40}
     with pytest.raises(ArgumentError, match=r"`missing`='refuse'.* v in .*in\.(nc|zarr)"):
-        dask_bigfft.run(path, "out.zarr", scratch=scratch, **asked)
+        dask_bigfft.run(path, "out.zarr", scratch=scratch, **requested)
     assert not Path("out.zarr").exists()
     other = scratch and "another"
-    dask_bigfft.run(path, "out.zarr", scratch=other, missing=7, **asked)
+    dask_bigfft.run(path, "out.zarr", scratch=other, missing=7, **requested)
     assert_close(values_of("out.zarr"), np.where(np.isnan(wanted), 7, wanted))
 
 
@@ -161,11 +161,11 @@ def test_the_first_missing_value_is_named_and_missing_values_may_stay_nan():
     hdf5_file(gap((20, slice(30, 32))), FILL)
     with pytest.raises(ArgumentError, match=r"2 .*\(20, 30\)"):
         dask_bigfft.run("in.nc", "out.zarr", component="v")
-    asked = {"component": "v", "scratch": "s", "missing": np.nan}
-    dask_bigfft.run("in.nc", "out.zarr", "fft", **asked)
-    assert dask_bigfft.run("in.nc", "out.zarr", "fft", **asked, resume=True).already
+    requested = {"component": "v", "scratch": "s", "missing": np.nan}
+    dask_bigfft.run("in.nc", "out.zarr", "fft", **requested)
+    assert dask_bigfft.run("in.nc", "out.zarr", "fft", **requested, resume=True).already
     with pytest.raises(ArgumentError, match="other arguments"):
-        dask_bigfft.run("in.nc", "out.zarr", "fft", **asked | {"missing": 0}, resume=True)
+        dask_bigfft.run("in.nc", "out.zarr", "fft", **requested | {"missing": 0}, resume=True)
     found = values_of("out.zarr")
     assert np.isnan(found[20]).all()
     assert np.isfinite(np.delete(found, 20, axis=0)).all()
@@ -182,12 +182,12 @@ def test_a_chunk_without_a_file_that_reads_as_missing_values():
     _, _, wanted = zarr_group(raw_values("i2"), FILL, 2)
     Path("in.zarr/v/1.0").unlink()
     wanted[12:24] = 4
-    asked = {"component": "v", "missing": 4}
+    requested = {"component": "v", "missing": 4}
     with pytest.raises(ArgumentError, match="missing_chunks='fill'"):
-        dask_bigfft.run("in.zarr", "out.zarr", **asked)
+        dask_bigfft.run("in.zarr", "out.zarr", **requested)
     with pytest.raises(ArgumentError, match="`missing`='refuse'"):
         dask_bigfft.run("in.zarr", "out.zarr", component="v", missing_chunks="fill")
-    dask_bigfft.run("in.zarr", "out.zarr", **asked, missing_chunks="fill")
+    dask_bigfft.run("in.zarr", "out.zarr", **requested, missing_chunks="fill")
     assert_close(values_of("out.zarr"), wanted)
 
 
@@ -227,9 +227,9 @@ def test_rows_that_are_read_in_place_are_decoded(format, name):
     values = gap((20, 30), dtype=dtype, fill=fill_of(attributes))
     path, component, wanted = FORMATS[format](values, attributes)
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "16 B"}
-    asked = {"component": component, "rounds": [{0: -1}, {1: -1}], "block_size": 4 * 12 * 40}
+    requested = {"component": component, "rounds": [{0: -1}, {1: -1}], "block_size": 4 * 12 * 40}
     with dask.config.set(options):
-        done = dask_bigfft.run(path, "out.zarr", "fft2", missing=2, **asked)
+        done = dask_bigfft.run(path, "out.zarr", "fft2", missing=2, **requested)
     assert done.plan.from_rows
     assert_close(values_of("out.zarr"), np.where(np.isnan(wanted), 2, wanted))
 

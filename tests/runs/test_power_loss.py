@@ -41,7 +41,7 @@ RUNS: dict[str, tuple[np.ndarray, tuple[int, ...], str, dict[str, Any]]] = {
 @pytest.fixture(params=RUNS)
 def prepared(request, tmp_path, monkeypatch):
     """A folder with a source, and what resumes a run there; it returns the result's files."""
-    values, chunks, destination, asked = RUNS[request.param]
+    values, chunks, destination, requested = RUNS[request.param]
     folder = tmp_path / "disk"
     folder.mkdir()
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def prepared(request, tmp_path, monkeypatch):
 
     def resume():
         source, out, scratch = (folder / name for name in ("in.zarr", destination, "scratch"))
-        dask_bigfft.run(source, out, "fft", scratch=scratch, resume=True, **asked)
+        dask_bigfft.run(source, out, "fft", scratch=scratch, resume=True, **requested)
         names = [path.name for path in folder.iterdir() if any(path.iterdir())]
         found = contents(folder).items()
         return sorted(names), {name: data for name, data in found if "zarr.json" not in name}

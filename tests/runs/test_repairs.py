@@ -131,23 +131,25 @@ def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
             raise errors.pop()
         store_now(result, sink)
 
-    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", scratch=Path("s"), block_size=NBYTES)
+    requested = Request(
+        Path("in.zarr"), Path("out.zarr"), "fft", scratch=Path("s"), block_size=NBYTES
+    )
     if times <= resumable.MOST_REPAIRS:
         with pytest.warns(RuntimeWarning, match="damaged"):
-            execute(asked, store)
+            execute(requested, store)
         assert files("out.zarr") == undisturbed
     else:
         with pytest.raises(DamagedShardError), pytest.warns(RuntimeWarning, match="damaged"):
-            execute(asked, store)
+            execute(requested, store)
 
 
 def test_a_damaged_filter_is_made_once_more(here, kill):
     """A prime length: the spectrum of its chirp goes through scratch files of its own."""
     shutil.rmtree("in.zarr")
     values = stored("in.zarr", RNG.normal(size=1009) + 0j, (64,))
-    asked = {"kind": "fft", "block_size": 64 * 16}
-    dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    kill(FILTER_WRITTEN, **asked)
+    requested = {"kind": "fft", "block_size": 64 * 16}
+    dask_bigfft.run("in.zarr", "whole.zarr", **requested, scratch="whole")
+    kill(FILTER_WRITTEN, **requested)
     damaged = sorted(Path("scratch").glob("filter*exchange*/to-*.shards"))
     assert damaged
     for path in damaged:
@@ -155,7 +157,7 @@ def test_a_damaged_filter_is_made_once_more(here, kill):
         data[::16] = bytes(value ^ 1 for value in data[::16])
         path.write_bytes(data)
     with pytest.warns(RuntimeWarning, match="not what was written"):
-        dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
+        dask_bigfft.run("in.zarr", "out.zarr", **requested, scratch="scratch", resume=True)
     assert files("out.zarr") == files("whole.zarr")
     assert close("out.zarr", np.fft.fft(values), 1e-12)
     assert not Path("scratch").exists()
@@ -194,9 +196,9 @@ def lose(paths):
 @pytest.mark.parametrize("until", ["some are stored", "all are stored"])
 def test_what_is_lost_of_the_result_is_made_once_more(here, kill, counted, inner, until):
     """More of it than damaged scratch files are made once more; what is whole is left alone."""
-    asked = {**ASKED, "inner_chunks": inner}
-    dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    kill(1080 if until == "some are stored" else FINISH, **asked)
+    requested = {**ASKED, "inner_chunks": inner}
+    dask_bigfft.run("in.zarr", "whole.zarr", **requested, scratch="whole")
+    kill(1080 if until == "some are stored" else FINISH, **requested)
     recorded = records(Path("scratch"), RESULT)
     done = len(recorded)
     assert 6 < done < 16 if until == "some are stored" else done == 16
@@ -231,9 +233,9 @@ def test_files_of_the_right_size_with_other_contents_are_noticed(
 
     With `sync` there are none, and nothing is read again unless that is asked for.
     """
-    asked = {**ASKED, **more}
-    dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    kill(FINISH, **asked, settings={"bigfft.scratch.sync": sync})
+    requested = {**ASKED, **more}
+    dask_bigfft.run("in.zarr", "whole.zarr", **requested, scratch="whole")
+    kill(FINISH, **requested, settings={"bigfft.scratch.sync": sync})
     lost = stored_files()[:3]
     for path in lost:
         data = path.read_bytes()
@@ -251,16 +253,16 @@ def test_files_of_the_right_size_with_other_contents_are_noticed(
 
 def test_parts_of_blocks_that_are_lost_are_made_once_more(here, kill, counted):
     """Whose block of the last round had gone when all of its parts were stored."""
-    asked = {**ASKED, "rounds": [-1, 16]}
+    requested = {**ASKED, "rounds": [-1, 16]}
     with dask.config.set({"bigfft.scratch.row-size": "256 B"}):
-        whole = dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole").plan
+        whole = dask_bigfft.run("in.zarr", "whole.zarr", **requested, scratch="whole").plan
         assert run_json.result_files(whole)[1]
-        kill(FINISH, **asked, settings={"bigfft.scratch.row-size": "256 B"})
+        kill(FINISH, **requested, settings={"bigfft.scratch.row-size": "256 B"})
         stored = stored_files()
         lose([stored[0], stored[-1]])
         counted.clear()
         with pytest.warns(RuntimeWarning, match="2 files of the result"):
-            dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
+            dask_bigfft.run("in.zarr", "out.zarr", **requested, scratch="scratch", resume=True)
     assert counted["sink_write"] == 2
     assert files("out.zarr") == files("whole.zarr")
 

@@ -47,18 +47,18 @@ def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(here, kill,
     """Blocks of 512 bytes, eight of which are written together in pieces of 256 bytes."""
     settings = {"bigfft.scratch.min-write": 256}
     stored("tiny.zarr", complex_values(N), (32,))
-    asked = {"kind": "fft", "block_size": 512, "resume": True}
+    requested = {"kind": "fft", "block_size": 512, "resume": True}
     with dask.config.set(settings):
-        whole = dask_bigfft.run("tiny.zarr", "whole.zarr", scratch="whole", **asked).plan
+        whole = dask_bigfft.run("tiny.zarr", "whole.zarr", scratch="whole", **requested).plan
     assert whole.source.blocks == 16
     assert len(whole.chunks_in[0]) == 128
     wanted = np.fft.fft(zarr.open_array("tiny.zarr")[...])
     assert close("whole.zarr", wanted)
-    kill(200, source="tiny.zarr", settings=settings, **asked)
+    kill(200, source="tiny.zarr", settings=settings, **requested)
     written = done_so_far()[0]
     assert 0 < written < 16
     counted.clear()
-    dask_bigfft.run("tiny.zarr", "out.zarr", scratch="scratch", **asked)  # the plan is pinned
+    dask_bigfft.run("tiny.zarr", "out.zarr", scratch="scratch", **requested)  # the plan is pinned
     assert counted["source_read bytes"] == (16 - written) * 8 * 512
     assert files("out.zarr") == files("whole.zarr")
 
@@ -106,15 +106,15 @@ def test_a_run_without_files_at_its_ends(here, kill, counted, rounds):
     values = zarr.open_array("in.zarr")[...]
     shutil.rmtree("in.zarr")
     stored("in.zarr", values, (BLOCK,), compressors=None if rounds[0] == 16 else "auto")
-    asked, row = {**ASKED, "rounds": rounds}, {"bigfft.scratch.row-size": "256 B"}
+    requested, row = {**ASKED, "rounds": rounds}, {"bigfft.scratch.row-size": "256 B"}
     with dask.config.set(row):
-        dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
+        dask_bigfft.run("in.zarr", "whole.zarr", **requested, scratch="whole")
     for after in (60, 250):
-        kill(after, **asked, resume=True, settings=row)
+        kill(after, **requested, resume=True, settings=row)
     assert any(done_so_far()[:3])
     counted.clear()
     with dask.config.set(row):
-        done = dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
+        done = dask_bigfft.run("in.zarr", "out.zarr", **requested, scratch="scratch", resume=True)
     assert len(done.plan.travelling) == 2
     assert counted["source_read bytes"] < values.nbytes
     assert files("out.zarr") == files("whole.zarr")
@@ -371,15 +371,15 @@ def test_killed_and_gone_on_with(name, kill, tmp_path):
     make, file = FORMATS[name]
     source, scratch = tmp_path / "in", tmp_path / "scratch"
     make(source)
-    asked = {**ROWS, "inner_chunks": (2, 8) if "sharded" in name else None}
+    requested = {**ROWS, "inner_chunks": (2, 8) if "sharded" in name else None}
     with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
-        dask_bigfft.run(source, tmp_path / "whole.zarr", **asked)
+        dask_bigfft.run(source, tmp_path / "whole.zarr", **requested)
         begun = {"scratch": scratch, "checksum": True, "kind": "fftn"}
-        kill(60, tmp_path / "out.zarr", source, **begun, **asked)
+        kill(60, tmp_path / "out.zarr", source, **begun, **requested)
         kept = contents(scratch)
         times, data = (source / file).stat(), (source / file).read_bytes()
         flipped = data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
-        again = {**asked, "scratch": scratch, "resume": True}
+        again = {**requested, "scratch": scratch, "resume": True}
         for changed, nanoseconds in ((data, 0), (flipped, times.st_mtime_ns)):
             (source / file).write_bytes(changed)
             os.utime(source / file, ns=(times.st_atime_ns, nanoseconds))
@@ -426,27 +426,27 @@ RUNS = [
 def test_a_run_killed_at_random_moments_is_the_same_to_the_bit(number, tmp_path, record_property):
     """Five times each by number of its events; every fifth run by the clock, with three threads."""
     rng, by_clock = random.Random(number), number % 5 == 4
-    make, asked = RUNS[number % len(RUNS)]
-    asked = asked | {"checksum": bool(number // len(RUNS) % 2), "resume": True}
+    make, requested = RUNS[number % len(RUNS)]
+    requested = requested | {"checksum": bool(number // len(RUNS) % 2), "resume": True}
     threads = 3 if by_clock else 1
     source, out, scratch = (tmp_path / name for name in ("in", "out.zarr", "scratch"))
     make(source)
-    asked["scratch"], kills = scratch, 0
+    requested["scratch"], kills = scratch, 0
     scheduler = {"scheduler": "threads" if by_clock else "sync", "num_workers": threads}
     with dask.config.set({**scheduler, "bigfft.planner.whole-axis-floor": 1}):
         begun = time.monotonic()
         with heard() as seen:
-            dask_bigfft.run(source, tmp_path / "whole.zarr", **asked)
+            dask_bigfft.run(source, tmp_path / "whole.zarr", **requested)
         seconds = time.monotonic() - begun
         for _ in range(5):
             after = 10**9 if by_clock else rng.randint(1, len(seen) // 6)
-            life = started(dying_runs.run_and_die, after, threads, source, out, **asked)
+            life = started(dying_runs.run_and_die, after, threads, source, out, **requested)
             life.join(rng.uniform(0.2, 3) * seconds if by_clock else 120)
             life.kill()
             life.join()
             kills += life.exitcode == -signal.SIGKILL
             assert life.exitcode in (0, -signal.SIGKILL)
-        dask_bigfft.run(source, out, **asked)
+        dask_bigfft.run(source, out, **requested)
     record_property("kills", kills)  # see --junit-xml with -o junit_family=xunit1
     assert by_clock or kills == 5
     assert files(out) == files(tmp_path / "whole.zarr")
@@ -465,9 +465,9 @@ def begin(device):
         raise KeyboardInterrupt
 
     given = {"options": {"device": device}, "block_size": NBYTES, "scratch": Path("scratch")}
-    asked = Request(Path("in.zarr"), Path("out.zarr"), "fft", **given)
+    requested = Request(Path("in.zarr"), Path("out.zarr"), "fft", **given)
     with pytest.raises(KeyboardInterrupt):
-        execute(asked, store)
+        execute(requested, store)
     found = json.loads(Path("scratch/run.json").read_text())["versions"]
     return {name: found[name] for name in CARD if name in found}
 

@@ -432,11 +432,11 @@ def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):
 def test_integers_of_numpy_are_pinned_as_integers():
     """So that a run may be gone on with by either."""
 
-    def asked(integer):
+    def requested(integer):
         given = {"n": integer(7), "axis": integer(0), "inner_chunks": (integer(2), integer(3))}
         return Request(Path("a"), Path("b"), **given, options={"chunks": [integer(4)]})
 
-    assert json.dumps(asked(np.int64).pinned) == json.dumps(asked(int).pinned)
+    assert json.dumps(requested(np.int64).pinned) == json.dumps(requested(int).pinned)
 
 
 def test_a_folder_in_the_place_of_a_chunk_is_no_chunk(group):

@@ -224,9 +224,9 @@ class Watching(HostArena):
 
     most = 0
 
-    def lend(self, shape, dtype):
-        block = super().lend(shape, dtype)
-        self.most = max(self.most, self.counters().lent_bytes)
+    def allocate(self, shape, dtype):
+        block = super().allocate(shape, dtype)
+        self.most = max(self.most, self.counters().allocated_bytes)
         return block
 
 

@@ -29,10 +29,10 @@ def folder(tmp_path):
         yield tmp_path
 
 
-def asked():
+def requested():
     spec = transform_spec("fftn", SHAPE, np.dtype("c16"))
     request = Request(CHUNKS, kernel="scipy", device="gpu", device_nbytes=NBYTES)
-    return spec, request, Machine(threads=1, profile=Profile(devices=(CARD,)), cards=1)
+    return spec, request, Machine(threads=1, profile=Profile(devices=(CARD,)), gpus=1)
 
 
 @pytest.mark.parametrize("streams", ["role", "tile"])
@@ -64,7 +64,7 @@ def few(monkeypatch):
 
 
 def test_settings_are_kept_with_the_plan(few):
-    spec, request, on = asked()
+    spec, request, on = requested()
     wanted = DeviceSettings(buffers=2, passes=16, streams="tile")
 
     def timer(plan):

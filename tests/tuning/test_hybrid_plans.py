@@ -29,10 +29,10 @@ def folder(tmp_path):
         yield tmp_path
 
 
-def asked(device, dtype="c16", **options):
+def requested(device, dtype="c16", **options):
     """Transforms along rows, in place, where threads and a device are alike."""
     spec = transform_spec("fft", SHAPE, np.dtype(dtype), axis_or_axes=1)
-    machine = Machine(1 << 34, 4, 1, profile=ALIKE, cards=1)
+    machine = Machine(1 << 34, 4, 1, profile=ALIKE, gpus=1)
     return spec, Request(CHUNKS, device=device, **options), machine
 
 
@@ -52,12 +52,12 @@ class Clock:
 def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, device, fastest):
     monkeypatch.setattr(tuning, "SCALES", (1.0, 0.5))
     clock = Clock(fastest)
-    found = tuned(*asked(device), ["ducc0"], clock)
+    found = tuned(*requested(device), ["ducc0"], clock)
     assert clock.tried == {"hybrid", "auto", "cpu"}
     assert found.plan.device == found.trials[0].plan.device == fastest
     assert any(0 < share < 1 for share in found.plan.shares) == (fastest == "hybrid")
     clock.tried.clear()
-    again = tuned(*asked(device), ["ducc0"], clock)
+    again = tuned(*requested(device), ["ducc0"], clock)
     assert not again.trials
     assert not clock.tried
     assert (again.plan.device, again.plan.shares) == (fastest, found.plan.shares)

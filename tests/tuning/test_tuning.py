@@ -25,7 +25,7 @@ def folder(tmp_path):
         yield tmp_path
 
 
-def asked(shape=(1024, 1024), chunks=((128,) * 8, (1024,)), name="fftn", **options):
+def requested(shape=(1024, 1024), chunks=((128,) * 8, (1024,)), name="fftn", **options):
     return transform_spec(name, shape, np.dtype("c16")), Request(chunks, **options)
 
 
@@ -41,15 +41,15 @@ class Clock:
 
 
 def test_the_fastest_wins_and_is_remembered(folder):
-    favourite = region(*asked(), MACHINE, ["scipy"])[1].plan
+    favourite = region(*requested(), MACHINE, ["scipy"])[1].plan
     clock = Clock(lambda plan: plan.rounds == favourite.rounds)
-    found = tuned(*asked(), MACHINE, ["scipy"], clock)
+    found = tuned(*requested(), MACHINE, ["scipy"], clock)
     assert found.plan.rounds == favourite.rounds
     assert found.trials[0].seconds == 1.0
     assert all(t.seconds == 2.0 for t in found.trials[1:])
     assert "measured" in found.plan.reason
     clock.calls.clear()
-    again = tuned(*asked(), MACHINE, ["scipy"], clock)
+    again = tuned(*requested(), MACHINE, ["scipy"], clock)
     assert clock.calls == []
     assert again.plan.rounds == favourite.rounds
     assert again.trials == ()
@@ -57,18 +57,18 @@ def test_the_fastest_wins_and_is_remembered(folder):
 
 def test_wisdom_holds_for_the_class_and_no_other(folder):
     clock = Clock(lambda plan: True)
-    tuned(*asked(), MACHINE, ["scipy"], clock)
+    tuned(*requested(), MACHINE, ["scipy"], clock)
     clock.calls.clear()
-    like = asked((1000, 1000), ((200,) * 5, (1000,)))
-    own = problem_class(*asked(), ["scipy"])
+    like = requested((1000, 1000), ((200,) * 5, (1000,)))
+    own = problem_class(*requested(), ["scipy"])
     assert problem_class(*like, ["scipy"]) == own
     assert tuned(*like, MACHINE, ["scipy"], clock).trials == ()
-    larger = asked((2048, 1024), ((256,) * 8, (1024,)))
-    for other in (larger, asked(name="ifftn"), asked(verify="energy")):
+    larger = requested((2048, 1024), ((256,) * 8, (1024,)))
+    for other in (larger, requested(name="ifftn"), requested(verify="energy")):
         assert problem_class(*other, ["scipy"]) != own
         assert tuned(*other, MACHINE, ["scipy"], clock).trials
     clock.calls.clear()
-    assert tuned(*asked(), Machine(1 << 34, threads=3), ["scipy"], clock).trials
+    assert tuned(*requested(), Machine(1 << 34, threads=3), ["scipy"], clock).trials
 
 
 def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
@@ -80,19 +80,19 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
         (["scipy", "ducc0"], {"rounds": rounds}),
         (["scipy", "ducc0"], {"device_nbytes": 1 << 20}),
     ):
-        assert tuned(*asked(**few), MACHINE, kernels, clock).trials
-        assert not tuned(*asked(**few), MACHINE, kernels, clock).trials
-    found = tuned(*asked(), MACHINE, ["scipy", "ducc0"], clock)
+        assert tuned(*requested(**few), MACHINE, kernels, clock).trials
+        assert not tuned(*requested(**few), MACHINE, kernels, clock).trials
+    found = tuned(*requested(), MACHINE, ["scipy", "ducc0"], clock)
     assert found.trials
     assert found.plan.kernel == "ducc0"
-    again = tuned(*asked(), MACHINE, ["ducc0", "scipy"], clock)
+    again = tuned(*requested(), MACHINE, ["ducc0", "scipy"], clock)
     assert (again.trials, again.plan.kernel) == ((), "ducc0")
 
 
 @pytest.mark.parametrize("what", ["device_software", "workers_place"])
 def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, monkeypatch, what):
-    clock, cards = Clock(lambda plan: True), int(what == "device_software")
-    problem = (*asked(device="gpu" if cards else "auto"), replace(MACHINE, cards=cards), ["scipy"])
+    clock, gpus = Clock(lambda plan: True), int(what == "device_software")
+    problem = (*requested(device="gpu" if gpus else "auto"), replace(MACHINE, gpus=gpus), ["scipy"])
     monkeypatch.setattr(tuning, "on_devices", lambda plan: False)
     for value in ({"cupy": "14.0"}, {"cupy": "14.1"}):
         monkeypatch.setattr(tuning, what, lambda value=value: dict(value))
@@ -117,13 +117,13 @@ def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, mo
 )
 def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, reported):
     clock = Clock(lambda plan: True)
-    tuned(*asked(), MACHINE, ["scipy"], clock)
+    tuned(*requested(), MACHINE, ["scipy"], clock)
     path = folder / "plans.json"
     whole = path.read_text()
     assert old in whole
     path.write_text(whole.replace(old, new))
     with caplog.at_level(logging.WARNING):
-        assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
+        assert tuned(*requested(), MACHINE, ["scipy"], clock).trials
     assert ("damaged" in caplog.text) == reported
     assert json.loads(path.read_text()).keys() == json.loads(whole).keys()
 

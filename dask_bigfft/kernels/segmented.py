@@ -1,4 +1,4 @@
-"""`Composite`: a read-only block made of strided views of source blocks.
+"""`SegmentedView`: a read-only block made of strided views of source blocks.
 
 A GPU copies a block tile by tile, so the block need not be gathered first. Every tile is a few
 strided views of source blocks::
@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Ranges, interval_boxes
 from dask_bigfft.kernels.copies import strided_view
-from dask_bigfft.memory import lend
+from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]
@@ -113,18 +113,18 @@ class Stretches:
 
 
 @dataclass(frozen=True, eq=False)
-class Windowed:
+class WindowView:
     """Block that ends within digits, inside a block with complete digits.
 
     Parameters
     ----------
-    around : Composite
+    around : SegmentedView
         The surrounding block; its values outside all sources are undefined.
     bounds : tuple of (int, int)
         First value of the block along each dimension of the other, and the one behind the last.
     """
 
-    around: "Composite"
+    around: "SegmentedView"
     bounds: tuple[tuple[int, int], ...]
 
     @property
@@ -135,12 +135,12 @@ class Windowed:
 
 
 @dataclass(frozen=True, eq=False)
-class Shards:
+class ShardView:
     """Shards of one shape and one set of strides, each a view of a source block.
 
     Parameters
     ----------
-    block : Composite
+    block : SegmentedView
         Block that contains them.
     part : tuple of slice
         Part of the block that contains them, one slice per edge.
@@ -157,7 +157,7 @@ class Shards:
         unchanged.
     """
 
-    block: "Composite"
+    block: "SegmentedView"
     part: tuple[slice, ...]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -185,7 +185,7 @@ class Shards:
 
 
 @dataclass(frozen=True, eq=False)
-class Composite:
+class SegmentedView:
     """Block made of shards of source blocks; see the module.
 
     Parameters
@@ -241,7 +241,7 @@ class Composite:
     def _layers(self) -> tuple[tuple[Stretches, ...], ...]:
         return (self.axes, self.image) if self.image else (self.axes,)
 
-    def shards(self, part: tuple[slice, ...]) -> Iterator[Shards]:
+    def shards(self, part: tuple[slice, ...]) -> Iterator[ShardView]:
         """Yield the shards of a part (a slice of each edge), grouped by shape and strides."""
         yield from self._shards(part, self.axes, None)
         if self.image:
@@ -249,7 +249,7 @@ class Composite:
 
     def _shards(
         self, part: tuple[slice, ...], axes: tuple[Stretches, ...], flipped: frozenset[int] | None
-    ) -> Iterator[Shards]:
+    ) -> Iterator[ShardView]:
         ends = np.array([(cut.start, cut.stop) for cut in part], np.int64).reshape(-1, 2).T
         cuts = [axis.within(ends) for axis in axes]
         sizes = [len(met) for met, _, _ in cuts]
@@ -276,7 +276,7 @@ class Composite:
             starts = at[rows] @ distances + firsts[rows] @ strides
             addresses = starts + [self._bases[blocks[row]] for row in rows]
             sources = [self.sources[blocks[row]] for row in rows]
-            yield Shards(
+            yield ShardView(
                 self, part, shape, strides, sources, starts, addresses, places[rows], flipped
             )
 
@@ -330,7 +330,7 @@ class Composite:
         """True if the sources store values in the order of the block's dimensions."""
         return self.order == tuple(range(len(self.edges)))
 
-    def turned(self, order: tuple[int, ...]) -> "Composite":
+    def turned(self, order: tuple[int, ...]) -> "SegmentedView":
         """Return the block with its edges in another order, each as a dimension."""
         place = {e: i for i, e in enumerate(order)}
         axes, image = (
@@ -339,9 +339,9 @@ class Composite:
         )
         flipped = frozenset(place[e] for e in self.flipped)
         edges = tuple(self.edges[e] for e in order)
-        return Composite(edges, (1,) * len(order), axes, self.sources, image, flipped)
+        return SegmentedView(edges, (1,) * len(order), axes, self.sources, image, flipped)
 
-    def split(self, factors: tuple[tuple[int, ...], ...]) -> "Composite | None":
+    def split(self, factors: tuple[tuple[int, ...], ...]) -> "SegmentedView | None":
         """Return the block with its dimensions split into factors, each as a dimension.
 
         The result is None if a dimension of several edges would be split.
@@ -368,7 +368,7 @@ class Composite:
             for found, flips in ((self.axes, frozenset[int]()), (self.image, self.flipped))
         )
         flipped = frozenset(new for e in self.flipped for new in made[e])
-        return Composite(tuple(edges), tuple(groups), axes, self.sources, image, flipped)
+        return SegmentedView(tuple(edges), tuple(groups), axes, self.sources, image, flipped)
 
     @staticmethod
     def _fallen(
@@ -432,7 +432,7 @@ def _apart(
 
 
 @dataclass(frozen=True)
-class Stacked:
+class StackedView:
     """Memory layout of a block whose shards along one dimension are stacked.
 
     Parameters
@@ -455,10 +455,10 @@ class Stacked:
         count = shape[self.dim] // self.width
         return (*shape[: self.dim], count, self.width, *shape[self.dim + 1 :])
 
-    def lent(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Composite:
+    def allocated(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SegmentedView:
         """Return a new block in arena memory as a composite of its writable shards."""
         whole = self.shape(shape)
-        memory = lend((whole[self.dim], *whole[: self.dim], *whole[self.dim + 1 :]), dtype)
+        memory = allocate((whole[self.dim], *whole[: self.dim], *whole[self.dim + 1 :]), dtype)
         axes, sources = list[Stretches](), dict[Block, Array]()
         for dim, n in enumerate(shape):
             width = self.width if dim == self.dim else n
@@ -468,10 +468,10 @@ class Stacked:
         for i, shard in enumerate(memory):
             sources[tuple(i if dim == self.dim else 0 for dim in range(len(shape)))] = shard
         edges = tuple(Edge(n, dim, dim, 1) for dim, n in enumerate(shape))
-        return Composite(edges, (1,) * len(shape), tuple(axes), sources)
+        return SegmentedView(edges, (1,) * len(shape), tuple(axes), sources)
 
-    def whole(self, block: Composite) -> Array:
-        """Return an array view of the memory of a block from `lent`."""
+    def whole(self, block: SegmentedView) -> Array:
+        """Return an array view of the memory of a block from `allocated`."""
         first = next(iter(block.sources.values()))
         shape, step = (len(block.sources), *first.shape), first.nbytes
         memory = strided_view(first, 0, shape, (step, *first.strides))

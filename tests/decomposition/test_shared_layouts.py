@@ -9,11 +9,11 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, whole
-from dask_bigfft.decomposition.rounds import joint_block, joint_of, merged
+from dask_bigfft.decomposition.rounds import merged, shared_block, shared_layout_of
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.carriers import Groups
-from dask_bigfft.graph.in_place import lying
+from dask_bigfft.graph.in_place import view_in
 
 PLANS = [
     ((4096,), 512, "fft", {}),
@@ -39,21 +39,21 @@ def planned(shape, chunks, kind, extras):
 @pytest.mark.parametrize(("shape", "chunks", "kind", "extras"), PLANS)
 def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, extras):
     plan = planned(shape, chunks, kind, extras)
-    found = [j for j in plan.joints.exchanges if j is not None]
+    found = [j for j in plan.shared_layouts.exchanges if j is not None]
     assert found
-    for exchange, joint in zip(plan.exchanges, plan.joints.exchanges, strict=True):
-        if joint is None:
+    for exchange, shared_layout in zip(plan.exchanges, plan.shared_layouts.exchanges, strict=True):
+        if shared_layout is None:
             continue
-        layout = joint.layout
+        layout = shared_layout.layout
         for group, sources, targets in Groups(exchange):  # has one block of the joint
-            assert {joint_block(layout, exchange.source, i) for i in sources} == {group}
-            assert {joint_block(layout, exchange.target, i) for i in targets} == {group}
+            assert {shared_block(layout, exchange.source, i) for i in sources} == {group}
+            assert {shared_block(layout, exchange.target, i) for i in targets} == {group}
         arrays = {i: np.full(layout.shape(i), -1) for i in layout.indices()}
         counter = itertools.count()
         sources = {}
         for block in exchange.source.indices():
-            place = lying(
-                arrays[joint_block(layout, exchange.source, block)], layout, exchange.source, block
+            place = view_in(
+                arrays[shared_block(layout, exchange.source, block)], layout, exchange.source, block
             )
             size = place.size
             sources[block] = np.arange(size).reshape(place.shape) + next(counter) * plan.source.size
@@ -63,8 +63,8 @@ def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, e
         moves = ExchangeMap(exchange.source, exchange.target)
         for block in exchange.target.indices():
             gathered = view_of(moves, block, np.dtype(int), sources.__getitem__).gather()
-            array = arrays[joint_block(layout, exchange.target, block)]
-            np.testing.assert_array_equal(lying(array, layout, exchange.target, block), gathered)
+            array = arrays[shared_block(layout, exchange.target, block)]
+            np.testing.assert_array_equal(view_in(array, layout, exchange.target, block), gathered)
 
 
 def digit(stride, size, radix=0):
@@ -78,4 +78,4 @@ def test_a_partial_digit_is_not_joined():
     assert len(merged((digit(4, 2), digit(1, 4)))) == 1
     a = Layout((AxisLayout((whole(digit(4, 2)), whole(half))),))
     b = Layout((AxisLayout((Group((digit(1, 6),), (6,)),)),))
-    assert joint_of(a, b) is None
+    assert shared_layout_of(a, b) is None

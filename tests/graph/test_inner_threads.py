@@ -13,10 +13,10 @@ from dask_bigfft.kernels.libraries import FFTLibrary, usable
 @pytest.mark.parametrize("kernel", usable())
 @pytest.mark.parametrize("kind", ["fft", "fft2", "rfft2"])
 def test_a_block_alone_is_right_and_gets_them_all(kernel, kind, monkeypatch):
-    asked, using = [], FFTLibrary.using
+    requested, using = [], FFTLibrary.using
 
     def noted(self, threads):
-        asked.append(threads)
+        requested.append(threads)
         return using(self, threads)
 
     monkeypatch.setattr(FFTLibrary, "using", noted)
@@ -25,5 +25,5 @@ def test_a_block_alone_is_right_and_gets_them_all(kernel, kind, monkeypatch):
         for chunks, threads in (((64, 512), {3}), ((16, 512), {1})):
             found = getattr(fft, kind)(da.from_array(a, chunks=chunks), kernel=kernel).compute()
             assert np.allclose(found, getattr(scipy.fft, kind)(a))
-            assert set(asked) == threads
-            asked.clear()
+            assert set(requested) == threads
+            requested.clear()

@@ -449,7 +449,7 @@ class StackedView:
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the view of a block with a given shape.
 
-        >>> Stacked(1, 8).shape((5, 32, 2))
+        >>> StackedView(1, 8).shape((5, 32, 2))
         (5, 4, 8, 2)
         """
         count = shape[self.dim] // self.width

@@ -103,7 +103,7 @@ def arena_buffer_of(array: npt.NDArray[Any]) -> ArenaBuffer | None:
 def is_allocated(array: npt.NDArray[Any]) -> bool:
     """Return True if the memory of an array belongs to an arena.
 
-    >>> is_lent(np.zeros(3)[1:])
+    >>> is_allocated(np.zeros(3)[1:])
     False
     """
     return arena_buffer_of(array) is not None
@@ -215,7 +215,7 @@ class HostArena:
     --------
     >>> arena = HostArena(64 * 1024**2)
     >>> block = arena.allocate((512, 1024), "complex128")
-    >>> arena.counters().lent_bytes == block.nbytes == 8 * 1024**2
+    >>> arena.counters().allocated_bytes == block.nbytes == 8 * 1024**2
     True
     >>> del block
     >>> again = arena.allocate((1024, 512), "complex128")

@@ -169,7 +169,7 @@ def balance(run: Mapping[str, Any], workers: Mapping[str, str], colour: str) -> 
 
 def memory_bar(worker: Mapping[str, Any]) -> Bar:
     """Return a bar with the memory of a worker, of its arena, and the limit."""
-    arena = worker["arena"].get("lent_bytes", 0) + worker["arena"].get("idle_bytes", 0)
+    arena = worker["arena"].get("allocated_bytes", 0) + worker["arena"].get("idle_bytes", 0)
     limit, memory = worker["memory_limit"] or None, worker["memory"]
     text = human_bytes(memory) + (f" of {human_bytes(limit)}" if limit else "")
     return Bar(worker["name"], memory, text, GREY, arena, limit)

@@ -230,7 +230,7 @@ def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], dic
             labels = {"plan": run["token"], "phase": row["phase"], "index": str(row["index"])}
             yield "phase", labels, {"bytes": row["nbytes"], "thread_seconds": row["seconds"]}
     for worker in state["workers"]:
-        sizes = {name: worker["arena"].get(name, 0) for name in ("lent_bytes", "idle_bytes")}
+        sizes = {name: worker["arena"].get(name, 0) for name in ("allocated_bytes", "idle_bytes")}
         yield "arena", {"worker": worker["address"]}, sizes
         for place, device in enumerate(worker["devices"]):
             labels = {"worker": worker["address"], "device": str(place), "name": device["name"]}

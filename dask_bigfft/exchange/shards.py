@@ -264,7 +264,7 @@ def piece_table(
 ) -> ShardTable | None:
     """Return the intersections of the boxes of two tables; None if there are none.
 
-    `PieceTable.sources` are the source blocks, or with `by_target` the target blocks. The pieces
+    `ShardTable.sources` are the source blocks, or with `by_target` the target blocks. The pieces
     between two blocks have the same order in both cases.
     """
     lows = np.maximum(source.lows[:, None], target.lows[None])
@@ -458,7 +458,7 @@ class Product:
     ----------
     exchange : ExchangeMap
         Shards of the exchange.
-    tables : tuple of PieceTable
+    tables : tuple of ShardTable
         Pieces of each axis; their `sources` are the other blocks along the axis.
     conjugate : bool
         Whether the copies are conjugated.

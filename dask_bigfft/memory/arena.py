@@ -149,7 +149,7 @@ class ArenaCounters:
 
     Attributes
     ----------
-    lent_bytes
+    allocated_bytes
         Memory of the arena held by live blocks.
     idle_bytes
         Idle memory of the arena.

@@ -71,8 +71,8 @@ from dask_bigfft.memory import arena as module
 
 memory.configure(64 * 2**20)
 arena = memory.default_arena()
-block = memory.lend(2**20, np.uint8)
-idle = memory.lend(2**20, np.uint8)
+block = memory.allocate(2**20, np.uint8)
+idle = memory.allocate(2**20, np.uint8)
 del idle
 block.fill(1)
 # Another thread holds every lock at the moment of the fork.
@@ -88,10 +88,10 @@ if not child:
         del block
         assert memory.default_arena() is not arena
         assert memory.default_arena().limit == 64 * 2**20
-        assert memory.default_arena().counters().lent_bytes == 0
-        mine = memory.lend(2**20, np.uint8)
+        assert memory.default_arena().counters().allocated_bytes == 0
+        mine = memory.allocate(2**20, np.uint8)
         mine.fill(3)
-        assert memory.default_arena().counters().lent_bytes == 2**20
+        assert memory.default_arena().counters().allocated_bytes == 2**20
         del arena, mine
     except BaseException:
         import traceback
@@ -101,7 +101,7 @@ if not child:
 assert os.waitpid(child, 0)[1] == 0
 arena.lock.release()
 assert (block == 1).all()
-assert arena.counters().lent_bytes == arena.counters().idle_bytes == 2**20
+assert arena.counters().allocated_bytes == arena.counters().idle_bytes == 2**20
 print("same")
 """
     assert run_python(program) == "same"
@@ -116,10 +116,10 @@ print("same")
         "",
         "cycle = [block, arena]; cycle.append(cycle)",
         "class Late:\n    def __del__(self): self.block.fill(9)\nlate = Late(); late.block = block",
-        "import atexit; atexit.register(lambda: arena.lend(2**20, 'u1').fill(1))",
+        "import atexit; atexit.register(lambda: arena.allocate(2**20, 'u1').fill(1))",
         "import threading, time\n"
         "def work():\n"
-        "    while True: arena.lend(2**20, 'u1')[::4096] = 1\n"
+        "    while True: arena.allocate(2**20, 'u1')[::4096] = 1\n"
         "threading.Thread(target=work, daemon=True).start(); time.sleep(0.05)",
     ],
 )
@@ -128,8 +128,8 @@ def test_interpreter_ends_in_silence(ending):
 from dask_bigfft import memory
 
 arena = memory.default_arena()
-block = memory.lend(2**20, "u1")
-idle = memory.lend(2**20, "u1")
+block = memory.allocate(2**20, "u1")
+idle = memory.allocate(2**20, "u1")
 del idle
 views = [block[i::7] for i in range(7)]
 {ending}

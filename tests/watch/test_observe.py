@@ -126,7 +126,7 @@ def files():
     return sum(path.is_file() for path in scratch.rglob("*"))
 
 def left():
-    return len(running), files(), dispatch.in_use(), default_arena().counters().lent_bytes
+    return len(running), files(), dispatch.in_use(), default_arena().counters().allocated_bytes
 
 settings = {"bigfft.scratch.directory": str(scratch), "num_workers": 2}
 settings |= {"bigfft.exchange.carrier": "disk"} if where == "disk" else {}

@@ -64,7 +64,7 @@ def profile_path(place: str = "") -> Path:
 def save_profile(profile: Profile, path: Path) -> bool:
     """Write a profile with the name of this machine; return False if that failed."""
     content = json.loads(profile.to_json())
-    return files.write(path, {**content, "machine": files.machine()})
+    return files.write_json(path, {**content, "machine": files.machine()})
 
 
 @lru_cache(maxsize=32)
@@ -77,7 +77,7 @@ def _profile(path: Path, written: int, anywhere: bool) -> Profile | None:
             return None
         return Profile.from_json(json.dumps(found))
 
-    profile = files.read(path, SCHEMA, checked)
+    profile = files.read_json(path, SCHEMA, checked)
     if anywhere and profile is None:  # the user named the file
         log.warning(
             "the profile %s cannot be used, `dask-bigfft calibrate --output FILE` writes one of "
@@ -376,7 +376,7 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     client = running_client()
     if client is None:
         return fastest_library(dtype), ""
-    names, fallback = _shared_buffer(client, dtype)
+    names, fallback = _common_libraries(client, dtype)
     if len(names) == 1:
         return names[0], fallback
     speeds = profile_of(workers_of(client).values()).libraries
@@ -393,7 +393,7 @@ def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
     dtype : numpy.dtype
         A complex dtype; libraries that do not support it are left out.
     """
-    return _shared_buffer(running_client(), dtype)[0]
+    return _common_libraries(running_client(), dtype)[0]
 
 
 def _here(dtype: np.dtype[Any]) -> dict[str, str]:
@@ -403,7 +403,7 @@ def _here(dtype: np.dtype[Any]) -> dict[str, str]:
     }
 
 
-def _shared_buffer(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
+def _common_libraries(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     """Return the libraries that this process and all workers have, and the reason for a fallback.
 
     SciPy may differ in its version between processes.

@@ -286,7 +286,7 @@ def machine() -> list[Any]:
     return [platform.machine(), _cpu(), os.cpu_count()]
 
 
-def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
+def read_json(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
     """Return the content of a JSON file, or None. A damaged file is logged and ignored.
 
     Parameters
@@ -309,7 +309,7 @@ def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
         return None
 
 
-def write(path: Path, content: Any) -> bool:
+def write_json(path: Path, content: Any) -> bool:
     """Replace a JSON file atomically; return False if it cannot be written."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:

@@ -318,7 +318,7 @@ def _checked(found: Any) -> dict[str, Any]:
 
 
 def _entries() -> dict[str, Any]:
-    return files.read(_path(), SCHEMA, _checked) or {}
+    return files.read_json(_path(), SCHEMA, _checked) or {}
 
 
 def _alike(trials: Sequence[Trial], winner: dict[str, Any]) -> Plan | None:
@@ -374,7 +374,7 @@ def tuned(
         done = [*measured_settings(done[0], timer), *done]
     best = done[0]
     plans = {**_entries(), name: {"context": context, "winner": best.winner}}
-    files.write(_path(), {"schema": SCHEMA, "plans": plans})
+    files.write_json(_path(), {"schema": SCHEMA, "plans": plans})
     reason = f"the fastest of {len(done)} that were measured: {human_seconds(best.seconds)}"
     return Tuning(replace(best.plan, reason=reason, rejected=tuple(_rejected(done))), tuple(done))
 

@@ -86,7 +86,7 @@ def problems(elements: int, threads: int, few: bool) -> list[Problem]:
     return found if few else found + rest
 
 
-class Run(NamedTuple):
+class Trial(NamedTuple):
     """A timed transform: its plan, without a profile, and its median seconds."""
 
     plan: Plan
@@ -98,7 +98,7 @@ class Run(NamedTuple):
         return self.plan.kernel, self.plan.spec.work_dtype.name
 
 
-def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) -> Run:
+def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) -> Trial:
     """Time a transform, after one warm-up run."""
     x = problem.array(dtype)
     keywords: Any = {"axes": problem.axes, "kernel": kernel, "device": "cpu", "verify": verify}
@@ -109,10 +109,10 @@ def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) ->
         blocks = y.persist()
         taken.append(time.perf_counter() - started)
         del y, blocks
-    return Run(plan(x, problem.kind, **keywords), statistics.median(taken[1:]))
+    return Trial(plan(x, problem.kind, **keywords), statistics.median(taken[1:]))
 
 
-def _price(run: Run, library: tuple[str, str] | None, name: str, threads: int) -> float:
+def _price(run: Trial, library: tuple[str, str] | None, name: str, threads: int) -> float:
     """Return the forecast seconds of a run if one price or speed is 1 and all other costs are 0.
 
     The speeds of a library count in its own runs only.
@@ -161,13 +161,13 @@ def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]
 
 
 def fitted(
-    runs: Sequence[Run], threads: int, rates: Mapping[tuple[str, str], float]
+    runs: Sequence[Trial], threads: int, rates: Mapping[tuple[str, str], float]
 ) -> dict[str, Any]:
     """Return the prices that fit the seconds of all runs best.
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of Trial
         Measured runs.
     threads : int
         Number of concurrent tasks.

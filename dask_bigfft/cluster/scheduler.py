@@ -26,7 +26,7 @@ from dask_bigfft.cluster.worker import METRIC, own_version
 from dask_bigfft.events import PlanRecord, Total
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.carriers import PLAN_NAME
-from dask_bigfft.watch.progress import Board, Run
+from dask_bigfft.watch.progress import Board, PlanProgress
 from dask_bigfft.watch.report import RunReport
 
 try:
@@ -93,7 +93,7 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
             "workers": [self._worker(a, w) for a, w in self.scheduler.workers.items()],
         }
 
-    def _run(self, run: Run) -> dict[str, Any]:
+    def _run(self, run: PlanProgress) -> dict[str, Any]:
         """Return the summary of a run, with its phases and the work of each worker in rounds."""
         places = {
             address: PlanRecord({(name, i): Total(*sums) for name, i, *sums in plans[run.token]})

@@ -39,7 +39,7 @@ from dask_bigfft.decomposition.layout import (
     Chunks,
     Digit,
     Group,
-    Run,
+    Range,
     even_chunks,
     flat_digits,
 )
@@ -128,11 +128,11 @@ class Cosines:
         period = self.points if self.type == 1 else 2 * self.length
         return Waves(period, first, second, int(self.sine))
 
-    def runs(self, *, out: bool) -> tuple[Run, ...]:
+    def runs(self, *, out: bool) -> tuple[Range, ...]:
         """Return the places of the FFT's values in the input or output array."""
         return tuple(run for run in self._runs(out) if run.count > 0)
 
-    def _runs(self, out: bool) -> tuple[Run, ...]:
+    def _runs(self, out: bool) -> tuple[Range, ...]:
         n = self.length
         if self.type == 1:
             return self._extension()
@@ -143,37 +143,37 @@ class Cosines:
         even = (self.type == 2) != out  # type III is type II backwards
         return _even_odd(n) if even else self._turned(_mirrored(n))
 
-    def _turned(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    def _turned(self, runs: tuple[Range, ...]) -> tuple[Range, ...]:
         """Return the runs; for a sine transform with places counted from the end."""
         if not self.sine:
             return runs
         last = self.length - 1
-        return tuple(Run(r.low, r.count, last - r.place, -r.step) for r in runs)
+        return tuple(Range(r.low, r.count, last - r.place, -r.step) for r in runs)
 
-    def _extension(self) -> tuple[Run, ...]:
+    def _extension(self) -> tuple[Range, ...]:
         n = self.length
         if self.sine:
-            return Run(1, n, 0, 1), Run(n + 2, n, n - 1, -1)
-        return Run(0, n, 0, 1), Run(n, n - 2, n - 2, -1)
+            return Range(1, n, 0, 1), Range(n + 2, n, n - 1, -1)
+        return Range(0, n, 0, 1), Range(n, n - 2, n - 2, -1)
 
 
-def _even_odd(n: int) -> tuple[Run, ...]:
+def _even_odd(n: int) -> tuple[Range, ...]:
     """Return runs of the even places, then of the odd ones backwards."""
     half = (n + 1) // 2
-    return Run(0, half, 0, 2), Run(half, n - half, 2 * (n - half) - 1, -2)
+    return Range(0, half, 0, 2), Range(half, n - half, 2 * (n - half) - 1, -2)
 
 
-def _mirrored(n: int) -> tuple[Run, ...]:
+def _mirrored(n: int) -> tuple[Range, ...]:
     """Return runs with the real part of point k at place k, the imaginary part at n - k."""
-    return Run(0, n, 0, 1), Run(n + 1, n - 1, n - 1, -1)
+    return Range(0, n, 0, 1), Range(n + 1, n - 1, n - 1, -1)
 
 
-def _interleaved(n: int) -> tuple[Run, ...]:
+def _interleaved(n: int) -> tuple[Range, ...]:
     """Return runs with the real part of point k at place 2k, the imaginary part at n - 1 - 2k."""
-    return Run(0, n // 2, 0, 2), Run(n // 2, n // 2, n - 1, -2)
+    return Range(0, n // 2, 0, 2), Range(n // 2, n // 2, n - 1, -2)
 
 
-def _quartered(n: int) -> tuple[Run, ...]:
+def _quartered(n: int) -> tuple[Range, ...]:
     """Return runs with point j at the folded place of n + 4j (even about 0, odd about 2n).
 
     >>> [(run.place, run.step, run.count) for run in _quartered(7)]
@@ -181,13 +181,13 @@ def _quartered(n: int) -> tuple[Run, ...]:
     """
     first, second = -(-n // 4), -(-3 * n // 4)
     return (
-        Run(0, first, (n - 1) // 2, 2),
-        Run(first, second - first, (3 * n - 1) // 2 - 2 * first, -2),
-        Run(second, n - second, 2 * second - (3 * n + 1) // 2, 2),
+        Range(0, first, (n - 1) // 2, 2),
+        Range(first, second - first, (3 * n - 1) // 2 - 2 * first, -2),
+        Range(second, n - second, 2 * second - (3 * n + 1) // 2, 2),
     )
 
 
-def _centred(n: int) -> tuple[Run, ...]:
+def _centred(n: int) -> tuple[Range, ...]:
     """Return runs with the real part of point k at h + k, the imaginary part at h - k, |k| <= h.
 
     The middle h is (n - 1)/2.
@@ -197,10 +197,10 @@ def _centred(n: int) -> tuple[Run, ...]:
     """
     half = n // 2
     return (
-        Run(0, half + 1, half, 1),
-        Run(half + 1, half, 0, 1),
-        Run(n + 1, half, half - 1, -1),
-        Run(n + half + 1, half, n - 1, -1),
+        Range(0, half + 1, half, 1),
+        Range(half + 1, half, 0, 1),
+        Range(n + 1, half, half - 1, -1),
+        Range(n + half + 1, half, n - 1, -1),
     )
 
 

@@ -62,14 +62,14 @@ def factorize(n: int) -> Mapping[int, int]:
         while rest % p == 0:
             found[p] = found.get(p, 0) + 1
             rest //= p
-    segmented_views = [rest] if rest > 1 else []
-    while segmented_views:
-        m = segmented_views.pop()
+    unfactored = [rest] if rest > 1 else []
+    while unfactored:
+        m = unfactored.pop()
         if _is_prime(m):
             found[m] = found.get(m, 0) + 1
         else:
             d = next(d for c in itertools.count(1) if (d := _rho(m, c)) is not None)
-            segmented_views += [d, m // d]
+            unfactored += [d, m // d]
     return dict(sorted(found.items()))
 
 

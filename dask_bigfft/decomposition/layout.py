@@ -17,7 +17,6 @@ digit per axis. The rechunk between two such layouts is the exchange of a Cooley
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -83,7 +82,7 @@ class HashedOnce:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Range:
     """Equidistant values: value ``low + j`` is at ``place + j*step``, j < count."""
 
     low: int
@@ -94,7 +93,7 @@ class Run:
     def within(self, begin: int, end: int) -> tuple[int, int, int, int] | None:
         """Return the values at places ``begin`` to ``end - 1``: interval, first place and step.
 
-        >>> Run(4, 4, 7, -2).within(2, 6)
+        >>> Range(4, 4, 7, -2).within(2, 6)
         (5, 7, 5, -2)
         """
         if self.step > 0:
@@ -126,7 +125,7 @@ class Group(HashedOnce):
     digits: tuple[Digit, ...]
     chunks: Chunks
     offset: int = 0
-    arrangement: tuple[Run, ...] = ()
+    arrangement: tuple[Range, ...] = ()
 
     __hash__ = HashedOnce.__hash__
 
@@ -157,30 +156,13 @@ class Group(HashedOnce):
         return tuple((a, b, at - begin, s) for a, b, at, s in filter(None, found))
 
     @property
-    def _placed(self) -> tuple[Run, ...]:
+    def _placed(self) -> tuple[Range, ...]:
         """Runs of the values; shifted values are two runs."""
         n, first = self.size, self.offset
-        return self.arrangement or (Run(first, n - first, 0, 1), Run(0, first, n - first, 1))
-
-    def chunks_touching(self, low: int, high: int) -> Sequence[int]:
-        """Return the chunks with any of the flattened values ``low`` to ``high - 1``."""
-        if not self.arrangement and not self.offset:
-            return self._chunks_at(low, high)
-        found: set[int] = set()
-        for run in self._placed:
-            first, last = max(low, run.low), min(high, run.low + run.count) - 1
-            if first <= last:
-                ends = [run.place + (v - run.low) * run.step for v in (first, last)]
-                found.update(self._chunks_at(min(ends), max(ends) + 1))
-        return sorted(found)
-
-    def _chunks_at(self, low: int, high: int) -> range:
-        """Return the chunks with any of the places ``low`` to ``high - 1``."""
-        if high <= low or low >= self.bounds[-1]:
-            return range(0)
-        first = bisect.bisect_right(self.bounds, low) - 1
-        last = bisect.bisect_left(self.bounds, high)
-        return range(first, min(last, len(self.chunks)))
+        return self.arrangement or (
+            Range(first, n - first, 0, 1),
+            Range(0, first, n - first, 1),
+        )
 
 
 @dataclass(frozen=True)

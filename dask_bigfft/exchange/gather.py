@@ -91,7 +91,7 @@ class GpuTable:
             target = view(self.target, places[2], counts, places[3])
             by_source[i].append((values, target, rows.conjugate))
 
-    def run(self, weigh: bool = False) -> None:
+    def run(self) -> None:
         """Do the copies and wait for them, because other threads use other streams."""
         near: list[Segment] = []
         for (gpu, dtype), segments in self._segments.items():

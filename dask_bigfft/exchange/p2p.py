@@ -140,7 +140,7 @@ class _Buffers:
 _buffers: weakref.WeakKeyDictionary[Any, _Buffers] = weakref.WeakKeyDictionary()
 
 
-class Run(ArrayRechunkRun):
+class RechunkRun(ArrayRechunkRun):
     """Shuffle on one worker.
 
     Parameters
@@ -348,7 +348,7 @@ class Spec(ArrayRechunkSpec):
 
     def create_run_on_worker(
         self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
-    ) -> Run:
+    ) -> RechunkRun:
         """Return the shuffle of a worker."""
         worker, buffers = plugin.worker, _buffers.get(plugin)
         if buffers is None:
@@ -357,7 +357,7 @@ class Spec(ArrayRechunkSpec):
         buffers.room.limit = buffers.most if wanted is None else min(wanted, buffers.most)
         folder = os.path.join(worker.local_directory, f"shuffle-{self.id}-{run_id}")
         try:
-            return Run(
+            return RechunkRun(
                 self,
                 buffers.room if self.disk else MemoryBudget(1 << 62),
                 worker_for=worker_for,

@@ -347,15 +347,15 @@ def build_graph(
         if isinstance(plan, Plan) and plan.from_rows and place.rows is None:  # not in files here
             plan = replace(plan, from_rows=False)
         opened = replace(place, rows=None)
-        run = tasks.Run(plan, token)
+        run = tasks.PlanRun(plan, token)
         graph = {own("plan"): Task(own("plan"), disk.start_run, run, opened, own("plan"))}
     else:
         within = isinstance(plan, Plan) and plan.inside
-        graph = {own("plan"): DataNode(own("plan"), tasks.Run(plan, token, private))}
+        graph = {own("plan"): DataNode(own("plan"), tasks.PlanRun(plan, token, private))}
         if known is not None and (count := known.shared(plan)):
             names[:count] = [Names(known.token)] * count
             shared = names[0]("plan")
-            graph[shared] = DataNode(shared, tasks.Run(known.plan, known.token))
+            graph[shared] = DataNode(shared, tasks.PlanRun(known.plan, known.token))
     builder = Builder(graph, plan, names, carrier, wanted, alone and not within, finished)
     if isinstance(plan, Plan):
         for part in filter_plans(plan):
@@ -377,7 +377,7 @@ def build_graph(
 def _filter(graph: Graph, plan: FilterPlan, token: str, carrier: str, wanted: bool) -> str:
     """Add the tasks of a filter; return the name of its blocks."""
     names = Names(token, f"filter{plan.axis}_")
-    key, run = names("plan"), tasks.Run(plan, f"{token}-filter{plan.axis}")
+    key, run = names("plan"), tasks.PlanRun(plan, f"{token}-filter{plan.axis}")
     if carrier == "disk":
         graph[key] = Task(key, disk.start_filter, TaskRef(Names(token)("plan")), run, names.part)
     else:

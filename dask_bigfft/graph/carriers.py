@@ -33,7 +33,7 @@ from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.graph.dask_private import Task, TaskRef, array_expressions_enabled
-from dask_bigfft.graph.tasks import Filters, Run, block_task, checked, put_together, reported
+from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
@@ -324,12 +324,12 @@ def _compact(members: tuple[int, ...]) -> Sequence[int]:
 
 
 @reported
-def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array) -> int:
+def send_block(run: PlanRun, number: int, source: Block, shuffle: str, values: Array) -> int:
     """Pack a source block and send the shards to their workers; return the shuffle's attempt.
 
     Parameters
     ----------
-    run : Run
+    run : PlanRun
         Plan that is executed.
     number : int
         Number of the exchange, from 0.
@@ -368,7 +368,7 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
 
 @block_task
 def run_block_of_shuffle(
-    run: Run, number: int, block: Block, filters: Filters, shuffle: str, attempt: int
+    run: PlanRun, number: int, block: Block, filters: Filters, shuffle: str, attempt: int
 ) -> Array:
     """Return a block assembled from a shuffle's shards, after its round.
 

@@ -40,7 +40,7 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
-from dask_bigfft.graph.tasks import Filters, Run, block_task, checked
+from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.cost import PACKED
@@ -131,12 +131,12 @@ class Written:
         return int(self.checksums[self.sources[source], self.targets[target]])
 
 
-class DiskRun(Run):
+class DiskRun(PlanRun):
     """Plan where it is executed, with scratch files.
 
     Parameters
     ----------
-    run : Run
+    run : PlanRun
         Plan that is executed.
     scratch : Scratch
         Folder of the files.
@@ -148,13 +148,15 @@ class DiskRun(Run):
         Key of the task that opened the folder; a cluster needs the files as long as this key.
     """
 
-    def __init__(self, run: Run, scratch: Scratch, part: str, most: int | None, key: str) -> None:
+    def __init__(
+        self, run: PlanRun, scratch: Scratch, part: str, most: int | None, key: str
+    ) -> None:
         super().__init__(run.plan, run.token)
         self.scratch, self.part, self.arena_most, self.key = scratch, part, most, key
         self._sizes: dict[tuple[int, Block], npt.NDArray[np.int64]] = {}
 
     def __reduce__(self) -> Any:
-        run = Run(self.plan, self.token)
+        run = PlanRun(self.plan, self.token)
         return DiskRun, (run, self.scratch, self.part, self.arena_most, self.key)
 
     def folder(self, number: int) -> str:
@@ -240,7 +242,7 @@ class DiskRun(Run):
 # --- tasks ----------------------------------------------------------------------------------
 
 
-def start_run(run: Run, place: ScratchPlace, key: str) -> DiskRun:
+def start_run(run: PlanRun, place: ScratchPlace, key: str) -> DiskRun:
     """Return a run with a scratch folder, which is deleted when `key` is no longer needed."""
     shared = current_worker() is not None or multiprocessing.parent_process() is not None
     scratch = open_scratch(place, shared)
@@ -248,7 +250,7 @@ def start_run(run: Run, place: ScratchPlace, key: str) -> DiskRun:
     return DiskRun(run, scratch, "", place.memory, key)
 
 
-def start_filter(parent: DiskRun, run: Run, part: str) -> DiskRun:
+def start_filter(parent: DiskRun, run: PlanRun, part: str) -> DiskRun:
     """Return the run of a filter, whose files are in the folder of its plan."""
     return DiskRun(run, parent.scratch, part, parent.arena_most, parent.key)
 

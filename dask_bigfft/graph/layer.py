@@ -40,7 +40,7 @@ from dask_bigfft.graph.dask_private import (
     results_are_kept,
 )
 from dask_bigfft.graph.in_place import assembled
-from dask_bigfft.graph.tasks import Run
+from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 
@@ -389,6 +389,6 @@ def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:
         if isinstance(key, str) and key.startswith(PLAN_NAME):
             # With scratch files the plan is an argument of the task that opens them.
             run = getattr(task, "value", None) or next(iter(getattr(task, "args", ())), None)
-            if isinstance(run, Run) and isinstance(run.plan, Plan):
+            if isinstance(run, PlanRun) and isinstance(run.plan, Plan):
                 found[key.removeprefix(PLAN_NAME)] = run.plan
     return found

@@ -1,6 +1,6 @@
-"""Functions that the tasks of a graph call, and `Run`, a plan where it is executed.
+"""Functions that the tasks of a graph call, and `PlanRun`, a plan where it is executed.
 
-`Run` keeps the exchange maps and the FFT library, which are made on first use and are not pickled.
+`PlanRun` keeps the exchange maps and the FFT library. They are made on first use and not pickled.
 `Blocks` is the result of a barrier of the `shared` carrier.
 
 Rounds of a transform that overwrites its input may write their blocks back into it::
@@ -62,7 +62,7 @@ Filters = Mapping[int, Array]
 ViewMaker = Callable[[], BlockView]
 
 
-class Run:
+class PlanRun:
     """Plan, filter or shift where it is executed.
 
     Parameters
@@ -87,11 +87,11 @@ class Run:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Run, (self.plan, self.token, self.private)
+        return PlanRun, (self.plan, self.token, self.private)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:
         plan = self.plan.in_full() if isinstance(self.plan, Plan) else repr(self.plan)
-        return "dask_bigfft.Run", plan, self.token
+        return "dask_bigfft.PlanRun", plan, self.token
 
     @cached_property
     def library(self) -> FFTLibrary:
@@ -319,7 +319,7 @@ class Blocks:
     def __getitem__(self, block: Block) -> Array:
         return self.blocks[block]
 
-    def checked(self, run: "Run", number: int, index: Block) -> Array:
+    def checked(self, run: "PlanRun", number: int, index: Block) -> Array:
         """Return a block as `checked` does; each block is checked only once."""
         found = self._checked.get(index)
         if found is None:
@@ -327,7 +327,7 @@ class Blocks:
         return found
 
 
-def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
+def checked(run: "PlanRun", number: int, index: Block, values: Any) -> Array:
     """Return a source block as an array, with the shape and kind that the plan expects.
 
     Copies use the plan's shapes: a block that is smaller than its metadata would be read beyond its
@@ -370,7 +370,7 @@ Task = Callable[..., Any]
 
 
 def barrier(
-    run: Run,
+    run: PlanRun,
     number: int,
     indices: Indices,
     wanted: bool,
@@ -387,7 +387,7 @@ def barrier(
         Indices of the blocks.
     wanted : bool
         Whether the user named the `shared` carrier.
-    common : Common or None
+    common : SharedBuffer or None
         Shared buffer that may hold all of them.
 
     Raises
@@ -405,7 +405,7 @@ def barrier(
     return found
 
 
-def shared_memory(run: Run, number: int, group: Block) -> SharedBuffer:
+def shared_memory(run: PlanRun, number: int, group: Block) -> SharedBuffer:
     """Return a shared buffer for the blocks of a group before an exchange.
 
     It is empty on workers of a cluster, where a task may be repeated, and where devices compute.
@@ -420,7 +420,7 @@ def shared_memory(run: Run, number: int, group: Block) -> SharedBuffer:
 
 
 def barrier_on_gpus(
-    run: Run, number: int, sources: Indices, targets: Indices, transport: str, *blocks: Array
+    run: PlanRun, number: int, sources: Indices, targets: Indices, transport: str, *blocks: Array
 ) -> Blocks:
     """Return a handle of all source blocks of a group, which may be on several GPUs.
 
@@ -474,7 +474,7 @@ def reported(task: Task) -> Task:
     """Return a task ``(run, number, ...)`` whose events carry the plan and the round."""
 
     @functools.wraps(task)
-    def reporting(run: Run, number: int, *inputs: Any) -> Any:
+    def reporting(run: PlanRun, number: int, *inputs: Any) -> Any:
         with during(run.token, max(number, 0) + 1):
             return task(run, number, *inputs)
 
@@ -485,11 +485,11 @@ def block_task(make: Task) -> Task:
     """Return a task that makes a block after an exchange and its round by a function.
 
     The task's arguments are ``(run, number, block, filter_axes, *filters, *inputs)``; the function
-    gets the filters by axis. A recorded result is not computed again, and `Run.deliver` returns the
-    result of a new block.
+    gets the filters by axis. A recorded result is not computed again, and `PlanRun.deliver` returns
+    the result of a new block.
     """
 
-    def task(run: Run, number: int, block: Block, axes: tuple[int, ...], *inputs: Any) -> Any:
+    def task(run: PlanRun, number: int, block: Block, axes: tuple[int, ...], *inputs: Any) -> Any:
         done = run.done(number, block)
         if done is not None:
             return done[0]
@@ -501,7 +501,7 @@ def block_task(make: Task) -> Task:
 
 @block_task
 def run_block(
-    run: Run,
+    run: PlanRun,
     number: int,
     block: Block,
     filters: Filters,
@@ -540,7 +540,7 @@ def run_block(
 
 
 def _turn(
-    run: Run, number: int, block: Block, blocks: Blocks
+    run: PlanRun, number: int, block: Block, blocks: Blocks
 ) -> contextlib.AbstractContextManager[object]:
     """Return the lock that limits blocks being prepared for a device, if one may take it."""
     on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
@@ -552,7 +552,12 @@ def _turn(
 
 
 def _where_it_lies(
-    run: Run, number: int, block: Block, common: SharedBuffer, into: Array | None, filters: Filters
+    run: PlanRun,
+    number: int,
+    block: Block,
+    common: SharedBuffer,
+    into: Array | None,
+    filters: Filters,
 ) -> Array:
     """Return a block in a shared buffer, after the round that follows, if there is one."""
     shared_layout, exchange = run.shared_layouts.exchanges[number], run.exchange(number)
@@ -581,7 +586,7 @@ def _where_it_lies(
     return common.once(number, block, work)
 
 
-def _own(run: Run, number: int, blocks: Mapping[Block, Array]) -> Array | None:
+def _own(run: PlanRun, number: int, blocks: Mapping[Block, Array]) -> Array | None:
     """Return the source block as the target block, if both have the same memory layout."""
     if len(blocks) != 1:  # an array without elements has no sources
         return None
@@ -594,7 +599,7 @@ def _own(run: Run, number: int, blocks: Mapping[Block, Array]) -> Array | None:
 
 @reported
 def pack_shard(
-    run: Run, number: int, block: Block, source: Block, values: Array
+    run: PlanRun, number: int, block: Block, source: Block, values: Array
 ) -> Array | tuple[Array, int]:
     """Return the packed shard of a source block for a target block, with a checksum if wanted."""
     started = time.perf_counter()
@@ -608,7 +613,7 @@ def pack_shard(
 
 @block_task
 def run_block_of_shards(
-    run: Run, number: int, block: Block, filters: Filters, sources: Indices, *packed: Any
+    run: PlanRun, number: int, block: Block, filters: Filters, sources: Indices, *packed: Any
 ) -> Array:
     """Return a block assembled from packed shards, after its round."""
     return put_together(run, number, block, dict(zip(sources, packed, strict=True)), filters)
@@ -627,7 +632,7 @@ def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]
 
 
 def put_together(
-    run: Run, number: int, block: Block, shards: Mapping[Block, Any], filters: Filters
+    run: PlanRun, number: int, block: Block, shards: Mapping[Block, Any], filters: Filters
 ) -> Array:
     """Return a block assembled from packed shards, after its round.
 
@@ -641,7 +646,7 @@ def put_together(
 
 
 @block_task
-def generate_filter(run: Run, number: int, block: Block, filters: Filters) -> Array:
+def generate_filter(run: PlanRun, number: int, block: Block, filters: Filters) -> Array:
     """Return a block of a Bluestein filter after its first round."""
     plan = run.plan
     assert isinstance(plan, FilterPlan)
@@ -662,7 +667,7 @@ def generate_filter(run: Run, number: int, block: Block, filters: Filters) -> Ar
 
 
 @block_task
-def own_block(run: Run, number: int, block: Block, filters: Filters, values: Any) -> Array:
+def own_block(run: PlanRun, number: int, block: Block, filters: Filters, values: Any) -> Array:
     """Return a block that may be overwritten: the source block, or a copy of it."""
     found = checked(run, number, block, values)
     if is_on_gpu(found):
@@ -677,7 +682,7 @@ def own_block(run: Run, number: int, block: Block, filters: Filters, values: Any
 
 
 @reported
-def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
+def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
     """Compute the round after exchange `number` in the source blocks; return the bytes done."""
     started = time.perf_counter()
     round_, dtype = run.plan.rounds[number], np.dtype(run.exchange(number).dtype)

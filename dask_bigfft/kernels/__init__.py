@@ -2,7 +2,7 @@
 
 ::
 
-    input            views (of memory and of segments) -> composite (for GPUs)
+    input            views (of memory and of segments) -> segmented (for GPUs)
     a round          loop (over tiles of a block); twiddle (exact phases and factors)
     verification     checks (sums before and after, and checksums of bytes)
     libraries        libraries (a class for each, and the choice of the fastest)

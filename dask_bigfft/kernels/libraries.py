@@ -728,7 +728,7 @@ def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     if len(names) < 2:
         return dict.fromkeys(names, 0.0)
     path, context = folder / "kernels.json", {"machine": files.machine(), "versions": versions}
-    known = files.read(path, SCHEMA, _checked) or {}
+    known = files.read_json(path, SCHEMA, _checked) or {}
     found = known.get(dtype)
     if found is not None and found["context"] == context:
         return {name: float(found["rates"][name]) for name in names}
@@ -736,7 +736,7 @@ def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
     log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
     entries = {**known, dtype: {"context": context, "rates": rates}}
-    files.write(path, {"schema": SCHEMA, "dtypes": entries})
+    files.write_json(path, {"schema": SCHEMA, "dtypes": entries})
     return rates
 
 

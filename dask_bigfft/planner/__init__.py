@@ -3,7 +3,7 @@
 ::
 
     plan_data        the data of a plan, the Request, the Machine, exchanges, and shared
-                     buffers of blocks (Joints)
+                     buffers of blocks
     plan             Plan (for users), plans of filters and shifts, phases (of a report); tiny
                      blocks that are merged first
     search           search -> candidates (digits and steps of an axis) -> layouts (blocks),

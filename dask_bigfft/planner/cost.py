@@ -271,14 +271,14 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
         work = gathered if whole else work  # where tiles cannot be cut
         # Decoding lies beside the memory that the arena keeps for what the round makes.
         return here + made + max(work, decoding), made
-    incremental = decoding if from_rows else min(gathered, _under_way(exchange))
+    in_flight = decoding if from_rows else min(gathered, _under_way(exchange))
     inside = True  # the round leaves each block where it was put together
     if i < len(plan.rounds):
         first, source = (0,) * len(round_.source.axes), round_.source
         inside = made == gathered and source.shape(first) == round_.target.shape(first)
         if not (inside and plan.verify == "none") and not _in_tiles(plan, i):
             work = gathered  # a copy of it
-    return max(gathered + incremental, gathered + work + (0 if inside else made)), made
+    return max(gathered + in_flight, gathered + work + (0 if inside else made)), made
 
 
 def _under_way(exchange: Exchange) -> int:

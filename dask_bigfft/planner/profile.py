@@ -13,7 +13,7 @@ import typing
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dask_bigfft.decomposition.layout import Digit, Group, Run
+from dask_bigfft.decomposition.layout import Digit, Group, Range
 from dask_bigfft.errors import raise_invalid
 
 
@@ -43,7 +43,7 @@ def decode(hint: Any, value: Any) -> Any:
     if hint is Group:
         chunks = tuple(int(s) for size, count in value["chunks"] for s in (size,) * int(count))
         digits = decode(tuple[Digit, ...], value["digits"])
-        arrangement = decode(tuple[Run, ...], value.get("arrangement", []))
+        arrangement = decode(tuple[Range, ...], value.get("arrangement", []))
         return Group(digits, chunks, int(value.get("offset", 0)), arrangement)
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)

@@ -7,8 +7,8 @@ is identified by the plan that it depends on.
 
 ::
 
-    tasks of a graph -> Board -> Run -> summary (names and numbers) -> TextDisplay, NotebookDisplay
-    (dask's callbacks: LocalProgress; a scheduler: cluster)         -> page, JSON route, gauges
+    tasks of a graph -> Board -> PlanProgress -> summary -> TextDisplay, NotebookDisplay
+    (dask's callbacks: LocalProgress; a scheduler: cluster)      -> page, JSON route, gauges
 """
 
 import re
@@ -95,7 +95,7 @@ def _needs(task: Any) -> set[str]:
     return {name_of(key) for key in getattr(task, "dependencies", ())}
 
 
-class Run:
+class PlanProgress:
     """The progress of one transform.
 
     Parameters
@@ -188,11 +188,11 @@ class Board:
     """The runs of one scheduler, the latest last."""
 
     def __init__(self) -> None:
-        self.runs: OrderedDict[str, Run] = OrderedDict()
+        self.runs: OrderedDict[str, PlanProgress] = OrderedDict()
         #: Token of the run and stage of tasks, by task name.
         self._stages: dict[str, tuple[str, str]] = {}
 
-    def expect(self, tasks: Iterable[tuple[Any, Any]]) -> list[Run]:
+    def expect(self, tasks: Iterable[tuple[Any, Any]]) -> list[PlanProgress]:
         """Add the tasks of a graph; return the runs that begin in it.
 
         Tasks are pairs of a key and a task of dask's task specification, with its dependencies.
@@ -206,8 +206,8 @@ class Board:
             self._assign(counts, {name_of(key): task for key, task in reversed(working)})
         return begun
 
-    def _begin(self, plan: Plan, token: str) -> Run:
-        run = self.runs[token] = Run(plan, token)
+    def _begin(self, plan: Plan, token: str) -> PlanProgress:
+        run = self.runs[token] = PlanProgress(plan, token)
         self.runs.move_to_end(token)
         while len(self.runs) > KEPT_RUNS:
             self.runs.popitem(last=False)

@@ -47,7 +47,7 @@ def test_known_prices_are_found_again():
             options = {"axes": problem.axes, "kernel": "scipy", "device": "cpu"}
             plan = dask_bigfft.plan(problem.array(dtype), problem.kind, **options)
             seconds = plan.forecast(known, threads=2).seconds
-            runs.append(threads.Run(plan, seconds))
+            runs.append(threads.Trial(plan, seconds))
     found = threads.fitted(runs, 2, {(one.name, one.dtype): 2e9 for one in libraries})
     made = Profile("found", 2, pair=0.0, **found)
     for run in runs:  # prices that are told apart badly may differ, what they say together not

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dask_bigfft import fft
 from dask_bigfft.arguments import make_plan
-from dask_bigfft.exchange.p2p import ALIGNMENT, P2PBarrierTask, Run, Spec
+from dask_bigfft.exchange.p2p import ALIGNMENT, P2PBarrierTask, RechunkRun, Spec
 from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.carriers import MOST_SHUFFLES
 from dask_bigfft.testing.strategies import chunks_of
@@ -101,7 +101,7 @@ def test_tasks_stay_small():
 @pytest.mark.parametrize("dtype", ["f4", "c8", "c16", "g"])
 def test_values_are_aligned_in_files(dtype, tmp_path):
     """Whatever lengths pickles have, and however often a file is added to."""
-    written, run = [], Run.__new__(Run)
+    written, run = [], RechunkRun.__new__(RechunkRun)
     vars(run).update(_folder=tmp_path, local_address="here")
     for turn in range(9):
         parts = [((turn, 10**k), k, np.full(3 * turn + k, k, dtype)) for k in (1, 2, 3)]
@@ -109,7 +109,7 @@ def test_values_are_aligned_in_files(dtype, tmp_path):
         frames = [frame for some in (parts[:2], parts[2:]) for frame in pickle_bytelist(some)]
         run._write_frames(frames, "0_1")
         written += [parts[:2], parts[2:]]
-    found, nbytes = Run.read(SimpleNamespace(), tmp_path / "0_1")
+    found, nbytes = RechunkRun.read(SimpleNamespace(), tmp_path / "0_1")
     assert nbytes == (tmp_path / "0_1").stat().st_size
     assert len(found) == len(written)
     for lists in zip(found, written, strict=True):

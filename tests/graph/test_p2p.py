@@ -132,13 +132,13 @@ def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(p2p, "barrier", barrier)
     began = Counter[str]()
-    reopened = p2p.Run._begin_anew
+    reopened = p2p.RechunkRun._begin_anew
 
-    async def counted(run: p2p.Run) -> None:
+    async def counted(run: p2p.RechunkRun) -> None:
         began[run.id] += 1
         await reopened(run)
 
-    monkeypatch.setattr(p2p.Run, "_begin_anew", counted)
+    monkeypatch.setattr(p2p.RechunkRun, "_begin_anew", counted)
     y, wanted = fft.fftn(blocks()), np.fft.fftn(FIELD)
     part = y.blocks[0].persist()  # all of them, by tasks of other names
     whole = client.compute(y)
@@ -194,7 +194,7 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
     Nothing is left behind, and shards that wait keep no other memory alive.
     """
     written, owners = Counter[str](), list[tuple[Any, Any]]()
-    take, write = p2p.Run._receive, p2p.Run._write_frames
+    take, write = p2p.RechunkRun._receive, p2p.RechunkRun._write_frames
 
     async def noted(self: Any, *arguments: Any, **named: Any) -> None:
         await take(self, *arguments, **named)
@@ -206,8 +206,8 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
         written["files"] += 1
         write(self, *arguments)
 
-    monkeypatch.setattr(p2p.Run, "_receive", noted)
-    monkeypatch.setattr(p2p.Run, "_write_frames", counted)
+    monkeypatch.setattr(p2p.RechunkRun, "_receive", noted)
+    monkeypatch.setattr(p2p.RechunkRun, "_write_frames", counted)
     a = RNG.standard_normal(4096) + 1j * RNG.standard_normal(4096)
     options = {"bigfft.exchange.shuffle-memory": most, "bigfft.planner.min-chunk": 0}
     with dask.config.set(options):
@@ -230,7 +230,7 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
 ) -> None:
     """Their shards have gone from memory: the shuffle begins anew, and what comes out is right."""
     go_on, last, requested = threading.Event(), (15,), Counter[str]()
-    put_together, reopened = carriers.put_together, p2p.Run._begin_anew
+    put_together, reopened = carriers.put_together, p2p.RechunkRun._begin_anew
 
     def waiting(run: Any, number: int, block: tuple[int, ...], *rest: Any) -> np.ndarray:
         if block == last and number == len(run.plan.exchanges) - 1:
@@ -243,7 +243,7 @@ def test_blocks_that_are_wanted_again_while_others_are_not_made(
         await reopened(self)
 
     monkeypatch.setattr(carriers, "put_together", waiting)
-    monkeypatch.setattr(p2p.Run, "_begin_anew", noted)
+    monkeypatch.setattr(p2p.RechunkRun, "_begin_anew", noted)
     a = RNG.standard_normal(4096)
     with dask.config.set({"bigfft.planner.min-chunk": 0}):
         y = fft.fft(da.from_array(a, chunks=256), chunks=256)

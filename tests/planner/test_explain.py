@@ -12,7 +12,7 @@ import pytest
 from dask.base import tokenize
 
 import dask_bigfft
-from dask_bigfft.graph.tasks import Run
+from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.planner import explain
 from dask_bigfft.planner.explain import draw
 from dask_bigfft.planner.plan import Plan
@@ -218,5 +218,5 @@ def test_a_prompt_shows_a_line_and_tokens_know_all() -> None:
     other = replace(plan, verify="energy")
     assert repr(other) == repr(plan)
     assert tokenize(other) != tokenize(plan)
-    assert tokenize(Run(other)) != tokenize(Run(plan))
+    assert tokenize(PlanRun(other)) != tokenize(PlanRun(plan))
     assert tokenize(Plan.from_json(plan.to_json())) == tokenize(plan)

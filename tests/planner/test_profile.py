@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.layout import Digit, Group, Run
+from dask_bigfft.decomposition.layout import Digit, Group, Range
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import (
@@ -44,7 +44,9 @@ def test_json_both_ways(profile):
 
 
 @pytest.mark.parametrize(
-    "more", [(), (4,), (0, (Run(0, 3, 0, 2), Run(3, 3, 5, -2)))], ids=["plain", "offset", "runs"]
+    "more",
+    [(), (4,), (0, (Range(0, 3, 0, 2), Range(3, 3, 5, -2)))],
+    ids=["plain", "offset", "runs"],
 )
 def test_groups_of_digits_come_back(more):
     group = Group((Digit(0, 1, 6, 6),), (2, 2, 2), *more)

@@ -8,7 +8,14 @@ import pytest
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.watch import progress
-from dask_bigfft.watch.progress import Board, LocalProgress, Run, TextDisplay, line_of, runs_html
+from dask_bigfft.watch.progress import (
+    Board,
+    LocalProgress,
+    PlanProgress,
+    TextDisplay,
+    line_of,
+    runs_html,
+)
 
 
 class Clock:
@@ -26,7 +33,7 @@ def clock():
 def run_of(clock, **tasks):
     """A run of two rounds, with a number of tasks of each stage."""
     plan = dask_bigfft.plan(da.zeros((64, 64), chunks=(8, 64), dtype="c16"), "fftn")
-    run = Run(plan, "0a1b", clock)
+    run = PlanProgress(plan, "0a1b", clock)
     run.total.update(tasks)
     return run
 

@@ -24,7 +24,7 @@ def integers(text: str) -> tuple[int, ...]:
 
 def number(text: str) -> str | float:
     """Return a number, or ``raise_invalid``."""
-    return text if text == "raise_invalid" else float(text)
+    return text if text == "refuse" else float(text)
 
 
 def count(text: str) -> int:
@@ -119,10 +119,10 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     text = "chunks of the result inside of shards (default: no shards)"
     add("--inner-chunks", metavar="N,M", type=integers, help=text)
     text = "Zarr chunks that have no file: refuse (default), or fill, which reads them as the "
-    add("--missing-chunks", default="raise_invalid", metavar="NAME", help=f"{text}fill value")
+    add("--missing-chunks", default="refuse", metavar="NAME", help=f"{text}fill value")
     text = "missing values of a variable (_FillValue, missing_value): refuse (default), or the "
     help_ = f"{text}number that replaces them"
-    add("--missing", default="raise_invalid", metavar="NUMBER", type=number, help=help_)
+    add("--missing", default="refuse", metavar="NUMBER", type=number, help=help_)
     flag("--quiet", "show no progress")
 
 

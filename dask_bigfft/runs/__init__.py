@@ -39,8 +39,8 @@ def run(
     checksum: bool = False,
     block_size: int | str | None = None,
     inner_chunks: tuple[int, ...] | None = None,
-    missing_chunks: str = "raise_invalid",
-    missing: str | float = "raise_invalid",
+    missing_chunks: str = "refuse",
+    missing: str | float = "refuse",
     **extras: Unpack[Extras],
 ) -> Done:
     """Transform a stored array into a Zarr array, and wait until it is done.

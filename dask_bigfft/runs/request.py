@@ -53,8 +53,8 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
     block_size: int | str | None = None
     inner_chunks: tuple[int, ...] | None = None
-    missing_chunks: str = "raise_invalid"
-    missing: str | float = "raise_invalid"
+    missing_chunks: str = "refuse"
+    missing: str | float = "refuse"
     scratch: Path | None = None
     resume: bool = False
     overwrite: bool = False
@@ -62,7 +62,7 @@ class Request:
 
     def __post_init__(self) -> None:
         missing = self.missing_chunks
-        if not isinstance(missing, str) or missing not in ("raise_invalid", "fill"):
+        if not isinstance(missing, str) or missing not in ("refuse", "fill"):
             raise_invalid("missing_chunks", missing, "'refuse' or 'fill'")
         parse_name(self.kind)
         if self.s is not None and not isinstance(self.s, Sequence):
@@ -92,7 +92,7 @@ class Request:
     def filled(self) -> float | None:
         """Value that replaces missing ones; None if they are refused."""
         given = self.missing
-        if isinstance(given, str) and given == "raise_invalid":
+        if isinstance(given, str) and given == "refuse":
             return None
         if not isinstance(given, Real) or isinstance(given, bool):
             raise_invalid("missing", given, "'refuse' or a number", kind=ArgumentTypeError)
@@ -111,7 +111,7 @@ class Request:
             "inner_chunks": self.inner_chunks,
             "destination": str(self.destination.resolve()),
             "missing_chunks": self.missing_chunks,
-            "missing": "raise_invalid" if self.filled is None else repr(self.filled),
+            "missing": "refuse" if self.filled is None else repr(self.filled),
         }
         named = {name: value for name, value in self.options.items() if value is not None}
         given = {name: _setting(name) for name in Extras.__annotations__} | {**self.where, **named}

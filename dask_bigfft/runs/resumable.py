@@ -165,7 +165,7 @@ def execute(request: Request, store: Store = store_now) -> Done:
 
 def _checked_plan(request: Request) -> tuple[da.Array, Plan]:
     """Return the source array and the plan, after checks of the source and the result."""
-    if request.missing_chunks == "raise_invalid":
+    if request.missing_chunks == "refuse":
         sources.refuse_missing_chunks(request.source, request.component)
     x, plan = requests.planned_input(request)
     shape, blocks, dtype = layout_of_result(plan, x)

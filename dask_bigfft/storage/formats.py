@@ -260,7 +260,7 @@ class Packing:
             first = tuple(int(i) + start for i, start in zip(place, begin, strict=True))
             need = f"a number that replaces missing values: {np.count_nonzero(absent)} of "
             need += f"{absent.size} values of {self.variable} that were read together are missing"
-            raise_invalid("missing", "raise_invalid", f"{need}, the first at index {first}")
+            raise_invalid("missing", "refuse", f"{need}, the first at index {first}")
         values = raw.astype(self.dtype, copy=False)
         if found:
             values[absent] = np.nan  # no scale makes NaN overflow

@@ -121,7 +121,7 @@ done = dask_bigfft.run(folder / ("in.h5" if job.get("component") else "in"), fol
                        **job).plan
 found = {"peak": done.expected.peak_host, "rows": done.from_rows, "decoded": done.storage.decoded,
          "local": done.exchanges[0].local, "merges": done.merges, "piece": done.piece_nbytes,
-         "anew": done.reopened, "block": done.source.largest * 16,
+         "reopened": done.reopened, "block": done.source.largest * 16,
          "longest": max(max(program.factors) for program in done.programs)}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()

@@ -63,7 +63,7 @@ def test_threads_never_share_memory():
     for mark, block in handed:
         assert (block[::509] == mark).all()
     handed.clear()
-    del block
+    block = None
     gc.collect()
     counters = arena.counters()
     assert counters.allocated_bytes == 0

@@ -325,7 +325,7 @@ def test_a_part_of_the_result_that_is_another_array_is_refused(killed, change):
     assert not Path("out.zarr").exists()
 
 
-@pytest.mark.filterwarnings("ignore:.*makes it once more:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*repeats the work:RuntimeWarning")
 def test_any_change_of_what_a_run_keeps_is_repaired_or_refused(killed):
     """Names and types of entries, at random: never an internal error, never a wrong result."""
     rng = random.Random(5)

@@ -350,9 +350,11 @@ def _check_factors(axis: int, factors: tuple[int, ...], spec: TransformSpec, var
         allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
         raise_invalid("rounds", {axis: factors}, allowed)
     i = spec.axes.index(axis)
+    if "transposed" not in (spec.orders_in[i], spec.orders_out[i]):
+        return
     digits = spec.digits_of(axis) or transposed_digits(spec.lengths[i])
     spectrum = factors if spec.orders_out[i] == "transposed" else factors[::-1]
-    if "transposed" in (spec.orders_in[i], spec.orders_out[i]) and spectrum != digits:
+    if spectrum != digits:
         allowed = f"factors that give the spectrum along axis {axis} the digits {digits} in "
         allowed += f"transposed order, or digits={spectrum} at both ends"
         raise_invalid("rounds", {axis: factors}, allowed)

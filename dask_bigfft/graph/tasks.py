@@ -117,8 +117,10 @@ class PlanRun:
 
     @cached_property
     def _places(self) -> list[dispatch.Place]:
-        shares = self.plan.shares if isinstance(self.plan, Plan) else ()
         numbers = range(len(self.plan.rounds) + 1)
+        if not isinstance(self.plan, Plan) or self.plan.device == "cpu":
+            return [self.place for _ in numbers]
+        shares = self.plan.shares
         return [self.place.for_share(shares[number : number + 1]) for number in numbers]
 
     def place_of(self, number: int) -> dispatch.Place:
@@ -171,9 +173,10 @@ class PlanRun:
         plan = self.plan
         found: list[StackedView | None] = [None] * (len(plan.exchanges) + 1)
         inside = isinstance(plan, Plan) and plan.inside  # rounds overwrite the source blocks
-        if self.private and not inside and plan.verify == "none" and dispatch.missing() is None:
+        if self.private and not inside and plan.verify == "none":
             for number in range(1, len(plan.exchanges)):
-                if self.on_devices(number - 1) and not plan.rounds[number - 1].rolls:
+                on_gpu = self.on_devices(number - 1) and dispatch.missing() is None
+                if on_gpu and not plan.rounds[number - 1].rolls:
                     found[number] = stacking(self.exchange(number))
         return found
 

@@ -2,14 +2,14 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import LONG_BYTES, Chunks, Layout, tile_bytes_of
+from dask_bigfft.decomposition.layout import LONG_BYTES, Layout, tile_bytes_of
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.planner.plan_data import (
     Exchange,
@@ -18,6 +18,7 @@ from dask_bigfft.planner.plan_data import (
     P,
     PlanData,
     SharedLayouts,
+    block_count,
     no_shared_layouts,
 )
 from dask_bigfft.planner.rows import DECODED
@@ -440,8 +441,3 @@ def merging(plan: PlanData) -> tuple[int, int, float]:
         tasks += (blocks := block_count(plan.outgoing))
         seconds += merge_seconds(machine, plan.result.blocks, blocks, spec.out_nbytes)
     return math.ceil(nbytes * min(1.0, UNEVEN / machine.workers)), tasks, seconds
-
-
-def block_count(chunks: Sequence[Chunks]) -> int:
-    """Return the number of blocks of an array with these chunks."""
-    return math.prod(map(len, chunks))

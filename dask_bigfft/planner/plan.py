@@ -11,14 +11,7 @@ from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
 from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
-from dask_bigfft.planner.cost import (
-    block_count,
-    forecast,
-    merge_seconds,
-    merging,
-    task_seconds,
-    with_forecast,
-)
+from dask_bigfft.planner.cost import forecast, merge_seconds, merging, task_seconds, with_forecast
 from dask_bigfft.planner.explain import draw, in_a_line, summary
 from dask_bigfft.planner.explain import explain as explained
 from dask_bigfft.planner.plan_data import (
@@ -28,6 +21,7 @@ from dask_bigfft.planner.plan_data import (
     P,
     PlanData,
     Request,
+    block_count,
     largest_block,
 )
 from dask_bigfft.planner.profile import Profile

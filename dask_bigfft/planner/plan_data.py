@@ -12,6 +12,7 @@ one-dimensional transform in natural order then comes out in order without a cop
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Self, TypeVar
@@ -652,6 +653,11 @@ class Request:
     stored: Stored | None = None
     reopened: bool = False
     piece_nbytes: int = 0
+
+
+def block_count(chunks: Sequence[Chunks]) -> int:
+    """Return the number of blocks of an array with these chunks."""
+    return math.prod(map(len, chunks))
 
 
 def largest_block(spec: TransformSpec, request: Request) -> int:

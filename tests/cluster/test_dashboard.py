@@ -104,7 +104,7 @@ def test_gauges_for_prometheus(client):
         line for line in lines if line.startswith("bigfft_run_share") and token_of(y) in line
     ]
     assert share.endswith(" 1.0")
-    assert sum(line.startswith("bigfft_arena_lent_bytes{") for line in lines) == 2
+    assert sum(line.startswith("bigfft_arena_allocated_bytes{") for line in lines) == 2
 
 
 def test_after_unregistering_nothing_is_given_out_until_registered_again(client):

@@ -236,7 +236,7 @@ class Shuffle(NamedTuple):
 
     @property
     def travels(self) -> bool:
-        """Whether shards have to be sent; otherwise the only target depends on its sources."""
+        """Return whether shards are sent; otherwise the only target depends on its sources."""
         return math.prod(map(len, self.along)) > 1 and bool(self.sources)
 
 

@@ -190,7 +190,7 @@ class DiskRun(PlanRun):
 
     @property
     def assembles(self) -> bool:
-        """Whether blocks are assembled while shards are read; a filter's blocks are gathered."""
+        """Return whether blocks are assembled while shards are read. Filters are gathered."""
         return isinstance(self.plan, Plan) and self.plan.assembles
 
     def file(self, number: int, target: Block) -> tuple[ShardFile, npt.NDArray[np.int64]]:

@@ -321,7 +321,7 @@ class TilePass:
 
     @property
     def reorders(self) -> bool:
-        """Whether digits are written in another order than they are read."""
+        """Return whether digits are written in another order than they are read."""
         return self.order != tuple(range(len(self.order)))
 
 

@@ -31,7 +31,8 @@ from dask_bigfft.gpu.cupy_gpu import open_gpu
 from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
-from dask_bigfft.gpu.tile_work import Array, HostView, Job
+from dask_bigfft.gpu.operations import HostView
+from dask_bigfft.gpu.tile_work import Array, Job
 from dask_bigfft.kernels.segmented import SegmentedView, StackedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import ADMITTED, admitted

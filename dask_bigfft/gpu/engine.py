@@ -176,9 +176,9 @@ def readable(
     if segmented.image and not tiles.plan.passes[0].mirrored:
         return None
     factors: list[tuple[int, ...]] = [(n,) for n in segmented.shape]
-    for dim, digits in zip(tiles.dims, tiles.plan.digits, strict=True):
-        factors[dim] = digits
-        if len(digits) > 1 and math.prod(digits) != segmented.shape[dim]:
+    for line in tiles.passes[0].lines:
+        factors[line.dim] = line.digits
+        if len(line.digits) > 1 and math.prod(line.digits) != segmented.shape[line.dim]:
             return None  # half a spectrum
     found = segmented.split(tuple(factors))
     if found is None or not found.falls:

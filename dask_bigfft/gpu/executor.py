@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
-from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Strided, dense
-from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, HostView, Move, TileWork
+from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, HostView, Multiply, Strided, dense
+from dask_bigfft.gpu.tile_work import Array, BlockTiles, Computation, Move, TileWork
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 
 # --- the device protocol -------------------------------------------------------------------------

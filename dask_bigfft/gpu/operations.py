@@ -4,11 +4,17 @@ The descriptions are keys for cached FFT plans and compiled kernels. Offsets cou
 a tile's buffer until the executor places the tile in the arena.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from dask_bigfft.decomposition.layout import interval_boxes
 from dask_bigfft.decomposition.steps import Kind
 from dask_bigfft.planner.tile_plan import ALIGNMENT as ALIGNMENT
 
@@ -243,3 +249,136 @@ def transposed(shape: Block, axes: Block, dtype: str, by: Multiply | None = None
     for axis, step in zip(axes, steps, strict=True):
         target[axis] = step
     return Strided(shape, dense(shape, 1), 0, tuple(target), 0, dtype, by)
+
+
+# --- host blocks in digits: blocks that end within digits, and half spectra ----------------------
+#
+# Digits d1, d2, ... of a dimension, outermost first, make the index d1*s1 + d2*s2 + .... A block in
+# host memory holds the indices between two bounds. A tile is a box of digits, so it is read from or
+# written to a few boxes of the block (`HostView`). Half a spectrum of real values is completed by
+# X[N - n] = conj X[n], which needs a few more boxes, each reversed::
+#
+#     N = 3*4, 7 values given          n2: 0 1 2 3      0 1 2 3
+#                                n1 = 0    0 1 2 3      . . . .
+#                                n1 = 1    4 5 6 .      . . . 5*
+#                                n1 = 2    . . . .      4*3*2*1*
+
+Slices = tuple[slice, ...]
+
+#: First and end value of each digit.
+Box = tuple[tuple[int, int], ...]
+
+
+def shape_of(part: Slices) -> Block:
+    """Return the shape of a part of an array."""
+    return tuple(cut.stop - cut.start for cut in part)
+
+
+@dataclass(frozen=True)
+class HostView:
+    """View in digits of a contiguous block in host memory, which may have a part of them.
+
+    Parameters
+    ----------
+    digits : tuple of tuple of int
+        Radices of the digits of each dimension of the block, outermost first.
+    bounds : tuple of (int, int)
+        First and end value of the block along each dimension.
+    """
+
+    digits: tuple[Block, ...]
+    bounds: Box
+
+    @staticmethod
+    @lru_cache(maxsize=256)  # since a block has many tiles
+    def of(shape: Block) -> "HostView":
+        """Return the view of a whole block, with one digit per dimension."""
+        return HostView(tuple((n,) for n in shape), tuple((0, n) for n in shape))
+
+    def joined(self, first: int, radices: Block, length: int) -> "HostView":
+        """Return the view of a block with the first values of some digits joined in a dimension.
+
+        Parameters
+        ----------
+        first : int
+            Dimension of the first digit.
+        radices : tuple of int
+            Radices of the digits of a whole spectrum or padded axis, outermost first.
+        length : int
+            Number of values in the block.
+        """
+        digits, bounds = list(self.digits), list(self.bounds)
+        own = slice(first, first + len(radices))
+        digits[own], bounds[own] = [radices], [(0, length)]
+        return HostView(tuple(digits), tuple(bounds))
+
+    @property
+    def shape(self) -> Block:
+        """Radices of all digits: the shape of the view."""
+        return tuple(itertools.chain.from_iterable(self.digits))
+
+    @cached_property
+    def _places(self) -> tuple[int, Block]:
+        """Position of the view's first element in the block, and strides, in elements."""
+        steps = dense(tuple(high - low for low, high in self.bounds), 1)
+        pairs = zip(self.digits, steps, strict=True)
+        strides = (n * step for radices, step in pairs for n in dense(radices, 1))
+        first = -sum(low * step for (low, _), step in zip(self.bounds, steps, strict=True))
+        return first, tuple(strides)
+
+    def part(self, block: npt.NDArray[Any], part: Slices) -> npt.NDArray[Any]:
+        """Return a part of the view, contained in the block, as a NumPy view."""
+        first, strides = self._places
+        first += sum(cut.start * step for cut, step in zip(part, strides, strict=True))
+        # Unlike `as_strided`, this checks bounds and keeps the owner of the memory.
+        distances = [step * block.itemsize for step in strides]
+        start = first * block.itemsize
+        return np.ndarray(shape_of(part), block.dtype, block, start, distances)
+
+    def parts(self, part: Slices) -> Iterator[Slices]:
+        """Yield the boxes of a part of the view that are in the block."""
+        cuts, choices = iter(part), []
+        for radices, bounds in zip(self.digits, self.bounds, strict=True):
+            box = tuple((cut.start, cut.stop) for cut in itertools.islice(cuts, len(radices)))
+            choices.append(list(within_bounds(box, radices, *bounds)))
+        for chosen in itertools.product(*choices):
+            yield tuple(itertools.starmap(slice, itertools.chain.from_iterable(chosen)))
+
+
+def within_bounds(box: Box, radices: Block, low: int, high: int) -> Iterator[Box]:
+    """Yield the boxes that make up the part of a box with an index in [low, high).
+
+    >>> list(within_bounds(((0, 3), (1, 4)), (3, 4), 0, 7))
+    [((0, 1), (1, 4)), ((1, 2), (1, 3))]
+    """
+    for other in interval_boxes(low, high, radices):
+        pairs = zip(box, other, strict=True)
+        found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
+        if all(begin < end for begin, end in found):
+            yield found
+
+
+def images(box: Box, radices: Block, end: int) -> Iterator[tuple[Box, Box, int]]:
+    """Yield the boxes of nonzero indices n in a box whose mirror image N - n is below `end`.
+
+    Each comes with its image and the last reversed digit. The image of the digits
+    (d1, ..., dk, 0, ...) with dk > 0 is (r1 - 1 - d1, ..., rk - dk, 0, ...).
+
+    Examples
+    --------
+    >>> list(images(((0, 3), (0, 4)), (3, 4), 6))
+    [(((2, 3), (1, 4)), ((0, 1), (1, 4)), 1), (((1, 2), (3, 4)), ((1, 2), (1, 2)), 1), \
+(((2, 3), (0, 1)), ((1, 2), (0, 1)), 0)]
+    """
+
+    def negated(box: Box, last: int) -> Box:
+        found = [(n - high, n - low) for (low, high), n in zip(box, radices, strict=True)]
+        found[last] = found[last][0] + 1, found[last][1] + 1
+        return (*found[: last + 1], *box[last + 1 :])
+
+    for last in reversed(range(len(box))):
+        low, high = max(box[last][0], 1), box[last][1]
+        if low < high and all(first == 0 for first, _ in box[last + 1 :]):
+            part = (*box[:last], (low, high), *((0, 1) for _ in box[last + 1 :]))
+            for image in within_bounds(negated(part, last), radices, 0, end):
+                yield negated(image, last), image, last

@@ -14,29 +14,34 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, interval_boxes, whole
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Step, axis_program
+from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Kind, Step, axis_program
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.operations import (
     FFT,
     Block,
+    Box,
     ChirpFactor,
     Compute,
     DeviceArray,
+    HostView,
     Multiply,
     Product,
+    Slices,
     Strided,
     Term,
     Twiddle,
     dense,
+    images,
+    shape_of,
     transposed,
 )
 from dask_bigfft.planner.passes import find_tile_plan
@@ -51,134 +56,6 @@ from dask_bigfft.planner.tile_plan import (
 )
 
 Array = npt.NDArray[Any]
-
-# --- host blocks in digits: blocks that end within digits, and half spectra ----------------------
-#
-# Digits d1, d2, ... of a dimension, outermost first, make the index d1*s1 + d2*s2 + .... A block in
-# host memory holds the indices between two bounds. A tile is a box of digits, so it is read from or
-# written to a few boxes of the block (`HostView`). Half a spectrum of real values is completed by
-# X[N - n] = conj X[n], which needs a few more boxes, each reversed::
-#
-#     N = 3*4, 7 values given          n2: 0 1 2 3      0 1 2 3
-#                                n1 = 0    0 1 2 3      . . . .
-#                                n1 = 1    4 5 6 .      . . . 5*
-#                                n1 = 2    . . . .      4*3*2*1*
-
-Slices = tuple[slice, ...]
-
-#: First and end value of each digit.
-Box = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class HostView:
-    """View in digits of a contiguous block in host memory, which may have a part of them.
-
-    Parameters
-    ----------
-    digits : tuple of tuple of int
-        Radices of the digits of each dimension of the block, outermost first.
-    bounds : tuple of (int, int)
-        First and end value of the block along each dimension.
-    """
-
-    digits: tuple[Block, ...]
-    bounds: Box
-
-    @staticmethod
-    @lru_cache(maxsize=256)  # since a block has many tiles
-    def of(shape: Block) -> "HostView":
-        """Return the view of a whole block, with one digit per dimension."""
-        return HostView(tuple((n,) for n in shape), tuple((0, n) for n in shape))
-
-    def joined(self, first: int, radices: Block, length: int) -> "HostView":
-        """Return the view of a block with the first values of some digits joined in a dimension.
-
-        Parameters
-        ----------
-        first : int
-            Dimension of the first digit.
-        radices : tuple of int
-            Radices of the digits of a whole spectrum or padded axis, outermost first.
-        length : int
-            Number of values in the block.
-        """
-        digits, bounds = list(self.digits), list(self.bounds)
-        own = slice(first, first + len(radices))
-        digits[own], bounds[own] = [radices], [(0, length)]
-        return HostView(tuple(digits), tuple(bounds))
-
-    @property
-    def shape(self) -> Block:
-        """Radices of all digits: the shape of the view."""
-        return tuple(itertools.chain.from_iterable(self.digits))
-
-    @cached_property
-    def _places(self) -> tuple[int, Block]:
-        """Position of the view's first element in the block, and strides, in elements."""
-        steps = dense(tuple(high - low for low, high in self.bounds), 1)
-        pairs = zip(self.digits, steps, strict=True)
-        strides = (n * step for radices, step in pairs for n in dense(radices, 1))
-        first = -sum(low * step for (low, _), step in zip(self.bounds, steps, strict=True))
-        return first, tuple(strides)
-
-    def part(self, block: Array, part: Slices) -> Array:
-        """Return a part of the view, contained in the block, as a NumPy view."""
-        first, strides = self._places
-        first += sum(cut.start * step for cut, step in zip(part, strides, strict=True))
-        # Unlike `as_strided`, this checks bounds and keeps the owner of the memory.
-        distances = [step * block.itemsize for step in strides]
-        start = first * block.itemsize
-        return np.ndarray(_shape_of(part), block.dtype, block, start, distances)
-
-    def parts(self, part: Slices) -> Iterator[Slices]:
-        """Yield the boxes of a part of the view that are in the block."""
-        cuts, choices = iter(part), []
-        for radices, bounds in zip(self.digits, self.bounds, strict=True):
-            box = tuple((cut.start, cut.stop) for cut in itertools.islice(cuts, len(radices)))
-            choices.append(list(within_bounds(box, radices, *bounds)))
-        for chosen in itertools.product(*choices):
-            yield tuple(itertools.starmap(slice, itertools.chain.from_iterable(chosen)))
-
-
-def within_bounds(box: Box, radices: Block, low: int, high: int) -> Iterator[Box]:
-    """Yield the boxes that make up the part of a box with an index in [low, high).
-
-    >>> list(within_bounds(((0, 3), (1, 4)), (3, 4), 0, 7))
-    [((0, 1), (1, 4)), ((1, 2), (1, 3))]
-    """
-    for other in interval_boxes(low, high, radices):
-        pairs = zip(box, other, strict=True)
-        found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
-        if all(begin < end for begin, end in found):
-            yield found
-
-
-def images(box: Box, radices: Block, end: int) -> Iterator[tuple[Box, Box, int]]:
-    """Yield the boxes of nonzero indices n in a box whose mirror image N - n is below `end`.
-
-    Each comes with its image and the last reversed digit. The image of the digits
-    (d1, ..., dk, 0, ...) with dk > 0 is (r1 - 1 - d1, ..., rk - dk, 0, ...).
-
-    Examples
-    --------
-    >>> list(images(((0, 3), (0, 4)), (3, 4), 6))
-    [(((2, 3), (1, 4)), ((0, 1), (1, 4)), 1), (((1, 2), (3, 4)), ((1, 2), (1, 2)), 1), \
-(((2, 3), (0, 1)), ((1, 2), (0, 1)), 0)]
-    """
-
-    def negated(box: Box, last: int) -> Box:
-        found = [(n - high, n - low) for (low, high), n in zip(box, radices, strict=True)]
-        found[last] = found[last][0] + 1, found[last][1] + 1
-        return (*found[: last + 1], *box[last + 1 :])
-
-    for last in reversed(range(len(box))):
-        low, high = max(box[last][0], 1), box[last][1]
-        if low < high and all(first == 0 for first, _ in box[last + 1 :]):
-            part = (*box[:last], (low, high), *((0, 1) for _ in box[last + 1 :]))
-            for image in within_bounds(negated(part, last), radices, 0, end):
-                yield negated(image, last), image, last
-
 
 #: Modulus of a term without reduction.
 NO_MODULUS = 1 << 62
@@ -252,6 +129,9 @@ class TileWork:
 class Job:
     """Round on a block.
 
+    Jobs on blocks of the same shapes are equal. Their tiles differ only in the indices of twiddles
+    and chirps, so all else is found once for each shape.
+
     Parameters
     ----------
     round : Round
@@ -281,7 +161,7 @@ class Job:
     """
 
     round: Round
-    block: Block
+    block: Block = field(compare=False)
     source: str
     target: str
     inside: bool = False
@@ -293,6 +173,12 @@ class Job:
     convolves: bool = False
     window: HostView | None = None
     scheme: Scheme | None = None
+    #: Shapes of the block before and after.
+    shapes: tuple[Block, Block] = field(init=False)
+
+    def __post_init__(self) -> None:
+        shapes = self.round.source.shape(self.block), self.round.target.shape(self.block)
+        object.__setattr__(self, "shapes", shapes)
 
     def tiles(self, limits: TileLimits, work: int = 0) -> "BlockTiles":
         """Return the tiles of the block within limits, beside a work area.
@@ -304,15 +190,7 @@ class Job:
         DeviceError
             If the values are not of single or double precision.
         """
-        shape, limits = self.round.source.shape(self.block), limits.tuned(self.settings)
-        request = request_of(self.round, shape, self.source, self.target, scheme=self.scheme)
-        other = replace(request, order=self.order, shards=self.shards, stores=self.stores)
-        wishes = [replace(request, inside=True)] * self.inside
-        wishes += [replace(other, mirrored=True)] * self.mirrored
-        for wish in wishes:
-            with contextlib.suppress(DeviceMemoryError):
-                return BlockTiles(self, find_tile_plan(wish, limits, work))
-        return BlockTiles(self, find_tile_plan(other, limits, work))
+        return BlockTiles(self, _tile_plan(self, limits, work))
 
     def links(self, rounds: tuple[Round, ...]) -> tuple["Job", ...]:
         """Return the jobs of consecutive rounds that are together equivalent to this one."""
@@ -327,6 +205,19 @@ class Job:
         return (replace(found[0], shards=self.shards, mirrored=self.mirrored), *found[1:])
 
 
+@lru_cache(maxsize=256)
+def _tile_plan(job: Job, limits: TileLimits, work: int) -> TilePlan:
+    limits = limits.tuned(job.settings)
+    request = request_of(job.round, job.shapes[0], job.source, job.target, scheme=job.scheme)
+    other = replace(request, order=job.order, shards=job.shards, stores=job.stores)
+    wishes = [replace(request, inside=True)] * job.inside
+    wishes += [replace(other, mirrored=True)] * job.mirrored
+    for wish in wishes:
+        with contextlib.suppress(DeviceMemoryError):
+            return find_tile_plan(wish, limits, work)
+    return find_tile_plan(other, limits, work)
+
+
 @dataclass(frozen=True)
 class BlockTiles:
     """Round on a block, with its tile plan."""
@@ -339,29 +230,10 @@ class BlockTiles:
         """Dtype of complex values."""
         return max(self.job.source, self.job.target, key=lambda name: np.dtype(name).kind == "c")
 
-    @cached_property
-    def dims(self) -> Block:
-        """Dimension of the block that each step transforms."""
-        return tuple(self.job.round.dim(step) for step in self.job.round.steps)
-
-    @cached_property
-    def rounds(self) -> tuple[Round, ...]:
-        """Passes as rounds, with the block's dimensions as axes and a group for each digit."""
-        lines = zip(self.dims, self.job.round.steps, self.plan.digits, strict=True)
-        programs = [_program(*line) for line in lines]
-        by_dim = dict(zip(self.dims, programs, strict=True))
-        axes, found = [], []
-        for dim, n in enumerate(self.job.round.source.shape(self.job.block)):
-            digits: tuple[Digit, ...] = (Digit(0, 1, n, n),)
-            if (program := by_dim.get(dim)) is not None:
-                digits = tuple(step.source for step in program.steps[: len(program.factors)])
-            axes.append(AxisLayout(tuple(whole(digit) for digit in digits)))
-        layout = Layout(tuple(axes))
-        for one in self.plan.passes:
-            steps = tuple(programs[i].steps[j] for i, j in one.steps)
-            found.append(Round(steps, layout, transformed(layout, steps)))
-            layout = found[-1].target
-        return tuple(found)
+    @property
+    def passes(self) -> "tuple[_Pass, ...]":
+        """What all tiles of each pass have in common."""
+        return _passes(self)
 
     def written(self, number: int) -> str:
         """Return the dtype of the result of a pass."""
@@ -373,7 +245,7 @@ class BlockTiles:
         if number < len(self.plan.passes) - 1:
             return tuple(one.after[dim] for dim in one.order)
         if self.job.window is None:
-            return self.job.round.target.shape(self.job.block)
+            return self.job.shapes[1]
         return tuple(high - low for low, high in self.job.window.bounds)
 
     def moves(self, number: int) -> bool:
@@ -390,13 +262,16 @@ class BlockTiles:
 
     def works(self, number: int) -> Iterator[TileWork]:
         """Yield the description of each tile in a pass."""
-        if self.plan.passes[number].swap is not None:
-            return swaps(self.plan.passes[number], self.dtype)
-        return self._works(number, _cuts(self.plan.passes[number]))
+        common = self.passes[number]
+        if common.one.swap is not None:
+            return swaps(common.one, self.dtype)
+        return self._works(common, common.cuts)
 
-    def _works(self, number: int, cuts: Sequence[Iterable[tuple[int, int]]]) -> Iterator[TileWork]:
+    def _works(
+        self, common: "_Pass", cuts: Sequence[Iterable[tuple[int, int]]]
+    ) -> Iterator[TileWork]:
         """Yield the descriptions of tiles with given bounds along each dimension."""
-        return (_Tile(self, number, box).work() for box in itertools.product(*cuts))
+        return (_Tile(self, common, box).work() for box in itertools.product(*cuts))
 
     def within(self, dim: int, low: int, high: int, width: int) -> Iterator[TileWork]:
         """Yield the descriptions of the tiles of a part of a block whose plan `divides`.
@@ -410,20 +285,25 @@ class BlockTiles:
         width : int
             Largest width of a tile, at most that of the plan.
         """
-        cuts = _cuts(self.plan.passes[0])
+        cuts = list(self.passes[0].cuts)
         cuts[dim] = [(at, min(at + width, high)) for at in range(low, high, width)]
-        return self._works(0, cuts)
+        return self._works(self.passes[0], cuts)
 
-    @cached_property
+    @property
     def ffts(self) -> frozenset[FFT]:
         """All distinct FFTs, whose plans must exist before the first tile."""
-        found: set[FFT] = set()
-        for number, one in enumerate(self.plan.passes):
-            if one.swap is None:  # one tile of each shape
-                cuts = ({high - low: (low, high) for low, high in c} for c in _cuts(one))
-                for work in self._works(number, [cut.values() for cut in cuts]):
-                    found.update(c.op for c in work.computations if isinstance(c.op, FFT))
-        return frozenset(found)
+        return _ffts(self)
+
+
+@lru_cache(maxsize=256)
+def _ffts(tiles: BlockTiles) -> frozenset[FFT]:
+    found: set[FFT] = set()
+    for common in tiles.passes:
+        if common.one.swap is None:  # one tile of each shape
+            cuts = [{high - low: (low, high) for low, high in c}.values() for c in common.cuts]
+            for work in tiles._works(common, cuts):
+                found.update(c.op for c in work.computations if isinstance(c.op, FFT))
+    return frozenset(found)
 
 
 def _program(dim: int, step: Step, digits: Block) -> AxisProgram:
@@ -463,17 +343,13 @@ def swaps(one: TilePass, dtype: str) -> Iterator[TileWork]:
         # The first tile goes to free memory, the second one to the place of the first.
         ways = ((here, there, 0, 2), (there, here, 1, 0))
         for part, other, come, go in ways[: 1 + (here != there)]:
-            source = DeviceArray(come * one.places[0], _shape_of(part), dtype)
-            target = DeviceArray(go * one.places[0], _shape_of(other), dtype)
+            source = DeviceArray(come * one.places[0], shape_of(part), dtype)
+            target = DeviceArray(go * one.places[0], shape_of(other), dtype)
             comes.append(Move(part, source))
             goes.append(Move(other, target))
             done.append(Computation(transposed(source.shape, tuple(order), dtype), source, target))
         ends = comes[0].array, goes[0].array
         yield TileWork(view, tuple(comes), ends[0], (), tuple(done), ends[1], view, tuple(goes))
-
-
-def _shape_of(part: Slices) -> Block:
-    return tuple(cut.stop - cut.start for cut in part)
 
 
 # --- one tile -------------------------------------------------------------------------------------
@@ -486,7 +362,7 @@ def _part_of(array: DeviceArray, part: Slices, around: Slices) -> DeviceArray:
     strides = dense(array.shape, np.dtype(array.dtype).itemsize)
     cuts = zip(part, around, strides, strict=True)
     offset = sum((cut.start - whole.start) * step for cut, whole, step in cuts)
-    return DeviceArray(array.offset + offset, _shape_of(part), array.dtype, strides)
+    return DeviceArray(array.offset + offset, shape_of(part), array.dtype, strides)
 
 
 def _terms(group: Group, start: int, stage: int, dim: int, stride: int = 1) -> Iterator[Term]:
@@ -513,6 +389,73 @@ class _Line(NamedTuple):
         return self.step.convolve is not None
 
 
+class _Pass:
+    """What all tiles of a pass have in common.
+
+    Parameters
+    ----------
+    tiles : BlockTiles
+        A block.
+    number : int
+        Number of the pass.
+    inner : Round
+        The pass as a round, with the block's dimensions as axes and a group for each digit.
+    dims : tuple of int
+        Dimension of the block that each step of the round transforms.
+    """
+
+    def __init__(self, tiles: BlockTiles, number: int, inner: Round, dims: Block) -> None:
+        job, plan = tiles.job, tiles.plan
+        self.one, self.inner, self.cuts = plan.passes[number], inner, _cuts(plan.passes[number])
+        self.window = job.window if number == len(plan.passes) - 1 else None
+        counts = (len(axis.groups) for axis in inner.source.axes)
+        #: First dimension of the tile for each dimension of the block.
+        self.firsts = list(itertools.accumulate(counts, initial=0))
+        pairs = zip(job.round.steps, plan.digits, dims, strict=True)
+        self.lines = [_Line(step, digits, dim, self.firsts[dim]) for step, digits, dim in pairs]
+        #: True if the result is the real part of a convolution.
+        self.real_parts = job.target != tiles.dtype and any(line.filtered for line in self.lines)
+        done = [(self.lines[i], j, len(self.lines[i].digits) - 1) for i, j in self.one.steps]
+        self.begun = [line for line, j, _ in done if j == 0]
+        self.ended = [line for line, j, last in done if j == (1 + line.filtered) * last]
+        self.filtered = [line for line, j, last in done if line.filtered and j == last]
+        self.offsets = list(itertools.accumulate(self.one.places, initial=0))
+        #: Steps with the dimensions of the tile that they transform.
+        self.steps = [(step, inner.dim(step)) for step in inner.steps]
+        complex_steps = [(step.sign, dim) for step, dim in self.steps if step.kind == "c2c"]
+        #: Dimensions of complex FFTs by their sign.
+        self.signs = {
+            sign: sorted(dim for other, dim in complex_steps if other == sign)
+            for sign, _ in complex_steps
+        }
+        divisor = Divisor()
+        for line in self.ended:
+            divisor *= line.step.divisor
+        self.scale = 1.0 / (divisor.whole * math.sqrt(divisor.root))
+
+
+@lru_cache(maxsize=256)
+def _passes(tiles: BlockTiles) -> tuple[_Pass, ...]:
+    round_ = tiles.job.round
+    dims = tuple(map(round_.dim, round_.steps))
+    lines = zip(dims, round_.steps, tiles.plan.digits, strict=True)
+    programs = [_program(*line) for line in lines]
+    by_dim = dict(zip(dims, programs, strict=True))
+    axes, found = [], []
+    for dim, n in enumerate(tiles.job.shapes[0]):
+        digits: tuple[Digit, ...] = (Digit(0, 1, n, n),)
+        if (program := by_dim.get(dim)) is not None:
+            digits = tuple(step.source for step in program.steps[: len(program.factors)])
+        axes.append(AxisLayout(tuple(whole(digit) for digit in digits)))
+    layout = Layout(tuple(axes))
+    for number, one in enumerate(tiles.plan.passes):
+        steps = tuple(programs[i].steps[j] for i, j in one.steps)
+        inner = Round(steps, layout, transformed(layout, steps))
+        found.append(_Pass(tiles, number, inner, dims))
+        layout = inner.target
+    return tuple(found)
+
+
 class _Tile:
     """Builder of the description of a tile.
 
@@ -520,65 +463,50 @@ class _Tile:
     ----------
     tiles : BlockTiles
         The block.
-    number : int
-        Number of the pass.
+    common : _Pass
+        The pass.
     box : tuple of (int, int)
         Bounds of the tile along each dimension of the pass.
     """
 
-    def __init__(self, tiles: BlockTiles, number: int, box: Box) -> None:
-        job, self.dtype = tiles.job, tiles.dtype
-        self.round, self.block = job.round, job.block
-        self.one, self.inner = tiles.plan.passes[number], tiles.rounds[number]
-        self.window = job.window if number == len(tiles.plan.passes) - 1 else None
+    def __init__(self, tiles: BlockTiles, common: _Pass, box: Box) -> None:
+        self.common, self.one, self.inner = common, common.one, common.inner
+        self.round, self.block, self.dtype = tiles.job.round, tiles.job.block, tiles.dtype
         self.part, self.starts = tuple(itertools.starmap(slice, box)), [low for low, _ in box]
-        counts = (len(axis.groups) for axis in self.inner.source.axes)
-        #: First dimension of the tile for each dimension of the block.
-        self.firsts = list(itertools.accumulate(counts, initial=0))
-        pairs = zip(job.round.steps, tiles.plan.digits, tiles.dims, strict=True)
-        lines = [_Line(step, digits, dim, self.firsts[dim]) for step, digits, dim in pairs]
-        #: True if the result is the real part of a convolution.
-        self.real_parts = job.target != self.dtype and any(line.filtered for line in lines)
-        done = [(lines[i], j, len(lines[i].digits) - 1) for i, j in self.one.steps]
-        self.begun = [line for line, j, _ in done if j == 0]
-        self.ended = [line for line, j, last in done if j == (1 + line.filtered) * last]
-        self.filtered = [line for line, j, last in done if line.filtered and j == last]
-        self.offsets = list(itertools.accumulate(self.one.places, initial=0))
         #: Mirror images and filters use the last parts of the buffer.
-        self.scratch = self.offsets[-2]
+        self.scratch = common.offsets[-2]
         self.filters: list[Filter] = []
         self.filter_places = 0
         self.done: list[Computation] = []
         self.real = np.empty(0, self.dtype).real.dtype.str
-        comes = self.real if any(line.step.kind == "r2c" for line in self.begun) else self.dtype
-        self.now, self.place = DeviceArray(0, _shape_of(self.part), comes), 0
+        r2c = any(line.step.kind == "r2c" for line in common.begun)
+        self.now = DeviceArray(0, shape_of(self.part), self.real if r2c else self.dtype)
+        self.place = 0
 
     def work(self) -> TileWork:
         """Return the description."""
-        one, steps, source = self.one, self.inner.steps, self.now
-        comes, view = self._moves(one.view, self.part, self.begun, before=True)
-        for step in steps:
+        one, common, source = self.one, self.common, self.now
+        comes, view = self._moves(one.view, self.part, common.begun, before=True)
+        for step, dim in common.steps:
             if step.kind == "r2c":
-                self._real_fft(step, self.dtype)
+                self._real_fft("r2c", dim, step.length // 2 + 1, self.dtype)
         self._multiply(self._before())
-        complex_steps = [step for step in steps if step.kind == "c2c"]
-        for sign in dict.fromkeys(step.sign for step in complex_steps):
-            dims = sorted(self.inner.dim(step) for step in complex_steps if step.sign == sign)
+        for sign, dims in common.signs.items():
             self._fft(dims, sign)
-        for line in self.filtered:
+        for line in common.filtered:
             self._convolve(line)
         self._multiply(self._after())
-        for step in steps:
+        for step, dim in common.steps:
             if step.kind == "c2r":
-                self._real_fft(step, self.real)
-        if self.real_parts and self.ended:
+                self._real_fft("c2r", dim, step.length, self.real)
+        if common.real_parts and common.ended:
             self._real_parts()
         if one.reorders:
             self._reorder()
         changed = zip(self.part, one.view, one.after, strict=True)
         ends = [cut if before == n else slice(0, n) for cut, before, n in changed]
         part, shape = tuple(ends[d] for d in one.order), tuple(one.after[d] for d in one.order)
-        goes, stored_view = self._moves(shape, part, self.ended, before=False)
+        goes, stored_view = self._moves(shape, part, common.ended, before=False)
         scratch = DeviceArray(self.scratch, (source.size,), self.dtype) if one.mirrored else None
         filters, done = tuple(self.filters), tuple(self.done)
         return TileWork(view, comes, source, filters, done, self.now, stored_view, goes, scratch)
@@ -594,7 +522,7 @@ class _Tile:
         zeros when the chirp is applied.
         """
         plain, array, mirrored = HostView.of(shape), self.now, list[Move]()
-        view = plain if before or self.window is None else self.window
+        view = plain if before or self.common.window is None else self.common.window
         for line in lines:
             digit = line.step.source if before else line.step.target
             if len(line.digits) == 1 or not digit.is_partial:
@@ -625,7 +553,7 @@ class _Tile:
                 (*part[:first], *itertools.starmap(slice, found), *part[behind:])
                 for found in (own, image)
             )
-            shape, steps = _shape_of(there), list(dense(digits.shape, 1))
+            shape, steps = shape_of(there), list(dense(digits.shape, 1))
             yield Move(there, DeviceArray(self.scratch + at * itemsize, shape, self.dtype))
             start = 0
             for dim, (cut, around) in enumerate(zip(here, part, strict=True)):
@@ -648,7 +576,7 @@ class _Tile:
         source = self.now
         if shape is not None:
             self.place = 1 - self.place
-            self.now = DeviceArray(self.offsets[self.place], shape, dtype or source.dtype)
+            self.now = DeviceArray(self.common.offsets[self.place], shape, dtype or source.dtype)
         self.done.append(Computation(op, source, self.now))
 
     def _multiply(self, op: Multiply) -> None:
@@ -671,12 +599,10 @@ class _Tile:
         shape = self.now.shape
         self._do(FFT("c2c", shape, shape, tuple(dims), sign, self.dtype))
 
-    def _real_fft(self, step: Step, dtype: str) -> None:
-        dim, before = self.inner.dim(step), self.now.shape
-        n = step.length if step.kind == "c2r" else step.length // 2 + 1
-        after = (*before[:dim], n, *before[dim + 1 :])
-        sign = 1 if step.kind == "c2r" else -1
-        self._do(FFT(step.kind, before, after, (dim,), sign, self.dtype), after, dtype)
+    def _real_fft(self, kind: Kind, dim: int, n: int, dtype: str) -> None:
+        before = self.now.shape
+        after, sign = (*before[:dim], n, *before[dim + 1 :]), 1 if kind == "c2r" else -1
+        self._do(FFT(kind, before, after, (dim,), sign, self.dtype), after, dtype)
 
     def _real_parts(self) -> None:
         """Copy the real parts to a dense array."""
@@ -691,7 +617,7 @@ class _Tile:
         if step.alone:  # the spectrum is of this digit alone
             others = ()
         end, shape = begin + len(digits), self.now.shape
-        dims = range(self.firsts[own - len(others)], end)
+        dims = range(self.common.firsts[own - len(others)], end)
         # The index of the spectrum has the digits from the last to the first.
         order = (*range(begin), *reversed(range(begin, end)), *range(end, len(shape)))
         kept = tuple(n if d in dims else 1 for d, n in enumerate(shape))
@@ -708,38 +634,39 @@ class _Tile:
     def _filter_place(self, shape: Block) -> DeviceArray:
         """Return the next part for a filter, from the end of the buffer on."""
         self.filter_places += 1
-        return DeviceArray(self.offsets[-1 - self.filter_places], shape, self.dtype)
+        return DeviceArray(self.common.offsets[-1 - self.filter_places], shape, self.dtype)
 
     # --- factors: twiddles, chirps and a scale ----------------------------------------------------
 
     def _before(self) -> Multiply:
         """Return the factors before complex FFTs, where some steps begin."""
-        conjugate = any(line.step.kind == "r2c" and line.step.sign > 0 for line in self.begun)
+        conjugate = any(
+            line.step.kind == "r2c" and line.step.sign > 0 for line in self.common.begun
+        )
         chirps = []
-        for line in self.begun:
+        for line in self.common.begun:
             if (chirp := line.step.chirp_in) is not None:
                 digit = line.step.source
                 place = self._index(self.round.source, line, digit.stage)
                 place += self._own(self.inner.source, line.dim, 0, digit.stride)
-                chirps.append(ChirpFactor(chirp.length, chirp.sign, place, self.real_parts))
+                chirps.append(ChirpFactor(chirp.length, chirp.sign, place, self.common.real_parts))
         shape = self.now.shape
         return Multiply(shape, self.dtype, conjugate=conjugate, chirps=tuple(chirps))
 
     def _after(self) -> Multiply:
         """Return the factors after complex FFTs, where some steps end."""
-        divisor, target, made = Divisor(), self.round.target, self.inner.target
+        common, target, made = self.common, self.round.target, self.inner.target
         twiddles, chirps = [], []
-        for inner in self.inner.steps:
+        for inner, dim in common.steps:
             if inner.twiddle is not None:
-                left = Term(self.inner.dim(inner), 0, 1, NO_MODULUS, 1)
+                left = Term(dim, 0, 1, NO_MODULUS, 1)
                 # of the digits of a split dimension that are still to be transformed
                 right = self._own(made, inner.axis, inner.target.stage - 1, 1)
                 sign = inner.sign if inner.convolve is None else -inner.sign
                 twiddles.append(Twiddle(inner.twiddle, sign, (left,), right))
-        for line in self.ended:
+        for line in common.ended:
             step, digit = line.step, line.step.target
             sign, stage = (-step.sign, 2) if line.filtered else (step.sign, 1)
-            divisor *= step.divisor
             if step.twiddle is not None:
                 own = self._own(made, line.dim, stage, 1)
                 right = self._index(target, line, digit.stage - 1)
@@ -748,12 +675,12 @@ class _Tile:
                 place = self._index(target, line, digit.stage)
                 place += self._own(made, line.dim, stage, digit.stride)
                 chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
-        conjugate = any(line.step.kind == "c2r" and line.step.sign < 0 for line in self.ended)
+        conjugate = any(line.step.kind == "c2r" and line.step.sign < 0 for line in common.ended)
         if conjugate:  # of the product, so the signs of the factors change
             twiddles = [replace(found, sign=-found.sign) for found in twiddles]
             chirps = [replace(found, sign=-found.sign) for found in chirps]
-        scale, shape = 1.0 / (divisor.whole * math.sqrt(divisor.root)), self.now.shape
-        return Multiply(shape, self.dtype, scale, conjugate, tuple(twiddles), tuple(chirps))
+        factors = common.scale, conjugate, tuple(twiddles), tuple(chirps)
+        return Multiply(self.now.shape, self.dtype, *factors)
 
     def _turned_back(self, line: _Line) -> tuple[Twiddle, ...]:
         """Return the factors for the mirror image of values multiplied by the step's twiddle.
@@ -772,18 +699,19 @@ class _Tile:
         """Return the index of a stage from the tile's digits of a dimension of the block."""
         return tuple(
             term
-            for place, group in enumerate(layout.axes[dim].groups, self.firsts[dim])
+            for place, group in enumerate(layout.axes[dim].groups, self.common.firsts[dim])
             for term in _terms(group, self.starts[place], stage, place, stride)
         )
 
     def _index(self, layout: Layout, line: _Line, stage: int) -> tuple[Term, ...]:
         """Return the index of a stage from the other dimensions of a step's axis."""
         axis, block = layout.axes[line.step.axis], self.block[line.step.axis]
+        firsts = self.common.firsts
         first = sum(len(other.groups) for other in layout.axes[: line.step.axis])
         groups = enumerate(zip(axis.groups, axis.intervals(block), strict=True), first)
         return tuple(
             term
             for dim, (group, (low, _)) in groups
             if dim != line.dim
-            for term in _terms(group, low + self.starts[self.firsts[dim]], stage, self.firsts[dim])
+            for term in _terms(group, low + self.starts[firsts[dim]], stage, firsts[dim])
         )

@@ -35,9 +35,15 @@ from dask_bigfft.gpu.operations import HostView
 from dask_bigfft.gpu.tile_work import Array, Job
 from dask_bigfft.kernels.segmented import SegmentedView, StackedView
 from dask_bigfft.kernels.views import BlockView
-from dask_bigfft.planner.cost import ADMITTED, admitted
 from dask_bigfft.planner.seconds import LEAST_NBYTES
-from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
+from dask_bigfft.planner.tile_plan import (
+    ADMITTED,
+    AS_IS,
+    COMPUTED,
+    DeviceSettings,
+    TileLimits,
+    admitted,
+)
 
 #: Name of the worker metric that describes its devices.
 METRIC = "bigfft-streams"

@@ -218,9 +218,10 @@ def readable(
 # with no factor 2 for X[N/2]: half as many values are loaded, and the real parts are stored.
 
 
-def is_hard(job: Job) -> bool:
+@functools.lru_cache(maxsize=256)
+def is_hard(round_: Round) -> bool:
     """Return True if a length has a prime factor for which FFT libraries have no kernel."""
-    return any(max(factorize(step.length), default=1) > MOST_PRIME for step in job.round.steps)
+    return any(max(factorize(step.length), default=1) > MOST_PRIME for step in round_.steps)
 
 
 def convolving(job: Job) -> Job | None:
@@ -228,7 +229,7 @@ def convolving(job: Job) -> Job | None:
 
     A job that convolves already has none.
     """
-    if len(job.round.steps) != 1 or not is_hard(job):
+    if len(job.round.steps) != 1 or not is_hard(job.round):
         return None
     (step,) = job.round.steps
     if any(found is not None for found in (step.convolve, step.chirp_in, step.chirp_out)):
@@ -557,9 +558,9 @@ class Engine:
         becomes a convolution of a smooth length.
         """
         parts = job.links(apart(job.round))
-        if job.convolves or (len(parts) == 1 and not is_hard(job)) or self._fits(job, limits):
+        if job.convolves or (len(parts) == 1 and not is_hard(job.round)) or self._fits(job, limits):
             return (job,)
-        if not is_hard(job):
+        if not is_hard(job.round):
             return parts
         found = list[Job]()
         for part in parts:
@@ -573,7 +574,7 @@ class Engine:
     def _fits(self, job: Job, limits: TileLimits) -> bool:
         """Return True if a job has tiles that fit the device."""
         try:
-            if is_hard(job):
+            if is_hard(job.round):
                 self.tiles(job, limits)
             else:
                 job.tiles(limits, 1)  # as much of a work area as most FFTs need

@@ -165,8 +165,6 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
 
 def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
     """Return a block after circular shifts: pairs of a dimension and its new first index."""
-    if not rolls:
-        return values
     with values.device:
         dims, firsts = zip(*rolls, strict=True)
         done = cupy().roll(values, tuple(-first for first in firsts), dims)

@@ -39,7 +39,7 @@ from dask_bigfft.kernels.loop import CPUExecutor
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.cost import admitted
+from dask_bigfft.planner.tile_plan import admitted
 from dask_bigfft.planner.work_sharing import gathering_threads
 
 #: Fraction of its forecast share of the remaining rows that a device takes at once.

@@ -227,7 +227,9 @@ class PlanRun:
         """Return the block after a round on a device or on the CPU, verified if the plan says."""
         round_, mode = self.plan.rounds[number], self.plan.verify
         dtype, place = np.dtype(self.plan.dtypes[2 * number + 1]), self.place_of(number)
-        spare = functools.partial(spare_threads, self.library, round_.target.blocks)
+
+        def spare() -> contextlib.AbstractContextManager[FFTLibrary]:
+            return spare_threads(self.library, round_.target.blocks)
 
         def by_device(view: BlockView) -> Array | None:
             """Return the block after the round without its rolls; None on the CPU."""
@@ -259,6 +261,8 @@ class PlanRun:
                 done = checks.run_elsewhere(view_of, by_device) if self.on_devices(number) else None
                 if done is None:
                     return checks.run(functools.partial(_in_host_memory, mode, view_of))
+        if not round_.rolls:
+            return done
         return (roll_on_gpu if is_on_gpu(done) else roll)(done, round_.rolls)
 
     def _told(self, event: str, done: Array | None) -> None:

@@ -518,8 +518,6 @@ def _store(target: Array, result: Array, rolls: Rolls) -> None:
 
 def roll(values: Array, rolls: Rolls) -> Array:
     """Return a block rolled along some of its dimensions."""
-    if not rolls:
-        return values
     out = allocate(values.shape, values.dtype)
     _store(out, values, rolls)
     return out

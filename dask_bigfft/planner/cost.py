@@ -23,6 +23,7 @@ from dask_bigfft.planner.plan_data import (
 )
 from dask_bigfft.planner.rows import DECODED
 from dask_bigfft.planner.seconds import Model, flops, shuffled
+from dask_bigfft.planner.tile_plan import admitted
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,6 @@ def kept_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
     return math.ceil(lines * itemsize)
 
 
-#: Tasks that a device admits at a time: one is stored while the other is loaded. Small blocks have
-#: one or two tiles, and more of them are needed to keep both directions of the bus busy.
-ADMITTED, ADMITTED_SMALL = 2, 4
-
-#: Maximum bytes of a small block in this sense.
-SMALL_NBYTES = 512 << 20
-
 #: Maximum tiles of a task in memory: input and result of an FFT, and copies of both for checks.
 TILES = 4
 
@@ -143,15 +137,6 @@ def _stored(layout: Layout, itemsize: int) -> int:
     granule = (2 << 20) if largest >= (8 << 20) else (64 << 10)
     spare = -largest % granule if largest >= (512 << 10) else 0
     return layout.size * itemsize + layout.blocks * spare
-
-
-def admitted(nbytes: int) -> int:
-    """Return the number of tasks that a device admits at a time, by the bytes of their blocks.
-
-    >>> admitted(256 << 20), admitted(4 << 30)
-    (4, 2)
-    """
-    return ADMITTED_SMALL if nbytes <= SMALL_NBYTES else ADMITTED
 
 
 def working(plan: PlanData, nbytes: int) -> int:

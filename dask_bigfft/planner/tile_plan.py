@@ -18,6 +18,7 @@ buffers and tiles, and the use of streams, can be set by hand (`DeviceSettings`)
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -55,6 +56,23 @@ STAGED_RUN_NBYTES, STAGED_ENDS, STAGED_FOLLOWING = 1024, 3, 16
 
 #: Minimum bytes of a tile where the number of tiles is set.
 LEAST_TILE = 1 << 16
+
+
+#: Tasks that a device admits at a time: one is stored while the other is loaded. Small blocks have
+#: one or two tiles, and more of them are needed to keep both directions of the bus busy.
+ADMITTED, ADMITTED_SMALL = 2, 4
+
+#: Maximum bytes of a small block in this sense.
+SMALL_NBYTES = 512 << 20
+
+
+def admitted(nbytes: int) -> int:
+    """Return the number of tasks that a device admits at a time, by the bytes of their blocks.
+
+    >>> admitted(256 << 20), admitted(4 << 30)
+    (4, 2)
+    """
+    return ADMITTED_SMALL if nbytes <= SMALL_NBYTES else ADMITTED
 
 
 def aligned(nbytes: int) -> int:
@@ -411,6 +429,7 @@ def in_turn(round_: Round, groups: Sequence[tuple[Step, ...]]) -> tuple[Round, .
     return (*found, Round(groups[-1], layout, round_.target)) if found else (round_,)
 
 
+@lru_cache(maxsize=256)
 def apart(round_: Round) -> tuple[Round, ...]:
     """Return equivalent consecutive rounds, with steps of real values in a round of their own.
 

@@ -14,7 +14,7 @@ from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu.dispatch import Leases
 from dask_bigfft.gpu.engine import Engine, Part, Source
 from dask_bigfft.gpu.operations import Multiply
-from dask_bigfft.planner.cost import ADMITTED
+from dask_bigfft.planner.tile_plan import ADMITTED
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 NBYTES = 1 << 15

@@ -919,7 +919,7 @@ def measured_on_gpu(data: GpuData, problem: Problem, repeat: int, **options: Any
 
 def on_gpu(what: str, task: Task) -> Found:
     """Measure rounds or whole transforms on a GPU, of data in blocks of 256 MiB."""
-    nbytes, block = (max(1 << 16, int(n * task.scale)) for n in (8 * GIB, 256 * MIB))
+    nbytes, block = (max(1 << 16, int(n * task.scale)) for n in (4 * GIB, 256 * MIB))
     nbytes, block = (1 << (n.bit_length() - 1) for n in (nbytes, block))
     budget = max(1 << 20, int(2 * GIB * task.scale))
     pinned = what in ("rounds", "transforms")

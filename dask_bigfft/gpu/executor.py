@@ -312,35 +312,36 @@ class GPUExecutor:
     def run(self, block: BlockRun, following: Callable[[], BlockRun | None] = lambda: None) -> Any:
         """Enqueue all tiles of a block, and return the event of its end.
 
-        `following` returns the next block, if it is known. The device starts to gather its first
-        tile before the last tile of this block is stored.
+        `following` returns the next block, if it is known by the time at which the last tile of
+        this block is loaded. The device then starts to gather the first tile of the next block.
         """
         stored = self.device.event("stored")
         for number in range(len(block.works)):
             if number:
                 self.fence(stored)
-            for tile in self.take(block, number, following):
+            for tile, last in self.take(block, number):
                 buffer = next(self._next)
                 self.device.wait(buffer.h2d, buffer.free)  # until its former tile is stored
                 self.load(buffer, tile, block.filters)
+                if last and (after := following()) is not None:
+                    self._announce(after.first)
                 self.transform(buffer, tile)
                 self.store(buffer, tile)
             self.finish(stored)
         return stored
 
-    def take(
-        self, block: BlockRun, number: int, following: Callable[[], BlockRun | None]
-    ) -> Iterator[Tile]:
-        """Yield the tiles of a pass, each after its successor was announced to the device."""
-        last = number == len(block.works) - 1
+    def take(self, block: BlockRun, number: int) -> Iterator[tuple[Tile, bool]]:
+        """Yield the tiles of a pass, with True for the last tile of the block.
+
+        The device is told of the tile after each one first.
+        """
+        final = number == len(block.works) - 1
         for tile, coming in itertools.pairwise(itertools.chain(block.tiles(number), (None,))):
-            if coming is None and last and (after := following()) is not None:
-                coming = after.first
             assert tile is not None
             self._announce(tile)
             if coming is not None:
                 self._announce(coming)
-            yield tile
+            yield tile, final and coming is None
 
     def _announce(self, tile: Tile) -> None:
         """Let the device start to stage a tile, unless it was announced before."""

@@ -142,3 +142,25 @@ def test_few_buffers(name, shape):
     for seed, buffers in itertools.product(range(3), (1, 2)):
         found = blocks.engine(1 << 14, seed, limits=replace(SMALL, slots=buffers))
         assert distance(run(found, x, name), scipys(x, name)) < 1e-14
+
+
+def test_a_block_that_is_known_late_is_still_gathered_ahead(monkeypatch):
+    """Known once the last tile is being loaded; its first tile is then told of before its turn."""
+    device, calls = SimulatedGPU(1 << 20), []
+    for name in ("ahead", "h2d"):
+        do = getattr(device, name)
+        noted = lambda *given, name=name, do=do: [calls.append((name, given[1])), do(*given)]  # noqa: E731
+        monkeypatch.setattr(device, name, noted)
+    engine, x = Engine(device, 1 << 20, SMALL), values(12, 16)
+    job, _ = job_of(x, "fft")
+    tiles, carve = engine.tiles(job)
+    first, second = (BlockRun(tiles, [x.copy(), np.empty_like(x)], {}) for _ in range(2))
+    count = sum(len(tile.comes) for tile in BlockRun(tiles, first.arrays, {}).tiles(0))
+
+    def following():
+        return second if [name for name, _ in calls].count("h2d") == count else None
+
+    engine.executor.prepare(carve, 1 << 20)
+    device.synchronize(engine.executor.run(first, following))
+    assert calls[-1][0] == "ahead"
+    assert calls[-1][1] is second.first.comes[0][0]

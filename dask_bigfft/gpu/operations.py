@@ -1,6 +1,6 @@
-"""Descriptions of operations on arrays in a device's arena, without arrays or addresses.
+"""Descriptions of operations on a device's arena and views of blocks, without arrays or addresses.
 
-The descriptions are keys for cached FFT plans and compiled kernels. Offsets count from the start of
+The operations are keys for cached FFT plans and compiled kernels. Offsets count from the start of
 a tile's buffer until the executor places the tile in the arena.
 """
 

@@ -18,6 +18,10 @@ Python may run a finalizer inside any allocation, even in a thread that holds th
 holder of the lock does the rest. Idle buffers are kept by size class, and the least recently used
 ones are freed first. Unmapping is slow, so it happens without the lock.
 
+If no idle buffer has the size of a block, one that holds several such blocks is divided. It is
+whole again when all its parts are idle and its size is needed. So the blocks of a round take the
+memory of an array that held the blocks of the round before, and the other way round.
+
 The arena never waits for memory. Beyond its limit it frees idle memory, and if that is not enough
 it allocates ordinary memory and counts that as an overflow.
 
@@ -25,6 +29,7 @@ Each process has one default arena, made at its first use. `configure` sets its 
 condition for giving idle memory back.
 """
 
+import itertools
 import math
 import operator
 import os
@@ -40,7 +45,7 @@ import numpy.typing as npt
 import psutil
 
 from dask_bigfft.errors import parse_count, raise_invalid
-from dask_bigfft.memory.pages import Buffer, populate, ranges_of, round_up, touch
+from dask_bigfft.memory.pages import Buffer, Part, populate, ranges_of, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
 
 #: Alignment of every block with a numeric dtype.
@@ -48,6 +53,13 @@ ALIGNMENT_NBYTES = 64
 
 #: Smaller requests use ordinary memory, which the C library reuses without page faults.
 SMALL_NBYTES = 512 * 1024
+
+#: Smallest blocks for which a buffer is divided, since tiles come and go, and most parts of it.
+LEAST_PART_NBYTES, MOST_PARTS = 4 * 1024**2, 64
+
+#: Fraction of a buffer for which fresh pages are taken first: a few small blocks between two large
+#: ones should not divide it.
+PATIENCE = 1 / 8
 
 #: Kinds of dtypes that their string describes fully and for which all bytes are valid.
 NUMERIC_KINDS = frozenset("biufc")
@@ -236,6 +248,9 @@ class HostArena:
         self.returned = Returned()
         #: Idle buffers by size, the least recently used first.
         self._idle: dict[int, deque[Buffer]] = {}
+        #: Divided buffers with their parts, and the bytes taken from the system beside idle ones.
+        self._divided: dict[Buffer, list[Part]] = {}
+        self._in_vain = 0
         self._counters, self._uses = ArenaCounters(), 0
         self._pressure, self._clock = pressure, clock
         self._pressure_interval_seconds = pressure_interval_seconds
@@ -440,9 +455,11 @@ class HostArena:
         with self.lock:
             doomed = self._drain()
             counters.allocations += 1
-            fits = [fit for fit in self._idle if size <= fit <= _most(nbytes)]
-            if fits:
-                buffer = self._pop(min(fits), last=True)
+            fit = self._fit(size, nbytes)
+            if fit is None and (self._join(size) or self._divide(size)):
+                fit = self._fit(size, nbytes)
+            if fit is not None:
+                buffer = self._pop(fit, last=True)
                 counters.allocated_bytes += buffer.nbytes
                 counters.reuses += 1
                 return buffer
@@ -470,6 +487,62 @@ class HostArena:
         counters.peak_bytes = max(counters.peak_bytes, counters.held_bytes)
         return buffer
 
+    def _fit(self, size: int, nbytes: int) -> int | None:
+        """Return the smallest size class for a block; None if no idle buffer fits."""
+        return min((fit for fit in self._idle if size <= fit <= _most(nbytes)), default=None)
+
+    def _join(self, size: int) -> bool:
+        """Make buffers of at least `size` bytes whole whose parts are all idle."""
+        found = [
+            (whole, parts)
+            for whole, parts in self._divided.items()
+            if whole.nbytes >= size
+            and all(part in self._idle.get(part.nbytes, ()) for part in parts)
+        ]
+        for whole, parts in found:
+            del self._divided[whole]
+            for part in parts:
+                self._remove(part)
+                part.whole = None  # the pages stay
+            whole.serial = max(part.serial for part in parts)
+            self._add(whole)
+        return bool(found)
+
+    def _divide(self, size: int) -> bool:
+        """Divide the least recently used of the idle buffers that hold several of a size."""
+        most = MOST_PARTS * size
+        stacks = [stack for fit, stack in self._idle.items() if 2 * size <= fit <= most]
+        found = [
+            buffer
+            for buffer in itertools.chain(*stacks)
+            if buffer.release is None and not isinstance(buffer, Part)
+        ]
+        if not found or size < LEAST_PART_NBYTES:
+            return False
+        whole = min(found, key=lambda buffer: buffer.serial)
+        self._in_vain += size
+        if self._in_vain <= PATIENCE * whole.nbytes:
+            return False
+        self._in_vain = 0
+        self._remove(whole)
+        self._divided[whole] = [Part(whole, at, size) for at in range(0, whole.nbytes, size)]
+        for part in self._divided[whole]:
+            self._add(part)
+        return True
+
+    def _add(self, buffer: Buffer) -> None:
+        """Make a buffer idle."""
+        self._idle.setdefault(buffer.nbytes, deque()).append(buffer)
+        self._counters.idle_bytes += buffer.nbytes
+
+    def _remove(self, buffer: Buffer) -> None:
+        """Take an idle buffer from its size class."""
+        stack = self._idle[buffer.nbytes]
+        stack.remove(buffer)
+        if not stack:
+            del self._idle[buffer.nbytes]
+        self._counters.idle_bytes -= buffer.nbytes
+
     def _pop(self, size: int, last: bool) -> Buffer:
         """Take the most recently used or the longest idle buffer of a size class."""
         stack = self._idle[size]
@@ -484,7 +557,9 @@ class HostArena:
         doomed: list[Buffer] = []
         while self._counters.idle_bytes > target:
             oldest = min(self._idle, key=lambda size: self._idle[size][0].serial)
-            doomed.append(self._pop(oldest, last=False))
+            doomed.append(buffer := self._pop(oldest, last=False))
+            if isinstance(buffer, Part) and buffer.whole is not None:
+                self._divided.pop(buffer.whole, None)  # never whole again
         return doomed
 
     def _drain(self) -> list[Buffer]:
@@ -493,8 +568,7 @@ class HostArena:
             buffer = self.returned.popleft()
             self._uses += 1
             buffer.serial = self._uses
-            self._idle.setdefault(buffer.nbytes, deque()).append(buffer)
-            self._counters.idle_bytes += buffer.nbytes
+            self._add(buffer)
             self._counters.allocated_bytes -= buffer.nbytes
         if self._counters.held_bytes > self.limit:
             return self._evict(max(0, self.limit - self._counters.allocated_bytes))

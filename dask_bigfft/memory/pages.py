@@ -1,4 +1,4 @@
-"""Page-aligned anonymous memory, in whole buffers.
+"""Page-aligned anonymous memory, in buffers and parts of them.
 
 All calls of the operating system about pages are here. `arena` decides on the lifetime of buffers.
 """
@@ -87,6 +87,28 @@ class Buffer:
         release = getattr(self, "release", None)  # none where the mapping failed
         if release is not None:
             release()
+
+
+class Part(Buffer):
+    """Pages of a divided buffer, which go back to the system when the part dies.
+
+    Attributes
+    ----------
+    whole
+        The buffer; None once its parts are joined again.
+    """
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: Buffer, low: int, nbytes: int) -> None:
+        self.memory = whole.memory[low : low + nbytes]
+        self.address, self.nbytes = whole.address + low, self.memory.nbytes
+        self.serial, self.release, self.untouched = whole.serial, None, deque()
+        self.whole: Buffer | None = whole
+
+    def __del__(self) -> None:
+        if self.whole is not None and _madvise is not None:
+            _madvise(self.address, self.nbytes, mmap.MADV_DONTNEED)
 
 
 def round_up(nbytes: int) -> int:

@@ -170,17 +170,37 @@ def test_arena_of_limit_zero_is_off():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_trim_lowers_resident_memory(arena):
-    def resident_bytes():
-        pages_resident = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages_resident * 4096
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
+
+def test_trim_lowers_resident_memory(arena):
     block = arena.allocate(48 * MIB, np.uint8)
     block.fill(1)
     del block
     before = resident_bytes()
     arena.trim()
     assert before - resident_bytes() > 40 * MIB
+
+
+def test_blocks_take_the_memory_of_a_large_one_and_give_it_back():
+    arena, fresh = HostArena(256 * MIB), []
+    for _ in range(2):
+        whole = arena.allocate(64 * MIB, "u1")
+        fresh.append(arena.counters().fresh_bytes)
+        del whole
+        blocks = [arena.allocate(8 * MIB, "u1") for _ in range(8)]
+        for value, block in enumerate(blocks):
+            block[:] = value
+        assert all((block == value).all() for value, block in enumerate(blocks))
+        del blocks, block
+    assert fresh == [64 * MIB, 72 * MIB]  # one block came before the whole was divided
+    kept = arena.allocate(8 * MIB, "u1")
+    kept[:] = 1
+    before = resident_bytes()
+    assert arena.trim() == 72 * MIB
+    assert before - resident_bytes() > 40 * MIB  # of a divided buffer, too
+    assert (kept == 1).all()
 
 
 def test_resize(arena):

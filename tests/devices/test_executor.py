@@ -146,21 +146,14 @@ def test_few_buffers(name, shape):
 
 def test_a_block_that_is_known_late_is_still_gathered_ahead(monkeypatch):
     """Known once the last tile is being loaded; its first tile is then told of before its turn."""
-    device, calls = SimulatedGPU(1 << 20), []
-    for name in ("ahead", "h2d"):
-        do = getattr(device, name)
-        noted = lambda *given, name=name, do=do: [calls.append((name, given[1])), do(*given)]  # noqa: E731
-        monkeypatch.setattr(device, name, noted)
+    device, told, loaded = SimulatedGPU(1 << 20), [], []
     engine, x = Engine(device, 1 << 20, SMALL), values(12, 16)
-    job, _ = job_of(x, "fft")
-    tiles, carve = engine.tiles(job)
-    first, second = (BlockRun(tiles, [x.copy(), np.empty_like(x)], {}) for _ in range(2))
-    count = sum(len(tile.comes) for tile in BlockRun(tiles, first.arrays, {}).tiles(0))
-
-    def following():
-        return second if [name for name, _ in calls].count("h2d") == count else None
-
+    tiles, carve = engine.tiles(job_of(x, "fft")[0])
+    first, second, other = (BlockRun(tiles, [x.copy(), np.empty_like(x)], {}) for _ in range(3))
+    count, load = len(list(other.tiles(0))), engine.executor.load
+    monkeypatch.setattr(device, "ahead", lambda stream, source: told.append(source))
+    monkeypatch.setattr(engine.executor, "load", lambda *of: loaded.append(load(*of)))
     engine.executor.prepare(carve, 1 << 20)
-    device.synchronize(engine.executor.run(first, following))
-    assert calls[-1][0] == "ahead"
-    assert calls[-1][1] is second.first.comes[0][0]
+    end = engine.executor.run(first, lambda: second if len(loaded) == count else None)
+    device.synchronize(end)
+    assert told[-1] is second.first.comes[0][0]

@@ -20,6 +20,13 @@ from dask_bigfft.testing.devices import simulated_devices
 SMALL = TileLimits(0, least=256, run_nbytes=64)
 WIDE = TileLimits(0, least=256, run_nbytes=1)  # any row is wide enough
 KINDS = ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"]
+#: Shapes, chunks, and bytes of a device that are too few for a block.
+CASES = [
+    ((48, 40), (20, 40), 1 << 13),
+    ((24, 10, 18), (7, 5, 18), 1 << 13),
+    ((1200,), (90,), 1 << 12),
+    ((5, 4, 6, 3, 7), (2, 4, 3, 2, 7), 1 << 13),
+]
 
 
 def values(*shape, real=False, single=False, seed=0):
@@ -61,15 +68,7 @@ def test_chunks_without_entries(name, rows, device):
 
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize(
-    ("shape", "chunks", "nbytes"),
-    [
-        ((48, 40), (20, 40), 1 << 13),
-        ((24, 10, 18), (7, 5, 18), 1 << 13),
-        ((600,), (90,), 1 << 12),
-        ((5, 4, 6, 3, 7), (2, 4, 3, 2, 7), 1 << 13),
-    ],
-)
+@pytest.mark.parametrize(("shape", "chunks", "nbytes"), CASES)
 def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
     real = name in ("rfftn", "ihfftn")
     x = values(*shape, real=real, single=single)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.fft
 from distributed import Client, LocalCluster
-from laws.test_devices import KINDS, SMALL, WIDE, assert_close, split, values
+from laws.test_devices import CASES, KINDS, SMALL, WIDE, assert_close, split, values
 from support import heard
 
 from dask_bigfft import fft, plan, report
@@ -74,15 +74,7 @@ def cpu_threads_wait(monkeypatch, ready):
 
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize(
-    ("shape", "chunks", "nbytes"),
-    [
-        ((48, 40), (20, 40), 1 << 13),
-        ((24, 10, 18), (7, 5, 18), 1 << 13),
-        ((1200,), (90,), 1 << 12),
-        ((5, 4, 6, 3, 7), (2, 4, 3, 2, 7), 1 << 13),
-    ],
-)
+@pytest.mark.parametrize(("shape", "chunks", "nbytes"), CASES)
 def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
     real = name in ("rfftn", "ihfftn")
     x = values(*shape, real=real, single=single)

@@ -47,14 +47,15 @@ def npy_source(values):
     return "in.npy", "in.npy"
 
 
-def virtual_source(values):
+def virtual_source(values, name="parts/{}.h5", dataset="deep/x"):
     """A virtual dataset, of whose file nothing changes where its sources do."""
     layout = h5py.VirtualLayout(values.shape, values.dtype)
     Path("parts").mkdir()
     for i, row in enumerate(values):
-        with h5py.File(f"parts/{i}.h5", "w") as file:
-            file["deep/x"] = row
-        layout[i] = h5py.VirtualSource(f"parts/{i}.h5", "deep/x", row.shape)
+        with h5py.File(name.format(i), "w") as file:
+            file[dataset] = row
+        twice = [text.replace("%", "%%") for text in (name.format(i), dataset)]
+        layout[i] = h5py.VirtualSource(*twice, row.shape)
     with h5py.File("in.h5", "w") as file:
         file.create_virtual_dataset("v", layout)
     return "in.h5", "parts/1.h5"
@@ -216,13 +217,7 @@ def test_a_null_dataset_is_refused(component):
 def test_names_of_files_may_have_percent_signs():
     """HDF5 has them written twice; a single one before a b stands for a number."""
     values = RNG.normal(size=(2, 16))
-    layout = h5py.VirtualLayout(values.shape, values.dtype)
-    for i, row in enumerate(values):
-        with h5py.File(f"{i}%b.h5", "w") as file:
-            file["50%"] = row
-        layout[i] = h5py.VirtualSource(f"{i}%%b.h5", "50%%", row.shape)
-    with h5py.File("in.h5", "w") as file:
-        file.create_virtual_dataset("v", layout)
+    virtual_source(values, "{}%b.h5", "50%")
     found = open_hdf5(Path("in.h5"), "v").places()
     assert [path.name for path in found.files] == ["in.h5", "0%b.h5", "1%b.h5"]
     assert not found.missing

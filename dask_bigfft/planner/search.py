@@ -129,18 +129,14 @@ def chosen(plans: list[Plan], sizes: Sizes) -> Plan:
     for plan in others:
         if plan.expected not in seen:  # without permutations of the same work
             seen.add(plan.expected)
-            rejected.append((_described(plan), plan.expected))
+            digits = ", ".join(" x ".join(map(str, one.factors)) for one in plan.programs)
+            rejected.append((f"{plan.notation} with {digits}", plan.expected))
     reason = (
         f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"
         if rejected
         else "the only candidate: nothing has to be cut, or nothing else can be"
     )
     return replace(best, rejected=tuple(rejected[:3]), reason=reason)
-
-
-def _described(plan: Plan) -> str:
-    lengths = ", ".join(" x ".join(map(str, program.factors)) for program in plan.programs)
-    return f"{plan.notation} with {lengths}"
 
 
 #: Maximum number of doublings of blocks for larger writes, and minimum number of blocks.
@@ -459,12 +455,10 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     def needs(request: Request, machine: Machine) -> int:
         """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
         carrier = "disk" if request.carrier == "auto" else request.carrier
-        if request.rounds is not None:
-            requested = Candidates(spec, request, replace(machine, memory_limit=None), carrier)
-            return finished(
-                requested, _named(requested, next(ladder(spec, request)))
-            ).expected.peak_host
-        return _least_in_smallest(Candidates(spec, request, machine, carrier))
+        search = Candidates(spec, request, machine, carrier)
+        if request.rounds is None:
+            return _least_in_smallest(search)
+        return finished(search, _named(search, next(ladder(spec, request)))).expected.peak_host
 
     limit = machine.memory_limit
     if limit is None:

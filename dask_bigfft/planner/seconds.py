@@ -204,8 +204,8 @@ class Model:
         FFT library inside the blocks.
     dtype : str
         Complex dtype.
-    carrier : {"memory", "disk", "tasks"}
-        Storage of blocks between rounds; ``"tasks"`` if each shard is a task.
+    carrier : {"memory", "disk"}
+        Storage of blocks between rounds.
     verify : {"none", "energy", "checksum"}
         Checks of the running transform.
     device : {"auto", "cpu", "gpu"}
@@ -241,8 +241,11 @@ class Model:
 
     # --- side by side ------------------------------------------------------------------------
 
-    def waves_of(self, blocks: int, lanes: int) -> int:
-        """Return the number of blocks that the busiest lane of a process works on."""
+    def blocks_per_lane(self, blocks: int, lanes: int) -> int:
+        """Return the number of blocks that the busiest lane of a process works on.
+
+        A lane is a thread or a GPU.
+        """
         return math.ceil(math.ceil(blocks / self.machine.workers) / max(1, lanes))
 
     def lanes(self, blocks: int) -> int:
@@ -308,11 +311,8 @@ class Model:
             seconds += self._copied(nbytes, row, not shape.local)
         elif flow.read == "block":
             seconds += self._copied(nbytes, nbytes)
-        if shape.local:
-            return seconds
-        if self.carrier == "tasks":  # shards are packed first
-            seconds += self._copied(nbytes, shape.width * self._width(stage.round_))
-        return seconds + (shape.shards * DISK_SHARD if self.carrier == "disk" else 0.0)
+        on_disk = self.carrier == "disk" and not shape.local
+        return seconds + (shape.shards * DISK_SHARD if on_disk else 0.0)
 
     def _tile_row(self, stage: Stage) -> int:
         """Return the contiguous elements of a tile, the most that a gather reads at a time."""
@@ -386,10 +386,8 @@ class Model:
         if stage.reads is None or round_ is not None:  # else blocks are in place
             gather = self.gather(stage, flow)
             handling = self.handling(stage, None if on_gpu else flow)
-        lanes, waves = self.lanes(blocks), self.waves_of(blocks, self.lanes(blocks))
+        lanes = self.lanes(blocks)
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
-        if self.carrier == "tasks" and not shape.local:
-            tasks += shape.shards
         python = (handling + tasks * profile.task) / workers
         if on_gpu:
             device = 0.0 if round_ is None else self.of_device(round_)
@@ -397,22 +395,22 @@ class Model:
             if read is not None:
                 gather, device = 0.0, max(device, read)
             # All threads gather a block for a device, which works on the one before meanwhile.
-            gathered = self.waves_of(blocks, 1) * gather / blocks / self.machine.threads
-            work = self.waves_of(blocks, len(self.devices)) * device
+            gathered = self.blocks_per_lane(blocks, 1) * gather / blocks / self.machine.threads
+            work = self.blocks_per_lane(blocks, len(self.devices)) * device
             work = max(work, gathered) + min(device, gathered) + python
         else:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow)
                 stored = round_.target.size * self._width(round_, after=True) if flow.stored else 0
                 gather += stored / (2 * profile.copy)  # from tiles in a cache
-            work = waves * (gather + fft) / blocks + python
+            work = self.blocks_per_lane(blocks, lanes) * (gather + fft) / blocks + python
         scheduled, serial = self._scheduling(shape, tasks)
         files = stage.moves or self.carrier != "disk"
         travel = self._travel(shape, nbytes) if files else 0.0
         parts = {
             "gathering": gather / (lanes * workers),
             "FFTs": fft / (lanes * workers),
-            "the bus": self.waves_of(blocks, max(1, len(self.devices))) * device,
+            "the bus": self.blocks_per_lane(blocks, max(1, len(self.devices))) * device,
             "what travels": travel,
             "scheduling": max(scheduled, python) + serial,
         }

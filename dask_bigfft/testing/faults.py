@@ -3,10 +3,10 @@
 Tests use them to show which check finds which fault.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,10 @@ def flip(values: Array, bit: str) -> None:
     >>> flip(x, "sign"); flip(x[:1], "exponent"); x
     array([ 0.5, -6. ])
     """
-    place = np.unravel_index(np.argmax(np.abs(values.real)), values.shape)
-    number = np.array([values[place].real])
-    width, top = number.itemsize, np.finfo(number.dtype).nmant
-    shift = {"exponent": top, "sign": 8 * width - 1, "mantissa": top - 1, "last": 0}[bit]
-    number.view(f"u{width}")[0] ^= np.array(1, f"u{width}") << np.array(shift, f"u{width}")
-    values[place] += number[0] - values[place].real
+    real = values.real
+    top, bits = np.finfo(real.dtype).nmant, real.view(f"u{real.itemsize}")
+    shift = {"exponent": top, "sign": 8 * real.itemsize - 1, "mantissa": top - 1, "last": 0}[bit]
+    bits[np.unravel_index(np.argmax(np.abs(real)), real.shape)] ^= bits.dtype.type(1 << shift)
 
 
 def _swap(values: Array) -> None:
@@ -62,17 +60,11 @@ class Times:
     """Counter that triggers a number of faults after some calls without a fault."""
 
     def __init__(self, times: int, after: int = 0) -> None:
-        self.left, self.after = times, after
-        self._lock = threading.Lock()
+        self._faults = chain(repeat(False, after), repeat(True, times), repeat(False))
 
     def __call__(self) -> bool:
         """Return True if this call should fail."""
-        with self._lock:
-            if self.after > 0:
-                self.after -= 1
-                return False
-            self.left -= 1
-            return self.left >= 0
+        return next(self._faults)
 
 
 class Faulty:

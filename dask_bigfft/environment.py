@@ -303,12 +303,9 @@ def raise_if_asynchronous(client: Any) -> None:
     Such a client can compute transforms.
     """
     if client is not None and client.asynchronous:
-        allowed = (
-            "a client made without asynchronous=True, in a thread other than that of an event "
-        )
-        raise_invalid(
-            "client", client, f"{allowed}loop: another one for the same scheduler will do"
-        )
+        allowed = "a client made without asynchronous=True, in a thread other than that of an "
+        allowed += "event loop: another one for the same scheduler will do"
+        raise_invalid("client", client, allowed)
 
 
 def device_software() -> dict[str, str]:

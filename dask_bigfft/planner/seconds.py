@@ -410,7 +410,7 @@ class Model:
         parts = {
             "gathering": gather / (lanes * workers),
             "FFTs": fft / (lanes * workers),
-            "the bus": self.blocks_per_lane(blocks, max(1, len(self.devices))) * device,
+            "the bus": self.blocks_per_lane(blocks, len(self.devices)) * device,
             "what travels": travel,
             "scheduling": max(scheduled, python) + serial,
         }

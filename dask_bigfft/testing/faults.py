@@ -3,10 +3,10 @@
 Tests use them to show which check finds which fault.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -60,11 +60,17 @@ class Times:
     """Counter that triggers a number of faults after some calls without a fault."""
 
     def __init__(self, times: int, after: int = 0) -> None:
-        self._faults = chain(repeat(False, after), repeat(True, times), repeat(False))
+        self.left, self.after = times, after
+        self._lock = threading.Lock()
 
     def __call__(self) -> bool:
         """Return True if this call should fail."""
-        return next(self._faults)
+        with self._lock:
+            if self.after > 0:
+                self.after -= 1
+                return False
+            self.left -= 1
+            return self.left >= 0
 
 
 class Faulty:

@@ -148,7 +148,7 @@ def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
     found = with_merging(plan, request.chunks, None if same else request.wanted)
     limit = plan.machine.memory_limit
     too_large = limit is not None and found.expected.peak_host > limit
-    unasked = found.carrier == "disk" and request.carrier == "auto"
+    unasked = found.carrier == "disk" and request.storage == "auto"
     return None if too_large or unasked else found
 
 
@@ -559,7 +559,7 @@ def make_plan(
         verify=config.get("bigfft.verify", "verify", requested("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
-        carrier=environment.possible_carrier(),
+        storage=environment.possible_storage(),
         device=device,
         device_nbytes=nbytes,
         stored=stored,

@@ -337,7 +337,7 @@ def broadcast_event(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict
     return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
 
 
-def possible_carrier() -> str:
+def possible_storage() -> str:
     """Return the storage that a plan may use between rounds: ``"auto"``, ``"disk"``, ``"memory"``.
 
     "auto" includes scratch files, but only on one machine: processes of several machines may not

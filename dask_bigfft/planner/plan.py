@@ -443,7 +443,7 @@ def merged_request(
     a stored array is read in its own chunks. Merged blocks have at most `nbytes` bytes of complex
     values; 0 merges none.
     """
-    on_disk = request.stored is not None and request.carrier == "disk"
+    on_disk = request.stored is not None and request.storage == "disk"
     free = request.rounds is None and request.variant == "auto" and not on_disk
     before = block_count(request.chunks)
     if not free or before <= MANY:

@@ -615,7 +615,7 @@ class Request:
         Rounds that a plan may have.
     floor_bytes : int
         Size of a block below which an awkward axis is gathered whole.
-    carrier : {"auto", "memory", "disk"}
+    storage : {"auto", "memory", "disk"}
         Storage of blocks between rounds. ``"auto"`` takes the disk if memory is too small.
     verify : str
         Checks of the running transform.
@@ -642,7 +642,7 @@ class Request:
     kernel: str = "scipy"
     max_rounds: int = 4
     floor_bytes: int = 4 << 20
-    carrier: str = "memory"
+    storage: str = "memory"
     verify: str = "none"
     device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
     scale: float = 1.0

@@ -83,7 +83,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         verify=request.verify,
         machine=search.machine,
         expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
-        carrier=search.carrier,
+        carrier=search.storage,
         device=request.device,
         from_rows=candidate.from_rows,
         storage=request.stored or NOT_STORED,
@@ -239,7 +239,7 @@ def _in_blocks(
         reopened = stored is not None and stored.reopened and (new or not stored.decoded)
         requested = replace(request, chunks=chunks, reopened=reopened)
         requested = replace(requested, scale=size / largest_block(spec, requested))
-        larger = Candidates(spec, requested, search.machine, search.carrier, near)
+        larger = Candidates(spec, requested, search.machine, search.storage, near)
         found = _fitting_in(larger, limit, too_large)
         if found is None or (near and not found.from_rows):
             continue
@@ -322,7 +322,7 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
 def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     """Return the cheapest plan whose blocks and memory fit.
 
-    With carrier ``"auto"`` a plan in memory is preferred to one with scratch files.
+    With storage ``"auto"`` a plan in memory is preferred to one with scratch files.
 
     Parameters
     ----------
@@ -336,19 +336,19 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     ArgumentError
         If the named rounds, or the variant, cannot be had.
     """
-    carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
+    storages = ("memory", "disk") if request.storage == "auto" else (request.storage,)
     needed: dict[str, int] = {}
-    for carrier in carriers:
-        search = Candidates(spec, request, machine, carrier)
+    for storage in storages:
+        search = Candidates(spec, request, machine, storage)
         found = _fitting(search)
         if isinstance(found, int):
-            needed[carrier] = found
+            needed[storage] = found
             continue
         plans, sizes = found
         best = chosen(plans, sizes)
         if request.rounds is not None:
             best = replace(best, reason="the rounds were named")
-        elif carrier == "disk":
+        elif storage == "disk":
             best = in_larger_pieces(search, best)
         if not needed:
             return best
@@ -371,16 +371,16 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     PlanError
         If the chunks allow no plan at all.
     """
-    carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
-    for carrier in carriers:
-        found = _fitting(Candidates(spec, request, machine, carrier))
+    storages = ("memory", "disk") if request.storage == "auto" else (request.storage,)
+    for storage in storages:
+        found = _fitting(Candidates(spec, request, machine, storage))
         if not isinstance(found, int):
             return tuple(sorted(found[0], key=lambda plan: plan.expected.seconds))
     return ()
 
 
 def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
-    """Return the plans with one carrier, best first, or the minimum bytes that one needs."""
+    """Return the plans with one storage, best first, or the minimum bytes that one needs."""
     spec, request, machine = search.spec, search.request, search.machine
     limit = machine.memory_limit
     if request.rounds is not None:
@@ -390,7 +390,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         return peak if limit is not None and peak > limit else ([plan], sizes)
     needed: list[int] = []
     in_vain = probed = False  # smaller blocks do not help; that was tried
-    here = search.carrier == "memory" and machine.workers == 1 and not all_whole(search)
+    here = search.storage == "memory" and machine.workers == 1 and not all_whole(search)
     # The input stays in memory until a barrier has all blocks that are made of it.
     hopeless = limit is not None and here and spec.nbytes > limit
     for sizes in ladder(spec, request):
@@ -407,7 +407,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         if limit is not None and smaller and not probed:  # the sizes between may not help
             needed.append(least := _least_in_smallest(search))
             probed, in_vain = True, limit < least < _NEVER
-            hopeless = hopeless or (in_vain and search.carrier == "disk")
+            hopeless = hopeless or (in_vain and search.storage == "disk")
     if needed:
         return min(needed) if probed else min(*needed, _least_in_smallest(search))
     if request.variant == "pease":
@@ -431,7 +431,7 @@ def _least_in_smallest(search: Candidates) -> int:
 def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
     text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
     if len(needed) > 1:
-        files, memory = (enough_bytes(needed[carrier]) for carrier in ("disk", "memory"))
+        files, memory = (enough_bytes(needed[storage]) for storage in ("disk", "memory"))
         text += f" ({files} with scratch files, {memory} in memory)"
     raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
 
@@ -454,8 +454,8 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     @cache
     def needs(request: Request, machine: Machine) -> int:
         """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
-        carrier = "disk" if request.carrier == "auto" else request.carrier
-        search = Candidates(spec, request, machine, carrier)
+        storage = "disk" if request.storage == "auto" else request.storage
+        search = Candidates(spec, request, machine, storage)
         if request.rounds is None:
             return _least_in_smallest(search)
         return finished(search, _named(search, next(ladder(spec, request)))).expected.peak_host
@@ -464,7 +464,7 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     if limit is None:
         return []
     found = []
-    if request.carrier == "memory" and needs(replace(request, carrier="disk"), machine) <= limit:
+    if request.storage == "memory" and needs(replace(request, storage="disk"), machine) <= limit:
         found.append("scratch files (bigfft.exchange.carrier 'disk')")
     if (threads := _threads_that_fit(limit, machine, lambda on: needs(request, on))) is not None:
         many = f"{threads} instead of {machine.threads}"

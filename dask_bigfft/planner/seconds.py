@@ -125,7 +125,7 @@ class Stage:
     inside : bool
         Whether the round's results replace in memory what it reads.
     moves : bool
-        Whether shards go through scratch files, with carrier ``"disk"``.
+        Whether shards go through scratch files, with storage ``"disk"``.
     """
 
     before: Layout
@@ -204,7 +204,7 @@ class Model:
         FFT library inside the blocks.
     dtype : str
         Complex dtype.
-    carrier : {"memory", "disk"}
+    storage : {"memory", "disk"}
         Storage of blocks between rounds.
     verify : {"none", "energy", "checksum"}
         Checks of the running transform.
@@ -215,7 +215,7 @@ class Model:
     machine: Machine
     kernel: str = "scipy"
     dtype: str = "complex128"
-    carrier: str = "memory"
+    storage: str = "memory"
     verify: str = "none"
     device: str = "auto"
     _cut: dict[Round, tuple[int, int] | None] = field(
@@ -311,7 +311,7 @@ class Model:
             seconds += self._copied(nbytes, row, not shape.local)
         elif flow.read == "block":
             seconds += self._copied(nbytes, nbytes)
-        on_disk = self.carrier == "disk" and not shape.local
+        on_disk = self.storage == "disk" and not shape.local
         return seconds + (shape.shards * DISK_SHARD if on_disk else 0.0)
 
     def _tile_row(self, stage: Stage) -> int:
@@ -340,7 +340,7 @@ class Model:
         """Return the seconds of Python for all shards and tiles of an exchange and its round."""
         profile, shape = self.machine.profile, stage.shape
         gathered = flow is None or flow.read == "shards"
-        shards = shape.shards if gathered and self.carrier != "disk" else shape.blocks_out
+        shards = shape.shards if gathered and self.storage != "disk" else shape.blocks_out
         tiles = 0 if flow is None else shape.blocks_out * flow.tiles
         return shards * profile.shard + tiles * profile.tile
 
@@ -359,7 +359,7 @@ class Model:
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Return the seconds of a GPU's direct reads of a block; None if threads gather it."""
         row = shape.width * self.itemsize
-        in_process = self.carrier != "disk" and self.machine.workers == 1
+        in_process = self.storage != "disk" and self.machine.workers == 1
         if not in_process or row < NARROWEST_NBYTES:
             return None
         part, runs = 1.0 if shape.local else SHARDS, nbytes / row
@@ -405,7 +405,7 @@ class Model:
                 gather += stored / (2 * profile.copy)  # from tiles in a cache
             work = self.blocks_per_lane(blocks, lanes) * (gather + fft) / blocks + python
         scheduled, serial = self._scheduling(shape, tasks)
-        files = stage.moves or self.carrier != "disk"
+        files = stage.moves or self.storage != "disk"
         travel = self._travel(shape, nbytes) if files else 0.0
         parts = {
             "gathering": gather / (lanes * workers),
@@ -433,9 +433,9 @@ class Model:
     def _travel(self, shape: ExchangeShape, nbytes: int) -> float:
         """Return the seconds of the network or the disk for an exchange."""
         workers, profile = self.machine.workers, self.machine.profile
-        if shape.local or (self.carrier != "disk" and workers == 1):
+        if shape.local or (self.storage != "disk" and workers == 1):
             return 0.0
-        if self.carrier == "disk":
+        if self.storage == "disk":
             return nbytes * (1 / profile.write + 1 / profile.read)
         return nbytes * (1 - 1 / workers) / (workers * profile.network)
 
@@ -460,7 +460,7 @@ class Model:
         shared_layouts : SharedLayouts, optional
             Shared buffers of blocks.
         moves : sequence of bool
-            For each exchange, whether shards go through scratch files, with carrier ``"disk"``.
+            For each exchange, whether shards go through scratch files, with storage ``"disk"``.
         """
         count = len(rounds)
         shared_layouts = (

@@ -24,7 +24,7 @@ from dask_bigfft import config, environment
 from dask_bigfft.config import is_int
 from dask_bigfft.decomposition.factors import factorize, transposed_digits
 from dask_bigfft.decomposition.layout import scaled
-from dask_bigfft.decomposition.steps import Waves
+from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import (
     ArgumentTypeError,
     MemoryLimitError,
@@ -146,10 +146,8 @@ def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
     """
     same = request.wanted in (merged.wanted, plan.chunks)
     found = with_merging(plan, request.chunks, None if same else request.wanted)
-    limit = plan.machine.memory_limit
-    too_large = limit is not None and found.expected.peak_host > limit
     unasked = found.carrier == "disk" and request.storage == "auto"
-    return None if too_large or unasked else found
+    return found if found.fits_memory and not unasked else None
 
 
 def _searched(
@@ -508,7 +506,7 @@ def make_plan(
     norm: str | None = None,
     windows: Mapping[int, tuple[int, int]] | None = None,
     signal_digits: tuple[int, ...] | None = None,
-    waves: Waves | None = None,
+    waves: CosineSum | None = None,
     stored: Stored | None = None,
     **extras: Unpack[Extras],
 ) -> Plan:
@@ -522,7 +520,7 @@ def make_plan(
         Start and count of the returned values by axis; they follow `start` cyclically.
     signal_digits : tuple of int, optional
         Digits of the signal along its one axis; its spectrum has them reversed.
-    waves : Waves, optional
+    waves : CosineSum, optional
         Sum over cosines or sines along one axis, in place of an FFT; runs on the CPU.
     stored : Stored, optional
         Layout of the array in files that the first round can read directly.

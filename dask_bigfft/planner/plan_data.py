@@ -475,6 +475,12 @@ class PlanData:
         return merged if self.incoming is None else self.incoming
 
     @property
+    def fits_memory(self) -> bool:
+        """Return whether the forecast memory is within the machine's limit, if there is one."""
+        limit = self.machine.memory_limit
+        return limit is None or self.expected.peak_host <= limit
+
+    @property
     def merges(self) -> bool:
         """Return whether input blocks are merged, which they are not where rows are read."""
         return self.incoming is not None and not self.from_rows

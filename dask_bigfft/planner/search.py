@@ -168,7 +168,7 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
         if limit is None or tried[-1].piece_nbytes >= least or total < FEWEST * size:
             break
         for part in STEPS:  # a smaller part may fit into memory
-            found = _in_blocks(search, int(size * part), limit, too_large, local)
+            found = _in_blocks(search, int(size * part), too_large, local)
             if found is not None and found.piece_nbytes > tried[-1].piece_nbytes:
                 tried.append(found)
                 break
@@ -220,9 +220,7 @@ def _in_pieces(plan: Plan) -> str:
     return f"pieces of {size} on average and {seconds}"
 
 
-def _in_blocks(
-    search: Candidates, size: int, limit: int, too_large: list[Plan], local: bool
-) -> Plan | None:
+def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool) -> Plan | None:
     """Return the best plan with scratch files in blocks of some size, from merged input blocks.
 
     Input blocks stay unmerged where the first round reads rows of a stored array directly. If they
@@ -240,15 +238,15 @@ def _in_blocks(
         requested = replace(request, chunks=chunks, reopened=reopened)
         requested = replace(requested, scale=size / largest_block(spec, requested))
         larger = Candidates(spec, requested, search.machine, search.storage, near)
-        found = _fitting_in(larger, limit, too_large)
+        found = _fitting_in(larger, too_large)
         if found is None or (near and not found.from_rows):
             continue
         if new and not found.reopened:
             found = with_forecast(found, incoming=request.chunks)
         if stored is not None and found.moves[0] and not found.from_rows and chunks != merged:
             continue
-        found = _as_it_fits(found, limit)
-        (fitting if found.expected.peak_host <= limit else too_large).append(found)
+        found = _as_it_fits(found)
+        (fitting if found.fits_memory else too_large).append(found)
         if near and fitting:
             break
     return _best(fitting, request.piece_nbytes) if fitting else None
@@ -269,14 +267,14 @@ def _ways_to_come_in(
     return near + [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
 
 
-def _as_it_fits(plan: Plan, limit: int) -> Plan:
+def _as_it_fits(plan: Plan) -> Plan:
     """Return the plan; if it does not fit, the one that assembles blocks while shards arrive."""
-    if plan.expected.peak_host <= limit or plan.assembles or not may_assemble(plan):
+    if plan.fits_memory or plan.assembles or not may_assemble(plan):
         return plan
     return with_forecast(plan, assembles=True)
 
 
-def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:
+def _fitting_in(search: Candidates, too_large: list[Plan]) -> Plan | None:
     """Return the cheapest plan that fits, in blocks of the first size.
 
     If none fits, the one that needs the least memory is added to `too_large`.
@@ -285,8 +283,8 @@ def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan |
     for sizes in rungs:
         if sizes.target != rungs[0].target:
             break
-        plans = [_as_it_fits(plan, limit) for plan in ranked_plans(search, sizes)]
-        fitting = [plan for plan in plans if plan.expected.peak_host <= limit]
+        plans = [_as_it_fits(plan) for plan in ranked_plans(search, sizes)]
+        fitting = [plan for plan in plans if plan.fits_memory]
         if fitting:
             return chosen(fitting, sizes)
         if plans:
@@ -386,8 +384,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
     if request.rounds is not None:
         sizes = next(ladder(spec, request))
         plan = finished(search, _named(search, sizes))
-        peak = plan.expected.peak_host
-        return peak if limit is not None and peak > limit else ([plan], sizes)
+        return ([plan], sizes) if plan.fits_memory else plan.expected.peak_host
     needed: list[int] = []
     in_vain = probed = False  # smaller blocks do not help; that was tried
     here = search.storage == "memory" and machine.workers == 1 and not all_whole(search)
@@ -400,7 +397,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         if smaller and (not needed or in_vain):
             continue  # what failed was not the memory limit, or smaller blocks do not help
         plans = ranked_plans(search, sizes)
-        fitting = [plan for plan in plans if limit is None or plan.expected.peak_host <= limit]
+        fitting = [plan for plan in plans if plan.fits_memory]
         if fitting:
             return fitting, sizes
         needed += [plan.expected.peak_host for plan in plans]

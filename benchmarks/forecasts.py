@@ -144,10 +144,10 @@ def candidates(problem: Problem, array: da.Array, args: Any) -> list[tuple[Plan,
     on = Machine(machine_nbytes(), args.threads, 1, profile=known_profile(""), shared=True)
     found: list[tuple[Plan, str]] = []
     for carrier, where in (("shared", "memory"), ("disk", "disk")):
-        request = Request(array.chunks, kernel=args.kernels[0], carrier=where, device="cpu")
+        request = Request(array.chunks, kernel=args.kernels[0], storage=where, device="cpu")
         found += [(trial.plan, carrier) for trial in region(spec, request, on, args.kernels)]
     known = {(plan.rounds, plan.result) for plan, _ in found}
-    request = Request(array.chunks, kernel=args.kernels[0], carrier="memory", device="cpu")
+    request = Request(array.chunks, kernel=args.kernels[0], storage="memory", device="cpu")
     rest = [p for p in every_plan(spec, request, on) if (p.rounds, p.result) not in known]
     dropped = random.Random(0).sample(rest, min(DROPPED, len(rest)))
     found.sort(key=lambda pair: pair[0].expected.seconds)

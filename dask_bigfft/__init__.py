@@ -38,20 +38,14 @@ __all__ = [
 ]
 
 
+#: Functions of modules that are imported at their first use, because that is slow.
+_MODULES = {"progress": "observe", "report": "observe", "calibrate": "calibration", "run": "runs"}
+
+
 def __getattr__(name: str) -> Any:
     """Import slow modules at their first use."""
-    if name in ("progress", "report"):
-        from dask_bigfft import observe
-
-        return getattr(observe, name)
-    if name == "calibrate":
-        from dask_bigfft.calibration import calibrate as measured
-
-        return measured
-    if name == "run":
-        from dask_bigfft.runs import run as found
-
-        return found
+    if name in _MODULES:
+        return getattr(import_module(f"dask_bigfft.{_MODULES[name]}"), name)
     if name in ("cluster", "signal", "xarray"):
         return import_module(f"dask_bigfft.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

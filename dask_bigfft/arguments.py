@@ -21,9 +21,10 @@ from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection, tokenize
 
 from dask_bigfft import config, environment
+from dask_bigfft.config import is_int
 from dask_bigfft.decomposition.factors import factorize, transposed_digits
 from dask_bigfft.decomposition.layout import scaled
-from dask_bigfft.decomposition.steps import Waves
+from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import (
     ArgumentTypeError,
     MemoryLimitError,
@@ -145,10 +146,8 @@ def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
     """
     same = request.wanted in (merged.wanted, plan.chunks)
     found = with_merging(plan, request.chunks, None if same else request.wanted)
-    limit = plan.machine.memory_limit
-    too_large = limit is not None and found.expected.peak_host > limit
-    unasked = found.carrier == "disk" and request.carrier == "auto"
-    return None if too_large or unasked else found
+    unasked = found.carrier == "disk" and request.storage == "auto"
+    return found if found.fits_memory and not unasked else None
 
 
 def _searched(
@@ -183,9 +182,8 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     assumed to have the devices that the request needs.
     """
     known, device = [gpus for gpus, _ in machine.by_gpus], request.device  # fewest first
-    alike = replace(machine, by_gpus=())
     if device == "cpu":
-        return alike
+        return replace(machine, by_gpus=())
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
     if limits:
         devices = tuple(
@@ -193,13 +191,12 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
             for one in machine.profile.devices or (DeviceProfile(),)
         )
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
-    alike = replace(machine, by_gpus=())
     if environment.running_client() is None:
-        return replace(alike, gpus=count())
+        return replace(machine, gpus=count(), by_gpus=())
     if device == "hybrid" and len(known) > 1:
         return replace(machine, gpus=max(known))
     least = int(device == "gpu" or (device == "hybrid" and not known))
-    return replace(alike, gpus=max([*known[:1], least]))
+    return replace(machine, gpus=max([*known[:1], least]), by_gpus=())
 
 
 Chunks = tuple[tuple[int, ...], ...]
@@ -316,9 +313,9 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
         raise_invalid("rounds", rounds, allowed, kind=ArgumentTypeError)
     found = []
     for named in rounds:
-        if _is_int(named) and len(spec.axes) == 1:
+        if is_int(named) and len(spec.axes) == 1:
             named = {spec.axes[0]: named}
-        if not isinstance(named, Mapping) or not named or not all(map(_is_int, named.values())):
+        if not isinstance(named, Mapping) or not named or not all(map(is_int, named.values())):
             raise_invalid("rounds", rounds, f"{allowed}, integers", kind=ArgumentTypeError)
         if not all(n >= 1 or n == -1 for n in named.values()):
             raise_invalid(
@@ -358,10 +355,6 @@ def _check_factors(axis: int, factors: tuple[int, ...], spec: TransformSpec, var
         allowed = f"factors that give the spectrum along axis {axis} the digits {digits} in "
         allowed += f"transposed order, or digits={spectrum} at both ends"
         raise_invalid("rounds", {axis: factors}, allowed)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 # --- the other extras -----------------------------------------------------------------------
@@ -467,7 +460,7 @@ def parse_chunks(
     wanted = chunks
     if isinstance(chunks, Mapping):
         allowed = f"axes {-len(shape)}..{len(shape) - 1}"
-        if not all(_is_int(a) and -len(shape) <= a < len(shape) for a in chunks):
+        if not all(is_int(a) and -len(shape) <= a < len(shape) for a in chunks):
             raise_invalid("chunks", chunks, allowed)
         by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
         wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(kept))
@@ -513,7 +506,7 @@ def make_plan(
     norm: str | None = None,
     windows: Mapping[int, tuple[int, int]] | None = None,
     signal_digits: tuple[int, ...] | None = None,
-    waves: Waves | None = None,
+    waves: CosineSum | None = None,
     stored: Stored | None = None,
     **extras: Unpack[Extras],
 ) -> Plan:
@@ -527,7 +520,7 @@ def make_plan(
         Start and count of the returned values by axis; they follow `start` cyclically.
     signal_digits : tuple of int, optional
         Digits of the signal along its one axis; its spectrum has them reversed.
-    waves : Waves, optional
+    waves : CosineSum, optional
         Sum over cosines or sines along one axis, in place of an FFT; runs on the CPU.
     stored : Stored, optional
         Layout of the array in files that the first round can read directly.
@@ -564,7 +557,7 @@ def make_plan(
         verify=config.get("bigfft.verify", "verify", requested("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
-        carrier=environment.possible_carrier(),
+        storage=environment.possible_storage(),
         device=device,
         device_nbytes=nbytes,
         stored=stored,

@@ -72,7 +72,8 @@ def _checked(value: Any, allowed: bool) -> Any:
     return value
 
 
-def _is_int(value: Any) -> bool:
+def is_int(value: Any) -> bool:
+    """Return True for integers of any type except bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -111,7 +112,7 @@ def _chunks(setting: Setting, value: Any) -> Any:
         return tuple(_chunks(setting, item) for item in value)
     if isinstance(value, str):
         return value if value in ("auto", "preserve") else f"{_bytes(setting, value)} B"
-    return _checked(value, _is_int(value) and (value > 0 or value == -1))
+    return _checked(value, is_int(value) and (value > 0 or value == -1))
 
 
 #: Reader of the values of each type of setting, and the values that it allows, in words.
@@ -122,7 +123,7 @@ _TYPES: Mapping[str, tuple[Callable[[Setting, Any], Any], str]] = {
     ),
     "boolean": (lambda _, value: _checked(value, isinstance(value, bool)), "true or false"),
     "integer": (
-        lambda setting, value: int(_checked(value, _is_int(value) and value >= setting.minimum)),
+        lambda setting, value: int(_checked(value, is_int(value) and value >= setting.minimum)),
         "an integer of at least {self.minimum}",
     ),
     "number": (_number, "a number of at least {self.minimum}"),

@@ -303,12 +303,9 @@ def raise_if_asynchronous(client: Any) -> None:
     Such a client can compute transforms.
     """
     if client is not None and client.asynchronous:
-        allowed = (
-            "a client made without asynchronous=True, in a thread other than that of an event "
-        )
-        raise_invalid(
-            "client", client, f"{allowed}loop: another one for the same scheduler will do"
-        )
+        allowed = "a client made without asynchronous=True, in a thread other than that of an "
+        allowed += "event loop: another one for the same scheduler will do"
+        raise_invalid("client", client, allowed)
 
 
 def device_software() -> dict[str, str]:
@@ -340,7 +337,7 @@ def broadcast_event(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict
     return {name: ", ".join(sorted(values)) for name, values in sorted(found.items())}
 
 
-def possible_carrier() -> str:
+def possible_storage() -> str:
     """Return the storage that a plan may use between rounds: ``"auto"``, ``"disk"``, ``"memory"``.
 
     "auto" includes scratch files, but only on one machine: processes of several machines may not

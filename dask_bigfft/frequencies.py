@@ -224,10 +224,8 @@ def _frequency_block(
     first: int,
 ) -> npt.NDArray[np.float64]:
     """Return the signed frequency k1 + N1*k2 + N1*N2*k3 + ... of each place (k1, k2, k3, ...)."""
-    k, rest = np.zeros_like(places), (places + first) % math.prod(counts)
-    weights = [1, *itertools.accumulate(digits, operator.mul)]
-    for count, weight in reversed(list(zip(counts, weights[:-1], strict=True))):
-        rest, digit = np.divmod(rest, count)
-        k += digit * weight
+    found = np.unravel_index((places + first) % math.prod(counts), counts)
+    weights = itertools.accumulate(digits[:-1], operator.mul, initial=1)
+    k = np.sum([digit * weight for digit, weight in zip(found, weights, strict=True)], axis=0)
     k[k > highest] -= n
     return np.asarray(k * (1.0 / (n * d)), dtype=np.float64)

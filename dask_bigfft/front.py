@@ -22,7 +22,6 @@ from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.shifts import too_large
 from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
@@ -366,4 +365,4 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
         return array, plan  # only the shifted blocks may be overwritten; or these are padded
     before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
     folded = shifted_plan(plan, before, {})
-    return (array, plan) if too_large(folded) else (found.array, folded)
+    return (found.array, folded) if folded.fits_memory else (array, plan)

@@ -108,9 +108,8 @@ def measured_memory(worker: Any) -> WorkerMemory | tuple[()]:
         return ()
     pause = getattr(worker.memory_manager, "memory_pause_fraction", None)
     arena = default_arena().counters()
-    data = (
-        max(int(worker.state.nbytes), arena.allocated_bytes) + arena.idle_bytes
-    )  # some are in both
+    # Some blocks are both in the arena and known to the worker.
+    data = max(int(worker.state.nbytes), arena.allocated_bytes) + arena.idle_bytes
     found = psutil.Process().memory_info().rss - data
     # At most twice the minimum, because other transforms may be running.
     used = min(max(found, IMPORTS_NBYTES), 2 * IMPORTS_NBYTES)

@@ -139,11 +139,6 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
     base = plan if found.known is None else found.known.plan
     back = offsets_of(base.result) == {a: first for a, first in wanted.items() if first}
     shifted = base if back else shifted_plan(base, {}, wanted)
-    if too_large(shifted):
+    if not shifted.fits_memory:
         return None
     return transformed_array(found.array, shifted, found.carrier, found.shared())
-
-
-def too_large(plan: Plan) -> bool:
-    limit = plan.machine.memory_limit
-    return limit is not None and plan.expected.peak_host > limit

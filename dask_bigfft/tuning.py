@@ -280,7 +280,7 @@ def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str])
     lengths = "x".join(f"2^{_power(n)}" for n in spec.shape)
     cuts = "x".join(f"2^{_power(len(chunks))}" for chunks in request.chunks)
     orders = "".join(order[0] for order in (*spec.orders_in, *spec.orders_out))
-    fixed = f"{request.variant},{request.carrier},{request.device},{request.verify}"
+    fixed = f"{request.variant},{request.storage},{request.device},{request.verify}"
     fixed += f",{request.rounds},{request.device_nbytes} by {'|'.join(sorted(kernels))}"
     wanted = "auto" if request.wanted is None else "chunks"
     requested = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted} {fixed}"

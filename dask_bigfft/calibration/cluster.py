@@ -7,6 +7,7 @@ the disk of their host. One process counts as a cluster of one worker without a 
 
 import os
 import time
+import timeit
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.profile import PRICES, Profile
 
 #: Bytes to measure the disk of a host with, and the minimum for each of its workers.
 DISK_NBYTES, DISK_EACH = 256 << 20, 16 << 20
@@ -26,10 +27,7 @@ TASKS, PIECES = 200, 64
 
 #: Quantities whose maximum counts: prices in seconds, and the number of threads, as in plans. All
 #: other quantities are speeds.
-LARGER = frozenset(
-    {"threads", "run", "move", "start", "task", "tile", "shard", "exchange", "pair"}
-    | {"sent_task", "sent_shard", "shared_round", "call"}
-)
+LARGER = PRICES | {"threads"}
 
 #: Calls a function on several workers at the same time; arguments and results are by address.
 Each = Callable[[Callable[..., Any], Mapping[str, tuple[Any, ...]]], dict[str, Any]]
@@ -190,12 +188,10 @@ def network_speeds(client: Any, addresses: list[str], nbytes: int, repeat: int) 
         Number of measurements; the shortest counts.
     """
 
-    def tasks() -> float:
-        started = time.perf_counter()
+    def tasks() -> None:
         client.gather(client.map(abs, range(-TASKS, 0), pure=False))
-        return (time.perf_counter() - started) / TASKS
 
-    found = {"sent_task": min(tasks() for _ in range(repeat))}
+    found = {"sent_task": min(timeit.repeat(tasks, repeat=repeat, number=1)) / TASKS}
     if len(addresses) < 2:
         return found
     empty, small, large = (

@@ -5,8 +5,9 @@ A simulated device therefore gives back the speeds that it was made with.
 
 import itertools
 import math
-import time
+import timeit
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,15 +55,14 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
 
 def _seconds(device: Device, work: Callable[[], object], count: int = COUNT) -> float:
     """Return the mean seconds of a call by the device's clock, the least of three measurements."""
-    found = math.inf
-    for _ in range(3):
-        device.synchronize_all()
-        started = device.clock()
+
+    def calls() -> None:
         for _ in range(count):
             work()
         device.synchronize_all()
-        found = min(found, (device.clock() - started) / count)
-    return max(found, 1e-12)
+
+    taken = timeit.repeat(calls, device.synchronize_all, device.clock, repeat=3, number=1)
+    return max(min(taken) / count, 1e-12)
 
 
 def _bus(device: Device, nbytes: int) -> dict[str, float]:
@@ -131,10 +131,6 @@ def peer_speeds(ordinals: Sequence[int], nbytes: int, gpus: Gpus | None = None) 
         if not gpus.reaches(target, source):
             continue
         values, out = (gpus.empty(gpu, nbytes, np.dtype("u1")) for gpu in (source, target))
-        times = []
-        for _ in range(4):
-            started = time.perf_counter()
-            gpus.send(source, values, target, out)
-            times.append(time.perf_counter() - started)
-        found.append(Peer(a, b, nbytes / max(min(times), 1e-9)))
+        taken = timeit.repeat(partial(gpus.send, source, values, target, out), repeat=4, number=1)
+        found.append(Peer(a, b, nbytes / max(min(taken), 1e-9)))
     return tuple(found)

@@ -18,14 +18,13 @@ import dask.array as da
 import numpy as np
 from scipy.optimize import nnls
 
-from dask_bigfft import fft
 from dask_bigfft.front import plan
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.libraries import get_library, measured_rates
 from dask_bigfft.memory.pages import Buffer, touch
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
-from dask_bigfft.tuning import in_memory
+from dask_bigfft.tuning import timer_for
 
 #: Complex dtypes to measure libraries in.
 DTYPES = ("complex128", "complex64")
@@ -55,10 +54,11 @@ class Problem(NamedTuple):
     axes: tuple[int, ...]
 
     def array(self, dtype: str) -> da.Array:
-        """Return the input in memory, in blocks along the first axis."""
+        """Return the lazy input, in blocks along the first axis."""
         real = np.empty(0, dtype).real.dtype if self.kind == "rfftn" else np.dtype(dtype)
         chunks = (-(-self.shape[0] // self.blocks), *self.shape[1:])
-        return in_memory(da.ones(self.shape, chunks=chunks, dtype=real))
+        array: da.Array = da.ones(self.shape, chunks=chunks, dtype=real)
+        return array
 
 
 def problems(elements: int, threads: int, few: bool) -> list[Problem]:
@@ -100,16 +100,11 @@ class Trial(NamedTuple):
 
 def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) -> Trial:
     """Time a transform, after one warm-up run."""
-    x = problem.array(dtype)
     keywords: Any = {"axes": problem.axes, "kernel": kernel, "device": "cpu", "verify": verify}
-    taken = []
-    for _ in range(repeat + 1):
-        y = getattr(fft, problem.kind)(x, **keywords)
-        started = time.perf_counter()
-        blocks = y.persist()
-        taken.append(time.perf_counter() - started)
-        del y, blocks
-    return Trial(plan(x, problem.kind, **keywords), statistics.median(taken[1:]))
+    found = plan(problem.array(dtype), problem.kind, **keywords)
+    timer = timer_for(found)
+    _, *taken = (timer(found) for _ in range(repeat + 1))
+    return Trial(found, statistics.median(taken))
 
 
 def _price(run: Trial, library: tuple[str, str] | None, name: str, threads: int) -> float:

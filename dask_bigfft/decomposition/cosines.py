@@ -22,7 +22,7 @@ so that every point of half a spectrum gives the two values at equal distances f
 (S. C. Chan and K. L. Ho, IEEE Trans. Circuits Syst. II 39, 1992, for other index maps).
 
 Where the FFT's length can not be split, types II, III, I, and IV of odd length are no FFT but the
-sum of their definition, by Bluestein's algorithm, without rearrangement (`Waves`).
+sum of their definition, by Bluestein's algorithm, without rearrangement (`CosineSum`).
 
 Sines are cosines of the input with every other sign changed, or of the reversed input. Where an
 FFT has complex input or output, an arrangement has two values for each of its points: its real and
@@ -43,7 +43,7 @@ from dask_bigfft.decomposition.layout import (
     even_chunks,
     flat_digits,
 )
-from dask_bigfft.decomposition.steps import Waves
+from dask_bigfft.decomposition.steps import CosineSum
 
 Type = Literal[1, 2, 3, 4]
 
@@ -116,17 +116,17 @@ class Cosines:
         return self.type in (2, 4)
 
     @property
-    def waves(self) -> Waves:
+    def waves(self) -> CosineSum:
         """The sum over cosines or sines that defines the transform, divided by 2.
 
         >>> Cosines(True, 2, 8).waves
-        Waves(period=16, first=1, second=2, turns=1)
+        CosineSum(period=16, first=1, second=2, turns=1)
         """
         first, second = {1: (0, 0), 2: (1, 0), 3: (0, 1), 4: (1, 1)}[self.type]
         if self.sine:  # from 1 on where they count whole samples
             first, second = first or 2, second or 2
         period = self.points if self.type == 1 else 2 * self.length
-        return Waves(period, first, second, int(self.sine))
+        return CosineSum(period, first, second, int(self.sine))
 
     def runs(self, *, out: bool) -> tuple[Range, ...]:
         """Return the places of the FFT's values in the input or output array."""

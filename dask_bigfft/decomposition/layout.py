@@ -390,6 +390,22 @@ def sub_radices(digit: Digit, points: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(b // a for a, b in itertools.pairwise(inner))[::-1] or (digit.radix,)
 
 
+def common_digits(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
+    """Return stage, stride and size of the common digits of a group, outermost first.
+
+    >>> common_digits(Group((Digit(0, 2, 12, 12),), (12,)), {0: (2, 8, 24)})
+    [(0, 8, 3), (0, 2, 4)]
+    """
+    found = []
+    for digit in group.digits:
+        radices = sub_radices(digit, points[digit.stage])
+        stride = digit.stride * math.prod(radices)
+        for radix in radices:
+            stride //= max(radix, 1)
+            found.append((digit.stage, stride, min(radix, digit.size)))
+    return found
+
+
 def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Ranges]:
     """Yield the boxes of digits that make up the flattened values ``low`` to ``high - 1``.
 

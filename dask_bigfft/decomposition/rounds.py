@@ -26,8 +26,8 @@ from dask_bigfft.decomposition.layout import (
     Group,
     HashedOnce,
     Layout,
+    common_digits,
     radix_points,
-    sub_radices,
 )
 from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Step
 
@@ -108,17 +108,9 @@ def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tup
     """Return stage, stride and extent in a full block of each common digit, in stored order."""
     found: list[tuple[int, int, int]] = []
     for group in layout.groups:
-        digits = []
-        for digit in group.digits:
-            radices = sub_radices(digit, points[digit.stage])
-            stride = digit.stride * math.prod(radices)
-            for radix in radices:
-                stride //= max(radix, 1)
-                digits.append((digit.stage, stride, radix, digit.size))
         length, inner = max(group.chunks, default=0), 1
         extents = []
-        for stage, stride, radix, size in reversed(digits):
-            room = min(radix, size)
+        for stage, stride, room in reversed(common_digits(group, points)):
             extents.append((stage, stride, max(1, min(room, -(-length // inner)))))
             inner *= room or 1
         found += reversed(extents)

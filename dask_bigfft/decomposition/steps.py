@@ -44,7 +44,7 @@ class Chirp:
 
 
 @dataclass(frozen=True)
-class Waves:
+class CosineSum:
     """Sum over cosines or sines along one axis, in place of a Fourier transform.
 
     The real part of ``i**turns * sum_n x[n] exp(-2i*pi * (n + first/2) * (k + second/2) / period)``
@@ -70,7 +70,7 @@ class Waves:
     def chirps(self) -> tuple[Chirp, Chirp, Chirp]:
         """Return the chirps before the convolution, of the convolution, and after it.
 
-        >>> [c.offset for c in Waves(8, 1, 0).chirps()]
+        >>> [c.offset for c in CosineSum(8, 1, 0).chirps()]
         [1, -1, 0]
         """
         length = 4 * self.period
@@ -258,7 +258,7 @@ def axis_program(
     order_out: Order = "natural",
     digits: tuple[int, ...] | None = None,
     bluestein: bool = False,
-    waves: Waves | None = None,
+    waves: CosineSum | None = None,
 ) -> AxisProgram:
     """Return the program of an axis of `length` by FFTs of the lengths `factors`.
 

@@ -239,16 +239,16 @@ class Candidates:
         spec: TransformSpec,
         request: Request,
         machine: Machine,
-        carrier: str = "memory",
+        storage: str = "memory",
         near: bool = False,
     ) -> None:
         self.spec, self.request, self.machine = spec, request, machine
-        self.carrier = carrier
+        self.storage = storage
         #: Whether the first round reads a stored array itself though its blocks come in as it has
         #: them: what a task that does nothing but read needs of memory is then not needed.
         self.near = near
         dtype = spec.work_dtype.name
-        self.model = Model(machine, request.kernel, dtype, carrier, request.verify, request.device)
+        self.model = Model(machine, request.kernel, dtype, storage, request.verify, request.device)
         self.itemsize = spec.work_dtype.itemsize
         self.source = source_layout(spec, request.chunks)
         windows = {axis: (start, count) for axis, start, count in spec.windows}
@@ -326,7 +326,7 @@ class Candidates:
     def _reads_rows(self, source: Layout, first: Layout) -> bool:
         """Return whether the first round reads rows of the stored array, without scratch files."""
         stored, spec = self.request.stored, self.spec
-        if stored is None or self.carrier != "disk" or spec.kind == "c2r":
+        if stored is None or self.storage != "disk" or spec.kind == "c2r":
             return False
         if exchange_shape(source, first).local and not self.near:
             return False
@@ -338,7 +338,7 @@ class Candidates:
         """Return the result in chunks that split the last round's blocks; None if impossible."""
         spec = self.spec
         halved = spec.real_axis is not None and len(programs[spec.real_axis].steps) > 1
-        if self.carrier != "disk" or halved:
+        if self.storage != "disk" or halved:
             return None
         if is_split(last, result):
             return result
@@ -398,7 +398,7 @@ class Candidates:
                 beside = max(whole.get(place, 1) for place in places)
                 room = self.piece_nbytes // self.itemsize // max(1, beside)
                 return wide_factors(n, room, chunks) or found
-            if self.carrier == "disk" and self.request.stored is not None:
+            if self.storage == "disk" and self.request.stored is not None:
                 return [*found, *row_factors(n, target, self.row)]
         if count == 3 and chunks > MAX_FAN_IN and auto:
             return [*found, *few_source_factors(n, MAX_FAN_IN)]

@@ -84,7 +84,7 @@ def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int
     library, lanes = _LIBRARIES.get(kernel, _UNKNOWN), max(1, 16 // itemsize)
     most = 0.0
     for round_ in rounds:
-        shape = [max(g.chunks, default=0) for axis in round_.source.axes for g in axis.groups]
+        shape = round_.source.full_shape
         for step in round_.steps:
             inner = math.prod(shape[round_.dim(step) + 1 :])
             base, more = library.rows if inner <= 1 else library.columns

@@ -22,6 +22,7 @@ from dask_bigfft.planner.plan_data import (
     PlanData,
     Request,
     block_count,
+    extents,
     largest_block,
 )
 from dask_bigfft.planner.profile import Profile
@@ -352,7 +353,7 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
     return tuple(found)
 
 
-def plan_gpu(plan: Plan) -> dict[str, object]:
+def plan_summary(plan: Plan) -> dict[str, object]:
     """Return the names and numbers of a plan that a page shows."""
     spec, forecast = plan.spec, plan.expected
     return {
@@ -403,12 +404,8 @@ def merged_up_to(
     room = nbytes // spec.work_dtype.itemsize * (2 if spec.kind == "r2c" else 1)
     lengths, found = dict(zip(spec.axes, spec.lengths, strict=True)), list(chunks)
 
-    def extent(axis: int) -> int:  # an axis that is whole in a block is padded there
-        cut = found[axis]
-        return max(1, *cut, lengths.get(axis, 0) if len(cut) == 1 else 0)
-
     def beside(axis: int) -> int:
-        return math.prod(extent(i) for i in range(len(found)) if i != axis)
+        return math.prod(max(1, n) for i, n in enumerate(extents(spec, found)) if i != axis)
 
     order.sort(key=lambda axis: (axis != spec.real_axis, len(chunks[axis]), -axis))
     for axis in order:
@@ -446,7 +443,7 @@ def merged_request(
     a stored array is read in its own chunks. Merged blocks have at most `nbytes` bytes of complex
     values; 0 merges none.
     """
-    on_disk = request.stored is not None and request.carrier == "disk"
+    on_disk = request.stored is not None and request.storage == "disk"
     free = request.rounds is None and request.variant == "auto" and not on_disk
     before = block_count(request.chunks)
     if not free or before <= MANY:

@@ -378,12 +378,9 @@ class PlanData:
             layouts += [round_.source, self.stored(number) if self.inside else round_.target]
         layouts.append(self.result)
         dtypes = (self.spec.dtype, *self.dtypes)
-        pairs = list(zip(layouts[::2], layouts[1::2], strict=True))
-        found = [
-            Exchange(a, b, dtypes[2 * i + 1], dtypes[2 * i], self._mirror(a, b))
-            for i, (a, b) in enumerate(pairs)
-        ]
-        return tuple(found[:-1]) if self.ends_in_round else tuple(found)
+        ends = zip(layouts[::2], layouts[1::2], dtypes[1::2], dtypes[::2], strict=True)
+        found = tuple(Exchange(a, b, to, of, self._mirror(a, b)) for a, b, to, of in ends)
+        return found[:-1] if self.ends_in_round else found
 
     @cached_property
     def shared_layouts(self) -> SharedLayouts:
@@ -476,6 +473,12 @@ class PlanData:
         """Chunks of the input array."""
         merged = tuple(axis.groups[0].chunks for axis in self.source.axes)
         return merged if self.incoming is None else self.incoming
+
+    @property
+    def fits_memory(self) -> bool:
+        """Return whether the forecast memory is within the machine's limit, if there is one."""
+        limit = self.machine.memory_limit
+        return limit is None or self.expected.peak_host <= limit
 
     @property
     def merges(self) -> bool:
@@ -618,7 +621,7 @@ class Request:
         Rounds that a plan may have.
     floor_bytes : int
         Size of a block below which an awkward axis is gathered whole.
-    carrier : {"auto", "memory", "disk"}
+    storage : {"auto", "memory", "disk"}
         Storage of blocks between rounds. ``"auto"`` takes the disk if memory is too small.
     verify : str
         Checks of the running transform.
@@ -645,7 +648,7 @@ class Request:
     kernel: str = "scipy"
     max_rounds: int = 4
     floor_bytes: int = 4 << 20
-    carrier: str = "memory"
+    storage: str = "memory"
     verify: str = "none"
     device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
     scale: float = 1.0
@@ -660,14 +663,14 @@ def block_count(chunks: Sequence[Chunks]) -> int:
     return math.prod(map(len, chunks))
 
 
-def largest_block(spec: TransformSpec, request: Request) -> int:
-    """Return the size of the largest input block in complex elements (a real one counts half).
-
-    Axes that are whole in a block count with their padding.
-    """
+def extents(spec: TransformSpec, chunks: Sequence[Chunks]) -> list[int]:
+    """Return the longest chunk of each axis; axes that are whole in a block are padded there."""
     lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-    size = 1
-    for axis, chunks in enumerate(request.chunks):
-        largest = max(chunks, default=0)
-        size *= max(largest, lengths.get(axis, 0)) if len(chunks) == 1 else largest
+    pairs = enumerate(chunks)
+    return [max(0, *cut, lengths.get(axis, 0) if len(cut) == 1 else 0) for axis, cut in pairs]
+
+
+def largest_block(spec: TransformSpec, request: Request) -> int:
+    """Return the size of the largest input block in complex elements (a real one counts half)."""
+    size = math.prod(extents(spec, request.chunks))
     return max(1, size // 2 if spec.kind == "r2c" else size)

@@ -89,11 +89,14 @@ SCHEMA = 7
 #: Bounds of a plausible speed. They keep forecasts finite.
 LEAST, MOST = 1e-30, 1e30
 
-#: Prices that may be 0, and indices.
-_FREE = {
-    *("run", "call", "move", "start", "task", "tile", "shard", "exchange", "pair"),
-    *("sent_task", "sent_shard", "shared_round", "source", "target"),
-}
+#: Prices in seconds, which may be 0. Other numbers are speeds, sizes and indices.
+PRICES = frozenset(
+    {"run", "call", "move", "start", "task", "tile", "shard", "exchange", "pair"}
+    | {"sent_task", "sent_shard", "shared_round"}
+)
+
+#: Numbers that may be 0: prices, and indices of devices.
+_FREE = PRICES | {"source", "target"}
 
 
 class _Prices:

@@ -23,8 +23,8 @@ from dask_bigfft.decomposition.layout import (
     Group,
     Layout,
     NoCommonDigits,
+    common_digits,
     radix_points,
-    sub_radices,
     wide_chunks,
 )
 from dask_bigfft.decomposition.rounds import exchange_shape
@@ -164,7 +164,7 @@ def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
             widths.append(after.largest)
             continue
         points = radix_points(before, after)
-        had, digits = _widths(before, points), _fine(after.groups[0], points)
+        had, digits = _widths(before, points), common_digits(after.groups[0], points)
         if had is None or not {(stage, stride) for stage, stride, _ in digits} <= had.keys():
             return None
         width = 1
@@ -183,23 +183,6 @@ def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
     return found if is_split(last, found) else None
 
 
-def _fine(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
-    """Return the stage, stride and radix of the common digits of a group, outermost first.
-
-    >>> from dask_bigfft.decomposition.layout import Digit
-    >>> _fine(Group((Digit(0, 2, 12, 12),), (12,)), {0: (2, 8, 24)})
-    [(0, 8, 3), (0, 2, 4)]
-    """
-    found = []
-    for digit in group.digits:
-        radices = sub_radices(digit, points[digit.stage])
-        stride = digit.stride * math.prod(radices)
-        for radix in radices:
-            stride //= radix
-            found.append((digit.stage, stride, radix))
-    return found
-
-
 def _widths(
     axis: AxisLayout, points: dict[int, tuple[int, ...]]
 ) -> dict[tuple[int, int], int] | None:
@@ -214,7 +197,8 @@ def _widths(
         is_uneven = any(digit.is_partial for digit in group.digits)
         if group.offset or group.arrangement or is_uneven or not even or not length:
             return None
-        for place, (stage, stride, radix) in reversed(list(enumerate(_fine(group, points)))):
+        digits = enumerate(common_digits(group, points))
+        for place, (stage, stride, radix) in reversed(list(digits)):
             width = min(length, radix)
             if length % width or (place and radix % width):  # a block would be no box
                 return None

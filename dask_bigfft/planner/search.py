@@ -83,7 +83,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         verify=request.verify,
         machine=search.machine,
         expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
-        carrier=search.carrier,
+        carrier=search.storage,
         device=request.device,
         from_rows=candidate.from_rows,
         storage=request.stored or NOT_STORED,
@@ -129,18 +129,14 @@ def chosen(plans: list[Plan], sizes: Sizes) -> Plan:
     for plan in others:
         if plan.expected not in seen:  # without permutations of the same work
             seen.add(plan.expected)
-            rejected.append((_described(plan), plan.expected))
+            digits = ", ".join(" x ".join(map(str, one.factors)) for one in plan.programs)
+            rejected.append((f"{plan.notation} with {digits}", plan.expected))
     reason = (
         f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"
         if rejected
         else "the only candidate: nothing has to be cut, or nothing else can be"
     )
     return replace(best, rejected=tuple(rejected[:3]), reason=reason)
-
-
-def _described(plan: Plan) -> str:
-    lengths = ", ".join(" x ".join(map(str, program.factors)) for program in plan.programs)
-    return f"{plan.notation} with {lengths}"
 
 
 #: Maximum number of doublings of blocks for larger writes, and minimum number of blocks.
@@ -172,7 +168,7 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
         if limit is None or tried[-1].piece_nbytes >= least or total < FEWEST * size:
             break
         for part in STEPS:  # a smaller part may fit into memory
-            found = _in_blocks(search, int(size * part), limit, too_large, local)
+            found = _in_blocks(search, int(size * part), too_large, local)
             if found is not None and found.piece_nbytes > tried[-1].piece_nbytes:
                 tried.append(found)
                 break
@@ -224,9 +220,7 @@ def _in_pieces(plan: Plan) -> str:
     return f"pieces of {size} on average and {seconds}"
 
 
-def _in_blocks(
-    search: Candidates, size: int, limit: int, too_large: list[Plan], local: bool
-) -> Plan | None:
+def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool) -> Plan | None:
     """Return the best plan with scratch files in blocks of some size, from merged input blocks.
 
     Input blocks stay unmerged where the first round reads rows of a stored array directly. If they
@@ -243,16 +237,16 @@ def _in_blocks(
         reopened = stored is not None and stored.reopened and (new or not stored.decoded)
         requested = replace(request, chunks=chunks, reopened=reopened)
         requested = replace(requested, scale=size / largest_block(spec, requested))
-        larger = Candidates(spec, requested, search.machine, search.carrier, near)
-        found = _fitting_in(larger, limit, too_large)
+        larger = Candidates(spec, requested, search.machine, search.storage, near)
+        found = _fitting_in(larger, too_large)
         if found is None or (near and not found.from_rows):
             continue
         if new and not found.reopened:
             found = with_forecast(found, incoming=request.chunks)
         if stored is not None and found.moves[0] and not found.from_rows and chunks != merged:
             continue
-        found = _as_it_fits(found, limit)
-        (fitting if found.expected.peak_host <= limit else too_large).append(found)
+        found = _as_it_fits(found)
+        (fitting if found.fits_memory else too_large).append(found)
         if near and fitting:
             break
     return _best(fitting, request.piece_nbytes) if fitting else None
@@ -273,14 +267,14 @@ def _ways_to_come_in(
     return near + [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
 
 
-def _as_it_fits(plan: Plan, limit: int) -> Plan:
+def _as_it_fits(plan: Plan) -> Plan:
     """Return the plan; if it does not fit, the one that assembles blocks while shards arrive."""
-    if plan.expected.peak_host <= limit or plan.assembles or not may_assemble(plan):
+    if plan.fits_memory or plan.assembles or not may_assemble(plan):
         return plan
     return with_forecast(plan, assembles=True)
 
 
-def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:
+def _fitting_in(search: Candidates, too_large: list[Plan]) -> Plan | None:
     """Return the cheapest plan that fits, in blocks of the first size.
 
     If none fits, the one that needs the least memory is added to `too_large`.
@@ -289,8 +283,8 @@ def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan |
     for sizes in rungs:
         if sizes.target != rungs[0].target:
             break
-        plans = [_as_it_fits(plan, limit) for plan in ranked_plans(search, sizes)]
-        fitting = [plan for plan in plans if plan.expected.peak_host <= limit]
+        plans = [_as_it_fits(plan) for plan in ranked_plans(search, sizes)]
+        fitting = [plan for plan in plans if plan.fits_memory]
         if fitting:
             return chosen(fitting, sizes)
         if plans:
@@ -326,7 +320,7 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
 def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     """Return the cheapest plan whose blocks and memory fit.
 
-    With carrier ``"auto"`` a plan in memory is preferred to one with scratch files.
+    With storage ``"auto"`` a plan in memory is preferred to one with scratch files.
 
     Parameters
     ----------
@@ -340,19 +334,19 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     ArgumentError
         If the named rounds, or the variant, cannot be had.
     """
-    carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
+    storages = ("memory", "disk") if request.storage == "auto" else (request.storage,)
     needed: dict[str, int] = {}
-    for carrier in carriers:
-        search = Candidates(spec, request, machine, carrier)
+    for storage in storages:
+        search = Candidates(spec, request, machine, storage)
         found = _fitting(search)
         if isinstance(found, int):
-            needed[carrier] = found
+            needed[storage] = found
             continue
         plans, sizes = found
         best = chosen(plans, sizes)
         if request.rounds is not None:
             best = replace(best, reason="the rounds were named")
-        elif carrier == "disk":
+        elif storage == "disk":
             best = in_larger_pieces(search, best)
         if not needed:
             return best
@@ -375,26 +369,25 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     PlanError
         If the chunks allow no plan at all.
     """
-    carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
-    for carrier in carriers:
-        found = _fitting(Candidates(spec, request, machine, carrier))
+    storages = ("memory", "disk") if request.storage == "auto" else (request.storage,)
+    for storage in storages:
+        found = _fitting(Candidates(spec, request, machine, storage))
         if not isinstance(found, int):
             return tuple(sorted(found[0], key=lambda plan: plan.expected.seconds))
     return ()
 
 
 def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
-    """Return the plans with one carrier, best first, or the minimum bytes that one needs."""
+    """Return the plans with one storage, best first, or the minimum bytes that one needs."""
     spec, request, machine = search.spec, search.request, search.machine
     limit = machine.memory_limit
     if request.rounds is not None:
         sizes = next(ladder(spec, request))
         plan = finished(search, _named(search, sizes))
-        peak = plan.expected.peak_host
-        return peak if limit is not None and peak > limit else ([plan], sizes)
+        return ([plan], sizes) if plan.fits_memory else plan.expected.peak_host
     needed: list[int] = []
     in_vain = probed = False  # smaller blocks do not help; that was tried
-    here = search.carrier == "memory" and machine.workers == 1 and not all_whole(search)
+    here = search.storage == "memory" and machine.workers == 1 and not all_whole(search)
     # The input stays in memory until a barrier has all blocks that are made of it.
     hopeless = limit is not None and here and spec.nbytes > limit
     for sizes in ladder(spec, request):
@@ -404,14 +397,14 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         if smaller and (not needed or in_vain):
             continue  # what failed was not the memory limit, or smaller blocks do not help
         plans = ranked_plans(search, sizes)
-        fitting = [plan for plan in plans if limit is None or plan.expected.peak_host <= limit]
+        fitting = [plan for plan in plans if plan.fits_memory]
         if fitting:
             return fitting, sizes
         needed += [plan.expected.peak_host for plan in plans]
         if limit is not None and smaller and not probed:  # the sizes between may not help
             needed.append(least := _least_in_smallest(search))
             probed, in_vain = True, limit < least < _NEVER
-            hopeless = hopeless or (in_vain and search.carrier == "disk")
+            hopeless = hopeless or (in_vain and search.storage == "disk")
     if needed:
         return min(needed) if probed else min(*needed, _least_in_smallest(search))
     if request.variant == "pease":
@@ -435,7 +428,7 @@ def _least_in_smallest(search: Candidates) -> int:
 def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
     text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
     if len(needed) > 1:
-        files, memory = (enough_bytes(needed[carrier]) for carrier in ("disk", "memory"))
+        files, memory = (enough_bytes(needed[storage]) for storage in ("disk", "memory"))
         text += f" ({files} with scratch files, {memory} in memory)"
     raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
 
@@ -458,19 +451,17 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     @cache
     def needs(request: Request, machine: Machine) -> int:
         """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
-        carrier = "disk" if request.carrier == "auto" else request.carrier
-        if request.rounds is not None:
-            requested = Candidates(spec, request, replace(machine, memory_limit=None), carrier)
-            return finished(
-                requested, _named(requested, next(ladder(spec, request)))
-            ).expected.peak_host
-        return _least_in_smallest(Candidates(spec, request, machine, carrier))
+        storage = "disk" if request.storage == "auto" else request.storage
+        search = Candidates(spec, request, machine, storage)
+        if request.rounds is None:
+            return _least_in_smallest(search)
+        return finished(search, _named(search, next(ladder(spec, request)))).expected.peak_host
 
     limit = machine.memory_limit
     if limit is None:
         return []
     found = []
-    if request.carrier == "memory" and needs(replace(request, carrier="disk"), machine) <= limit:
+    if request.storage == "memory" and needs(replace(request, storage="disk"), machine) <= limit:
         found.append("scratch files (bigfft.exchange.carrier 'disk')")
     if (threads := _threads_that_fit(limit, machine, lambda on: needs(request, on))) is not None:
         many = f"{threads} instead of {machine.threads}"

@@ -125,7 +125,7 @@ class Stage:
     inside : bool
         Whether the round's results replace in memory what it reads.
     moves : bool
-        Whether shards go through scratch files, with carrier ``"disk"``.
+        Whether shards go through scratch files, with storage ``"disk"``.
     """
 
     before: Layout
@@ -204,8 +204,8 @@ class Model:
         FFT library inside the blocks.
     dtype : str
         Complex dtype.
-    carrier : {"memory", "disk", "tasks"}
-        Storage of blocks between rounds; ``"tasks"`` if each shard is a task.
+    storage : {"memory", "disk"}
+        Storage of blocks between rounds.
     verify : {"none", "energy", "checksum"}
         Checks of the running transform.
     device : {"auto", "cpu", "gpu"}
@@ -215,7 +215,7 @@ class Model:
     machine: Machine
     kernel: str = "scipy"
     dtype: str = "complex128"
-    carrier: str = "memory"
+    storage: str = "memory"
     verify: str = "none"
     device: str = "auto"
     _cut: dict[Round, tuple[int, int] | None] = field(
@@ -241,8 +241,11 @@ class Model:
 
     # --- side by side ------------------------------------------------------------------------
 
-    def waves_of(self, blocks: int, lanes: int) -> int:
-        """Return the number of blocks that the busiest lane of a process works on."""
+    def blocks_per_lane(self, blocks: int, lanes: int) -> int:
+        """Return the number of blocks that the busiest lane of a process works on.
+
+        A lane is a thread or a GPU.
+        """
         return math.ceil(math.ceil(blocks / self.machine.workers) / max(1, lanes))
 
     def lanes(self, blocks: int) -> int:
@@ -308,11 +311,8 @@ class Model:
             seconds += self._copied(nbytes, row, not shape.local)
         elif flow.read == "block":
             seconds += self._copied(nbytes, nbytes)
-        if shape.local:
-            return seconds
-        if self.carrier == "tasks":  # shards are packed first
-            seconds += self._copied(nbytes, shape.width * self._width(stage.round_))
-        return seconds + (shape.shards * DISK_SHARD if self.carrier == "disk" else 0.0)
+        on_disk = self.storage == "disk" and not shape.local
+        return seconds + (shape.shards * DISK_SHARD if on_disk else 0.0)
 
     def _tile_row(self, stage: Stage) -> int:
         """Return the contiguous elements of a tile, the most that a gather reads at a time."""
@@ -340,7 +340,7 @@ class Model:
         """Return the seconds of Python for all shards and tiles of an exchange and its round."""
         profile, shape = self.machine.profile, stage.shape
         gathered = flow is None or flow.read == "shards"
-        shards = shape.shards if gathered and self.carrier != "disk" else shape.blocks_out
+        shards = shape.shards if gathered and self.storage != "disk" else shape.blocks_out
         tiles = 0 if flow is None else shape.blocks_out * flow.tiles
         return shards * profile.shard + tiles * profile.tile
 
@@ -359,7 +359,7 @@ class Model:
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Return the seconds of a GPU's direct reads of a block; None if threads gather it."""
         row = shape.width * self.itemsize
-        in_process = self.carrier != "disk" and self.machine.workers == 1
+        in_process = self.storage != "disk" and self.machine.workers == 1
         if not in_process or row < NARROWEST_NBYTES:
             return None
         part, runs = 1.0 if shape.local else SHARDS, nbytes / row
@@ -386,10 +386,8 @@ class Model:
         if stage.reads is None or round_ is not None:  # else blocks are in place
             gather = self.gather(stage, flow)
             handling = self.handling(stage, None if on_gpu else flow)
-        lanes, waves = self.lanes(blocks), self.waves_of(blocks, self.lanes(blocks))
+        lanes = self.lanes(blocks)
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
-        if self.carrier == "tasks" and not shape.local:
-            tasks += shape.shards
         python = (handling + tasks * profile.task) / workers
         if on_gpu:
             device = 0.0 if round_ is None else self.of_device(round_)
@@ -397,22 +395,22 @@ class Model:
             if read is not None:
                 gather, device = 0.0, max(device, read)
             # All threads gather a block for a device, which works on the one before meanwhile.
-            gathered = self.waves_of(blocks, 1) * gather / blocks / self.machine.threads
-            work = self.waves_of(blocks, len(self.devices)) * device
+            gathered = self.blocks_per_lane(blocks, 1) * gather / blocks / self.machine.threads
+            work = self.blocks_per_lane(blocks, len(self.devices)) * device
             work = max(work, gathered) + min(device, gathered) + python
         else:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow)
                 stored = round_.target.size * self._width(round_, after=True) if flow.stored else 0
                 gather += stored / (2 * profile.copy)  # from tiles in a cache
-            work = waves * (gather + fft) / blocks + python
+            work = self.blocks_per_lane(blocks, lanes) * (gather + fft) / blocks + python
         scheduled, serial = self._scheduling(shape, tasks)
-        files = stage.moves or self.carrier != "disk"
+        files = stage.moves or self.storage != "disk"
         travel = self._travel(shape, nbytes) if files else 0.0
         parts = {
             "gathering": gather / (lanes * workers),
             "FFTs": fft / (lanes * workers),
-            "the bus": self.waves_of(blocks, max(1, len(self.devices))) * device,
+            "the bus": self.blocks_per_lane(blocks, len(self.devices)) * device,
             "what travels": travel,
             "scheduling": max(scheduled, python) + serial,
         }
@@ -435,9 +433,9 @@ class Model:
     def _travel(self, shape: ExchangeShape, nbytes: int) -> float:
         """Return the seconds of the network or the disk for an exchange."""
         workers, profile = self.machine.workers, self.machine.profile
-        if shape.local or (self.carrier != "disk" and workers == 1):
+        if shape.local or (self.storage != "disk" and workers == 1):
             return 0.0
-        if self.carrier == "disk":
+        if self.storage == "disk":
             return nbytes * (1 / profile.write + 1 / profile.read)
         return nbytes * (1 - 1 / workers) / (workers * profile.network)
 
@@ -462,7 +460,7 @@ class Model:
         shared_layouts : SharedLayouts, optional
             Shared buffers of blocks.
         moves : sequence of bool
-            For each exchange, whether shards go through scratch files, with carrier ``"disk"``.
+            For each exchange, whether shards go through scratch files, with storage ``"disk"``.
         """
         count = len(rounds)
         shared_layouts = (

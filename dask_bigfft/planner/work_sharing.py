@@ -119,7 +119,7 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
     machine = replace(plan.machine, gpus=max(1, gpus, plan.machine.gpus))
     dtype, profile, devices = plan.spec.work_dtype.name, machine.profile, machine.devices
     model = Model(machine, plan.kernel, dtype, plan.carrier)
-    in_memory = replace(model, carrier="memory", device="cpu")
+    in_memory = replace(model, storage="memory", device="cpu")
     found = []
     for round_, exchange in zip(plan.rounds, plan.exchanges, strict=False):
         before, blocks = exchange.source, max(1, round_.source.blocks)
@@ -221,7 +221,7 @@ def divided_among(plan: Plan, gpus: int, least: float) -> Plan:
     least : float
         Minimum speed-up, as `divided` takes it.
     """
-    return _waited_for(
+    return _at_the_slowest_pace(
         divided(plan, gpus, least),
         lambda count: (divided(plan, count, least) if count else plan).expected.rounds,
     )
@@ -235,10 +235,10 @@ def _by_devices(plan: Plan) -> Plan:
         return forecast(replace(plan, machine=on, device=device)).rounds
 
     bare = any(not count for count, _ in plan.machine.by_gpus)
-    return _waited_for(replace(plan, device="hybrid") if bare else plan, of)
+    return _at_the_slowest_pace(replace(plan, device="hybrid") if bare else plan, of)
 
 
-def _waited_for(plan: Plan, of: Rounds) -> Plan:
+def _at_the_slowest_pace(plan: Plan, of: Rounds) -> Plan:
     """Return a plan with the seconds of its slowest processes."""
     kinds = plan.machine.by_gpus
     if not kinds:

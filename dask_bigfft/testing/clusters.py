@@ -43,13 +43,13 @@ def started(target: Callable[..., object], *args: Any, **kwargs: Any) -> BasePro
     return process
 
 
-def _serve(kind: type[Scheduler | Worker], settings: Mapping[str, Any], **options: Any) -> None:
+def _serve(kind: type[Scheduler | Worker], **options: Any) -> None:
     async def serve() -> None:
         async with kind(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options) as node:
             await node.finished()
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # faults are expected
-    with dask.config.set(settings):
+    with dask.config.set(SETTINGS):
         asyncio.run(serve())
 
 
@@ -85,16 +85,12 @@ class Processes(AbstractContextManager["Processes"]):
         Folder of their files.
     workers : int
         Number of workers.
-    settings : mapping
-        Settings of dask in all these processes.
     threads : int
         Threads of each worker.
     """
 
-    def __init__(
-        self, folder: Path, workers: int, settings: Mapping[str, Any] = SETTINGS, threads: int = 1
-    ) -> None:
-        self.folder, self.settings, self.threads = folder, settings, threads
+    def __init__(self, folder: Path, workers: int, threads: int = 1) -> None:
+        self.folder, self.threads = folder, threads
         folder.mkdir(parents=True, exist_ok=True)
         self.file, self._all = str(folder / "scheduler.json"), list[BaseProcess]()
         self._start_scheduler(0)
@@ -102,8 +98,7 @@ class Processes(AbstractContextManager["Processes"]):
             self.add_worker()
 
     def _start_scheduler(self, port: int) -> None:
-        options = {"scheduler_file": self.file, "port": port}
-        self.scheduler = started(_serve, Scheduler, self.settings, **options)
+        self.scheduler = started(_serve, Scheduler, scheduler_file=self.file, port=port)
         self._all[:1] = [self.scheduler]
         until(lambda: os.path.exists(self.file), "the scheduler does not begin")
 
@@ -121,7 +116,7 @@ class Processes(AbstractContextManager["Processes"]):
             "local_directory": str(self.folder / "workers"),
             "scheduler_file": self.file,
         }
-        self._all.append(started(_serve, Worker, self.settings, **options))
+        self._all.append(started(_serve, Worker, **options))
 
     @property
     def alive(self) -> list[BaseProcess]:

@@ -37,12 +37,10 @@ def flip(values: Array, bit: str) -> None:
     >>> flip(x, "sign"); flip(x[:1], "exponent"); x
     array([ 0.5, -6. ])
     """
-    place = np.unravel_index(np.argmax(np.abs(values.real)), values.shape)
-    number = np.array([values[place].real])
-    width, top = number.itemsize, np.finfo(number.dtype).nmant
-    shift = {"exponent": top, "sign": 8 * width - 1, "mantissa": top - 1, "last": 0}[bit]
-    number.view(f"u{width}")[0] ^= np.array(1, f"u{width}") << np.array(shift, f"u{width}")
-    values[place] += number[0] - values[place].real
+    real = values.real
+    top, bits = np.finfo(real.dtype).nmant, real.view(f"u{real.itemsize}")
+    shift = {"exponent": top, "sign": 8 * real.itemsize - 1, "mantissa": top - 1, "last": 0}[bit]
+    bits[np.unravel_index(np.argmax(np.abs(real)), real.shape)] ^= bits.dtype.type(1 << shift)
 
 
 def _swap(values: Array) -> None:

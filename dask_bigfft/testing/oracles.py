@@ -134,21 +134,18 @@ def exact_transform(
     requested = (None,) * len(axes) if lengths is None else tuple(lengths)
     sign = -1 if family in _FORWARD else 1
     to_real, from_real = family in ("irfft", "hfft"), family in ("rfft", "ihfft")
-    full = []
-    for axis, n in zip(axes, requested, strict=True):
-        size = values.shape[axis]
-        default = 2 * (size - 1) if to_real and axis == axes[-1] else size
-        full.append(default if n is None else int(n))
+    full, pairs = list[int](), list(zip(axes, requested, strict=True))
     values = values.astype(np.longdouble if from_real else np.clongdouble)
-    for axis, n in zip(axes, full, strict=True):
-        values = resized(values, n // 2 + 1 if to_real and axis == axes[-1] else n, axis)
-    if from_real:
-        values = exact_dft(values, axes[-1], sign)
-        values = resized(values, full[-1] // 2 + 1, axes[-1])
-    for axis in axes[:-1] if from_real or to_real else axes:
-        values = exact_dft(values, axis, sign)
-    if to_real:
-        values = exact_irdft(values, full[-1], axes[-1], sign)
+    for axis, given in reversed(pairs) if from_real else pairs:  # the real axis first, else last
+        is_last, size = axis == axes[-1], values.shape[axis]
+        n = given or (2 * (size - 1) if to_real and is_last else size)
+        full.append(n)
+        if to_real and is_last:
+            values = exact_irdft(resized(values, n // 2 + 1, axis), n, axis, sign)
+        else:
+            values = exact_dft(resized(values, n, axis), axis, sign)
+        if from_real and is_last:
+            values = resized(values, n // 2 + 1, axis)
     return np.asarray(values * _scale(norm, family in _FORWARD, full))
 
 

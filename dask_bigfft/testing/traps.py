@@ -4,8 +4,8 @@
 
     <board>/first     process that finished the first task of one of our computations
     <board>/sprung    process that waits in the phase
-    <board>/deed      action of a process on itself when it receives `SIGNAL`
-    <board>/done      result of this action
+    <board>/deed      connections that a process cuts when it receives `SIGNAL`
+    <board>/done      number of connections that were cut
     <board>/go        exists when waiting processes may continue
 
 The test reads these files, chooses the victim and strikes. The only random element is the order in
@@ -38,37 +38,28 @@ STOPPED = 1.5
 SIGNAL = signal.SIGUSR1
 
 
-def _cut(worker: Any) -> int:
-    """Cut all connections of this worker except its stream to the scheduler."""
+#: All faults: a process is killed, paused, or cuts its connections to other workers, or also
+#: its stream to the scheduler.
+FAULTS = ("killed", "paused", "cut", "cut off")
+
+
+def _cut(worker: Any, fault: str) -> int:
+    """Cut the connections of this worker; return their number."""
     pools = worker.rpc.available, worker.rpc.occupied
     found = [comm for pool in pools for comms in pool.values() for comm in comms]
+    if fault == "cut off":
+        found.append(worker.batched_stream.comm)
     for comm in found:
         comm.abort()
     return len(found)
 
 
-def _cut_off(worker: Any) -> int:
-    """Cut all connections of this worker, including its stream to the scheduler."""
-    count = _cut(worker)
-    worker.batched_stream.comm.abort()
-    return count + 1
-
-
-#: Actions of a process on itself by name, which return the number of connections cut.
-DEEDS: dict[str, Callable[[Any], int]] = {"cut": _cut, "cut off": _cut_off}
-
-#: All faults: a process is killed, paused, or does one of the `DEEDS`.
-FAULTS = ("killed", "paused", *DEEDS)
-
-
-def until(
-    ready: Callable[[], Found], error: str = "not in time", timeout: float = LONGEST
-) -> Found:
+def until(ready: Callable[[], Found], error: str = "not in time") -> Found:
     """Wait until a function returns a true value, and return it.
 
-    A `TimeoutError` with the text `error` is raised after `timeout` seconds.
+    A `TimeoutError` with the text `error` is raised after `LONGEST` seconds.
     """
-    end = time.monotonic() + timeout
+    end = time.monotonic() + LONGEST
     while not (found := ready()):
         if time.monotonic() > end:
             raise TimeoutError(error)
@@ -136,14 +127,13 @@ class Board:
             found = psutil.Process(process)  # a process that has ended never stops
             stopped = psutil.STATUS_STOPPED
             until(lambda: found.status() == stopped, f"process {process} was not stopped")
-            timer = threading.Timer(STOPPED, os.kill, (process, signal.SIGCONT))
-            timer.start()
         else:
             (self.folder / "deed").write_text(fault)
             os.kill(process, SIGNAL)
         self.release()
         if fault == "paused":
-            timer.join()
+            time.sleep(STOPPED)
+            os.kill(process, signal.SIGCONT)
 
     def release(self) -> None:
         """Let waiting processes continue."""
@@ -198,9 +188,9 @@ class _Trap:
             self.board.stay()
 
     def struck(self) -> None:
-        """Do the action that the board names."""
-        deed = DEEDS[(self.board.folder / "deed").read_text()]
-        self.board.claim("done", deed(self.worker))
+        """Cut connections as the board says."""
+        fault = (self.board.folder / "deed").read_text()
+        self.board.claim("done", _cut(self.worker, fault))
 
 
 _NAME = "bigfft-traps"

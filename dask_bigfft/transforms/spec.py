@@ -15,7 +15,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.decomposition.rounds import Scale
-from dask_bigfft.decomposition.steps import Kind, Waves
+from dask_bigfft.decomposition.steps import CosineSum, Kind
 from dask_bigfft.errors import ArgumentTypeError, AxisError, raise_invalid
 
 Norm = Literal["backward", "ortho", "forward"]
@@ -66,7 +66,7 @@ class TransformSpec:
     windows : tuple of (int, int, int)
         Axis, start and count: the result has only `count` values along that axis, cyclically from
         `start` on.
-    waves : Waves or None
+    waves : CosineSum or None
         Sum over cosines or sines along the one axis, in place of a Fourier transform; of kind
         "c2c", with a real result.
     """
@@ -83,7 +83,7 @@ class TransformSpec:
     orders_out: tuple[Order, ...]
     digits: tuple[tuple[int, tuple[int, ...]], ...] = ()
     windows: tuple[tuple[int, int, int], ...] = ()
-    waves: Waves | None = None
+    waves: CosineSum | None = None
 
     @property
     def work_dtype(self) -> np.dtype[Any]:

@@ -28,7 +28,7 @@ from dask_bigfft.graph.carriers import PLAN_NAME
 from dask_bigfft.graph.dask_private import Alias, DataNode
 from dask_bigfft.graph.layer import plans_among
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
-from dask_bigfft.planner.plan import Plan, phase_forecasts, plan_gpu
+from dask_bigfft.planner.plan import Plan, phase_forecasts, plan_summary
 
 READ, WRITE, PLAN = "read", "write", "plan"
 
@@ -166,7 +166,7 @@ class PlanProgress:
         known = running and total and done / total > 0.02 and elapsed > 1
         return {
             "token": self.token,
-            **plan_gpu(self.plan),
+            **plan_summary(self.plan),
             "state": self.failure or ("running" if running else "done"),
             "stage": "compiling" if self.compiling and running else label,
             "started": self.started,

@@ -28,7 +28,7 @@ CASES = (
 def _asked(case: tuple[Any, ...], carrier: str, **options: Any) -> tuple[Any, Request]:
     shape, chunks, dtype, kind = case
     cut = da.zeros(shape, chunks=chunks).chunks
-    return transform_spec(kind, shape, np.dtype(dtype)), Request(cut, carrier=carrier, **options)
+    return transform_spec(kind, shape, np.dtype(dtype)), Request(cut, storage=carrier, **options)
 
 
 def _bytes(case: tuple[Any, ...]) -> int:

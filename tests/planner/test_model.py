@@ -62,8 +62,8 @@ def test_python_of_all_blocks_adds_up_since_threads_wait_for_the_gil():
         assert seconds(many, task=1e-3) - seconds(many) == pytest.approx(1e-3 * tasks)
 
 
-def test_waves_of_blocks():
-    """Nine blocks take two threads five waves."""
+def test_blocks_of_the_busiest_lane():
+    """Of nine blocks one of two threads works on five."""
     nine, eight = (planned((rows, 1024), (16, 1024), FREE, axes=(1,)) for rows in (144, 128))
     assert seconds(nine) == pytest.approx(seconds(eight) * 5 / 4)
 

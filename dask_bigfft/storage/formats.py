@@ -412,28 +412,22 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     smallest = tuple(levels[-1]["chunk_shape"] if levels else array.chunks)
     folder: Any = ZipPath(path) if path.is_file() else path
     name = (component or "").strip("/")
-    missing = list(_missing(folder / name if name else folder, array, levels, smallest))
-    if missing:
-        of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
-        need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
-        raise_invalid("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
-
-
-def _missing(
-    folder: Any, array: Any, levels: Sequence[Any], smallest: Shape
-) -> Iterator[tuple[int, str]]:
-    """Yield number of smallest chunks, and name, of each missing file or chunk of a shard."""
+    folder = folder / name if name else folder
+    missing = list[tuple[int, str]]()
     shape = array.shards or array.chunks
     for block in itertools.product(*map(range, _counts(array.shape, shape))):
         key = str(array.metadata.encode_chunk_key(block))
         extent = _part(block, shape, array.shape)
         if not (folder / key).is_file():
-            yield math.prod(_counts(extent, smallest)), key
+            missing.append((math.prod(_counts(extent, smallest)), key))
         elif levels:
             with (folder / key).open("rb") as file:
-                nbytes = file.seek(0, os.SEEK_END)
-                for count, name in _lacking(file, 0, nbytes, levels, shape, extent):
-                    yield count, f"{name} in the shard {key}"
+                found = list(_lacking(file, 0, file.seek(0, os.SEEK_END), levels, shape, extent))
+            missing += [(count, f"{chunk} in the shard {key}") for count, chunk in found]
+    if missing:
+        of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
+        need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
+        raise_invalid("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
 
 
 def _levels(codecs: Sequence[Any]) -> Iterator[Any]:

@@ -328,7 +328,14 @@ def locked(scratch: Path) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise_invalid("scratch", str(scratch), "a folder, or a name that nothing has")
     try:
-        handle = _made_and_locked(folder)
+        for left in reversed(range(MOST_TRIES)):  # its previous user may remove it at any time
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                handle = folders.lock_folder(folder)
+                break
+            except (FileNotFoundError, FileExistsError):
+                if not left:
+                    raise
     except OSError as error:
         code = error.errno or errno.EIO
         text = f"`scratch`={str(scratch)!r} cannot be a scratch folder: {os.strerror(code)}"
@@ -342,21 +349,6 @@ def locked(scratch: Path) -> Iterator[Path]:
         if folders.has_lock(folder, handle) and not (folder / run_json.RECORD).exists():
             run_json.leave(folder)  # the run is complete, or never began
         unlock_folder(handle)
-
-
-def _made_and_locked(folder: Path) -> int | None:
-    """Make and lock a folder; see `lock_folder`.
-
-    Its previous user may remove it at any time, so this is repeated.
-    """
-    for left in reversed(range(MOST_TRIES)):
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return folders.lock_folder(folder)
-        except (FileNotFoundError, FileExistsError):
-            if not left:
-                raise
-    return None
 
 
 @dataclass(frozen=True)
@@ -422,7 +414,7 @@ class ScratchRun:
         if not begun:
             more = {"run": self.found["run"]}
             target = _created(self.request, x, self.plan, partial, more)
-            target.begin()
+            target.sync_attributes()
             return target
         allowed = "a folder beside the part of the result that its run has stored"
         if not partial.is_dir():
@@ -500,7 +492,8 @@ def _make(run: ScratchRun, store: Store) -> None:
     x, place = run.request.open(plan), run.place()
     target = run.target(x, begun=bool(dict(place.finished)[len(plan.exchanges)]))
     recorded = records(scratch, RESULT, run_json.digest(scratch))
-    if lost := run_json.lost_blocks(target, plan, recorded, has_content or plan.verify != "none"):
+    synced = has_content or plan.verify != "none"
+    if lost := run_json.remove_damaged_files(target, plan, recorded, synced):
         run_json.forget_lost(scratch, plan, lost)
         place = run.place()
     damaged = Counter[str]()

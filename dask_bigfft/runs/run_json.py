@@ -154,10 +154,10 @@ def leave(scratch: Path) -> None:
 # --- finished and repeated work -------------------------------------------------------------
 
 
-def lost_blocks(
+def remove_damaged_files(
     target: Target, plan: Plan, recorded: Mapping[Block, Any], synced: bool = False
 ) -> list[Block]:
-    """Return the blocks of a result that are recorded as stored but lost, and delete their files.
+    """Delete files that do not hold a block as recorded, and return the recorded blocks of these.
 
     Checksums of files that were synced before their record are compared only if `synced` is true.
     Files without a record are deleted, too, because they may be incomplete: Zarr would read the

@@ -6,12 +6,10 @@ reads the wanted rows straight into the block, and writes a block straight to it
 """
 
 import base64
-import binascii
 import errno
 import itertools
 import math
 import os
-import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from importlib import import_module
 from numbers import Number
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any, cast
+from typing import IO, Any
 from zipfile import BadZipFile
 from zipfile import Path as ZipPath
 
@@ -32,8 +30,9 @@ from dask_bigfft.files import Underway, opened, preallocate
 from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
+DType = np.dtype[Any]
 Region = tuple[slice, ...]
-
+Shape = tuple[int, ...]
 
 #: Minimum size in bytes of a chunk that is written in many runs. Zarr writes smaller ones.
 FEW_BYTES = 8 << 20
@@ -54,7 +53,7 @@ class PlainChunks:
     folder: Path
     array: Any
 
-    def path(self, chunk: tuple[int, ...]) -> Path:
+    def path(self, chunk: Shape) -> Path:
         """Return the file of a chunk."""
         return self.folder / str(self.array.metadata.encode_chunk_key(chunk))
 
@@ -69,7 +68,7 @@ class PlainChunks:
 
         Chunks without a file hold the fill value.
         """
-        pieces = list(few_chunks(region, self.array.chunks, 0))
+        pieces = list(few_chunks(region, self.array.chunks, 0)) if out.size else []
         alone = len(pieces) == 1  # its file is read in several parts at a time
         with Underway[None]() as calls:
             for piece, place in pieces:
@@ -80,10 +79,9 @@ class PlainChunks:
     def _read(self, region: Region, out: Array) -> None:
         """Read a region of one chunk."""
         shape = self.array.chunks
-        chunk = chunk_of(region, shape)
-        starts = [(i * n, cut) for i, n, cut in zip(chunk, shape, region, strict=True)]
-        inside = tuple(slice(cut.start - at, cut.stop - at) for at, cut in starts)
-        path = self.path(chunk)
+        path = self.path(chunk_of(region, shape))
+        starts = [cut.start % n for cut, n in zip(region, shape, strict=True)]
+        inside = tuple(slice(at, at + n) for at, n in zip(starts, out.shape, strict=True))
         if not path.exists():  # as zarr does
             out[...] = self.array.fill_value
             return
@@ -105,14 +103,10 @@ class PlainChunks:
         """
         shape, dtype = self.array.chunks, self.array.dtype
         chunk = chunk_of(region, shape)
-        inside = tuple(slice(0, n) for n in _part(chunk, shape, self.array.shape))
-        whole = all(
-            (s.start, s.stop) == (i * n, i * n + own.stop)
-            for s, i, n, own in zip(region, chunk, shape, inside, strict=True)
-        )
+        whole = region == chunk_region(chunk, shape, self.array.shape)
         if not whole or values.dtype != dtype or not values.flags.c_contiguous:
             return False
-        runs = list(_runs(inside, shape, values))
+        runs = list(_runs(tuple(slice(0, n) for n in values.shape), shape, values))
         zero_follows = values.shape == shape or self.array.fill_value == 0
         if not zero_follows or (len(runs) > 1 and values.nbytes < FEW_BYTES):
             return False
@@ -137,7 +131,7 @@ def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
     return PlainChunks(folder, array) if usable else None
 
 
-def is_region(index: Any, shape: tuple[int, ...]) -> bool:
+def is_region(index: Any, shape: Shape) -> bool:
     """Return True if an index has a slice with both ends, within the array, for each axis."""
     if not isinstance(index, tuple) or len(index) != len(shape):
         return False
@@ -150,13 +144,19 @@ def is_region(index: Any, shape: tuple[int, ...]) -> bool:
     )
 
 
-def chunk_of(region: Region, shape: tuple[int, ...]) -> tuple[int, ...]:
+def chunk_of(region: Region, shape: Shape) -> Shape:
     """Return the index of the chunk that a region begins in."""
     return tuple(cut.start // n for cut, n in zip(region, shape, strict=True))
 
 
+def chunk_region(chunk: Shape, shape: Shape, extent: Shape) -> Region:
+    """Return the region of a chunk in an array, clipped to the array."""
+    each = zip(chunk, shape, extent, strict=True)
+    return tuple(slice(i * n, min(i * n + n, size)) for i, n, size in each)
+
+
 def few_chunks(
-    region: Region, shape: tuple[int, ...], most: int, start: tuple[int, ...] | None = None
+    region: Region, shape: Shape, most: int, start: Shape | None = None
 ) -> Iterator[tuple[Region, Region]]:
     """Yield parts of a region, of at most `most` elements or one chunk, and their places in it.
 
@@ -179,26 +179,21 @@ def few_chunks(
     yield region, tuple(slice(cut.start - at, cut.stop - at) for cut, at in pairs)
 
 
-def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[int, Array]]:
+def _runs(inside: Region, shape: Shape, out: Array) -> Iterator[tuple[int, Array]]:
     """Yield contiguous runs of a chunk's file: offset in elements, and part of `out`."""
     whole = len(shape)
     while whole and inside[whole - 1] == slice(0, shape[whole - 1]):
         whole -= 1
     cut = max(0, whole - 1)  # a run is whole in all later dimensions
-    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    first = inside[cut].start * strides[cut]
-    for index in itertools.product(*(range(s.start, s.stop) for s in inside[:cut])):
-        begin = first + sum(i * stride for i, stride in zip(index, strides, strict=False))
-        place = tuple(i - s.start for i, s in zip(index, inside, strict=False))
-        yield begin, out[place]
+    first = tuple(s.start for s in inside[cut:])
+    for place in np.ndindex(out.shape[:cut]):
+        index = (*(s.start + i for s, i in zip(inside, place, strict=False)), *first)
+        yield int(np.ravel_multi_index(index, shape)), out[place]
 
 
 #: Exceptions that NumPy, h5py and zarr raise for a damaged file.
 UNREADABLE: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError, TypeError, KeyError)
 UNREADABLE += (EOFError, BadZipFile, TokenError, zlib.error)
-
-
-DType = np.dtype[Any]
 
 #: Names of the attributes that describe how a variable is packed.
 ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
@@ -235,7 +230,7 @@ class Packing:
     masked: bool
     missing: float | None
 
-    def decode(self, raw: Array, begin: tuple[int, ...]) -> Array:
+    def decode(self, raw: Array, begin: Shape) -> Array:
         """Return the values of stored numbers. If the dtype is the same they are overwritten.
 
         Parameters
@@ -378,15 +373,12 @@ def _from_base64(value: Any) -> Any:
     >>> _from_base64("AAAAAAAA8D8="), _from_base64(["AAAAAAAA8D8=", "AAAAAAAAAAA="])
     (1.0, (1+0j))
     """
-    texts = value if isinstance(value, list) else [value]
+    texts, dtype = (value, "<c16") if isinstance(value, list) else ([value], "<f8")
     try:
-        parts = [struct.unpack("<d", base64.standard_b64decode(text))[0] for text in texts]
-    except (TypeError, binascii.Error, struct.error):
+        return np.frombuffer(b"".join(map(base64.standard_b64decode, texts)), dtype).item()
+    except (TypeError, ValueError):
         return value
-    return complex(*parts) if isinstance(value, list) else cast("float", parts[0])
 
-
-Shape = tuple[int, ...]
 
 #: Advice for chunks that the writer left out on purpose.
 LEFT_OUT = (
@@ -420,28 +412,22 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     smallest = tuple(levels[-1]["chunk_shape"] if levels else array.chunks)
     folder: Any = ZipPath(path) if path.is_file() else path
     name = (component or "").strip("/")
-    missing = list(_missing(folder / name if name else folder, array, levels, smallest))
-    if missing:
-        of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
-        need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
-        raise_invalid("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
-
-
-def _missing(
-    folder: Any, array: Any, levels: Sequence[Any], smallest: Shape
-) -> Iterator[tuple[int, str]]:
-    """Yield number of smallest chunks, and name, of each missing file or chunk of a shard."""
+    folder = folder / name if name else folder
+    missing = list[tuple[int, str]]()
     shape = array.shards or array.chunks
     for block in itertools.product(*map(range, _counts(array.shape, shape))):
         key = str(array.metadata.encode_chunk_key(block))
         extent = _part(block, shape, array.shape)
         if not (folder / key).is_file():
-            yield math.prod(_counts(extent, smallest)), key
+            missing.append((math.prod(_counts(extent, smallest)), key))
         elif levels:
             with (folder / key).open("rb") as file:
-                nbytes = file.seek(0, os.SEEK_END)
-                for count, name in _lacking(file, 0, nbytes, levels, shape, extent):
-                    yield count, f"{name} in the shard {key}"
+                found = list(_lacking(file, 0, file.seek(0, os.SEEK_END), levels, shape, extent))
+            missing += [(count, f"{chunk} in the shard {key}") for count, chunk in found]
+    if missing:
+        of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
+        need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
+        raise_invalid("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
 
 
 def _levels(codecs: Sequence[Any]) -> Iterator[Any]:

@@ -101,9 +101,8 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
         need = f"the name of a dataset in {path}: {', '.join(sorted(known)) or 'none'}"
         raise_invalid("component", component, need)
     if found.shape is None:
-        raise_invalid(
-            "source", str(path), f"a dataset that holds values: {own[0]} is a null dataset"
-        )
+        need = f"a dataset that holds values: {own[0]} is a null dataset"
+        raise_invalid("source", str(path), need)
     return found
 
 

@@ -150,52 +150,36 @@ class Reader:
 
         Chunks are decoded a few at a time, as plans forecast.
         """
-        in_place = out.dtype == self.dtype == self.stored.dtype
-        if self.packing is None or in_place:
-            self._fill(region, out)
-        if self.packing is None:
-            return
-        unit = self.unit if self.unit and not in_place and self.plain is None else (1,) * self.ndim
+        rows = self.plain is not None or self.unit is None
+        in_place = rows and out.dtype == self.dtype == self.stored.dtype
+        if in_place:
+            (self.plain.fill if self.plain else self._read)(region, out)
+            if self.packing is None:
+                return
+        read = self.plain.read if self.plain else self._read
+        unit = self.unit if self.unit and not rows else (1,) * self.ndim
         most = (IN_PLACE if in_place else DECODED) // self.dtype.itemsize
         for part, place in few_chunks(region, unit, most):
-            raw = out[place] if in_place else self._raw(part)
-            values = self.packing.decode(raw, tuple(cut.start for cut in part))
-            if values is not raw or not in_place:
-                out[place] = values
-
-    def _raw(self, index: Any) -> npt.NDArray[Any]:
-        """Return the stored numbers of a region in a new array."""
-        straight = self.plain is not None and is_region(index, self.shape)
-        return self.plain.read(index) if self.plain and straight else self._read(index)
-
-    def _fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
-        """Read the stored numbers of a region into an array of its shape."""
-        if self.plain is not None and out.dtype == self.stored.dtype:
-            self.plain.fill(region, out)
-        elif self.unit is not None:
-            for part, place in few_chunks(region, self.unit, DECODED // self.stored.dtype.itemsize):
-                out[place] = self._read(part)
-        else:
-            into = out if out.flags.c_contiguous and out.dtype == self.stored.dtype else None
-            values = self._read(region, into)
-            if values is not into:
-                out[...] = values
+            raw = out[place] if in_place else read(part)
+            if self.packing is not None:
+                raw = self.packing.decode(raw, tuple(cut.start for cut in part))
+            out[place] = raw
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         started, whole = time.perf_counter(), is_region(index, self.shape)
         if self.packing is not None and not whole:
             return np.asarray(self[tuple(slice(0, n) for n in self.shape)][index])
         fills = isinstance(self.stored, H5Dataset) if self.unit is None else self.few
-        if whole and (self.packing is not None or (fills and self.plain is None)):
+        if whole and (self.packing or self.plain or fills):
             values = allocate(tuple(s.stop - s.start for s in index), self.dtype)
             self.fill(index, values)
         else:
-            values = self._raw(index)
+            values = self._read(index)
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
 
     def _read(self, index: Any, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Return values that the array's own package reads, in `into` if possible.
+        """Return values that the array's own package reads, in `into` if it is given.
 
         Raises
         ------
@@ -205,9 +189,12 @@ class Reader:
         if self.unit is not None:
             return_freed()
         try:
-            if into is None or not into.size or not isinstance(self.stored, H5Dataset):
+            if into is None:
                 return np.asarray(self.stored[index])
-            self.stored.read_into(index, into)
+            if isinstance(self.stored, H5Dataset) and into.size and into.flags.c_contiguous:
+                self.stored.read_into(index, into)
+            else:
+                into[...] = self.stored[index]
             return into
         except UNREADABLE as error:
             place = self._bad_chunk(index) or f"values {index}"
@@ -432,27 +419,21 @@ def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator
 
 def _open_zarr(path: Path, component: str | None) -> Any:
     zarr, place = zarr_package(), path.resolve()
+    folder = place.is_dir()
+    store = local_store(place, True) if folder else zarr.storage.ZipStore(place, mode="r")
     try:
-        found = zarr.open(_stored_in(place), mode="r", path=component or "")
+        found = zarr.open(store, mode="r", path=component or "")
         if not isinstance(found, zarr.Group):
             return found
         reason = f"the group {path}"
     except UNREADABLE as error:
         if component is None:
-            raise_invalid(
-                "source", str(path), f"a Zarr array, an HDF5 file or an .npy file ({error})"
-            )
+            need = f"a Zarr array, an HDF5 file or an .npy file ({error})"
+            raise_invalid("source", str(path), need)
         reason = str(path)
     names = ""
     with contextlib.suppress(*UNREADABLE):  # no group
-        members = zarr.open_group(_stored_in(place), mode="r").members(max_depth=None)
+        members = zarr.open_group(store, mode="r").members(max_depth=None)
         there = sorted(name for name, array in members if isinstance(array, zarr.Array))
         names = ": " + (", ".join(there) or "none")
     raise_invalid("component", component, f"the name of an array in {reason}{names}")
-
-
-def _stored_in(path: Path) -> Any:
-    """Return the read-only Zarr store of a folder or ``.zip`` file."""
-    if path.is_dir():
-        return local_store(path, read_only=True)
-    return zarr_package().storage.ZipStore(path, mode="r")

@@ -33,7 +33,13 @@ import psutil
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.files import sync_path
-from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, Region, plain_chunks
+from dask_bigfft.storage.formats import (
+    UNREADABLE,
+    PlainChunks,
+    Region,
+    chunk_region,
+    plain_chunks,
+)
 from dask_bigfft.storage.sources import URL, local_store, zarr_package
 
 #: Attribute of written arrays with their transform, and a mark of complete ones.
@@ -98,18 +104,22 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
 
 def _refuse_what_is_there(path: Path, overwrite: bool, known: str) -> None:
     """Raise an error if a result must not replace what a path has."""
-    if os.path.lexists(path):
-        if not overwrite:
-            need = f"a path where nothing is yet, or overwrite=True{known}"
-            raise_invalid("destination", str(path), need)
-        if not _may_go(path):
-            need = f"a Zarr array, if it is to be replaced; this is something else{known}"
-            raise_invalid("destination", str(path), need)
+    if os.path.lexists(path) and not (overwrite and _may_go(path)):
+        need = "a Zarr array, if it is to be replaced; this is something else"
+        need = need if overwrite else "a path where nothing is yet, or overwrite=True"
+        raise_invalid("destination", str(path), need + known)
 
 
 def _may_go(path: Path) -> bool:
-    """Return True if a path has a Zarr array, which a result may replace."""
-    return not path.is_symlink() and path.is_dir() and _is_array(path)
+    """Return True if a path has a Zarr array of version 2 or 3, which a result may replace."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    if (path / ".zarray").is_file():
+        return True
+    with contextlib.suppress(*UNREADABLE):
+        found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
+        return bool(found["node_type"] == "array")
+    return False
 
 
 def check_room(path: Path, nbytes: int) -> None:
@@ -119,16 +129,6 @@ def check_room(path: Path, nbytes: int) -> None:
         text = f"{nbytes - free} bytes are missing: the result takes {nbytes} bytes, and {free}"
         text += " are free"
         raise OSError(errno.ENOSPC, text, str(path))
-
-
-def _is_array(path: Path) -> bool:
-    """Return True if a folder holds a Zarr array of version 2 or 3."""
-    if (path / ".zarray").is_file():
-        return True
-    with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
-        found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
-        return bool(found["node_type"] == "array")
-    return False
 
 
 @dataclass
@@ -166,8 +166,7 @@ class Target:
 
     def read(self, block: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return the values of a block."""
-        each = zip(block, self.blocks, self.array.shape, strict=True)
-        region = tuple(slice(i * n, min(i * n + n, size)) for i, n, size in each)
+        region = chunk_region(block, self.blocks, self.array.shape)
         return self.plain.read(region) if self.plain else np.asarray(self.array[region])
 
     def chunk_file(self, block: tuple[int, ...]) -> Path:
@@ -192,7 +191,7 @@ class Target:
         for name, found in (more or {}).items():
             record[name] = {**found, "files": files_digest(self.partial)}
         self.array.attrs[ATTRIBUTE] = record
-        self._sync_attributes()
+        self.sync_attributes()
         old = _names(self.partial)[1]
         _refuse_what_is_there(self.path, overwrite, _CAME)
         if overwrite:
@@ -212,13 +211,9 @@ class Target:
         if _may_go(old):
             shutil.rmtree(old)
 
-    def begin(self) -> None:
-        """Sync the empty array to disk, so that another run can resume it."""
-        self._sync_attributes()
-        sync_path(self.partial.parent)
-
-    def _sync_attributes(self) -> None:
-        for path in (self.partial / "zarr.json", self.partial):
+    def sync_attributes(self) -> None:
+        """Sync the attributes and the name of the folder to disk, so that a run can resume it."""
+        for path in (self.partial / "zarr.json", self.partial, self.partial.parent):
             sync_path(path)
 
 

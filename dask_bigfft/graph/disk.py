@@ -44,7 +44,6 @@ from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.cost import PACKED
-from dask_bigfft.planner.plan import Plan
 
 #: Seconds between two checks of whether a cluster still needs a graph's scratch files.
 LOOK = 0.5
@@ -187,11 +186,6 @@ class DiskRun(PlanRun):
             if exchange.source.blocks * exchange.target.blocks <= MOST_SIZES:
                 self._sizes[number, target] = found
         return found
-
-    @property
-    def assembles(self) -> bool:
-        """Return whether blocks are assembled while shards are read. Filters are gathered."""
-        return isinstance(self.plan, Plan) and self.plan.assembles
 
     def file(self, number: int, target: Block) -> tuple[ShardFile, npt.NDArray[np.int64]]:
         """Return the file of a target block, and the first byte of each source's shard in it."""
@@ -345,7 +339,7 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
     """Return the view of a block whose shards are read from its file in order."""
     (whole, _), parts = run.file(number, target), run.parts(number, target, written)
     exchange = run.exchange(number)
-    if not run.assembles:
+    if not run.plan.assembles:
         packed = allocate((whole.nbytes,), np.uint8)
         run.scratch.read(whole, parts, lambda begin, end: packed[begin:end])
         shards = _shards(parts, packed, 0, exchange.shard_dtype)
@@ -364,7 +358,7 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
     """Return the view of a block whose shards are read as rows of the stored array."""
     started, exchange = time.perf_counter(), run.exchange(0)
     memory: Array | dict[Block, Array]
-    if run.assembles:
+    if run.plan.assembles:
         memory = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
         view = _there(run, 0, target, memory)
     else:

@@ -48,8 +48,7 @@ from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
-from dask_bigfft.planner.plan_data import Exchange, SharedLayouts
-from dask_bigfft.planner.profile import DEFAULT
+from dask_bigfft.planner.plan_data import Exchange
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -100,8 +99,7 @@ class PlanRun:
         The number does not depend on where the plan runs: with some libraries the last bit of a
         line depends on the tile size, and a resumed run must give the same bits.
         """
-        threads = self.plan.machine.threads if isinstance(self.plan, Plan) else 1
-        return get_library(self.plan.kernel).among(threads)
+        return get_library(self.plan.kernel).among(self.plan.machine.threads)
 
     @cached_property
     def place(self) -> dispatch.Place:
@@ -109,18 +107,15 @@ class PlanRun:
 
         A device that computes all of a hybrid round is used where there is one.
         """
-        plan = self.plan if isinstance(self.plan, Plan) else None
-        if plan is None:
-            return dispatch.Place("cpu")
+        plan = self.plan
         device = "auto" if plan.device == "gpu" and plan.shares else plan.device
         return dispatch.Place(device, plan.device_memory_limit, plan.settings)
 
     @cached_property
     def _places(self) -> list[dispatch.Place]:
-        numbers = range(len(self.plan.rounds) + 1)
-        if not isinstance(self.plan, Plan) or self.plan.device == "cpu":
+        numbers, shares = range(len(self.plan.rounds) + 1), self.plan.shares
+        if self.plan.device == "cpu":
             return [self.place for _ in numbers]
-        shares = self.plan.shares
         return [self.place.for_share(shares[number : number + 1]) for number in numbers]
 
     def place_of(self, number: int) -> dispatch.Place:
@@ -141,8 +136,7 @@ class PlanRun:
 
         A verified round may have to be repeated, so it keeps them.
         """
-        plan = self.plan
-        requested = isinstance(plan, Plan) and plan.overwrite and plan.verify == "none"
+        requested = self.plan.overwrite and self.plan.verify == "none"
         return requested and number == 0 and self.stays(number)
 
     def map(self, number: int) -> ExchangeMap:
@@ -172,8 +166,7 @@ class PlanRun:
         """Stacked layout in which a device stores the blocks before each exchange, or None."""
         plan = self.plan
         found: list[StackedView | None] = [None] * (len(plan.exchanges) + 1)
-        inside = isinstance(plan, Plan) and plan.inside  # rounds overwrite the source blocks
-        if self.private and not inside and plan.verify == "none":
+        if self.private and plan.verify == "none":
             for number in range(1, len(plan.exchanges)):
                 on_gpu = self.on_devices(number - 1) and dispatch.missing() is None
                 if on_gpu and not plan.rounds[number - 1].rolls:
@@ -185,12 +178,6 @@ class PlanRun:
         """Memory layout of the blocks before each exchange."""
         pairs = zip(self.plan.exchanges, self.stacked, strict=False)
         return [e.source if s is None else stacked_layout(e.source, s) for e, s in pairs]
-
-    @property
-    def shared_layouts(self) -> SharedLayouts:
-        """Shared buffers of the plan's blocks."""
-        assert isinstance(self.plan, Plan)
-        return self.plan.shared_layouts
 
     def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after an exchange and the round that follows, if there is one.
@@ -218,8 +205,6 @@ class PlanRun:
 
     def on_devices(self, number: int) -> bool:
         """Return whether devices may compute a round on blocks in host memory."""
-        if not isinstance(self.plan, Plan) or self.plan.device == "cpu":
-            return False
         device = self.place_of(number).device
         return device != "cpu" and (device != "auto" or dispatch.missing() is None)
 
@@ -263,7 +248,7 @@ class PlanRun:
 
     def _told(self, event: str, done: Array | None) -> None:
         """Report which device computed a whole block of a hybrid round."""
-        if done is not None and isinstance(self.plan, Plan) and self.plan.device == "hybrid":
+        if done is not None and self.plan.device == "hybrid":
             emit(event, nbytes=done.nbytes)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
@@ -358,14 +343,13 @@ def checked(run: "PlanRun", number: int, index: Block, values: Any) -> Array:
             f"the shape {expected} that the dask "
             "array's chunks declare; compute_chunk_sizes() corrects them",
         )
-    if number == 0 and isinstance(run.plan, Plan) and block.dtype.kind == "c":
-        declared = np.dtype(run.plan.spec.dtype)
-        if declared.kind != "c":
-            raise_invalid(
-                "a",
-                f"block {index} of dtype {block.dtype}",
-                f"the real dtype {declared} that the dask array declares",
-            )
+    declared = np.dtype(exchange.source_dtype)
+    if block.dtype.kind == "c" and declared.kind != "c":
+        raise_invalid(
+            "a",
+            f"block {index} of dtype {block.dtype}",
+            f"the real dtype {declared} that the dask array declares",
+        )
     return block.reshape(run.stored[number].shape(index))
 
 
@@ -401,7 +385,10 @@ def barrier(
     _refuse_cluster(run.token.partition("-")[0], wanted)  # a filter's token begins with its plan's
     found = Blocks(dict(zip(indices, blocks, strict=True)))
     if common is not None:
-        shared_layout, layout = run.shared_layouts.exchanges[number], run.exchange(number).source
+        shared_layout, layout = (
+            run.plan.shared_layouts.exchanges[number],
+            run.exchange(number).source,
+        )
         assert shared_layout is not None
         if common.take(run.token, number, shared_layout.layout, layout, found.blocks):
             found.common = common
@@ -413,8 +400,8 @@ def shared_memory(run: PlanRun, number: int, group: Block) -> SharedBuffer:
 
     It is empty on workers of a cluster, where a task may be repeated, and where devices compute.
     """
-    shared_layout = run.shared_layouts.exchanges[number]
-    used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and dispatch.missing() is None
+    shared_layout = run.plan.shared_layouts.exchanges[number]
+    used = run.plan.device != "cpu" and dispatch.missing() is None
     if shared_layout is None or used or current_worker() is not None:
         return SharedBuffer()
     with during(run.token, number):
@@ -445,7 +432,7 @@ def barrier_on_gpus(
     if len(sources) == len(targets):  # each GPU holds as much after the exchange as before
         found.homes = {t: homes[s] for s, t in zip(sources, targets, strict=True)}
     named = next((known for known in TRANSPORTS if known == transport), None)
-    profile = run.plan.machine.profile if isinstance(run.plan, Plan) else DEFAULT
+    profile = run.plan.machine.profile
     found.choice = lambda source, target: named or transport_of(profile, gpus(), source, target)
     return found
 
@@ -563,7 +550,7 @@ def _where_it_lies(
     filters: Filters,
 ) -> Array:
     """Return a block in a shared buffer, after the round that follows, if there is one."""
-    shared_layout, exchange = run.shared_layouts.exchanges[number], run.exchange(number)
+    shared_layout, exchange = run.plan.shared_layouts.exchanges[number], run.exchange(number)
     assert shared_layout is not None and common.array is not None  # noqa: PT018
     started = time.perf_counter()
     values = in_place.view_in(common.array, shared_layout.layout, exchange.target, block)
@@ -571,7 +558,7 @@ def _where_it_lies(
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         in_place.advance(run.token, in_place.RESULT, (values,))
         return values
-    after, left = run.shared_layouts.inside[number], values
+    after, left = run.plan.shared_layouts.inside[number], values
     view = BlockView.of(values, target=into if after is None else values)
     if after is None:
         return run.finish(number, block, lambda: view, filters)

@@ -83,13 +83,8 @@ class Builder:
         alone: bool = False,
         place: ScratchPlace | None = None,
     ) -> None:
-        self.graph, self.plan, self.names_of, self.run = (
-            graph,
-            plan,
-            names,
-            TaskRef(names[-1]("plan")),
-        )
-        self.carrier, self.wanted = carrier, wanted
+        self.graph, self.plan, self.carrier, self.wanted = graph, plan, carrier, wanted
+        self.names_of, self.run = names, TaskRef(names[-1]("plan"))
         #: Transport between GPUs; empty for blocks in host memory.
         self.transport = carrier.partition(ON_GPUS)[2]
         self.on_disk, self.in_process = carrier == "disk", carrier == "shared" or self.transport

@@ -92,8 +92,12 @@ class CpuPlan:
     overwrite = inside = from_rows = assembles = ends_in_round = False
     device: Literal["cpu"] = "cpu"
     shares: tuple[float, ...] = ()
-    exchanges: tuple[Exchange, ...]
     rounds: tuple[Round, ...]
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The exchanges of the plan."""
+        raise NotImplementedError
 
     @property
     def shared_layouts(self) -> SharedLayouts:

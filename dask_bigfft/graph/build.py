@@ -30,7 +30,6 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph import carriers, disk, tasks
 from dask_bigfft.graph.carriers import (
     ON_GPUS,
-    Block,
     Graph,
     Groups,
     Key,
@@ -42,6 +41,7 @@ from dask_bigfft.graph.carriers import (
     shuffles_of,
 )
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
+from dask_bigfft.graph.in_place import Block
 from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
 from dask_bigfft.planner.plan_data import SharedAxis
@@ -173,7 +173,8 @@ class Builder:
         """Add a round that overwrites its source blocks; return the new name of these blocks."""
         after, step = self.names("settled", self.number), (self.run, self.number)
         for group, sources, targets in Groups(self.exchange):
-            handle = self._barrier(group, sources, tasks.barrier, self.wanted, None)
+            inputs = *step, tuple(sources), self.wanted, None, *self._refs(sources)
+            handle = self._put(self.names("barrier", self.number), group, tasks.barrier, *inputs)
             done = [self._put(self.name, b, tasks.run_inside, *step, b, handle) for b in targets]
             settled = self._put(f"{after}-all", group, tasks.settled, handle, *done)
             for block in sources:
@@ -185,13 +186,6 @@ class Builder:
         key: Key = (name, *index)
         self.graph[key] = Task(key, function, *inputs)
         return TaskRef(key)
-
-    def _barrier(
-        self, group: Block, sources: Sequence[Block], function: Function, *options: Any
-    ) -> TaskRef:
-        """Add the barrier of a group; return the reference to its handle."""
-        inputs = self.run, self.number, tuple(sources), *options, *self._refs(sources)
-        return self._put(self.names("barrier", self.number), group, function, *inputs)
 
     def _task(self, block: Block, function: Function, *inputs: Any) -> None:
         """Add the task of a target block and its round: a call of a function with some inputs."""
@@ -227,22 +221,25 @@ class Builder:
         return [block_ref(self.before, block) for block in sources]
 
     def _through_barriers(self) -> None:
+        name = self.names("barrier", self.number)
         for group, sources, targets in Groups(self.exchange):
+            before, after, refs = tuple(sources), tuple(targets), self._refs(sources)
             if self.on_disk:
-                name, blocks = self.names("barrier", self.number), (tuple(sources), tuple(targets))
-                written = self._put(name, group, disk.Written, *blocks, *self._refs(sources))
+                written = self._put(name, group, disk.Written, before, after, *refs)
                 for block in targets:
                     self._task(block, disk.run_block_of_file, written)
                 continue
             call: tuple[Any, ...] = tasks.barrier, self.wanted, None
             if self.transport:
-                call = tasks.barrier_on_gpus, tuple(targets), self.transport
+                call = tasks.barrier_on_gpus, after, self.transport
             elif self.shared_layout is not None:
                 call = tasks.barrier, self.wanted, self._shared_buffer(self.shared_layout, group)
             elif len(targets) == 1 or len(sources) <= 1:
-                self._from_blocks(targets, sources, self._refs(sources))
+                self._from_blocks(targets, sources, refs)
                 continue
-            self._from_blocks(targets, None, [self._barrier(group, sources, *call)])
+            function, *options = call
+            inputs = self.run, self.number, before, *options, *refs
+            self._from_blocks(targets, None, [self._put(name, group, function, *inputs)])
 
     def _through_shuffles(self, shuffles: Shuffles) -> None:
         for shuffle in shuffles.by_group.values():

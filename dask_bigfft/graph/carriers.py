@@ -25,20 +25,19 @@ from typing import Any
 
 import dask.config
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.graph.dask_private import TaskRef, array_expressions_enabled
+from dask_bigfft.graph.in_place import Array, Block
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.seconds import shuffled
 
-Block = tuple[int, ...]
 Key = Any  # a dask key: a name, or a name and a block index
 Graph = dict[Key, Any]
 
@@ -213,8 +212,6 @@ def _has_cluster() -> bool:
             return True
         return bool(array_expressions_enabled() and p2p() and p2p().on_scheduler())
 
-
-Array = npt.NDArray[Any]
 
 #: Maximum number of shuffles of an exchange: each costs connections, files and a barrier.
 MOST_SHUFFLES = 16

@@ -40,6 +40,7 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
+from dask_bigfft.graph.in_place import Array, Block
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
@@ -77,7 +78,7 @@ def hold(scratch: Scratch, key: str) -> None:
 
 async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
     """Release a folder when its cluster no longer needs it; the last worker deletes it."""
-    while _kept(worker, key) or await _needed(worker, key):
+    while await _needed(worker, key):
         await asyncio.sleep(LOOK)
     with _lock:
         scratch = _held.pop(holder)
@@ -88,23 +89,17 @@ async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
         await asyncio.to_thread(remove_unused, scratch.folder)
 
 
-def _kept(worker: Any, key: str) -> bool:
-    """Return whether this worker has a key or waits for it."""
-    task = worker.state.tasks.get(key)
-    return task is not None and task.state != "released"
-
-
 async def _needed(worker: Any, key: str) -> bool:
-    """Return whether the scheduler still needs a key that this worker does not keep."""
+    """Return whether this worker has a key or waits for it, or the scheduler still needs it."""
+    task = worker.state.tasks.get(key)
+    if task is not None and task.state != "released":
+        return True
     try:
         states = await worker.scheduler.get_task_status(keys=[key])
     except OSError:  # connection lost, or the cluster has ended
         return worker.status.name in ALIVE
     return states.get(key) in NEEDED
 
-
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
 
 #: Maximum number of cached shard sizes of one exchange.
 MOST_SIZES = 1 << 22

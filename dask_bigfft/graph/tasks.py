@@ -18,12 +18,11 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, raise_invalid
@@ -36,7 +35,7 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
-from dask_bigfft.graph.in_place import SharedBuffer
+from dask_bigfft.graph.in_place import Array, Block, SharedBuffer
 from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.copies import copy_array
@@ -50,8 +49,6 @@ from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
 
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
 Indices = tuple[Block, ...]
 
 #: Blocks of filters by their axes.
@@ -243,7 +240,7 @@ class PlanRun:
                 checks = Verification(mode, round_, block, library, dtype, filters, number + 1)
                 done = checks.run_elsewhere(view_of, by_device) if self.on_devices(number) else None
                 if done is None:
-                    return checks.run(functools.partial(_in_host_memory, mode, view_of))
+                    return checks.run(view_of)
         return (roll_on_gpu if is_on_gpu(done) else roll)(done, round_.rolls)
 
     def _told(self, event: str, done: Array | None) -> None:
@@ -258,14 +255,6 @@ class PlanRun:
     def deliver(self, number: int, block: Block, values: Array) -> Array:
         """Return the result of the task of a block after exchange `number`: here, the block."""
         return values
-
-
-def _in_host_memory(mode: str, view_of: ViewMaker) -> BlockView:
-    """Return the view of a block; refuse blocks on a GPU, which cannot be verified."""
-    view = view_of()
-    if view.on_gpu:
-        raise_invalid("verify", mode, "'none' for blocks on a GPU, or blocks in host memory")
-    return view
 
 
 _lock = threading.Lock()
@@ -290,32 +279,25 @@ def spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
 
 
 class Blocks:
-    """Handle of a barrier: blocks of this process by their index.
+    """Handle of a barrier: blocks of this process by their index, `checked`.
 
     `common` is the shared buffer of all blocks, or None. `homes` are the GPUs on which target
     blocks are gathered if source blocks are on several GPUs, and `choice` returns the transport
     from one GPU to another.
     """
 
-    def __init__(self, blocks: Mapping[Block, Array]) -> None:
-        self.blocks = dict(blocks)
+    def __init__(self, run: PlanRun, number: int, indices: Indices, blocks: Iterable[Any]) -> None:
+        pairs = zip(indices, blocks, strict=True)
+        self.blocks = {index: checked(run, number, index, values) for index, values in pairs}
         self.common: SharedBuffer | None = None
         self.homes: dict[Block, int] = {}
         self.choice: Choice | None = None
-        self._checked: dict[Block, Array] = {}
 
     def __getitem__(self, block: Block) -> Array:
         return self.blocks[block]
 
-    def checked(self, run: "PlanRun", number: int, index: Block) -> Array:
-        """Return a block as `checked` does; each block is checked only once."""
-        found = self._checked.get(index)
-        if found is None:
-            found = self._checked[index] = checked(run, number, index, self.blocks[index])
-        return found
 
-
-def checked(run: "PlanRun", number: int, index: Block, values: Any) -> Array:
+def checked(run: PlanRun, number: int, index: Block, values: Any) -> Array:
     """Return a source block as an array, with the shape and kind that the plan expects.
 
     Copies use the plan's shapes: a block that is smaller than its metadata would be read beyond its
@@ -327,30 +309,23 @@ def checked(run: "PlanRun", number: int, index: Block, values: Any) -> Array:
         If the metadata of the source array are wrong.
     """
     if np.ma.is_masked(values):
-        raise_invalid(
-            "a",
-            f"block {index}, in which values are masked",
-            "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does",
-            kind=ArgumentTypeError,
-        )
+        found = f"block {index}, in which values are masked"
+        allowed = "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does"
+        raise_invalid("a", found, allowed, kind=ArgumentTypeError)
     block: Array = as_block(values) if is_on_gpu(values) else np.asarray(values)
-    exchange = run.exchange(number)
-    expected = exchange.source.shape(index)
-    if block.shape != expected and block.shape != run.stored[number].shape(index):
-        raise_invalid(
-            "a",
-            f"block {index} of shape {block.shape}",
-            f"the shape {expected} that the dask "
-            "array's chunks declare; compute_chunk_sizes() corrects them",
-        )
-    declared = np.dtype(exchange.source_dtype)
+    if run.plan.verify != "none" and is_on_gpu(block):
+        allowed = "'none' for blocks on a GPU, or blocks in host memory"
+        raise_invalid("verify", run.plan.verify, allowed)
+    exchange, stored = run.exchange(number), run.stored[number].shape(index)
+    expected, declared = exchange.source.shape(index), np.dtype(exchange.source_dtype)
+    if block.shape not in (expected, stored):
+        allowed = f"the shape {expected} that the dask array's chunks declare"
+        allowed += "; compute_chunk_sizes() corrects them"
+        raise_invalid("a", f"block {index} of shape {block.shape}", allowed)
     if block.dtype.kind == "c" and declared.kind != "c":
-        raise_invalid(
-            "a",
-            f"block {index} of dtype {block.dtype}",
-            f"the real dtype {declared} that the dask array declares",
-        )
-    return block.reshape(run.stored[number].shape(index))
+        allowed = f"the real dtype {declared} that the dask array declares"
+        raise_invalid("a", f"block {index} of dtype {block.dtype}", allowed)
+    return block.reshape(stored)
 
 
 Task = Callable[..., Any]
@@ -383,14 +358,10 @@ def barrier(
         In a task of a cluster, where sharing would move every block to every worker.
     """
     _refuse_cluster(run.token.partition("-")[0], wanted)  # a filter's token begins with its plan's
-    found = Blocks(dict(zip(indices, blocks, strict=True)))
-    if common is not None:
-        shared_layout, layout = (
-            run.plan.shared_layouts.exchanges[number],
-            run.exchange(number).source,
-        )
-        assert shared_layout is not None
-        if common.take(run.token, number, shared_layout.layout, layout, found.blocks):
+    found, shared = Blocks(run, number, indices, blocks), run.plan.shared_layouts.exchanges[number]
+    if common is not None and shared is not None:
+        layout = run.exchange(number).source
+        if common.take(number, shared.layout, layout, found.blocks):
             found.common = common
     return found
 
@@ -403,10 +374,10 @@ def shared_memory(run: PlanRun, number: int, group: Block) -> SharedBuffer:
     shared_layout = run.plan.shared_layouts.exchanges[number]
     used = run.plan.device != "cpu" and dispatch.missing() is None
     if shared_layout is None or used or current_worker() is not None:
-        return SharedBuffer()
+        return SharedBuffer(run.token)
     with during(run.token, number):
         emit("begun")
-    return SharedBuffer(shared_layout.layout, group, run.exchange(number).dtype)
+    return SharedBuffer(run.token, shared_layout.layout, group, run.exchange(number).dtype)
 
 
 def barrier_on_gpus(
@@ -507,15 +478,14 @@ def run_block(
     place = None if into is None else into.place(run.plan.rounds[number].target, block)
     if sources is None and inputs[0].common is not None:
         return _where_it_lies(run, number, block, inputs[0].common, place, filters)
-    blocks = inputs[0] if sources is None else Blocks(dict(zip(sources, inputs, strict=True)))
+    blocks = inputs[0] if sources is None else Blocks(run, number, sources, inputs)
     own = _own(run, number, blocks.blocks) if run.stays(number) else None
 
     def view() -> BlockView:
         if own is not None:
             return BlockView.of(own, target=place)
-        source_of = functools.partial(blocks.checked, run, number)
-        home = blocks.homes.get(block)
-        found = run.view(number, block, source_of, home=home, choice=blocks.choice)
+        home, choice = blocks.homes.get(block), blocks.choice
+        found = run.view(number, block, blocks.__getitem__, home=home, choice=choice)
         found.target = place
         return found
 
@@ -525,20 +495,14 @@ def run_block(
             here = BlockView.of(own, owned=own.flags.c_contiguous, target=own)
             with in_place.poisoning(lambda: [own]):
                 return run.finish(number, block, lambda: here, filters)
-    with _turn(run, number, block, blocks):
-        return run.finish(number, block, view, filters)
-
-
-def _turn(
-    run: PlanRun, number: int, block: Block, blocks: Blocks
-) -> contextlib.AbstractContextManager[object]:
-    """Return the lock that limits blocks being prepared for a device, if one may take it."""
+    turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
-    if on_gpu or not run.on_devices(number):
-        return contextlib.nullcontext()
-    exchange = run.exchange(number)
-    nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
-    return dispatch.getting_ready(run.place_of(number), nbytes, exchange.dtype)
+    if run.on_devices(number) and not on_gpu:  # limit the blocks that are prepared for a device
+        exchange = run.exchange(number)
+        nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
+        turn = dispatch.getting_ready(run.place_of(number), nbytes, exchange.dtype)
+    with turn:
+        return run.finish(number, block, view, filters)
 
 
 def _where_it_lies(
@@ -580,9 +544,8 @@ def _own(run: PlanRun, number: int, blocks: Mapping[Block, Array]) -> Array | No
     """Return the source block as the target block, if both have the same memory layout."""
     if len(blocks) != 1:  # an array without elements has no sources
         return None
-    (index,) = blocks
-    values, exchange = checked(run, number, index, blocks[index]), run.exchange(number)
-    if is_on_gpu(values) or values.dtype != np.dtype(exchange.dtype):
+    (values,) = blocks.values()
+    if is_on_gpu(values) or values.dtype != np.dtype(run.exchange(number).dtype):
         return None
     return values if values.flags.aligned else None
 
@@ -609,18 +572,6 @@ def run_block_of_shards(
     return put_together(run, number, block, dict(zip(sources, packed, strict=True)), filters)
 
 
-def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
-    """Raise if the checksum of a shard differs from the one of the packed data."""
-    for source, (shard, known) in shards.items():
-        found = shard_checksum(shard, number, source, block)
-        if found != int(known):
-            emit("mismatch", nbytes=shard.nbytes)
-            raise VerificationError(
-                f"exchange {number + 1}, block {block}: the shard of block {source} is not what "
-                f"was packed (checksum {found:016x}, not {known:016x})"
-            )
-
-
 def put_together(
     run: PlanRun, number: int, block: Block, shards: Mapping[Block, Any], filters: Filters
 ) -> Array:
@@ -628,8 +579,14 @@ def put_together(
 
     Shards are arrays, or pairs of array and checksum, which is compared if the plan says so.
     """
-    if run.plan.verify == "checksum":
-        _compare(number, block, shards)
+    for source, (shard, known) in shards.items() if run.plan.verify == "checksum" else ():
+        found = shard_checksum(shard, number, source, block)
+        if found != int(known):
+            emit("mismatch", nbytes=shard.nbytes)
+            raise VerificationError(
+                f"exchange {number + 1}, block {block}: the shard of block {source} is not what "
+                f"was packed (checksum {found:016x}, not {known:016x})"
+            )
     plain = {a: shard[0] if isinstance(shard, tuple) else shard for a, shard in shards.items()}
     view = functools.partial(run.view, number, block, plain.__getitem__, packed=True)
     return run.finish(number, block, view, filters)
@@ -686,11 +643,10 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
     with in_place.poisoning(lambda: (view for _, view in _views(shards))):
         there = dispatch.inside_device(job, shards, run.place)
     if not there:
-        values = view.gather()
-        done = dispatch.on_device(job, BlockView.of(values, owned=True), {}, run.place)
+        gathered = BlockView.of(view.gather(), owned=True)
+        done = dispatch.on_device(job, gathered, {}, run.place)
         if done is None:
-            view = BlockView.of(values, owned=True)
-            done = run_round(round_, block, view, run.library, dtype, {})
+            done = run_round(round_, block, gathered, run.library, dtype, {})
         _put_back(shards, done)
     emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
     return shards.nbytes

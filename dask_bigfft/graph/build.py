@@ -313,11 +313,9 @@ class Builder:
 def _is_copy(shards: ExchangeMap, block: Block, source: Block) -> bool:
     """Return whether a target block equals its only source block."""
     ((tables, _),) = shards.tables(block)
-    same = all(
-        len(table) == 1 and (table.source_steps == table.target_steps).all() for table in tables
-    )
+    same = [len(t) == 1 and (t.source_steps == t.target_steps).all() for t in tables]
     shape = tuple(table.size for table in tables)
-    return same and shards.source.shape(source) == shards.target.shape(block) == shape
+    return all(same) and shards.source.shape(source) == shards.target.shape(block) == shape
 
 
 def _names(plan: Plan | ShiftPlan, token: str) -> Names:

@@ -64,8 +64,7 @@ PLAN_NAME = Names("")("plan")
 
 def block_ref(name: str, block: Block) -> TaskRef:
     """Return the reference to a block of an array for the inputs of a task."""
-    key: Key = (name, *block)
-    return TaskRef(key)
+    return TaskRef((name, *block))
 
 
 class Groups:

@@ -171,8 +171,7 @@ def same_memory(values: Any, view: Array) -> bool:
     """Return whether an array is a view of the same elements."""
     if not isinstance(values, np.ndarray) or values.dtype != view.dtype:
         return False
-    place = values.shape, values.ctypes.data
-    if place != (view.shape, view.ctypes.data):
+    if (values.shape, values.ctypes.data) != (view.shape, view.ctypes.data):
         return False
     steps = zip(values.shape, values.strides, view.strides, strict=True)
     return all(a == b for n, a, b in steps if n > 1)

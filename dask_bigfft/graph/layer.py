@@ -79,8 +79,7 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     for keys in groups.values():
         last = keys.pop()
         graph[last] = Task(last, _part, *graph[last].args, *map(TaskRef, keys))
-    dependencies: Any = [x]
-    layers = HighLevelGraph.from_collections(name, graph, dependencies=dependencies)
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=cast("Any", [x]))
     return da.Array(layers, name, chunks=chunks, meta=x._meta)
 
 
@@ -276,8 +275,7 @@ def transformed_array(
     token = tokenize(x.name, plan, carrier, *_attempt(place))
     name = recipe.name(token)
     layer = PlanLayer(recipe, token, x.name, known)
-    dependencies: Any = [x]
-    graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=cast("Any", [x]))
     array = da.Array(graph, name, chunks=plan.chunks, meta=recipe.meta(x._meta))
     return finished_by(array, assembled, token, plan.chunks)
 

@@ -545,9 +545,8 @@ def _own(run: PlanRun, number: int, blocks: Mapping[Block, Array]) -> Array | No
     if len(blocks) != 1:  # an array without elements has no sources
         return None
     (values,) = blocks.values()
-    if is_on_gpu(values) or values.dtype != np.dtype(run.exchange(number).dtype):
-        return None
-    return values if values.flags.aligned else None
+    plain = not is_on_gpu(values) and values.dtype == np.dtype(run.exchange(number).dtype)
+    return values if plain and values.flags.aligned else None
 
 
 @reported
@@ -647,7 +646,10 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
         done = dispatch.on_device(job, gathered, {}, run.place)
         if done is None:
             done = run_round(round_, block, gathered, run.library, dtype, {})
-        _put_back(shards, done)
+        values = done.reshape(shards.sizes)
+        for place, part in _views(shards):
+            cut = zip(place, part.shape, strict=True)
+            part[...] = values[tuple(slice(low, low + n) for low, n in cut)]
     emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
     return shards.nbytes
 
@@ -655,13 +657,6 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
 def _views(shards: SegmentedView) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Yield all shards of a block, each with its position in the block."""
     return shards.views(tuple(slice(0, n) for n in shards.sizes))
-
-
-def _put_back(shards: SegmentedView, done: Array) -> None:
-    values = done.reshape(shards.sizes)
-    for place, view in _views(shards):
-        cut = zip(place, view.shape, strict=True)
-        view[...] = values[tuple(slice(low, low + n) for low, n in cut)]
 
 
 def settled(blocks: Blocks, *done: int) -> Blocks:

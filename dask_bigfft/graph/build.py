@@ -145,9 +145,8 @@ class Builder:
         self.shared_layout, self.following = self.shared_layouts[number : number + 2]
         shuffles, onward = self.shuffles[number : number + 2]
         self.onward = onward if onward is not None and onward.sent else None
-        self.names = self.names_of[number]
+        self.names, last = self.names_of[number], number == len(self.plan.rounds)
         self.run = TaskRef(self.names("plan"))
-        last = number == len(self.plan.rounds)
         mark = "0-" * (self.following is not None) + "1-" * (self.onward is not None)
         self.name = self.names("unpack") if last else self.names("round", number, mark)
         moves = self.plan.moves[number] if self.on_disk else not self.exchange.local
@@ -194,7 +193,8 @@ class Builder:
         if block in self.finished.get(self.number + 1, ()):  # the task only looks up its result
             spectra, inputs = [], ()
         arguments = self.run, self.number, block, tuple(filters), *spectra, *inputs
-        key = self._put(self.name, block, function, *arguments).key
+        key: Key = (self.name, *block)
+        self.graph[key] = Task(key, function, *arguments)
         if self.onward is not None:
             self._send(self.onward, self.name, block, self.graph[key])
 
@@ -242,13 +242,13 @@ class Builder:
             self._from_blocks(targets, None, [self._put(name, group, function, *inputs)])
 
     def _through_shuffles(self, shuffles: Shuffles) -> None:
+        pack = self.names("pack", self.number)
         for shuffle in shuffles.by_group.values():
             if not shuffle.travels:
                 self._from_blocks(shuffle.targets, shuffle.sources, self._refs(shuffle.sources))
                 continue
             for block in () if shuffles.sent else shuffle.sources:
-                values = block_ref(self.before, block)
-                self._send(shuffles, self.names("pack", self.number), block, values)
+                self._send(shuffles, pack, block, block_ref(self.before, block))
             barrier = p2p().barrier_task(
                 shuffle.name,
                 shuffle.senders,
@@ -258,10 +258,10 @@ class Builder:
                 number=self.number,
                 output=self.name,
             )
+            attempt = TaskRef(barrier.key)
             self.graph[barrier.key] = barrier
             for block in shuffle.targets:
-                inputs = shuffle.name, TaskRef(barrier.key)
-                self._task(block, carriers.run_block_of_shuffle, *inputs)
+                self._task(block, carriers.run_block_of_shuffle, shuffle.name, attempt)
 
     def _send(self, shuffles: Shuffles, name: str, block: Block, values: Any) -> None:
         """Add the task that sends a block, which is a reference or a nested task."""
@@ -274,13 +274,13 @@ class Builder:
 
         On disk, whether they are parts of source blocks.
         """
-        local = self.exchange.local
         if self.on_disk:
-            return not moves and not local
+            return not moves and not self.exchange.local
         axes = zip(self.exchange.source.axes, self.exchange.target.axes, strict=True)
         flat = all(a.digits == b.digits and len(a.groups) == 1 for a, b in axes)
         last = self.number == len(self.plan.rounds) and self.exchange.mirror is None
-        free = (self.in_process or local) and self.shared_layout is None and flat and last
+        near = self.in_process or self.exchange.local
+        free = near and self.shared_layout is None and flat and last
         return free and self.exchange.shape.fan_in <= FEW
 
     def _from_few(self) -> None:

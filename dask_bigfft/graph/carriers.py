@@ -18,21 +18,20 @@ import math
 import sys
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask.config
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
-from dask_bigfft.graph.dask_private import Task, TaskRef, array_expressions_enabled
+from dask_bigfft.graph.dask_private import TaskRef, array_expressions_enabled
+from dask_bigfft.graph.in_place import Array, Block
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.memory import SMALL_NBYTES
@@ -40,7 +39,6 @@ from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.seconds import shuffled
 
-Block = tuple[int, ...]
 Key = Any  # a dask key: a name, or a name and a block index
 Graph = dict[Key, Any]
 
@@ -67,8 +65,7 @@ PLAN_NAME = Names("")("plan")
 
 def block_ref(name: str, block: Block) -> TaskRef:
     """Return the reference to a block of an array for the inputs of a task."""
-    key: Key = (name, *block)
-    return TaskRef(key)
+    return TaskRef((name, *block))
 
 
 class Groups:
@@ -174,7 +171,7 @@ def p2p() -> Any:
 
 
 def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
-    """Return the carrier for tasks that are built now; ``"cluster"`` means tasks or p2p.
+    """Return the carrier for tasks that are built now.
 
     Parameters
     ----------
@@ -193,10 +190,10 @@ def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
     if on_gpus:  # GPU transports only work within one process
         return "tasks"
     if travelled:  # p2p barriers must be made on the scheduler
-        return "cluster" if p2p() and p2p().on_scheduler() else "tasks"
+        return "p2p" if p2p() and p2p().on_scheduler() else "tasks"
     # Tasks may be renamed and run anywhere; a shuffle finds its barrier by its name.
     shards = sum(exchange.shape.shards for exchange in plan.exchanges if not exchange.local)
-    return "tasks" if shards <= FEW_SHARDS or current_worker() is not None else "cluster"
+    return "tasks" if shards <= FEW_SHARDS or current_worker() is not None else "p2p"
 
 
 def _has_cluster() -> bool:
@@ -216,19 +213,33 @@ def _has_cluster() -> bool:
         return bool(array_expressions_enabled() and p2p() and p2p().on_scheduler())
 
 
-Array = npt.NDArray[Any]
-
 #: Maximum number of shuffles of an exchange: each costs connections, files and a barrier.
 MOST_SHUFFLES = 16
 
 
-class Shuffle(NamedTuple):
-    """Shuffle: its name, its blocks, and the number of target blocks in earlier shuffles."""
+@dataclass
+class Shuffle:
+    """Shuffle of one or more groups of an exchange.
+
+    Parameters
+    ----------
+    name : str
+        Name of the shuffle.
+    sources : list of block indices
+        Source blocks.
+    along : tuple of sequences of int
+        Target blocks along each axis.
+    before : int
+        Number of target blocks in earlier shuffles.
+    senders : list of TaskRef
+        Tasks that send source blocks.
+    """
 
     name: str
     sources: list[Block]
     along: tuple[Sequence[int], ...]
     before: int
+    senders: list[TaskRef] = field(default_factory=list)
 
     @property
     def targets(self) -> list[Block]:
@@ -257,59 +268,42 @@ class Shuffles:
     """
 
     def __init__(self, names: Names, number: int, exchange: Exchange, may_send: bool) -> None:
-        self.names, self.number, self.exchange = names, number, exchange
-        self.groups = Groups(exchange, MOST_SHUFFLES)
-        #: Sending tasks, by the name of the shuffle.
-        self.senders: dict[str, list[TaskRef]] = defaultdict(list)
-        found, before, axes = {}, 0, self.groups.axes
+        self.number, self.groups, before = number, Groups(exchange, MOST_SHUFFLES), 0
+        #: Shuffles by group.
+        self.by_group: dict[Block, Shuffle] = {}
+        axes = self.groups.axes
         for group, sources, _ in self.groups:
             along = tuple(_compact(a.targets[i]) for a, i in zip(axes, group, strict=True))
-            found[group] = Shuffle("_".join(map(str, group)), sources, along, before)
+            self.by_group[group] = Shuffle("_".join(map(str, group)), sources, along, before)
             before += math.prod(map(len, along))
         all_used = all((axis.of_source >= 0).all() for axis in axes)
-        self.sent = may_send and all_used and all(shuffle.travels for shuffle in found.values())
-        name = f"bigfft-{names.part}{number + 1}-{'1-' * self.sent}{names.token}-"
-        #: Shuffles by group.
-        self.by_group = {group: x._replace(name=name + x.name) for group, x in found.items()}
+        shuffles = self.by_group.values()
+        self.sent = may_send and all_used and all(shuffle.travels for shuffle in shuffles)
+        for shuffle in shuffles:
+            place = f"{names.part}{number + 1}-{'1-' * self.sent}"
+            shuffle.name = f"bigfft-{place}{names.token}-{shuffle.name}"
 
-    def write_send(self, graph: Graph, key: Key, block: Block, values: Any) -> None:
-        """Add the task that sends a source block, which is a reference or a nested task."""
+    def of_source(self, block: Block) -> Shuffle:
+        """Return the shuffle of a source block that is used."""
         group = self.groups.group_of(block)
         assert group is not None
-        name, plan = self.by_group[group].name, TaskRef(self.names("plan"))
-        graph[key] = Task(key, send_block, plan, self.number, block, name, values)
-        self.senders[name].append(TaskRef(key))
-
-    def write_barrier(self, graph: Graph, shuffle: Shuffle, output: str) -> TaskRef:
-        """Add the barrier of a shuffle, for tasks named `output`; return a reference to it."""
-        barrier = p2p().barrier_task(
-            shuffle.name,
-            self.senders[shuffle.name],
-            targets=shuffle.along,
-            before=shuffle.before,
-            plan=self.names.token,
-            number=self.number,
-            output=output,
-        )
-        graph[barrier.key] = barrier
-        return TaskRef(barrier.key)
+        return self.by_group[group]
 
 
 def shuffles_of(
-    exchanges: Sequence[Exchange], names: Sequence[Names], carrier: str, unseen: bool
+    exchanges: Sequence[Exchange], names: Sequence[Names], wanted: bool, alone: bool
 ) -> list[Shuffles | None]:
-    """Return the shuffles of each exchange that uses p2p; None for others.
+    """Return the shuffles of each exchange; None where the carrier is `tasks`.
 
-    If no other plan reads the blocks between two exchanges, the tasks that make them send them.
+    If the user did not name the carrier, shuffles carry only exchanges for which they pay. If no
+    other plan reads the blocks between two exchanges, the tasks that make them send them.
     """
     found: list[Shuffles | None] = []
+    ready = False
     for number, exchange in enumerate(exchanges):
-        wanted = shuffled(exchange.shape) if carrier == "cluster" else carrier == "p2p"
-        if exchange.local or not wanted or not p2p():
-            found.append(None)
-            continue
-        ready = number > 0 and (exchanges[number - 1].local or found[-1] is not None)
-        found.append(Shuffles(names[number], number, exchange, unseen and ready))
+        pays = not exchange.local and (wanted or shuffled(exchange.shape)) and p2p()
+        found.append(Shuffles(names[number], number, exchange, alone and ready) if pays else None)
+        ready = exchange.local or bool(pays)
     return found
 
 

@@ -40,11 +40,11 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
+from dask_bigfft.graph.in_place import Array, Block
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.cost import PACKED
-from dask_bigfft.planner.plan import Plan
 
 #: Seconds between two checks of whether a cluster still needs a graph's scratch files.
 LOOK = 0.5
@@ -78,7 +78,7 @@ def hold(scratch: Scratch, key: str) -> None:
 
 async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
     """Release a folder when its cluster no longer needs it; the last worker deletes it."""
-    while _kept(worker, key) or await _needed(worker, key):
+    while await _needed(worker, key):
         await asyncio.sleep(LOOK)
     with _lock:
         scratch = _held.pop(holder)
@@ -89,23 +89,17 @@ async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
         await asyncio.to_thread(remove_unused, scratch.folder)
 
 
-def _kept(worker: Any, key: str) -> bool:
-    """Return whether this worker has a key or waits for it."""
-    task = worker.state.tasks.get(key)
-    return task is not None and task.state != "released"
-
-
 async def _needed(worker: Any, key: str) -> bool:
-    """Return whether the scheduler still needs a key that this worker does not keep."""
+    """Return whether this worker has a key or waits for it, or the scheduler still needs it."""
+    task = worker.state.tasks.get(key)
+    if task is not None and task.state != "released":
+        return True
     try:
         states = await worker.scheduler.get_task_status(keys=[key])
     except OSError:  # connection lost, or the cluster has ended
         return worker.status.name in ALIVE
     return states.get(key) in NEEDED
 
-
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
 
 #: Maximum number of cached shard sizes of one exchange.
 MOST_SIZES = 1 << 22
@@ -187,11 +181,6 @@ class DiskRun(PlanRun):
             if exchange.source.blocks * exchange.target.blocks <= MOST_SIZES:
                 self._sizes[number, target] = found
         return found
-
-    @property
-    def assembles(self) -> bool:
-        """Return whether blocks are assembled while shards are read. Filters are gathered."""
-        return isinstance(self.plan, Plan) and self.plan.assembles
 
     def file(self, number: int, target: Block) -> tuple[ShardFile, npt.NDArray[np.int64]]:
         """Return the file of a target block, and the first byte of each source's shard in it."""
@@ -345,7 +334,7 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
     """Return the view of a block whose shards are read from its file in order."""
     (whole, _), parts = run.file(number, target), run.parts(number, target, written)
     exchange = run.exchange(number)
-    if not run.assembles:
+    if not run.plan.assembles:
         packed = allocate((whole.nbytes,), np.uint8)
         run.scratch.read(whole, parts, lambda begin, end: packed[begin:end])
         shards = _shards(parts, packed, 0, exchange.shard_dtype)
@@ -364,7 +353,7 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
     """Return the view of a block whose shards are read as rows of the stored array."""
     started, exchange = time.perf_counter(), run.exchange(0)
     memory: Array | dict[Block, Array]
-    if run.assembles:
+    if run.plan.assembles:
         memory = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
         view = _there(run, 0, target, memory)
     else:

@@ -21,7 +21,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,6 +40,7 @@ Array = npt.NDArray[Any]
 Made = TypeVar("Made")
 Block = tuple[int, ...]
 Cut = tuple[slice, ...]
+Found = Mapping[Block, Any]
 
 
 def view_in(array: Array, shared_layout: Layout, layout: Layout, block: Block) -> Array:
@@ -67,6 +67,8 @@ class SharedBuffer:
 
     Parameters
     ----------
+    token : str
+        Token of the plan in task names.
     shared_layout : Layout or None
         Layout of the shared buffer; None for no buffer.
     group : tuple of int
@@ -76,17 +78,18 @@ class SharedBuffer:
     """
 
     def __init__(
-        self, shared_layout: Layout | None = None, group: Block = (), dtype: str = "c16"
+        self, token: str, shared_layout: Layout | None = None, group: Block = (), dtype: str = "c16"
     ) -> None:
-        self.shared_layout, self.group, self.dtype = shared_layout, group, np.dtype(dtype)
+        self.token, self.group, self.dtype = token, group, np.dtype(dtype)
+        self.shared_layout = shared_layout
         self.array: Array | None = None
-        self._given: dict[Block, Array] = {}
+        self._given: set[Block] = set()
         self._entered: dict[int, bool] = {}
         self._made: dict[tuple[int, Block], Future[Any]] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
-        return SharedBuffer, ()  # other processes do not share the buffer
+        return SharedBuffer, (self.token,)  # other processes do not share the buffer
 
     def place(self, layout: Layout, block: Block) -> Array | None:
         """Return the view for a block of the layout before the exchange; None after that."""
@@ -97,23 +100,17 @@ class SharedBuffer:
                 return None
             if self.array is None:
                 self.array = allocate(self.shared_layout.shape(self.group), self.dtype)
-            found = self._given[block] = view_in(self.array, self.shared_layout, layout, block)
+            self._given.add(block)
+            found = view_in(self.array, self.shared_layout, layout, block)
         return prefault(found)  # in parallel with the other writing threads
 
-    def take(
-        self,
-        token: str,
-        exchange: int,
-        shared_layout: Layout,
-        layout: Layout,
-        blocks: Mapping[Block, Any],
-    ) -> bool:
+    def take(self, exchange: int, shared_layout: Layout, layout: Layout, blocks: Found) -> bool:
         """Return whether the blocks before an exchange may be overwritten; the first call decides.
 
         Parameters
         ----------
-        token, exchange
-            Token of the plan in task names, and number of the exchange.
+        exchange : int
+            Number of the exchange.
         shared_layout, layout : Layout
             Layouts of the shared buffer and of the blocks.
         blocks : mapping
@@ -125,9 +122,17 @@ class SharedBuffer:
             If some blocks are not in this buffer while others are already overwritten, or if an
             earlier computation has overwritten them.
         """
-        holds = self._holds(shared_layout, layout, blocks)
-        if not holds:
-            raise_if_stale(token, exchange, blocks)
+        array, values = self.array, blocks.values()
+        holds = array is not None and all(
+            same_memory(found, view_in(array, shared_layout, layout, block))
+            for block, found in blocks.items()
+        )
+        if not holds and any(_generation(self.token, _root(found)) > exchange for found in values):
+            raise CarrierError(
+                f"blocks before exchange {exchange + 1} were kept from another computation, which "
+                "has worked on in their memory: do not keep results of single tasks, or set "
+                "bigfft.exchange.in-place to false"
+            )
         with self._lock:
             decided = self._entered.setdefault(exchange, holds)
         if decided and not holds:
@@ -136,25 +141,8 @@ class SharedBuffer:
                 "on in place; set bigfft.exchange.in-place to false"
             )
         if decided:
-            advance(token, exchange + 1, blocks.values())
+            advance(self.token, exchange + 1, values)
         return decided
-
-    def _holds(self, shared_layout: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
-        """Return whether all blocks of a layout are at their positions in this buffer."""
-        if self.array is None:
-            return False
-        first = (
-            shared_layout is self.shared_layout
-        )  # before the exchange for which it was allocated
-        for block, values in blocks.items():
-            view = (
-                self._given.get(block)
-                if first
-                else view_in(self.array, shared_layout, layout, block)
-            )
-            if view is None or not same_memory(values, view):
-                return False
-        return True
 
     def once(self, round_: int, block: Block, work: Callable[[], Made]) -> Made:
         """Return the result of work in place on a block, which is done on the first call only.
@@ -183,8 +171,7 @@ def same_memory(values: Any, view: Array) -> bool:
     """Return whether an array is a view of the same elements."""
     if not isinstance(values, np.ndarray) or values.dtype != view.dtype:
         return False
-    place = values.shape, values.ctypes.data
-    if place != (view.shape, view.ctypes.data):
+    if (values.shape, values.ctypes.data) != (view.shape, view.ctypes.data):
         return False
     steps = zip(values.shape, values.strides, view.strides, strict=True)
     return all(a == b for n, a, b in steps if n > 1)
@@ -221,23 +208,6 @@ def advance(token: str, generation: int, blocks: Iterable[Any]) -> None:
             _memories[key] = token, generation, gone
 
 
-def raise_if_stale(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
-    """Raise if an earlier computation has overwritten some of the blocks.
-
-    Raises
-    ------
-    CarrierError
-        If there are such blocks.
-    """
-    spent = any(_generation(token, _root(block)) > exchange for block in blocks.values())
-    if spent:
-        raise CarrierError(
-            f"blocks before exchange {exchange + 1} were kept from another computation, which has "
-            "worked on in their memory: do not keep results of single tasks, or set "
-            "bigfft.exchange.in-place to false"
-        )
-
-
 def whole_result(
     token: str, blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...]
 ) -> Array | None:
@@ -272,16 +242,9 @@ def whole_result(
     return whole
 
 
-#: Lowest bytes of the NaN that marks poisoned blocks; they are 0 in other NaNs.
+#: Lowest bytes of the NaN that marks poisoned blocks; they are 0 in other NaNs. Complex values have
+#: it as their real part.
 _LOWEST = b"\x6f\xb1"
-
-
-@lru_cache
-def _mark(dtype: np.dtype[Any]) -> Array:
-    """Return one element of a dtype with this NaN, as the real part if it is complex."""
-    found = np.full(1, np.nan, dtype)
-    found.view(np.uint8)[: len(_LOWEST)] = np.frombuffer(_LOWEST, np.uint8)
-    return found
 
 
 def raise_if_poisoned(number: int, block: tuple[int, ...], values: Array) -> None:
@@ -322,7 +285,9 @@ def poisoning(parts: Callable[[], Iterable[Array]]) -> Iterator[None]:
         yield
     except BaseException:
         for part in parts():
-            part[...] = _mark(part.dtype)
+            mark = np.full(1, np.nan, part.dtype)
+            mark.view(np.uint8)[: len(_LOWEST)] = np.frombuffer(_LOWEST, np.uint8)
+            part[...] = mark
         raise
 
 

@@ -19,13 +19,12 @@ from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from dask.base import normalize_token, tokenize
 
 from dask_bigfft import config
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.carriers import ON_GPUS, PLAN_NAME, Graph, Known, resolved
+from dask_bigfft.graph.carriers import ON_GPUS, PLAN_NAME, Graph, Key, Known, resolved
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
     Layer,
@@ -45,7 +44,6 @@ from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 
 Chunks = tuple[tuple[int, ...], ...]
-Key = Any  # a dask key: a name and a block index
 
 #: Minimum number of blocks for which dask's ordering takes longer than the extra dependencies.
 MANY = 512
@@ -81,8 +79,7 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     for keys in groups.values():
         last = keys.pop()
         graph[last] = Task(last, _part, *graph[last].args, *map(TaskRef, keys))
-    dependencies: Any = [x]
-    layers = HighLevelGraph.from_collections(name, graph, dependencies=dependencies)
+    layers = HighLevelGraph.from_collections(name, graph, dependencies=cast("Any", [x]))
     return da.Array(layers, name, chunks=chunks, meta=x._meta)
 
 
@@ -123,8 +120,11 @@ class TransformRecipe:
         return normalize_token(("TransformRecipe", self.plan, self.carrier, *_attempt(self.place)))
 
     def meta(self, like: Any) -> Any:
-        """Return an empty array of the result's kind, given one of the source array."""
-        return result_meta(self.plan, like)
+        """Return an empty array like the result: on a GPU if `like`, of the source array, is."""
+        shape, dtype = (0,) * len(self.plan.chunks), np.dtype(self.plan.dtypes[-1])
+        return (
+            np.empty_like(like, dtype, shape=shape) if is_on_gpu(like) else np.empty(shape, dtype)
+        )
 
     def name(self, token: str) -> str:
         """Return the name of the result's blocks."""
@@ -166,9 +166,9 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     def __repr__(self) -> str:
         plan = self.plan
-        shift = isinstance(plan, ShiftPlan)
-        about = plan.offsets if shift else f"{plan.spec.name}, {plan.notation}"
-        return f"PlanLayer<{about}>"
+        if isinstance(plan, ShiftPlan):
+            return f"PlanLayer<{plan.offsets}>"
+        return f"PlanLayer<{plan.spec.name}, {plan.notation}>"
 
     @property
     def tasks(self) -> Graph:
@@ -206,7 +206,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     def get_output_keys(self) -> Set[Any]:
         """Return the keys of the result's blocks."""
-        name = output_name(self.plan, self.token)
+        name = self.recipe.name(self.token)
         return {(name, *block) for block in self.plan.result.indices()}
 
     def cull(self, keys: set[Any], all_hlg_keys: Any) -> Any:
@@ -223,14 +223,6 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     def __len__(self) -> int:
         return len(self.tasks)
-
-
-def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
-    """Return an empty array with the result's dtype and number of axes, on a GPU if `like` is."""
-    shape = (0,) * len(plan.chunks)
-    if is_on_gpu(like):
-        return np.empty_like(like, np.dtype(plan.dtypes[-1]), shape=shape)
-    return np.empty(shape, plan.dtypes[-1])
 
 
 def scratch_place(plan: AnyPlan) -> ScratchPlace:
@@ -281,11 +273,10 @@ def transformed_array(
     if array_expressions_enabled():
         return expression_array(x, recipe)
     token = tokenize(x.name, plan, carrier, *_attempt(place))
-    name = output_name(plan, token)
+    name = recipe.name(token)
     layer = PlanLayer(recipe, token, x.name, known)
-    dependencies: Any = [x]
-    graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
-    array = da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan, x._meta))
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=cast("Any", [x]))
+    array = da.Array(graph, name, chunks=plan.chunks, meta=recipe.meta(x._meta))
     return finished_by(array, assembled, token, plan.chunks)
 
 
@@ -362,7 +353,7 @@ def _nearest_result(x: da.Array) -> da.Array | None:
         if len(before) != 1:
             return None
         (name,) = before
-    return da.Array(graph, name, layer.plan.chunks, meta=result_meta(layer.plan, x._meta))
+    return da.Array(graph, name, layer.plan.chunks, meta=layer.recipe.meta(x._meta))
 
 
 def transforms_in(collection: Any) -> dict[str, Plan]:

@@ -33,9 +33,8 @@ WAITING = frozenset({"waiting", "ready", "constrained"})
 def watch_worker(worker: Any) -> None:
     """Watch a worker from now on; call this in its event loop."""
     if NAME not in worker.periodic_callbacks:
-        callback = PeriodicCallback(_Watch(worker).look, 1000 * EVERY)
-        worker.periodic_callbacks[NAME] = callback
-        callback.start()
+        worker.periodic_callbacks[NAME] = PeriodicCallback(_Watch(worker).look, 1000 * EVERY)
+        worker.periodic_callbacks[NAME].start()
 
 
 def watch_worker_of_task(worker: Any) -> None:

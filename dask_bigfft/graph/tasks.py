@@ -18,12 +18,11 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, raise_invalid
@@ -36,7 +35,7 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
-from dask_bigfft.graph.in_place import SharedBuffer
+from dask_bigfft.graph.in_place import Array, Block, SharedBuffer
 from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.copies import copy_array
@@ -48,11 +47,8 @@ from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
-from dask_bigfft.planner.plan_data import Exchange, SharedLayouts
-from dask_bigfft.planner.profile import DEFAULT
+from dask_bigfft.planner.plan_data import Exchange
 
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
 Indices = tuple[Block, ...]
 
 #: Blocks of filters by their axes.
@@ -100,8 +96,7 @@ class PlanRun:
         The number does not depend on where the plan runs: with some libraries the last bit of a
         line depends on the tile size, and a resumed run must give the same bits.
         """
-        threads = self.plan.machine.threads if isinstance(self.plan, Plan) else 1
-        return get_library(self.plan.kernel).among(threads)
+        return get_library(self.plan.kernel).among(self.plan.machine.threads)
 
     @cached_property
     def place(self) -> dispatch.Place:
@@ -109,18 +104,15 @@ class PlanRun:
 
         A device that computes all of a hybrid round is used where there is one.
         """
-        plan = self.plan if isinstance(self.plan, Plan) else None
-        if plan is None:
-            return dispatch.Place("cpu")
+        plan = self.plan
         device = "auto" if plan.device == "gpu" and plan.shares else plan.device
         return dispatch.Place(device, plan.device_memory_limit, plan.settings)
 
     @cached_property
     def _places(self) -> list[dispatch.Place]:
-        numbers = range(len(self.plan.rounds) + 1)
-        if not isinstance(self.plan, Plan) or self.plan.device == "cpu":
+        numbers, shares = range(len(self.plan.rounds) + 1), self.plan.shares
+        if self.plan.device == "cpu":
             return [self.place for _ in numbers]
-        shares = self.plan.shares
         return [self.place.for_share(shares[number : number + 1]) for number in numbers]
 
     def place_of(self, number: int) -> dispatch.Place:
@@ -141,8 +133,7 @@ class PlanRun:
 
         A verified round may have to be repeated, so it keeps them.
         """
-        plan = self.plan
-        requested = isinstance(plan, Plan) and plan.overwrite and plan.verify == "none"
+        requested = self.plan.overwrite and self.plan.verify == "none"
         return requested and number == 0 and self.stays(number)
 
     def map(self, number: int) -> ExchangeMap:
@@ -172,8 +163,7 @@ class PlanRun:
         """Stacked layout in which a device stores the blocks before each exchange, or None."""
         plan = self.plan
         found: list[StackedView | None] = [None] * (len(plan.exchanges) + 1)
-        inside = isinstance(plan, Plan) and plan.inside  # rounds overwrite the source blocks
-        if self.private and not inside and plan.verify == "none":
+        if self.private and plan.verify == "none":
             for number in range(1, len(plan.exchanges)):
                 on_gpu = self.on_devices(number - 1) and dispatch.missing() is None
                 if on_gpu and not plan.rounds[number - 1].rolls:
@@ -185,12 +175,6 @@ class PlanRun:
         """Memory layout of the blocks before each exchange."""
         pairs = zip(self.plan.exchanges, self.stacked, strict=False)
         return [e.source if s is None else stacked_layout(e.source, s) for e, s in pairs]
-
-    @property
-    def shared_layouts(self) -> SharedLayouts:
-        """Shared buffers of the plan's blocks."""
-        assert isinstance(self.plan, Plan)
-        return self.plan.shared_layouts
 
     def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after an exchange and the round that follows, if there is one.
@@ -218,8 +202,6 @@ class PlanRun:
 
     def on_devices(self, number: int) -> bool:
         """Return whether devices may compute a round on blocks in host memory."""
-        if not isinstance(self.plan, Plan) or self.plan.device == "cpu":
-            return False
         device = self.place_of(number).device
         return device != "cpu" and (device != "auto" or dispatch.missing() is None)
 
@@ -260,14 +242,14 @@ class PlanRun:
                 checks = Verification(mode, round_, block, library, dtype, filters, number + 1)
                 done = checks.run_elsewhere(view_of, by_device) if self.on_devices(number) else None
                 if done is None:
-                    return checks.run(functools.partial(_in_host_memory, mode, view_of))
+                    return checks.run(view_of)
         if not round_.rolls:
             return done
         return (roll_on_gpu if is_on_gpu(done) else roll)(done, round_.rolls)
 
     def _told(self, event: str, done: Array | None) -> None:
         """Report which device computed a whole block of a hybrid round."""
-        if done is not None and isinstance(self.plan, Plan) and self.plan.device == "hybrid":
+        if done is not None and self.plan.device == "hybrid":
             emit(event, nbytes=done.nbytes)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
@@ -277,14 +259,6 @@ class PlanRun:
     def deliver(self, number: int, block: Block, values: Array) -> Array:
         """Return the result of the task of a block after exchange `number`: here, the block."""
         return values
-
-
-def _in_host_memory(mode: str, view_of: ViewMaker) -> BlockView:
-    """Return the view of a block; refuse blocks on a GPU, which cannot be verified."""
-    view = view_of()
-    if view.on_gpu:
-        raise_invalid("verify", mode, "'none' for blocks on a GPU, or blocks in host memory")
-    return view
 
 
 _lock = threading.Lock()
@@ -309,32 +283,25 @@ def spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
 
 
 class Blocks:
-    """Handle of a barrier: blocks of this process by their index.
+    """Handle of a barrier: blocks of this process by their index, `checked`.
 
     `common` is the shared buffer of all blocks, or None. `homes` are the GPUs on which target
     blocks are gathered if source blocks are on several GPUs, and `choice` returns the transport
     from one GPU to another.
     """
 
-    def __init__(self, blocks: Mapping[Block, Array]) -> None:
-        self.blocks = dict(blocks)
+    def __init__(self, run: PlanRun, number: int, indices: Indices, blocks: Iterable[Any]) -> None:
+        pairs = zip(indices, blocks, strict=True)
+        self.blocks = {index: checked(run, number, index, values) for index, values in pairs}
         self.common: SharedBuffer | None = None
         self.homes: dict[Block, int] = {}
         self.choice: Choice | None = None
-        self._checked: dict[Block, Array] = {}
 
     def __getitem__(self, block: Block) -> Array:
         return self.blocks[block]
 
-    def checked(self, run: "PlanRun", number: int, index: Block) -> Array:
-        """Return a block as `checked` does; each block is checked only once."""
-        found = self._checked.get(index)
-        if found is None:
-            found = self._checked[index] = checked(run, number, index, self.blocks[index])
-        return found
 
-
-def checked(run: "PlanRun", number: int, index: Block, values: Any) -> Array:
+def checked(run: PlanRun, number: int, index: Block, values: Any) -> Array:
     """Return a source block as an array, with the shape and kind that the plan expects.
 
     Copies use the plan's shapes: a block that is smaller than its metadata would be read beyond its
@@ -346,31 +313,23 @@ def checked(run: "PlanRun", number: int, index: Block, values: Any) -> Array:
         If the metadata of the source array are wrong.
     """
     if np.ma.is_masked(values):
-        raise_invalid(
-            "a",
-            f"block {index}, in which values are masked",
-            "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does",
-            kind=ArgumentTypeError,
-        )
+        found = f"block {index}, in which values are masked"
+        allowed = "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does"
+        raise_invalid("a", found, allowed, kind=ArgumentTypeError)
     block: Array = as_block(values) if is_on_gpu(values) else np.asarray(values)
-    exchange = run.exchange(number)
-    expected = exchange.source.shape(index)
-    if block.shape != expected and block.shape != run.stored[number].shape(index):
-        raise_invalid(
-            "a",
-            f"block {index} of shape {block.shape}",
-            f"the shape {expected} that the dask "
-            "array's chunks declare; compute_chunk_sizes() corrects them",
-        )
-    if number == 0 and isinstance(run.plan, Plan) and block.dtype.kind == "c":
-        declared = np.dtype(run.plan.spec.dtype)
-        if declared.kind != "c":
-            raise_invalid(
-                "a",
-                f"block {index} of dtype {block.dtype}",
-                f"the real dtype {declared} that the dask array declares",
-            )
-    return block.reshape(run.stored[number].shape(index))
+    if run.plan.verify != "none" and is_on_gpu(block):
+        allowed = "'none' for blocks on a GPU, or blocks in host memory"
+        raise_invalid("verify", run.plan.verify, allowed)
+    exchange, stored = run.exchange(number), run.stored[number].shape(index)
+    expected, declared = exchange.source.shape(index), np.dtype(exchange.source_dtype)
+    if block.shape not in (expected, stored):
+        allowed = f"the shape {expected} that the dask array's chunks declare"
+        allowed += "; compute_chunk_sizes() corrects them"
+        raise_invalid("a", f"block {index} of shape {block.shape}", allowed)
+    if block.dtype.kind == "c" and declared.kind != "c":
+        allowed = f"the real dtype {declared} that the dask array declares"
+        raise_invalid("a", f"block {index} of dtype {block.dtype}", allowed)
+    return block.reshape(stored)
 
 
 Task = Callable[..., Any]
@@ -403,11 +362,10 @@ def barrier(
         In a task of a cluster, where sharing would move every block to every worker.
     """
     _refuse_cluster(run.token.partition("-")[0], wanted)  # a filter's token begins with its plan's
-    found = Blocks(dict(zip(indices, blocks, strict=True)))
-    if common is not None:
-        shared_layout, layout = run.shared_layouts.exchanges[number], run.exchange(number).source
-        assert shared_layout is not None
-        if common.take(run.token, number, shared_layout.layout, layout, found.blocks):
+    found, shared = Blocks(run, number, indices, blocks), run.plan.shared_layouts.exchanges[number]
+    if common is not None and shared is not None:
+        layout = run.exchange(number).source
+        if common.take(number, shared.layout, layout, found.blocks):
             found.common = common
     return found
 
@@ -417,13 +375,13 @@ def shared_memory(run: PlanRun, number: int, group: Block) -> SharedBuffer:
 
     It is empty on workers of a cluster, where a task may be repeated, and where devices compute.
     """
-    shared_layout = run.shared_layouts.exchanges[number]
-    used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and dispatch.missing() is None
+    shared_layout = run.plan.shared_layouts.exchanges[number]
+    used = run.plan.device != "cpu" and dispatch.missing() is None
     if shared_layout is None or used or current_worker() is not None:
-        return SharedBuffer()
+        return SharedBuffer(run.token)
     with during(run.token, number):
         emit("begun")
-    return SharedBuffer(shared_layout.layout, group, run.exchange(number).dtype)
+    return SharedBuffer(run.token, shared_layout.layout, group, run.exchange(number).dtype)
 
 
 def barrier_on_gpus(
@@ -449,7 +407,7 @@ def barrier_on_gpus(
     if len(sources) == len(targets):  # each GPU holds as much after the exchange as before
         found.homes = {t: homes[s] for s, t in zip(sources, targets, strict=True)}
     named = next((known for known in TRANSPORTS if known == transport), None)
-    profile = run.plan.machine.profile if isinstance(run.plan, Plan) else DEFAULT
+    profile = run.plan.machine.profile
     found.choice = lambda source, target: named or transport_of(profile, gpus(), source, target)
     return found
 
@@ -524,15 +482,14 @@ def run_block(
     place = None if into is None else into.place(run.plan.rounds[number].target, block)
     if sources is None and inputs[0].common is not None:
         return _where_it_lies(run, number, block, inputs[0].common, place, filters)
-    blocks = inputs[0] if sources is None else Blocks(dict(zip(sources, inputs, strict=True)))
+    blocks = inputs[0] if sources is None else Blocks(run, number, sources, inputs)
     own = _own(run, number, blocks.blocks) if run.stays(number) else None
 
     def view() -> BlockView:
         if own is not None:
             return BlockView.of(own, target=place)
-        source_of = functools.partial(blocks.checked, run, number)
-        home = blocks.homes.get(block)
-        found = run.view(number, block, source_of, home=home, choice=blocks.choice)
+        home, choice = blocks.homes.get(block), blocks.choice
+        found = run.view(number, block, blocks.__getitem__, home=home, choice=choice)
         found.target = place
         return found
 
@@ -542,20 +499,14 @@ def run_block(
             here = BlockView.of(own, owned=own.flags.c_contiguous, target=own)
             with in_place.poisoning(lambda: [own]):
                 return run.finish(number, block, lambda: here, filters)
-    with _turn(run, number, block, blocks):
-        return run.finish(number, block, view, filters)
-
-
-def _turn(
-    run: PlanRun, number: int, block: Block, blocks: Blocks
-) -> contextlib.AbstractContextManager[object]:
-    """Return the lock that limits blocks being prepared for a device, if one may take it."""
+    turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
-    if on_gpu or not run.on_devices(number):
-        return contextlib.nullcontext()
-    exchange = run.exchange(number)
-    nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
-    return dispatch.getting_ready(run.place_of(number), nbytes, exchange.dtype)
+    if run.on_devices(number) and not on_gpu:  # limit the blocks that are prepared for a device
+        exchange = run.exchange(number)
+        nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
+        turn = dispatch.getting_ready(run.place_of(number), nbytes, exchange.dtype)
+    with turn:
+        return run.finish(number, block, view, filters)
 
 
 def _where_it_lies(
@@ -567,7 +518,7 @@ def _where_it_lies(
     filters: Filters,
 ) -> Array:
     """Return a block in a shared buffer, after the round that follows, if there is one."""
-    shared_layout, exchange = run.shared_layouts.exchanges[number], run.exchange(number)
+    shared_layout, exchange = run.plan.shared_layouts.exchanges[number], run.exchange(number)
     assert shared_layout is not None and common.array is not None  # noqa: PT018
     started = time.perf_counter()
     values = in_place.view_in(common.array, shared_layout.layout, exchange.target, block)
@@ -575,7 +526,7 @@ def _where_it_lies(
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         in_place.advance(run.token, in_place.RESULT, (values,))
         return values
-    after, left = run.shared_layouts.inside[number], values
+    after, left = run.plan.shared_layouts.inside[number], values
     view = BlockView.of(values, target=into if after is None else values)
     if after is None:
         return run.finish(number, block, lambda: view, filters)
@@ -597,11 +548,9 @@ def _own(run: PlanRun, number: int, blocks: Mapping[Block, Array]) -> Array | No
     """Return the source block as the target block, if both have the same memory layout."""
     if len(blocks) != 1:  # an array without elements has no sources
         return None
-    (index,) = blocks
-    values, exchange = checked(run, number, index, blocks[index]), run.exchange(number)
-    if is_on_gpu(values) or values.dtype != np.dtype(exchange.dtype):
-        return None
-    return values if values.flags.aligned else None
+    (values,) = blocks.values()
+    plain = not is_on_gpu(values) and values.dtype == np.dtype(run.exchange(number).dtype)
+    return values if plain and values.flags.aligned else None
 
 
 @reported
@@ -626,18 +575,6 @@ def run_block_of_shards(
     return put_together(run, number, block, dict(zip(sources, packed, strict=True)), filters)
 
 
-def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
-    """Raise if the checksum of a shard differs from the one of the packed data."""
-    for source, (shard, known) in shards.items():
-        found = shard_checksum(shard, number, source, block)
-        if found != int(known):
-            emit("mismatch", nbytes=shard.nbytes)
-            raise VerificationError(
-                f"exchange {number + 1}, block {block}: the shard of block {source} is not what "
-                f"was packed (checksum {found:016x}, not {known:016x})"
-            )
-
-
 def put_together(
     run: PlanRun, number: int, block: Block, shards: Mapping[Block, Any], filters: Filters
 ) -> Array:
@@ -645,8 +582,14 @@ def put_together(
 
     Shards are arrays, or pairs of array and checksum, which is compared if the plan says so.
     """
-    if run.plan.verify == "checksum":
-        _compare(number, block, shards)
+    for source, (shard, known) in shards.items() if run.plan.verify == "checksum" else ():
+        found = shard_checksum(shard, number, source, block)
+        if found != int(known):
+            emit("mismatch", nbytes=shard.nbytes)
+            raise VerificationError(
+                f"exchange {number + 1}, block {block}: the shard of block {source} is not what "
+                f"was packed (checksum {found:016x}, not {known:016x})"
+            )
     plain = {a: shard[0] if isinstance(shard, tuple) else shard for a, shard in shards.items()}
     view = functools.partial(run.view, number, block, plain.__getitem__, packed=True)
     return run.finish(number, block, view, filters)
@@ -703,12 +646,14 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
     with in_place.poisoning(lambda: (view for _, view in _views(shards))):
         there = dispatch.inside_device(job, shards, run.place)
     if not there:
-        values = view.gather()
-        done = dispatch.on_device(job, BlockView.of(values, owned=True), {}, run.place)
+        gathered = BlockView.of(view.gather(), owned=True)
+        done = dispatch.on_device(job, gathered, {}, run.place)
         if done is None:
-            view = BlockView.of(values, owned=True)
-            done = run_round(round_, block, view, run.library, dtype, {})
-        _put_back(shards, done)
+            done = run_round(round_, block, gathered, run.library, dtype, {})
+        values = done.reshape(shards.sizes)
+        for place, part in _views(shards):
+            cut = zip(place, part.shape, strict=True)
+            part[...] = values[tuple(slice(low, low + n) for low, n in cut)]
     emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
     return shards.nbytes
 
@@ -716,13 +661,6 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
 def _views(shards: SegmentedView) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Yield all shards of a block, each with its position in the block."""
     return shards.views(tuple(slice(0, n) for n in shards.sizes))
-
-
-def _put_back(shards: SegmentedView, done: Array) -> None:
-    values = done.reshape(shards.sizes)
-    for place, view in _views(shards):
-        cut = zip(place, view.shape, strict=True)
-        view[...] = values[tuple(slice(low, low + n) for low, n in cut)]
 
 
 def settled(blocks: Blocks, *done: int) -> Blocks:

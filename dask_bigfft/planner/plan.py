@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -21,12 +22,15 @@ from dask_bigfft.planner.plan_data import (
     P,
     PlanData,
     Request,
+    SharedLayouts,
     block_count,
     extents,
     largest_block,
+    no_shared_layouts,
 )
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.seconds import flops
+from dask_bigfft.planner.tile_plan import AS_IS
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
@@ -82,8 +86,33 @@ class Plan(PlanData):
         return draw(self)
 
 
+class CpuPlan:
+    """Base of plans without choices: the CPU computes their rounds, in memory of their own."""
+
+    machine, device_memory_limit, settings = Machine(), None, AS_IS
+    overwrite = inside = from_rows = assembles = ends_in_round = False
+    device: Literal["cpu"] = "cpu"
+    shares: tuple[float, ...] = ()
+    rounds: tuple[Round, ...]
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The exchanges of the plan."""
+        raise NotImplementedError
+
+    @property
+    def shared_layouts(self) -> SharedLayouts:
+        """No shared buffers."""
+        return no_shared_layouts(len(self.exchanges), len(self.rounds))
+
+    @property
+    def moves(self) -> tuple[bool, ...]:
+        """For each exchange, whether anything travels."""
+        return tuple(not exchange.local for exchange in self.exchanges)
+
+
 @dataclass(frozen=True)
-class FilterPlan:
+class FilterPlan(CpuPlan):
     """Rounds that make the spectrum of the filter of one axis.
 
     Parameters
@@ -108,9 +137,6 @@ class FilterPlan:
     kernel: str
     verify: str = "none"
 
-    #: A filter's last round leaves its digits where they are.
-    ends_in_round = False
-
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Dtype of the blocks before and after each round."""
@@ -122,11 +148,6 @@ class FilterPlan:
         befores = (self.rounds[0].source, *(r.target for r in self.rounds[:-1]))
         pairs = zip(befores, self.rounds, strict=True)
         return tuple(Exchange(a, r.source, self.dtype, self.dtype) for a, r in pairs)
-
-    @property
-    def moves(self) -> tuple[bool, ...]:
-        """For each exchange, whether anything travels."""
-        return tuple(not exchange.local for exchange in self.exchanges)
 
 
 def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
@@ -160,7 +181,7 @@ Offsets = Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class ShiftPlan:
+class ShiftPlan(CpuPlan):
     """One exchange that stores some axes in another order, without rounds.
 
     Parameters
@@ -182,9 +203,6 @@ class ShiftPlan:
     kernel: str = "scipy"
     verify: str = "none"
 
-    #: The result's blocks come from an exchange.
-    ends_in_round = False
-
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Dtype of the blocks."""
@@ -194,11 +212,6 @@ class ShiftPlan:
     def exchanges(self) -> tuple[Exchange, ...]:
         """The shift."""
         return (Exchange(self.source, self.result, self.dtype, self.dtype),)
-
-    @property
-    def moves(self) -> tuple[bool, ...]:
-        """For each exchange, whether anything travels."""
-        return tuple(not exchange.local for exchange in self.exchanges)
 
     @property
     def is_shift(self) -> bool:

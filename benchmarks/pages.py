@@ -25,8 +25,8 @@ WHOLE = (
 PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
     "guard": (
         "Two source trees",
-        "Figures of the second tree over the first.",
-        {"rows": ("Rows", "name=row | figures=after / before | bound")},
+        "Figures of the second tree, of the state that each row names, over those of the first.",
+        {"rows": ("Rows", "name=row | state | figures=after / before | bound")},
     ),
     "memory": (
         "Data in memory",
@@ -194,7 +194,8 @@ def table(rows: Sequence[dict[str, Any]], text: str) -> list[str]:
     texts = {key: [cell(looked_up(row, key)) for row in rows] for key in columns}
     for i, row in enumerate(rows):
         texts["name"][i] += ": " + row["failed"] if "failed" in row else ""
-        texts["name"][i] += " (WRONG)" if row.get("ok") is False and "failed" not in row else ""
+        bad = " (SLOWER)" if "figures" in row else " (WRONG)"
+        texts["name"][i] += bad if row.get("ok") is False and "failed" not in row else ""
     kept = [key for key in columns if any(texts[key])]
     lines = [" | ".join(columns[key] for key in kept), "|".join("---" for _ in kept)]
     lines += [" | ".join(line) for line in zip(*(texts[key] for key in kept), strict=True)]

@@ -121,7 +121,8 @@ def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
 
 def _parse_detrend(detrend: Any, nperseg: int) -> Any:
     allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
-    known = detrend is None or detrend is False or detrend in ("constant", "c", "linear", "l")
+    named = isinstance(detrend, str) and detrend in ("constant", "c", "linear", "l")
+    known = named or detrend is None or detrend is False
     if callable(detrend):
         try:
             known = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)

@@ -245,7 +245,7 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
     return found
 
 
-def _parse_length(argument: str, n: SupportsIndex, size: int) -> int:
+def parse_length(argument: str, n: SupportsIndex, size: int) -> int:
     """Return the given length of a transform; -1 in `s` stands for the array's own."""
     length = _index(argument, n)
     own = argument == "s"
@@ -390,7 +390,7 @@ def transform_spec(
         half, size, own = kind == "c2r" and axis == axes[-1], shape[axis], named.get(axis)
         transposed = not forward and found == "transposed"
         if n is not None:
-            length = _parse_length(argument, n, size)
+            length = parse_length(argument, n, size)
         else:
             length = _default_length(argument, size, axis, half, transposed, own)
         lengths.append(length)

@@ -9,8 +9,8 @@ import xarray as xr
 
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
-from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, raise_invalid
-from dask_bigfft.transforms.spec import parse_orders
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
+from dask_bigfft.transforms.spec import parse_length, parse_orders
 from dask_bigfft.xarray.coordinates import PREFIX, refuse_parts, remembered, samples_of
 
 Dims = Hashable | Sequence[Hashable] | None
@@ -121,7 +121,7 @@ def inverse(
 ) -> xr.DataArray:
     """Return the inverse transform; `length` is that of the halved dimension."""
     dims = parse_dims(array, dim, is_spectral(array))
-    length = None if length is None else parse_count("n", length)
+    length = None if length is None else parse_length("n", length, 1)
     orders = _orders(extras, len(dims))
     half = dims[-1] if name == "irfftn" else None
     samples = {found: remembered(array, found, found == half) for found in dims}

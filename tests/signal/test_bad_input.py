@@ -41,7 +41,7 @@ REFUSED = [
     (named(WELCH, "fs"), "fs", [0, -2.0], ["fast"]),
     (named(WELCH, "window"), "window", ["foo", ("kaiser",), np.ones(4) * 1j, 8.0], []),
     (named(WELCH, "window", nperseg=4), "window", [np.ones(5)], []),
-    (named(WELCH, "detrend"), "detrend", ["foo", True], []),
+    (named(WELCH, "detrend"), "detrend", ["foo", True, np.ones(2)], []),
     (named(signal.radial_power_spectrum, "bins"), "bins", [[1, 0]], []),
     (named(signal.gradient, "order", X, 0), "order", [], ["natural"]),
     (named(signal.poisson, "axes"), "axes", [()], []),

@@ -232,7 +232,7 @@ class BlockTiles:
 
     @property
     def passes(self) -> "tuple[_Pass, ...]":
-        """What all tiles of each pass have in common."""
+        """Properties shared by all tiles of a pass, for each pass."""
         return _passes(self)
 
     def written(self, number: int) -> str:
@@ -390,7 +390,7 @@ class _Line(NamedTuple):
 
 
 class _Pass:
-    """What all tiles of a pass have in common.
+    """Properties shared by all tiles of a pass.
 
     Parameters
     ----------

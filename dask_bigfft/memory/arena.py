@@ -492,12 +492,13 @@ class HostArena:
         return min((fit for fit in self._idle if size <= fit <= _most(nbytes)), default=None)
 
     def _join(self, size: int) -> bool:
-        """Make buffers of at least `size` bytes whole whose parts are all idle."""
+        """Make buffers of at least `size` bytes whole whose parts are all idle and unpinned."""
         found = [
             (whole, parts)
             for whole, parts in self._divided.items()
             if whole.nbytes >= size
             and all(part in self._idle.get(part.nbytes, ()) for part in parts)
+            and all(part.release is None for part in parts)
         ]
         for whole, parts in found:
             del self._divided[whole]

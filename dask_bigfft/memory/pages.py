@@ -107,6 +107,7 @@ class Part(Buffer):
         self.whole: Buffer | None = whole
 
     def __del__(self) -> None:
+        super().__del__()  # unpins the part
         if self.whole is not None and _madvise is not None:
             _madvise(self.address, self.nbytes, mmap.MADV_DONTNEED)
 

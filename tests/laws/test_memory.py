@@ -290,6 +290,10 @@ STORED = {
 }
 
 
+#: Cases in which it depends on who decodes when.
+BY_CHANCE = ("chunks that are blocks", "opened anew, decoded")
+
+
 @pytest.mark.parametrize("case", STORED)
 def test_stored_arrays(tmp_path, monkeypatch, case):
     job, least, piece, says = STORED[case]
@@ -303,8 +307,7 @@ def test_stored_arrays(tmp_path, monkeypatch, case):
         assert value == wanted, name
     assert found["piece"] >= piece
     assert found["peak"] <= job.get("memory_limit", found["peak"])
-    by_chance = ("chunks that are blocks", "opened anew, decoded")  # of who decodes when
-    objects = 2 * OBJECTS if case in by_chance else OBJECTS
+    objects = 2 * OBJECTS if case in BY_CHANCE else OBJECTS
     assert least * found["peak"] <= peak.nbytes <= found["peak"] + objects
 
 

@@ -58,7 +58,6 @@ from dask_bigfft.errors import CarrierError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.files import explained
 from dask_bigfft.memory import allocate
-from dask_bigfft.memory.arena import is_allocated
 from dask_bigfft.memory_settings import pressure
 
 Array = npt.NDArray[Any]
@@ -67,9 +66,8 @@ Block = tuple[int, ...]
 #: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
 Message = tuple[Array, Array, Array, Array]
 
-#: Packs a source block, given the worker of each target block, the address of this worker, and the
-#: target blocks along each axis. Shards come by worker, large ones of this worker by target block.
-Pack = Callable[[dict[Block, str], str, tuple[Sequence[int], ...]], dict[str | Block, Message]]
+#: Packs a source block, given the worker of a target block and the target blocks along each axis.
+Pack = Callable[[Callable[[Block], str], tuple[Sequence[int], ...]], dict[str, Message]]
 
 #: Waiting shard: its source block, its checksum, its values.
 Shard = tuple[Block, int, Array]
@@ -165,11 +163,8 @@ class RechunkRun(ArrayRechunkRun):
         self._freed = set[Block]()
 
     def _shard_partition(self, data: Any, partition_id: Block) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for owner, message in data(self.worker_for, self.local_address, self.spec.targets).items():
-            worker = owner if isinstance(owner, str) else self.local_address
-            found.setdefault(worker, (partition_id, []))[1].append(message)
-        return found
+        messages = data(self.worker_for.__getitem__, self.spec.targets)
+        return {worker: (partition_id, [message]) for worker, message in messages.items()}
 
     async def send(self, address: str, shards: list[tuple[Block, list[Message]]]) -> Any:
         """Send messages to a worker; keep messages for this one."""
@@ -211,8 +206,7 @@ class RechunkRun(ArrayRechunkRun):
         if not self._room.take(values.nbytes):
             return named
         try:
-            if len(named) > 1 or not is_allocated(values):
-                named = [(block, (source, crc, _copied(part))) for block, (_, crc, part) in named]
+            named = [(block, (source, crc, _copied(part))) for block, (_, crc, part) in named]
         except BaseException:
             self._room.give_back(values.nbytes)
             raise

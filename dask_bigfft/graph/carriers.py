@@ -18,7 +18,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -34,7 +34,6 @@ from dask_bigfft.graph.dask_private import TaskRef, array_expressions_enabled
 from dask_bigfft.graph.in_place import Array, Block
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
-from dask_bigfft.memory import SMALL_NBYTES
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.seconds import shuffled
@@ -343,13 +342,8 @@ def send_block(run: PlanRun, number: int, source: Block, shuffle: str, values: A
             "array's meta is a CuPy array"
         )
 
-    def pack(workers: dict[Block, str], here: str, targets: tuple[Sequence[int], ...]) -> Any:
+    def pack(owner_of: Callable[[Block], Any], targets: tuple[Sequence[int], ...]) -> Any:
         started, found = time.perf_counter(), {}
-        large = block.nbytes >= SMALL_NBYTES * math.prod(map(len, targets))
-
-        def owner_of(target: Block) -> str | Block:
-            return target if large and workers[target] == here else workers[target]
-
         parts = packed(run.map(number), targets, source, block, dtype, owner_of)
         for owner, blocks, bounds, shards in parts:
             sums = np.zeros(len(blocks), np.uint64)

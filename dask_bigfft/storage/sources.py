@@ -67,6 +67,13 @@ def zarr_package() -> Any:
     return package("zarr", "Zarr arrays", "zarr")
 
 
+def zarr_buffer(array: Any) -> Any:
+    """Return an array as zarr takes it for values that it reads."""
+    from zarr.core.buffer import default_buffer_prototype
+
+    return default_buffer_prototype().nd_buffer.from_ndarray_like(array)
+
+
 def local_store(folder: Path, read_only: bool = False) -> Any:
     """Return the Zarr store of a folder. zarr may take a plain text (``a::b``) for an address."""
     return zarr_package().storage.LocalStore(folder, read_only=read_only)
@@ -151,19 +158,22 @@ class Reader:
         Chunks are decoded a few at a time, as plans forecast.
         """
         rows = self.plain is not None or self.unit is None
-        in_place = rows and out.dtype == self.dtype == self.stored.dtype
-        if in_place:
-            (self.plain.fill if self.plain else self._read)(region, out)
-            if self.packing is None:
-                return
-        read = self.plain.read if self.plain else self._read
+        in_place = out.dtype == self.dtype == self.stored.dtype
+        at_once = rows and in_place
+        if at_once:
+            self._read_into(region, out)
         unit = self.unit if self.unit and not rows else (1,) * self.ndim
-        most = (IN_PLACE if in_place else DECODED) // self.dtype.itemsize
-        for part, place in few_chunks(region, unit, most):
-            raw = out[place] if in_place else read(part)
+        most = (IN_PLACE if at_once else DECODED) // self.dtype.itemsize
+        parts = [] if at_once and self.packing is None else few_chunks(region, unit, most)
+        for part, place in parts:
+            values = out[place] if place else out
+            raw = values if in_place else allocate(values.shape, self.stored.dtype)
+            if not at_once:
+                self._read_into(part, raw)
             if self.packing is not None:
                 raw = self.packing.decode(raw, tuple(cut.start for cut in part))
-            out[place] = raw
+            if raw is not values:
+                values[...] = raw
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         started, whole = time.perf_counter(), is_region(index, self.shape)
@@ -178,24 +188,31 @@ class Reader:
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
 
-    def _read(self, index: Any, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Return values that the array's own package reads, in `into` if it is given.
+    def _read(self, index: Any) -> npt.NDArray[Any]:
+        """Return values that the array's own package reads; errors are those of `_errors`."""
+        with self._errors(index):
+            return np.asarray(self.stored[index])
 
-        Raises
-        ------
-        OSError
-            If reading fails. It names the chunk and has the package's message.
-        """
+    def _read_into(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
+        """Read stored numbers into an array of their dtype; errors are those of `_errors`."""
+        if self.plain is not None:
+            self.plain.fill(region, out)
+            return
+        with self._errors(region):
+            if isinstance(self.stored, H5Dataset) and out.size and out.flags.c_contiguous:
+                self.stored.read_into(region, out)
+            elif hasattr(self.stored, "get_basic_selection"):  # saves zarr an array of its own
+                self.stored.get_basic_selection(region, out=zarr_buffer(out))
+            else:
+                out[...] = self.stored[region]
+
+    @contextlib.contextmanager
+    def _errors(self, index: Any) -> Iterator[None]:
+        """Raise an `OSError` with the chunk's name if a package cannot read values."""
         if self.unit is not None:
             return_freed()
         try:
-            if into is None:
-                return np.asarray(self.stored[index])
-            if isinstance(self.stored, H5Dataset) and into.size and into.flags.c_contiguous:
-                self.stored.read_into(index, into)
-            else:
-                into[...] = self.stored[index]
-            return into
+            yield
         except UNREADABLE as error:
             place = self._bad_chunk(index) or f"values {index}"
             text = f"{place} cannot be read ({type(error).__name__}: {error})"

@@ -23,7 +23,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -299,6 +299,8 @@ class Spec(ArrayRechunkSpec):
         Number of the exchange, from 0.
     output : str
         Name of the tasks that assemble target blocks; their keys are this name and the block.
+    width : int
+        Number of consecutive target blocks that a task assembles; its key has the first one.
     lasting : bool
         Whether shards are kept until the shuffle is over.
     """
@@ -308,6 +310,7 @@ class Spec(ArrayRechunkSpec):
     plan: str
     number: int
     output: str = ""
+    width: int = 1
     lasting: bool = False
 
     @property
@@ -326,7 +329,7 @@ class Spec(ArrayRechunkSpec):
         Distributed rotates the list of workers for every shuffle. It is sorted here, so that the
         order continues over all groups of an exchange.
         """
-        return sorted(workers)[self.rank(partition) % len(workers)]
+        return sorted(workers)[self.rank(partition) // self.width % len(workers)]
 
     def create_new_run(self, worker_for: dict[Block, str], *arguments: Any, **named: Any) -> Any:
         """Return the scheduler's state of the shuffle, and restrict its tasks to their workers.
@@ -444,15 +447,17 @@ def barrier_task(shuffle: str, transfers: list[Any], **what: Any) -> Any:
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `plan`, `number` and `output` of `Spec`.
+        `targets`, `before`, `plan`, `number`, `output` and `width` of `Spec`.
     """
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
     spec = Spec(id=cast("Any", shuffle), disk=disk, new=(), old=(), **what)
     return P2PBarrierTask(barrier_key(spec.id), barrier, shuffle, *transfers, spec=spec)
 
 
-def barrier(shuffle: str, *attempts: int) -> int:
+def barrier(shuffle: str, *sent: Mapping[str, Iterable[int]]) -> int:
     """Wait until all sent shards have arrived; return the number of the attempt.
+
+    `sent` has the attempts of each transfer task by shuffle.
 
     Raises
     ------
@@ -460,6 +465,7 @@ def barrier(shuffle: str, *attempts: int) -> int:
         If a worker cannot store shards, also in `transfer` and `collect`. The error names the file
         and the number of missing bytes.
     """
+    attempts = sorted({attempt for by_shuffle in sent for attempt in by_shuffle[shuffle]})
     with _storage_named():
         return int(_asked(lambda: p2p_barrier(cast("Any", shuffle), *attempts)))
 

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dask_bigfft import config
 from dask_bigfft.decomposition.rounds import shared_block
 from dask_bigfft.errors import CarrierError
@@ -50,6 +52,12 @@ Function = Callable[..., Any]
 
 #: Maximum number of shard tasks of one exchange with the `tasks` carrier.
 MAX_SHARD_TASKS = 2_000_000
+
+#: Number of tasks that send the blocks of a round, above which each sends several blocks.
+MOST_SENDERS = 1 << 13
+
+#: Maximum bytes of source blocks of such a task, which needs them at the same time.
+MOST_TOGETHER = 4 << 20
 
 #: Maximum number of source blocks on which a target block depends directly.
 FEW = 8
@@ -97,6 +105,8 @@ class Builder:
         self.shared_layouts = (*shared, None)
         shuffles = shuffles_of(plan.exchanges, names, wanted, alone) if carrier == "p2p" else none
         self.shuffles, self.onward = (*shuffles, None), None
+        #: Blocks of the next task that sends, each with the call that makes it, and its inputs.
+        self.batch, self.inputs = list[tuple[Block, Function, int]](), list[Any]()
         #: Names of filters by axis, by the exchange before the round that multiplies by them.
         self.filters: dict[int, dict[int, str]] = {}
         #: Blocks that an earlier run has finished, by the exchange for which they are written.
@@ -145,6 +155,10 @@ class Builder:
         self.shared_layout, self.following = self.shared_layouts[number : number + 2]
         shuffles, onward = self.shuffles[number : number + 2]
         self.onward = onward if onward is not None and onward.sent else None
+        self.width = -(-self.exchange.target.blocks // MOST_SENDERS)
+        if shuffles is None:  # source blocks of a task are in memory at the same time
+            nbytes = self.exchange.source.largest * np.dtype(self.exchange.source_dtype).itemsize
+            self.width = max(1, min(self.width, MOST_TOGETHER // max(1, nbytes)))
         self.names, last = self.names_of[number], number == len(self.plan.rounds)
         self.run = TaskRef(self.names("plan"))
         mark = "0-" * (self.following is not None) + "1-" * (self.onward is not None)
@@ -166,6 +180,7 @@ class Builder:
             self._through_shuffles(shuffles)
         else:
             self._through_shards()
+        self._end_batch()
         return self.name
 
     def _add_inside(self) -> str:
@@ -192,11 +207,29 @@ class Builder:
         spectra = [block_ref(name, (block[axis],)) for axis, name in filters.items()]
         if block in self.finished.get(self.number + 1, ()):  # the task only looks up its result
             spectra, inputs = [], ()
-        arguments = self.run, self.number, block, tuple(filters), *spectra, *inputs
-        key: Key = (self.name, *block)
-        self.graph[key] = Task(key, function, *arguments)
-        if self.onward is not None:
-            self._send(self.onward, self.name, block, self.graph[key])
+        arguments = tuple(filters), *spectra, *inputs
+        if self.onward is None:
+            self._put(self.name, block, function, self.run, self.number, block, *arguments)
+            return
+        if self.batch and self.batch[0][1:] != (function, len(arguments)):
+            self._end_batch()
+        self.batch.append((block, function, len(arguments)))
+        self.inputs += arguments
+        if len(self.batch) >= self.width:
+            self._end_batch()
+
+    def _end_batch(self) -> None:
+        """Add the task that makes and sends the blocks of the batch, one after the other."""
+        if not self.batch or self.onward is None:
+            return
+        blocks = [block for block, _, _ in self.batch]
+        shuffles = [self.onward.of_source(block) for block in blocks]
+        names, function = tuple(shuffle.name for shuffle in shuffles), self.batch[0][1]
+        step = self.run, self.number, function, tuple(blocks), names
+        made = self._put(self.name, blocks[0], carriers.run_and_send_blocks, *step, *self.inputs)
+        for shuffle in {shuffle.name: shuffle for shuffle in shuffles}.values():
+            shuffle.senders.append(made)
+        self.batch, self.inputs = [], []
 
     def _from_blocks(
         self, targets: Iterable[Block], sources: Iterable[Block] | None, refs: Sequence[TaskRef]
@@ -248,7 +281,9 @@ class Builder:
                 self._from_blocks(shuffle.targets, shuffle.sources, self._refs(shuffle.sources))
                 continue
             for block in () if shuffles.sent else shuffle.sources:
-                self._send(shuffles, pack, block, block_ref(self.before, block))
+                inputs = self.run, self.number, block, shuffle.name, block_ref(self.before, block)
+                shuffle.senders.append(self._put(pack, block, carriers.send_block, *inputs))
+            width = 1 if self.onward is None else self.width
             barrier = p2p().barrier_task(
                 shuffle.name,
                 shuffle.senders,
@@ -257,17 +292,15 @@ class Builder:
                 plan=self.names.token,
                 number=self.number,
                 output=self.name,
+                width=width,
             )
             attempt = TaskRef(barrier.key)
             self.graph[barrier.key] = barrier
-            for block in shuffle.targets:
+            for count, block in enumerate(shuffle.targets, shuffle.before + 1):
                 self._task(block, carriers.run_block_of_shuffle, shuffle.name, attempt)
-
-    def _send(self, shuffles: Shuffles, name: str, block: Block, values: Any) -> None:
-        """Add the task that sends a block, which is a reference or a nested task."""
-        shuffle = shuffles.of_source(block)
-        inputs = self.run, shuffles.number, block, shuffle.name, values
-        shuffle.senders.append(self._put(name, block, carriers.send_block, *inputs))
+                if count % width == 0:
+                    self._end_batch()
+            self._end_batch()
 
     def _has_few_sources(self, moves: bool) -> bool:
         """Return whether target blocks have few source blocks and no round follows.

@@ -10,7 +10,7 @@ the setting.
 A p2p shuffle carries some connected groups of an exchange. If no other plan reads the blocks
 between two shuffles, one task assembles a block, computes the round and sends the shards::
 
-    source blocks -> send -> barrier -> assemble + round + send -> barrier -> ...
+    source blocks -> send -> barrier -> (assemble + round + send) for some blocks -> barrier -> ...
 """
 
 import itertools
@@ -318,8 +318,10 @@ def _compact(members: tuple[int, ...]) -> Sequence[int]:
 
 
 @reported
-def send_block(run: PlanRun, number: int, source: Block, shuffle: str, values: Array) -> int:
-    """Pack a source block and send the shards to their workers; return the shuffle's attempt.
+def send_block(
+    run: PlanRun, number: int, source: Block, shuffle: str, values: Array
+) -> dict[str, set[int]]:
+    """Pack a source block and send the shards to their workers.
 
     Parameters
     ----------
@@ -333,6 +335,11 @@ def send_block(run: PlanRun, number: int, source: Block, shuffle: str, values: A
         Name of the shuffle.
     values : ndarray
         Values of the block.
+
+    Returns
+    -------
+    dict
+        Attempts in which the block was sent, by shuffle.
     """
     block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
     if is_on_gpu(block):
@@ -356,8 +363,30 @@ def send_block(run: PlanRun, number: int, source: Block, shuffle: str, values: A
         emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
         return found
 
-    attempt: int = p2p().transfer(shuffle, source, pack)
-    return attempt
+    return {shuffle: {p2p().transfer(shuffle, source, pack)}}
+
+
+def run_and_send_blocks(
+    run: PlanRun,
+    number: int,
+    make: Callable[..., Array],
+    blocks: Sequence[Block],
+    shuffles: Sequence[str],
+    *inputs: Any,
+) -> dict[str, set[int]]:
+    """Make blocks by a task with inputs for each, and send them; return what `send_block` does.
+
+    One block is in memory at a time. The scheduler's time depends on the number of tasks, so one
+    task serves several blocks if there are very many.
+    """
+    sent: dict[str, set[int]] = {}
+    each = len(inputs) // len(blocks)
+    for i, (block, shuffle) in enumerate(zip(blocks, shuffles, strict=True)):
+        values = make(run, number, block, *inputs[i * each : (i + 1) * each])
+        attempts = send_block(run, number + 1, block, shuffle, values)
+        del values
+        sent.setdefault(shuffle, set()).update(attempts[shuffle])
+    return sent
 
 
 @block_task

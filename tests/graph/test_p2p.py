@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster, wait
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange import p2p
-from dask_bigfft.graph import carriers
+from dask_bigfft.graph import build, carriers
 
 RNG = np.random.default_rng(11)
 FIELD = RNG.standard_normal((24, 20, 18))
@@ -48,13 +48,6 @@ def close(found: np.ndarray, wanted: np.ndarray) -> bool:
     return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
-def prefixes(client: Client) -> set[str]:
-    def collect(dask_scheduler: object) -> list[str]:
-        return list(dask_scheduler.task_prefixes)  # type: ignore[attr-defined]
-
-    return set(client.run_on_scheduler(collect))
-
-
 def blocks() -> da.Array:
     return da.from_array(FIELD, chunks=(6, 20, 9))
 
@@ -70,9 +63,9 @@ def test_blocks_lie_evenly_after_a_persist(client: Client) -> None:
     mean = sum(counts.values()) / 3
     assert len(counts) == 3
     assert all(abs(n - mean) < 1 for n in counts.values())
-    names = prefixes(client)
-    assert "shuffle-barrier-bigfft" in names
+    names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.task_prefixes))
     assert any("bigfft_round1" in name for name in names)
+    assert "shuffle-barrier-bigfft" in names
 
 
 @pytest.mark.parametrize("kind", ["rfftn", "fftn"])
@@ -99,14 +92,20 @@ def test_slices_of_a_result(client: Client, optimize_graph: bool) -> None:
     assert close(one, wanted[5 * 256 : 6 * 256])
 
 
-def test_single_precision_padding_and_odd_chunks(client: Client) -> None:
-    """Blocks that nothing is sent to, shards of real data, blocks of different sizes."""
+@pytest.mark.parametrize("senders", [build.MOST_SENDERS, 5])
+def test_single_precision_padding_and_odd_chunks(
+    client: Client, monkeypatch: pytest.MonkeyPatch, senders: int
+) -> None:
+    """Blocks that nothing is sent to, of different sizes; tasks that send several blocks."""
+    monkeypatch.setattr(build, "MOST_SENDERS", senders)
     a = RNG.standard_normal((30, 7, 11)).astype("f4")
     x = da.from_array(a, chunks=((7, 11, 12), (3, 4), (5, 1, 5)))
-    found = fft.rfftn(x, s=(64, 9, 12), axes=(0, 1, 2)).compute()
-    wanted = np.fft.rfftn(a.astype("f8"), s=(64, 9, 12), axes=(0, 1, 2))
+    y = fft.rfftn(x, s=(64, 9, 12), axes=(0, 1, 2))
+    found, wanted = y.compute(), np.fft.rfftn(a.astype("f8"), s=(64, 9, 12), axes=(0, 1, 2))
     assert found.dtype == np.complex64
     assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    widths = {task.spec.width for task in dict(y.dask).values() if hasattr(task, "spec")}
+    assert (max(widths) > 1) == (senders == 5)
 
 
 def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:

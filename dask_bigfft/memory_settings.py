@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import dask.config
 import dask.utils
 import psutil
-from distributed.system import MEMORY_LIMIT
 
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
@@ -50,6 +49,8 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
 
 def machine_nbytes() -> int:
     """Return the size of the machine's memory, or the memory limit of the container."""
+    from distributed.system import MEMORY_LIMIT  # takes 0.2 s, which an import need not
+
     return int(MEMORY_LIMIT)
 
 

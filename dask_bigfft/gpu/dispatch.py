@@ -27,7 +27,6 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import cuda
-from dask_bigfft.gpu.cupy_gpu import open_gpu
 from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
@@ -219,6 +218,8 @@ def leases() -> Leases | None:
 
 def _opened() -> tuple[Device, ...]:
     """Open the devices that this process may use; return none if one of them fails."""
+    from dask_bigfft.gpu.cupy_gpu import open_gpu  # imports numba
+
     devices: list[Device] = []
     try:
         for ordinal in cuda.available():

@@ -18,7 +18,6 @@ import numpy as np
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, number_of
-from dask_bigfft.gpu.cupy_gpu import compute
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, DeviceArray
 from dask_bigfft.gpu.tile_work import Job, TileWork
@@ -124,6 +123,8 @@ def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
 
 def _computed(plans: FFTPlans, values: Any, work: TileWork, filters: Mapping[int, Any]) -> Any:
     """Do all operations on a tile, in the stream of the task; return the result."""
+    from dask_bigfft.gpu.cupy_gpu import compute  # imports numba
+
     plans.trim()
     ffts = [found.op for found in work.computations if isinstance(found.op, FFT)]
     area = cupy().empty(max(map(plans.prepare, ffts), default=0), np.uint8)

@@ -8,9 +8,6 @@ tasks of transforms then fail with an error that gives the numbers.
 import time
 from typing import Any
 
-from distributed.core import Status, error_message
-from tornado.ioloop import PeriodicCallback
-
 from dask_bigfft.errors import ClusterError
 from dask_bigfft.memory import default_arena
 
@@ -26,12 +23,17 @@ NOTHING = 1 << 20
 #: Part of the names of all tasks of transforms.
 OURS = "bigfft"
 
+#: Status of a paused worker.
+PAUSED = "paused"
+
 #: States of tasks that a worker has not begun.
 WAITING = frozenset({"waiting", "ready", "constrained"})
 
 
 def watch_worker(worker: Any) -> None:
     """Watch a worker from now on; call this in its event loop."""
+    from tornado.ioloop import PeriodicCallback  # distributed, which has it, takes 0.2 s to import
+
     if NAME not in worker.periodic_callbacks:
         worker.periodic_callbacks[NAME] = PeriodicCallback(_Watch(worker).look, 1000 * EVERY)
         worker.periodic_callbacks[NAME].start()
@@ -53,7 +55,7 @@ class _Watch:
     async def look(self) -> None:
         """Release idle memory of a paused worker; fail its tasks if no worker can continue."""
         worker, now = self.worker, time.monotonic()
-        if worker.status != Status.paused:
+        if worker.status.name != PAUSED:
             self.since = 0.0
             return
         default_arena().trim()
@@ -63,7 +65,7 @@ class _Watch:
             self.since, self.least = now, memory
         if now - self.since >= PATIENCE:
             self.since = now  # wait as long before the next try
-            if await self._for_ever() and worker.status == Status.paused:
+            if await self._for_ever() and worker.status.name == PAUSED:
                 self._fail(memory)
 
     async def _for_ever(self) -> bool:
@@ -72,7 +74,7 @@ class _Watch:
         workers = (await scheduler.identity(n_workers=-1))["workers"].values()
         for found in workers:
             executing = found["metrics"].get("task_counts", {}).get("executing")
-            if found["status"] != "paused" or executing:
+            if found["status"] != PAUSED or executing:
                 return False
         prefixes = await scheduler.get_task_prefix_states()
         ours = [states for name, states in prefixes.items() if OURS in name]
@@ -83,6 +85,8 @@ class _Watch:
 
         These are the tasks of transforms, or, if there are none here yet, all waiting tasks.
         """
+        from distributed.core import error_message
+
         worker, mib, arena = self.worker, 1 << 20, default_arena().counters()
         there = [task for task in worker.state.tasks.values() if task.state in WAITING]
         waiting = [task for task in there if OURS in str(task.key)] or there

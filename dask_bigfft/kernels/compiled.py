@@ -3,17 +3,14 @@
 It happens once on a machine: from then on the code is read from disk. The first call in a process
 waits until one or the other is done, and no phase is told that as its own time.
 
-Imports numba and `events`.
+Imports numba when a loop is first called, because that takes a quarter of a second, and `events`.
 """
 
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, cached_property, partial, update_wrapper
 from typing import Any
-
-import numba
-from numba.core import event
 
 from dask_bigfft.events import emit, interrupted
 
@@ -21,15 +18,36 @@ from dask_bigfft.events import emit, interrupted
 _PACKAGE = __name__.partition(".")[0]
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Return a function compiled by numba without the GIL and cached on disk.
+class compiled:
+    """Function that numba compiles at its first call, without the GIL, and caches on disk.
 
     Without a writeable cache folder, each process compiles it.
     """
-    try:
-        return numba.njit(nogil=True, cache=True, **options)(function)
-    except RuntimeError:  # numba's "cannot cache function": neither beside the file nor at home
-        return numba.njit(nogil=True, **options)(function)
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        self._options = {"nogil": True, **options}
+        update_wrapper(self, function)
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        """The function as numba has it."""
+        listen()
+        import numba
+
+        function = vars(self)["__wrapped__"]
+        try:
+            return numba.njit(cache=True, **self._options)(function)
+        except RuntimeError:  # numba's "cannot cache function": neither beside the file nor at home
+            return numba.njit(**self._options)(function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Type by which other compiled functions call this one."""
+        return self.dispatcher._numba_type_
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function."""
+        return self.dispatcher(*arguments)
 
 
 class _Here(threading.local):
@@ -43,36 +61,40 @@ class _Here(threading.local):
 _here = _Here()
 
 
-class _Listener(event.Listener):  # type: ignore[misc, unused-ignore]
-    """Listener that reports compilation of our loops and waits for numba's compiler."""
+@cache
+def listen() -> None:
+    """Report from now on how long loops are compiled."""
+    from numba.core import event
 
-    def on_start(self, event: Any) -> None:
-        """Note a request for the lock, or report once that a loop is compiled under it."""
-        if event.kind == "numba:compiler_lock":
-            _here.depth += 1
-            if _here.depth == 1:
-                _here.started, _here.compiles = time.perf_counter(), False
-            return
-        function = getattr(event.data.get("dispatcher"), "py_func", None)
-        ours = (getattr(function, "__module__", None) or "").partition(".")[0] == _PACKAGE
-        if ours and _here.depth and not _here.compiles:
-            _here.compiles = True
-            emit("compiling")
+    class Listener(event.Listener):  # type: ignore[misc, unused-ignore]
+        """Listener that reports compilation of our loops and waits for numba's compiler."""
 
-    def on_end(self, event: Any) -> None:
-        """Report the time that a thread waited for the lock and held it."""
-        if event.kind != "numba:compiler_lock":
-            return
-        _here.depth -= 1
-        if _here.depth == 0:
-            seconds = time.perf_counter() - _here.started
-            interrupted(seconds)
-            if _here.compiles:
-                emit("compile", seconds=seconds)
+        def on_start(self, event: Any) -> None:
+            """Note a request for the lock, or report once that a loop is compiled under it."""
+            if event.kind == "numba:compiler_lock":
+                _here.depth += 1
+                if _here.depth == 1:
+                    _here.started, _here.compiles = time.perf_counter(), False
+                return
+            function = getattr(event.data.get("dispatcher"), "py_func", None)
+            ours = (getattr(function, "__module__", None) or "").partition(".")[0] == _PACKAGE
+            if ours and _here.depth and not _here.compiles:
+                _here.compiles = True
+                emit("compiling")
 
+        def on_end(self, event: Any) -> None:
+            """Report the time that a thread waited for the lock and held it."""
+            if event.kind != "numba:compiler_lock":
+                return
+            _here.depth -= 1
+            if _here.depth == 0:
+                seconds = time.perf_counter() - _here.started
+                interrupted(seconds)
+                if _here.compiles:
+                    emit("compile", seconds=seconds)
 
-for _kind in ("numba:compiler_lock", "numba:compile"):
-    event.register(_kind, _Listener())
+    for kind in ("numba:compiler_lock", "numba:compile"):
+        event.register(kind, Listener())
 
 
 # --- sums of squares, of which energies are made --------------------------------------------

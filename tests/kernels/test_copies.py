@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft.kernels import copies as module
-from dask_bigfft.kernels.copies import COMPILED, TILE, CopyTable, Segments
+from dask_bigfft.kernels.copies import COMPILED, CopyTable, Segments
+from dask_bigfft.kernels.copy_loops import TILE
 from dask_bigfft.testing.oracles import index_valued
 
 PAIRS = [(a.str, b.str) for a, b in sorted(COMPILED, key=str)] + [

@@ -7,6 +7,7 @@ import sys
 PROGRAMS = {
     "guard": "two source trees in alternating pairs of processes",
     "memory": "data in memory, against other FFT libraries",
+    "small": "small calls, against dask.array",
     "out_of_core": "arrays larger than memory, against a plain copy",
     "clusters": "first tasks, tiny blocks and p2p on distributed",
     "convolution": "convolutions of long arrays",

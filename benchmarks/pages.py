@@ -42,6 +42,14 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
             )
         },
     ),
+    "small": (
+        "Small calls",
+        "Against `da.fft` after `rechunk(-1)`, warm, in alternating turns.",
+        {
+            where: (title, "name=call and chunks | bigfft=ours, s | dask=`da.fft`, s | cost=ratio")
+            for where, title in (("threads", "Threads"), ("workers", "Workers of one thread"))
+        },
+    ),
     "out_of_core": (
         "Larger than memory, from Zarr to Zarr",
         "In a memory cgroup around everything. A plain copy of as many bytes takes turns with "

@@ -36,7 +36,13 @@ from dask_bigfft.exchange.parts import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.cost import forecast
-from dask_bigfft.planner.plan import Plan, merged_request, roomy_request, with_merging
+from dask_bigfft.planner.plan import (
+    Plan,
+    merged_request,
+    roomy_request,
+    whole_request,
+    with_merging,
+)
 from dask_bigfft.planner.plan_data import Machine, Request, overwritten
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
@@ -66,8 +72,8 @@ def chosen_plan(
 ) -> Plan:
     """Return the plan for a transform.
 
-    Many tiny blocks are merged first, if the plan then fits into the same memory. Blocks that are
-    mostly padding become larger than the input's.
+    Small transforms are done in one block each. Many tiny blocks are merged first, if the plan then
+    fits into the same memory. Blocks that are mostly padding become larger than the input's.
 
     Parameters
     ----------
@@ -84,12 +90,15 @@ def chosen_plan(
         If no plan meets the memory limit.
     """
     inside = overwrite and machine.workers == 1
-    tiny = config.get("bigfft.planner.min-chunk")
-    request = roomy_request(spec, request, tiny)
-    merged = merged_request(spec, request, machine, tiny)
+    small, tiny = config.get("bigfft.planner.small"), config.get("bigfft.planner.min-chunk")
     here, found = _with_devices(machine, request), None
-    with contextlib.suppress(PlanError):  # then the blocks are not merged
-        if merged is not None:
+    whole = whole_request(spec, request, machine, small, tiny)
+    with contextlib.suppress(PlanError):  # then blocks are smaller, or not merged
+        if whole is not request:
+            found = _unless_unasked(_searched(spec, whole, here, kernels, inside), request)
+    request = roomy_request(spec, request, tiny)
+    with contextlib.suppress(PlanError):
+        if not found and (merged := merged_request(spec, request, machine, tiny)) is not None:
             found = _unmerged(_searched(spec, merged, here, kernels, inside), request, merged)
     try:
         found = found or _searched(spec, request, here, kernels, inside)
@@ -142,12 +151,17 @@ def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: M
 def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
     """Return a plan for merged blocks with the merging and cutting of the input's blocks added.
 
-    None if it exceeds the memory limit, or uses the disk though other storage would do.
+    None if it exceeds the memory limit, or uses the disk unasked.
     """
     same = request.wanted in (merged.wanted, plan.chunks)
-    found = with_merging(plan, request.chunks, None if same else request.wanted)
-    unasked = found.carrier == "disk" and request.storage == "auto"
-    return found if found.fits_memory and not unasked else None
+    wanted = None if same else request.wanted
+    return _unless_unasked(with_merging(plan, request.chunks, wanted), request)
+
+
+def _unless_unasked(plan: Plan, request: Request) -> Plan | None:
+    """Return the plan; None if it exceeds the memory limit, or uses the disk unasked."""
+    unasked = plan.carrier == "disk" and request.storage == "auto"
+    return plan if plan.fits_memory and not unasked else None
 
 
 def _searched(

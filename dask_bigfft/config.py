@@ -127,10 +127,7 @@ _TYPES: Mapping[str, tuple[Callable[[Setting, Any], Any], str]] = {
         "an integer of at least {self.minimum}",
     ),
     "number": (_number, "a number of at least {self.minimum}"),
-    "bytes": (
-        _bytes,
-        "a number of bytes from {self.minimum} on, such as 1073741824 or '1 GiB'",
-    ),
+    "bytes": (_bytes, "a number of bytes from {self.minimum} on, such as 1073741824 or '1 GiB'"),
     "folder": (_folder, "the path of a folder, or null for the usual one"),
     "file": (
         lambda _, value: (

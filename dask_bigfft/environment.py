@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import dask.config
@@ -126,10 +126,21 @@ _known: WeakKeyDictionary[Any, dict[_Key, Any]] = WeakKeyDictionary()
 _paused: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
 
+#: Workers of each client when they were last asked for, and the time of that. One call of a
+#: transform asks several times, and an answer takes half a millisecond.
+_seen: WeakKeyDictionary[Any, tuple[float, Any]] = WeakKeyDictionary()
+
+#: Seconds for which an answer holds.
+LASTS = 0.005
+
+
 def workers_of(client: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Return the scheduler's information on each worker, by address."""
-    found: Mapping[str, Mapping[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
-    return found
+    """Return the scheduler's information on each worker, by address, at most `LASTS` old."""
+    asked, found = _seen.get(client, (-LASTS, None))
+    if time.monotonic() - asked >= LASTS:
+        found = client.scheduler_info(n_workers=-1)["workers"]
+        _seen[client] = time.monotonic(), found
+    return cast("Mapping[str, Mapping[str, Any]]", found)
 
 
 def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:

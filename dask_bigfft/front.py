@@ -107,7 +107,8 @@ def transform(
         Transposed order saves an exchange; `dask_bigfft.transposed_index` gives the permutation.
     chunks : "auto", "preserve", mapping or dask chunks, optional
         Chunks of the result. "auto" takes those of the last round: about as large as the input's,
-        or of 1 MiB if those are tiny and numerous. "preserve" takes the input's chunks.
+        or whole transforms if these are small (a few MiB), or of 1 MiB if the input's are tiny and
+        numerous. "preserve" takes the input's chunks.
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
     rounds : sequence of mappings of axis to factor, optional
@@ -292,7 +293,7 @@ def plan(
 
     Examples
     --------
-    >>> x = da.zeros(4096, chunks=256, dtype=complex)
+    >>> x = da.zeros(2**24, chunks=2**20, dtype=complex)
     >>> plan(x, "fft").notation
     '{X1} {X2}'
     """

@@ -144,7 +144,7 @@ def report(y: Any) -> Report:
     --------
     >>> import dask.array as da
     >>> from dask_bigfft import fft
-    >>> y = fft.fft(da.ones(4096, chunks=512))
+    >>> y = fft.fft(da.ones(4096, chunks=512), rounds=[64, 64])
     >>> _ = y.compute(scheduler="sync")
     >>> print(report(y))  # doctest: +ELLIPSIS
     fft of (4096,) complex128: {X1} {X2}

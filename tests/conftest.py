@@ -10,6 +10,7 @@ import tempfile
 
 # Read when dask is imported, and inherited by the processes that tests start.
 os.environ.setdefault("DASK_BIGFFT__KERNEL", "scipy")
+os.environ.setdefault("DASK_BIGFFT__PLANNER__SMALL", "0")  # small arrays stand for large ones
 os.environ.setdefault(
     "DASK_BIGFFT__WISDOM__DIRECTORY", os.path.join(tempfile.gettempdir(), "bigfft-test-wisdom")
 )

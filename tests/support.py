@@ -16,6 +16,9 @@ from dask_bigfft.errors import BigFFTError
 
 ROOT = Path(__file__).resolve().parents[1]
 
+#: Settings of users that tests have changed.
+DEFAULTS = {"DASK_BIGFFT__PLANNER__SMALL": "64 MiB"}
+
 
 def environment(**more):
     """Variables for processes that import this package, and no other version of it."""

@@ -159,10 +159,7 @@ class Group(HashedOnce):
     def _placed(self) -> tuple[Range, ...]:
         """Runs of the values; shifted values are two runs."""
         n, first = self.size, self.offset
-        return self.arrangement or (
-            Range(first, n - first, 0, 1),
-            Range(0, first, n - first, 1),
-        )
+        return self.arrangement or (Range(first, n - first, 0, 1), Range(0, first, n - first, 1))
 
 
 @dataclass(frozen=True)

@@ -35,15 +35,7 @@ from dask_bigfft.gpu.cuda import (
 from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Product, dense, runs
-from dask_bigfft.gpu.ring import (
-    BUFFER_NBYTES,
-    BUFFERS,
-    Array,
-    Ints,
-    Part,
-    Ring,
-    unfinished,
-)
+from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS, Array, Ints, Part, Ring, unfinished
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 
 #: Bytes of device memory that kernels and plans use beside the arena: 20 MiB for cuFFT's and our

@@ -44,13 +44,7 @@ from dask_bigfft.kernels.segmented import SegmentedView, StackedView
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.tile_plan import (
-    MOST_PRIME,
-    TileLimits,
-    aligned,
-    apart,
-    in_turn,
-)
+from dask_bigfft.planner.tile_plan import MOST_PRIME, TileLimits, aligned, apart, in_turn
 
 #: Smallest mean row of a tile, in units of `run_nbytes`, for shards to be read in place (1 KiB: a
 #: kernel reads such rows at bus speed). Threads gather blocks with shorter rows faster.

@@ -171,7 +171,7 @@ class Builder:
                 self._task(block, disk.run_block_of_rows, TaskRef(self.names("rows")))
         elif self._has_few_sources(moves):
             self._from_few()
-        elif not moves:
+        elif not moves or self._has_one_target():
             for _, sources, targets in Groups(self.exchange):
                 self._from_blocks(targets, sources, self._refs(sources))
         elif self.on_disk or self.in_process:
@@ -301,6 +301,13 @@ class Builder:
                 if count % width == 0:
                     self._end_batch()
             self._end_batch()
+
+    def _has_one_target(self) -> bool:
+        """Return whether each group has one target block, which then depends on its sources."""
+        if self.on_disk or self.transport or self.shared_layout is not None:
+            return False
+        pairs = zip(Groups(self.exchange).axes, self.exchange.target.axes, strict=True)
+        return all(axis.count == after.blocks for axis, after in pairs)
 
     def _has_few_sources(self, moves: bool) -> bool:
         """Return whether target blocks have few source blocks and no round follows.

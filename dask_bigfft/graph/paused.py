@@ -23,9 +23,6 @@ NOTHING = 1 << 20
 #: Part of the names of all tasks of transforms.
 OURS = "bigfft"
 
-#: Status of a paused worker.
-PAUSED = "paused"
-
 #: States of tasks that a worker has not begun.
 WAITING = frozenset({"waiting", "ready", "constrained"})
 
@@ -55,7 +52,7 @@ class _Watch:
     async def look(self) -> None:
         """Release idle memory of a paused worker; fail its tasks if no worker can continue."""
         worker, now = self.worker, time.monotonic()
-        if worker.status.name != PAUSED:
+        if worker.status.name != "paused":
             self.since = 0.0
             return
         default_arena().trim()
@@ -65,7 +62,7 @@ class _Watch:
             self.since, self.least = now, memory
         if now - self.since >= PATIENCE:
             self.since = now  # wait as long before the next try
-            if await self._for_ever() and worker.status.name == PAUSED:
+            if await self._for_ever() and worker.status.name == "paused":
                 self._fail(memory)
 
     async def _for_ever(self) -> bool:
@@ -74,7 +71,7 @@ class _Watch:
         workers = (await scheduler.identity(n_workers=-1))["workers"].values()
         for found in workers:
             executing = found["metrics"].get("task_counts", {}).get("executing")
-            if found["status"] != PAUSED or executing:
+            if found["status"] != "paused" or executing:
                 return False
         prefixes = await scheduler.get_task_prefix_states()
         ours = [states for name, states in prefixes.items() if OURS in name]

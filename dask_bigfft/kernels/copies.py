@@ -119,15 +119,8 @@ class Segments:
 
     def taken(self, which: np.ndarray) -> Segments:
         """Return some of the copies."""
-        names = [
-            "counts",
-            "source_starts",
-            "source_strides",
-            "target_starts",
-            "target_strides",
-            "firsts",
-        ]
-        return replace(self, **{name: getattr(self, name)[which] for name in names})
+        names = "counts source_starts source_strides target_starts target_strides firsts"
+        return replace(self, **{name: getattr(self, name)[which] for name in names.split()})
 
 
 @cache

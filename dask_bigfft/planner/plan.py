@@ -475,6 +475,46 @@ def merged_request(
     return replace(request, chunks=merged, wanted=wanted, stored=None)
 
 
+def whole_request(
+    spec: TransformSpec, request: Request, machine: Machine, nbytes: int, tiny: int
+) -> Request:
+    """Return the request with blocks that hold whole transforms, if these are small and it pays.
+
+    One thread does such a block. That pays if it takes less time than the tasks of a second round.
+
+    Parameters
+    ----------
+    spec, request, machine
+        The transform, the choices of the caller, and the machine.
+    nbytes : int
+        Maximum size of such blocks in bytes of complex values; 0 changes nothing.
+    tiny : int
+        Size in bytes to which very many tiny blocks would be merged otherwise; 0 if they would not.
+    """
+    on_disk = request.stored is not None and request.storage == "disk"
+    natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
+    free = request.rounds is None and request.variant == "auto" and natural and not on_disk
+    whole = tuple((sum(c),) if a in spec.axes else c for a, c in enumerate(request.chunks))
+    before, after = block_count(request.chunks), block_count(whole)
+    block = math.prod(extents(spec, whole))
+    size = block * spec.work_dtype.itemsize
+    if not free or after == before or not 0 < size <= nbytes:
+        return request
+    if tiny:
+        before = max(after, min(before, size * after // tiny))
+    profile, lanes = machine.profile, machine.threads * machine.workers
+    speed = profile.library(request.kernel, str(spec.work_dtype)).large_flops
+    seconds = 5 * block * after * math.log2(max(2, math.prod(spec.lengths))) / speed
+    lost = seconds / min(after, lanes) - seconds / min(before, lanes)
+    saved = (2 * before - after) * task_seconds(machine)
+    if machine.workers > 1:  # each pair of blocks is a task, too
+        saved += profile.exchange + before**2 / after * (profile.sent_task + profile.sent_shard)
+    if lost > saved:
+        return request
+    scale = request.scale * block / largest_block(spec, request)
+    return replace(request, scale=scale, stored=None)
+
+
 def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request:
     """Return the request with larger blocks, where padding would make very many tiny ones.
 

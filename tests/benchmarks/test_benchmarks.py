@@ -15,6 +15,7 @@ TINY = ("--scale", "0.00002", "--threads", "2")
 #: Arguments of each program, and the rows that it writes.
 PROGRAMS = {
     "memory": ("--only real-512x512x256-x16 --repeat 1 --kernels scipy", 1),
+    "small": ("--only *(1000,)* --repeat 2", 2),
     "convolution": (["--only", "taps: oaconvolve", "--repeat", "1"], 1),
     "verification": ("--only 3d --repeat 1 --kernels scipy", 1),
     "forecasts": (
@@ -24,10 +25,7 @@ PROGRAMS = {
     ),
     "out_of_core": ("--only 3d --repeat 1 --kernel scipy", 1),
     "clusters": (["--only", "first: 4096 blocks", "--repeat", "1"], 1),
-    "guard": (
-        f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernel scipy",
-        1,
-    ),
+    "guard": (f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernel scipy", 1),
 }
 
 

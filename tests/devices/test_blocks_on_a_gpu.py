@@ -20,7 +20,7 @@ from devices.blocks import fft_at, memory
 
 from dask_bigfft import fft, plan, report
 from dask_bigfft.exchange.gather import TRANSPORTS
-from dask_bigfft.gpu import cuda, on_gpu
+from dask_bigfft.gpu import cuda, cupy_gpu, on_gpu
 from dask_bigfft.gpu.operations import FFT, Strided
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
@@ -195,7 +195,7 @@ def card(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
     monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
-    monkeypatch.setattr(on_gpu, "compute", compute)
+    monkeypatch.setattr(cupy_gpu, "compute", compute)
     nothing = SimpleNamespace(prepare=lambda op: 0, trim=lambda: None, drop=lambda: None)
     plans = on_gpu._Plans(nothing)
     monkeypatch.setattr(on_gpu, "_plans_of", lambda ordinal: plans)

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, run, scipys, values
+from support import heard
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu.dispatch import Leases
 from dask_bigfft.gpu.engine import Engine, Part, Source
 from dask_bigfft.gpu.operations import Multiply
@@ -22,14 +22,8 @@ NBYTES = 1 << 15
 
 @pytest.fixture
 def events():
-    found = []
-
-    def listening(name, numbers):
-        found.append((name, dict(numbers)))
-
-    add_sink(listening)
-    yield found
-    remove_sink(listening)
+    with heard() as found:
+        yield found
 
 
 def source_of(x, job, **keywords):

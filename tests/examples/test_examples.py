@@ -6,20 +6,20 @@ import sys
 import tomllib
 
 import pytest
-from support import ROOT, environment
+from support import DEFAULTS, ROOT, environment
 
 EXAMPLES = ROOT / "examples"
 PICTURE, FOLDER = ["--picture", "picture.png"], ["--folder", "field"]
 
 #: Arguments that make an example quick, and what it then says.
 SCRIPTS = [
-    ("first_transform", ["--n", 2**14], ["single chunk", r"rounds \{X1\} \{X2\}"]),
+    ("first_transform", ["--n", 2**22], ["single chunk", r"rounds \{X1\} \{X2\}"]),
     ("elevation", ["--chunk", 200], ["688 x 806, in 4 x 5 chunks"]),
     ("large_field", ["--gib", 0.002, *FOLDER], [r"forward +[\d.]+ s +[\d.]+ GB/s"]),
     ("larger_than_memory", ["--gib", 0.004, *FOLDER], ["nothing looks complete: True"]),
     # of this one the last slab is thinner
     ("larger_than_memory", ["--gib", 0.067, *FOLDER], ["by way of disk"]),
-    ("transposed_order", ["--n", 2**18], [r"3 \+ 3 exchanges", r"2 \+ 2 exchanges"]),
+    ("transposed_order", ["--n", 2**21], [r"3 \+ 3 exchanges", r"2 \+ 2 exchanges"]),
     ("convolution", ["--n", 2**16, *PICTURE], ["in 16 chunks"]),
     ("spectra", ["--n", 256, *PICTURE], ["50.0 Hz is in the record"]),
     ("demo", ["--gib", 0.002, "--n", 2**18, *FOLDER, *PICTURE], ["how far from SciPy"]),
@@ -31,7 +31,7 @@ SCRIPTS = [
 
 def run(*arguments, cwd):
     command = [sys.executable, "-W", "error::DeprecationWarning:__main__", *map(str, arguments)]
-    variables = environment(MPLBACKEND="Agg", MPLCONFIGDIR=cwd)
+    variables = environment(MPLBACKEND="Agg", MPLCONFIGDIR=cwd, **DEFAULTS)
     return subprocess.run(
         command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=240
     )

@@ -4,7 +4,7 @@ import re
 from html import unescape
 
 import pytest
-from support import ROOT, python
+from support import DEFAULTS, ROOT, python
 
 from dask_bigfft.config import SETTINGS
 
@@ -27,7 +27,7 @@ def test_code_runs_as_a_script(page, method, tmp_path):
     """Processes that are started import it once more."""
     script = tmp_path / f"{page}_page.py"
     script.write_text("\n".join(blocks(page)), encoding="utf-8")
-    variables = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": method}
+    variables = DEFAULTS | {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": method}
     python("-W", "error:::__main__", script.name, cwd=tmp_path, env=variables)
     assert blocks(page)
 

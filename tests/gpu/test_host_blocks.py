@@ -1,5 +1,6 @@
 """Blocks in host memory, rounds on a card whose memory may hardly be used: SciPy's answers."""
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -8,9 +9,9 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from support import heard
 
 from dask_bigfft import fft
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.parts import stacking
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.gpu import cupy_gpu, dispatch
@@ -47,16 +48,8 @@ def values(*shape, real=False, single=False, seed=0):
 
 def counted(lazy):
     """The result, and how often each event happened."""
-    counts = {}
-
-    def sink(name, numbers):
-        counts[name] = counts.get(name, 0) + 1
-
-    add_sink(sink)
-    try:
-        return lazy.compute(scheduler="threads"), counts
-    finally:
-        remove_sink(sink)
+    with heard() as events:
+        return lazy.compute(scheduler="threads"), Counter(name for name, _ in events)
 
 
 def assert_close(got, expected, single=False):

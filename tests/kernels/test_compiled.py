@@ -5,24 +5,13 @@ import time
 import numba
 import numpy as np
 import pytest
+from support import heard
 
-from dask_bigfft.events import add_sink, during, emit, measured, remove_sink
+from dask_bigfft.events import during, emit, measured
 from dask_bigfft.kernels.compiled import listen
 
 
-@pytest.fixture
-def heard():
-    found = []
-
-    def sink(name, numbers):
-        found.append((name, dict(numbers)))
-
-    add_sink(sink)
-    yield found
-    remove_sink(sink)
-
-
-def test_compiling_is_said_and_counts_for_no_phase(heard):
+def test_compiling_is_said_and_counts_for_no_phase():
     def slow(x):
         total = 0.0
         for i in range(x.size):
@@ -32,7 +21,7 @@ def test_compiling_is_said_and_counts_for_no_phase(heard):
     listen()
     slow.__module__ = "dask_bigfft.kernels.of_this_test"
     function, x = numba.njit(nogil=True)(slow), np.ones(9)
-    with during("0a1b", 2):
+    with heard() as events, during("0a1b", 2):
         started = time.perf_counter()
         with measured("twiddle", x.nbytes):
             function(x)
@@ -40,9 +29,9 @@ def test_compiling_is_said_and_counts_for_no_phase(heard):
         emit("round", nbytes=x.nbytes, seconds=whole)
         with measured("fft", x.nbytes):
             function(x)
-    names = [name for name, _ in heard]
+    names = [name for name, _ in events]
     assert names == ["compiling", "compile", "round", "twiddle", "fft"]
-    times = {name: numbers.get("seconds") for name, numbers in heard}
-    assert {numbers["plan"] for _, numbers in heard} == {"0a1b"}
+    times = {name: numbers.get("seconds") for name, numbers in events}
+    assert {numbers["plan"] for _, numbers in events} == {"0a1b"}
     assert times["compile"] + times["round"] == pytest.approx(whole)
     assert times["compile"] + times["twiddle"] <= whole

@@ -241,10 +241,7 @@ def test_short_prime_lengths_are_not_split(name, n):
     """Wide rows are looked for in digits of two values or more."""
     x = values(11, 3, 11, 12, single=True)
     keywords = {"axes": (0, 3, 2), "s": (13, 10, n)}
-    with (
-        simulated_devices(1 << 12, limits=SMALL),
-        dask.config.set({"bigfft.planner.min-chunk": 0}),
-    ):
+    with simulated_devices(1 << 12, limits=SMALL), dask.config.set({"bigfft.planner.min-chunk": 0}):
         array = da.from_array(x, (11, 2, 11, 3))
         found = plan(array, name, device="gpu", **keywords)
         got = getattr(fft, name)(array, device="gpu", **keywords).compute()

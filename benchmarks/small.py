@@ -1,7 +1,7 @@
 """Small calls, warm: ours against `da.fft` after ``rechunk(-1)``, in alternating turns.
 
-The last column is the time in which ours makes and plans the lazy result, part of its seconds.
-Every result is compared with NumPy's.
+In the JSON `graph` is the time in which ours plans and makes the lazy result, part of its seconds.
+One result of each call is compared with NumPy's.
 """
 
 import contextlib

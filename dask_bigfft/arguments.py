@@ -95,7 +95,7 @@ def chosen_plan(
     whole = whole_request(spec, request, machine, small, tiny)
     with contextlib.suppress(PlanError):  # then blocks are smaller, or not merged
         if whole is not request:
-            found = _unless_unasked(_searched(spec, whole, here, kernels, inside), request)
+            found = _accepted(_searched(spec, whole, here, kernels, inside), request)
     request = roomy_request(spec, request, tiny)
     with contextlib.suppress(PlanError):
         if not found and (merged := merged_request(spec, request, machine, tiny)) is not None:
@@ -155,10 +155,10 @@ def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
     """
     same = request.wanted in (merged.wanted, plan.chunks)
     wanted = None if same else request.wanted
-    return _unless_unasked(with_merging(plan, request.chunks, wanted), request)
+    return _accepted(with_merging(plan, request.chunks, wanted), request)
 
 
-def _unless_unasked(plan: Plan, request: Request) -> Plan | None:
+def _accepted(plan: Plan, request: Request) -> Plan | None:
     """Return the plan; None if it exceeds the memory limit, or uses the disk unasked."""
     unasked = plan.carrier == "disk" and request.storage == "auto"
     return plan if plan.fits_memory and not unasked else None

@@ -53,7 +53,7 @@ Function = Callable[..., Any]
 #: Maximum number of shard tasks of one exchange with the `tasks` carrier.
 MAX_SHARD_TASKS = 2_000_000
 
-#: Number of tasks that send the blocks of a round, above which each sends several blocks.
+#: Maximum number of tasks that send the blocks of a round: with more blocks, each sends several.
 MOST_SENDERS = 1 << 13
 
 #: Maximum bytes of source blocks of such a task, which needs them at the same time.
@@ -105,7 +105,8 @@ class Builder:
         self.shared_layouts = (*shared, None)
         shuffles = shuffles_of(plan.exchanges, names, wanted, alone) if carrier == "p2p" else none
         self.shuffles, self.onward = (*shuffles, None), None
-        #: Blocks of the next task that sends, each with the call that makes it, and its inputs.
+        #: Blocks that the next task makes and sends, with the function and the number of inputs of
+        #: each; and the inputs of all.
         self.batch, self.inputs = list[tuple[Block, Function, int]](), list[Any]()
         #: Names of filters by axis, by the exchange before the round that multiplies by them.
         self.filters: dict[int, dict[int, str]] = {}
@@ -157,8 +158,9 @@ class Builder:
         self.onward = onward if onward is not None and onward.sent else None
         self.width = -(-self.exchange.target.blocks // MOST_SENDERS)
         if shuffles is None:  # source blocks of a task are in memory at the same time
-            nbytes = self.exchange.source.largest * np.dtype(self.exchange.source_dtype).itemsize
-            self.width = max(1, min(self.width, MOST_TOGETHER // max(1, nbytes)))
+            size = self.exchange.shape.fan_in * self.exchange.source.largest
+            nbytes = max(1, size * np.dtype(self.exchange.source_dtype).itemsize)
+            self.width = max(1, min(self.width, MOST_TOGETHER // nbytes))
         self.names, last = self.names_of[number], number == len(self.plan.rounds)
         self.run = TaskRef(self.names("plan"))
         mark = "0-" * (self.following is not None) + "1-" * (self.onward is not None)

@@ -374,10 +374,26 @@ def run_and_send_blocks(
     shuffles: Sequence[str],
     *inputs: Any,
 ) -> dict[str, set[int]]:
-    """Make blocks by a task with inputs for each, and send them; return what `send_block` does.
+    """Make blocks and send each before the next one is made.
 
-    One block is in memory at a time. The scheduler's time depends on the number of tasks, so one
-    task serves several blocks if there are very many.
+    The scheduler's time depends on the number of tasks, so one task serves several blocks if there
+    are very many.
+
+    Parameters
+    ----------
+    run, number
+        Plan that is executed, and the exchange before the round that makes the blocks, from 0.
+    make : callable
+        Task that makes a block.
+    blocks, shuffles
+        Indices of the blocks, and the shuffle that carries each.
+    *inputs
+        Inputs of `make`, equally many for each block.
+
+    Returns
+    -------
+    dict
+        Attempts in which blocks were sent, by shuffle.
     """
     sent: dict[str, set[int]] = {}
     each = len(inputs) // len(blocks)

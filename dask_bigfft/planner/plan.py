@@ -480,7 +480,8 @@ def whole_request(
 ) -> Request:
     """Return the request with blocks that hold whole transforms, if these are small and it pays.
 
-    One thread does such a block. That pays if it takes less time than the tasks of a second round.
+    One thread transforms such a block. That pays if it loses less time than the tasks of a second
+    round would take.
 
     Parameters
     ----------
@@ -509,10 +510,8 @@ def whole_request(
     saved = (2 * before - after) * task_seconds(machine)
     if machine.workers > 1:  # each pair of blocks is a task, too
         saved += profile.exchange + before**2 / after * (profile.sent_task + profile.sent_shard)
-    if lost > saved:
-        return request
     scale = request.scale * block / largest_block(spec, request)
-    return replace(request, scale=scale, stored=None)
+    return replace(request, scale=scale, stored=None) if lost <= saved else request
 
 
 def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request:

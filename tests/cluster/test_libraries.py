@@ -118,6 +118,11 @@ def test_workers_are_asked_once(client, several, monkeypatch):
     assert len(requested) == 7
 
 
+def test_workers_are_listed_once_in_a_call(client, monkeypatch):
+    monkeypatch.setattr(environment, "LASTS", 60.0)
+    assert environment.workers_of(client) is environment.workers_of(client)
+
+
 def without(name, version=None):
     """What works here, but one library, or another version of it."""
     found = {one: is_of for one, is_of in usable().items() if one != name}

@@ -65,6 +65,7 @@ def test_blocks_lie_evenly_after_a_persist(client: Client) -> None:
     assert all(abs(n - mean) < 1 for n in counts.values())
     names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.task_prefixes))
     assert "shuffle-barrier-bigfft" in names
+    assert any("bigfft_round1" in name for name in names)
 
 
 @pytest.mark.parametrize("kind", ["rfftn", "fftn"])

@@ -478,13 +478,13 @@ def parse_chunks(
             raise_invalid("chunks", chunks, allowed)
         by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
         wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(kept))
-    return normalized_chunks(chunks, wanted, shape, dtype)
+    return normalized_chunks(chunks, wanted, shape, dtype, "'auto', 'preserve', or ")
 
 
 def normalized_chunks(
-    given: Any, chunks: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+    given: Any, chunks: Any, shape: tuple[int, ...], dtype: np.dtype[Any], others: str = ""
 ) -> Chunks:
-    """Return chunks in dask's normal form; an error shows the `given` ones."""
+    """Return chunks in dask's normal form; an error shows the `given` ones, and names `others`."""
     try:
         cuts = normalize_chunks(chunks, shape, dtype=dtype)
         found = tuple(tuple(map(int, cut)) for cut in cuts)
@@ -494,7 +494,7 @@ def normalized_chunks(
             raise ValueError("of as many entries")
     except (ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
         raise_invalid(
-            "chunks", given, f"dask chunks of the result, whose shape is {shape} ({error})"
+            "chunks", given, f"{others}dask chunks of the result, whose shape is {shape} ({error})"
         )
     return found
 

@@ -3,17 +3,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dask_bigfft import config, fft
-from dask_bigfft.decomposition.factors import transposed_index
-from dask_bigfft.front import plan
-from dask_bigfft.integrations import scipy_backend
-from dask_bigfft.integrations.installation import install, installed, uninstall
-from dask_bigfft.planner.plan import Plan
+from dask_bigfft import config
 
 if TYPE_CHECKING:
-    from dask_bigfft import cluster, signal, xarray
+    from dask_bigfft import cluster, fft, signal, xarray
     from dask_bigfft.calibration import calibrate
+    from dask_bigfft.decomposition.factors import transposed_index
+    from dask_bigfft.front import plan
+    from dask_bigfft.integrations import scipy_backend
+    from dask_bigfft.integrations.installation import install, installed, uninstall
     from dask_bigfft.observe import progress, report
+    from dask_bigfft.planner.plan import Plan
     from dask_bigfft.runs import run
 
 __version__ = "0.1.0"
@@ -38,18 +38,39 @@ __all__ = [
 ]
 
 
-#: Functions of modules that are imported at their first use, because that is slow.
-_MODULES = {"progress": "observe", "report": "observe", "calibrate": "calibration", "run": "runs"}
+#: Modules of public names. They are imported at their first use: the command line needs few.
+_MODULES = {
+    "Plan": "planner.plan",
+    "calibrate": "calibration",
+    "cluster": "cluster",
+    "errors": "errors",
+    "fft": "fft",
+    "install": "integrations.installation",
+    "installed": "integrations.installation",
+    "plan": "front",
+    "progress": "observe",
+    "report": "observe",
+    "run": "runs",
+    "scipy_backend": "integrations.scipy_backend",
+    "signal": "signal",
+    "transposed_index": "decomposition.factors",
+    "uninstall": "integrations.installation",
+    "xarray": "xarray",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import slow modules at their first use."""
-    if name in _MODULES:
-        return getattr(import_module(f"dask_bigfft.{_MODULES[name]}"), name)
-    if name in ("cluster", "signal", "xarray"):
-        return import_module(f"dask_bigfft.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import the module of a public name."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"dask_bigfft.{_MODULES[name]}")
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__
 
 
 if config.get("bigfft.install"):
-    install()
+    __getattr__("install")()

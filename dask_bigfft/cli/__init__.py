@@ -1,7 +1,8 @@
 """The command line: ``dask-bigfft run IN OUT``, ``plan IN`` and ``calibrate``.
 
 Exit status: 0 done, 1 failed while running, 2 an argument that is not allowed, 130 and 143
-interrupted. Every outcome is reported in one line.
+interrupted. Every outcome is reported in one line. The library is imported when the arguments are
+parsed: help and errors of these come at once.
 """
 
 import argparse
@@ -10,72 +11,12 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Container, Sequence
-from functools import partial
-from pathlib import Path
 
-from dask_bigfft import calibration, runs
-from dask_bigfft.cli.arguments import joined, parser, requested
-from dask_bigfft.cli.places import handled, place
+from dask_bigfft.cli.arguments import joined, parser
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
-from dask_bigfft.storage import targets
-from dask_bigfft.watch.progress import TextDisplay
 
 __all__ = ["Terminated", "main"]
-
-
-def _plan(args: argparse.Namespace) -> None:
-    wanted = requested(args)
-    with place(args.scheduler, args.workers):
-        print(runs.planned_input(wanted)[1].explain())
-
-
-def _name_leftovers(path: Path) -> None:
-    """Print the paths that killed runs have left."""
-    if not path.parent.is_dir():
-        return
-    for left in targets.leftovers(path):
-        print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
-    for left in targets.leftovers(path, targets.REPLACED):
-        text = f"{left} was {path} until a run replaced it that was killed, or is just ending"
-        print(f"note: {text}", file=sys.stderr)
-
-
-def _run(args: argparse.Namespace) -> None:
-    _name_leftovers(args.output)
-    display = None if args.quiet else TextDisplay(sys.stderr)
-    with place(args.scheduler, args.workers) as where:
-        store = partial(where.store, display=display)
-        _report(runs.execute(requested(args), store))
-
-
-def _calibrate(args: argparse.Namespace) -> None:
-    started = time.perf_counter()
-    with place(args.scheduler, args.workers) as where:
-        profile = calibration.calibrate(where.client, args.output)
-    print(f"{profile.name}, measured in {human_seconds(time.perf_counter() - started)}")
-    rows = speed_rows(profile)
-    width = 2 + max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"  {name:{width}}{value}")
-
-
-def _report(done: runs.Done) -> None:
-    spec, plan = done.plan.spec, done.plan
-    what = f"{spec.name} of {spec.shape} {done.dtype}"
-    if done.already:
-        print(f"{done.path}: already done, {what}; nothing was computed or changed")
-        return
-    speed = human_count((done.read + done.written) / done.seconds, "B/s")
-    rounds = f"{len(plan.rounds)} round{'' if len(plan.rounds) == 1 else 's'} {plan.notation}"
-    sizes = f"read {human_bytes(done.read)}, wrote {human_bytes(done.written)}"
-    seconds = human_seconds(done.seconds)
-    print(f"{done.path}: {what} in {rounds}; {sizes} in {seconds} ({speed})")
-
-
-_COMMANDS = {"run": _run, "plan": _plan, "calibrate": _calibrate}
 
 
 class Terminated(KeyboardInterrupt):
@@ -97,8 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
     try:
-        with handled(signal.SIGTERM, _terminate):
-            _COMMANDS[args.command](args)
+        from dask_bigfft.cli import commands
+
+        with commands.handled(signal.SIGTERM, _terminate):
+            commands.COMMANDS[args.command](args)
     except BrokenPipeError:  # the reader of the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -119,8 +62,10 @@ _TYPED = {"source": "IN", "a": "IN", "destination": "OUT", "path": "--output", "
 
 def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
     """Return the exit status and the error line, which names kept scratch files."""
+    from dask_bigfft.runs import has_begun
+
     scratch, left = getattr(args, "scratch", None), "nothing was written"
-    if scratch is not None and runs.has_begun(scratch):
+    if scratch is not None and has_begun(scratch):
         left = f"{scratch} keeps what is done: --resume goes on from there"
     if isinstance(error, Terminated):
         return 143, f"ended by a signal; {left}"

@@ -1,17 +1,13 @@
-"""Parser of the command line, and the request of a run that it makes."""
+"""Parser of the command line."""
 
 import argparse
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from dask_bigfft.arguments import Extras
-from dask_bigfft.runs import Request
-
-__all__ = ["joined", "parser", "requested"]
+__all__ = ["joined", "parser"]
 
 
 # Readers of values. argparse reports their names if they raise a ValueError.
@@ -135,13 +131,3 @@ def joined(argv: Sequence[str]) -> list[str]:
         else:
             found.append(word)
     return found
-
-
-def requested(args: argparse.Namespace) -> Request:
-    """Return the request of a run from parsed arguments."""
-    given = vars(args)
-    known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
-    options = {name: given[name] for name in Extras.__annotations__ if name in given}
-    if args.axes is not None and len(args.axes) == 1 and not args.kind.endswith(("2", "n")):
-        known |= {"axis": args.axes[0], "axes": None}
-    return Request(args.input, given.get("output", args.input), options=options, **known)

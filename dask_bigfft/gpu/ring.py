@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from dask_bigfft.gpu.operations import runs
-from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.compiled import compiled, load_numba
+
+numba = load_numba()
+cgutils, ir, types = numba.core.cgutils, numba.core.cgutils.ir, numba.core.types
+intrinsic = numba.extending.intrinsic
 
 Array = npt.NDArray[Any]
 Ints = tuple[int, ...]

@@ -31,9 +31,7 @@ class compiled:
     @cached_property
     def dispatcher(self) -> Any:
         """The function as numba has it."""
-        listen()
-        import numba
-
+        numba = load_numba()
         function = vars(self)["__wrapped__"]
         try:
             return numba.njit(cache=True, **self._options)(function)
@@ -61,9 +59,21 @@ class _Here(threading.local):
 _here = _Here()
 
 
+#: Held while numba is imported. Two threads that begin with different modules of it may each see
+#: the other's half done, and then numba's own lock is never released.
+_loading = threading.Lock()
+
+
+def load_numba() -> Any:
+    """Return the package numba. Every module takes it from here, because tasks import it first."""
+    with _loading:
+        return _numba()
+
+
 @cache
-def listen() -> None:
-    """Report from now on how long loops are compiled."""
+def _numba() -> Any:
+    """Import numba, and report from then on how long loops are compiled."""
+    import numba
     from numba.core import event
 
     class Listener(event.Listener):  # type: ignore[misc, unused-ignore]
@@ -95,6 +105,7 @@ def listen() -> None:
 
     for kind in ("numba:compiler_lock", "numba:compile"):
         event.register(kind, Listener())
+    return numba
 
 
 # --- sums of squares, of which energies are made --------------------------------------------

@@ -4,11 +4,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import carray  # type: ignore[attr-defined, unused-ignore]
-from numba.core import types
-from numba.extending import intrinsic
 
-from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.compiled import compiled, load_numba
+
+numba = load_numba()
+carray, intrinsic, types = numba.carray, numba.extending.intrinsic, numba.core.types
 
 #: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
 #: a tile from L1.

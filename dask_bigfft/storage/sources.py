@@ -171,6 +171,7 @@ class Reader:
             if not at_once:
                 self._read_into(part, raw)
             if self.packing is not None:
+                return_freed()
                 raw = self.packing.decode(raw, tuple(cut.start for cut in part))
             if raw is not values:
                 values[...] = raw

@@ -42,8 +42,11 @@ import json, sys
 import dask, dask.array as da, numpy as np
 import dask_bigfft
 from benchmarks.rows import Problem
+from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory.pages import return_freed
 from laws.prompt import Prompt
+
+compile_at_once()
 
 name, scale, limit, folder = sys.argv[1], float(sys.argv[2]), sys.argv[3] or None, sys.argv[4]
 dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": Prompt(2),
@@ -84,6 +87,9 @@ import json, sys
 from pathlib import Path
 import dask, numpy as np, zarr
 import dask_bigfft
+from dask_bigfft.kernels.copies import compile_at_once
+
+compile_at_once()
 
 folder, job = Path(sys.argv[1]), json.loads(sys.argv[2])
 compressors = job.pop("compressors")

@@ -30,6 +30,9 @@ NEAR = 0.8
 #: Unknown keys that this process has reported.
 _reported: set[str] = set()
 
+#: The settings that were checked last, as text.
+_valid = [""]
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -209,6 +212,8 @@ def check() -> None:
 of at least 0
     """
     tree = dask.config.get("bigfft", {})
+    if (text := repr(tree)) == _valid[0]:
+        return
     if not isinstance(tree, Mapping):
         raise_invalid("bigfft", tree, "a mapping of settings", kind=ArgumentTypeError)
     for key in _unknown(tree, "bigfft"):
@@ -219,6 +224,7 @@ of at least 0
             warnings.warn(f"there is no setting {key}, it does nothing{hint}", stacklevel=3)
     for key in SETTINGS:
         get(key)
+    _valid[0] = text
 
 
 def _nearest(key: str) -> str | None:

@@ -24,7 +24,7 @@ from dask.base import normalize_token, tokenize
 from dask_bigfft import config
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.carriers import ON_GPUS, PLAN_NAME, Graph, Key, Known, resolved
+from dask_bigfft.graph.carriers import ON_GPUS, Graph, Key, Known, resolved
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
     Layer,
@@ -376,10 +376,9 @@ def transforms_in(collection: Any) -> dict[str, Plan]:
 def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:
     """Return the plans of transforms among tasks, by their token in task names."""
     found = {}
-    for key, task in tasks:
-        if isinstance(key, str) and key.startswith(PLAN_NAME):
-            # With scratch files the plan is an argument of the task that opens them.
-            run = getattr(task, "value", None) or next(iter(getattr(task, "args", ())), None)
+    for _, task in tasks:
+        # The plan is a node's value, or an argument where scratch files or one block need it.
+        for run in getattr(task, "value", None), *getattr(task, "args", ())[:1]:
             if isinstance(run, PlanRun) and isinstance(run.plan, Plan):
-                found[key.removeprefix(PLAN_NAME)] = run.plan
+                found[run.token] = run.plan
     return found

@@ -50,7 +50,7 @@ def test_a_shift_is_one_task_a_block(chunks):
     a = da.from_array(x, chunks=(chunks,))
     shifted = fft.fftshift(a)
     assert isinstance(shifted.dask.layers[shifted.name], PlanLayer)
-    assert len(tasks(shifted)) == len(chunks) + 1  # and the plan
+    assert len(tasks(shifted)) == len(chunks) + (len(chunks) > 1)  # and the plan, if several use it
     np.testing.assert_array_equal(shifted.compute(scheduler="sync"), np.fft.fftshift(x))
 
 

@@ -476,10 +476,12 @@ class Place:
     order: tuple[int, ...]
 
 
-def shared_block(shared_layout: Layout, layout: Layout, block: Block) -> Block:
-    """Return the index of the shared layout's block that contains a block of a layout."""
-    axes = zip(shared_layout.axes, layout.axes, block, strict=True)
-    return tuple(a.block_of(tuple(k for k, _ in _cuts(a, b, i))) for a, b, i in axes)
+def shared_blocks(shared_layout: Layout, layout: Layout) -> list[list[int]]:
+    """Return the shared layout's block that contains each block of a layout, by axis."""
+    axes = zip(shared_layout.axes, layout.axes, strict=True)
+    return [
+        [a.block_of(tuple(k for k, _ in _cuts(a, b, i))) for i in range(b.blocks)] for a, b in axes
+    ]
 
 
 @lru_cache(maxsize=4096)

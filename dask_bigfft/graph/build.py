@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.rounds import shared_block
+from dask_bigfft.decomposition.rounds import shared_blocks
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
@@ -154,6 +154,9 @@ class Builder:
         """Add an exchange of the blocks `before` and its round; return the name of its blocks."""
         self.number, self.exchange, self.before = number, self.plan.exchanges[number], before
         self.shared_layout, self.following = self.shared_layouts[number : number + 2]
+        self.homes, made = None, self.following
+        if made is not None and made.home == number + 1:
+            self.homes = shared_blocks(made.layout, self.plan.rounds[number].target)
         shuffles, onward = self.shuffles[number : number + 2]
         self.onward = onward if onward is not None and onward.sent else None
         self.width = -(-self.exchange.target.blocks // MOST_SENDERS)
@@ -237,12 +240,11 @@ class Builder:
         self, targets: Iterable[Block], sources: Iterable[Block] | None, refs: Sequence[TaskRef]
     ) -> None:
         """Add the tasks of blocks that read source blocks, or the handle of a barrier."""
-        indices, made = None if sources is None else tuple(sources), self.following
+        indices, into = None if sources is None else tuple(sources), None
         for block in targets:
-            into = None
-            if made is not None and made.home == self.number + 1:
-                target = self.plan.rounds[self.number].target
-                into = self._shared_buffer(made, shared_block(made.layout, target, block))
+            if self.homes is not None and self.following is not None:
+                group = tuple(home[i] for home, i in zip(self.homes, block, strict=True))
+                into = self._shared_buffer(self.following, group)
             self._task(block, tasks.run_block, indices, into, *refs)
 
     def _shared_buffer(self, shared: SharedAxis, group: Block) -> TaskRef:

@@ -9,7 +9,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, whole
-from dask_bigfft.decomposition.rounds import merged, shared_block, shared_layout_of
+from dask_bigfft.decomposition.rounds import merged, shared_blocks, shared_layout_of
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.carriers import Groups
@@ -30,6 +30,11 @@ PLANS = [
 ]
 
 
+def home(shared, layout, block):
+    """The block of a shared layout that contains a block."""
+    return tuple(by[i] for by, i in zip(shared_blocks(shared, layout), block, strict=True))
+
+
 def planned(shape, chunks, kind, extras):
     with dask.config.set(scheduler="threads", num_workers=2):
         x = da.zeros(shape, chunks=chunks, dtype=float if kind[0] == "r" else complex)
@@ -46,14 +51,14 @@ def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, e
             continue
         layout = shared_layout.layout
         for group, sources, targets in Groups(exchange):  # has one block of the joint
-            assert {shared_block(layout, exchange.source, i) for i in sources} == {group}
-            assert {shared_block(layout, exchange.target, i) for i in targets} == {group}
+            assert {home(layout, exchange.source, i) for i in sources} == {group}
+            assert {home(layout, exchange.target, i) for i in targets} == {group}
         arrays = {i: np.full(layout.shape(i), -1) for i in layout.indices()}
         counter = itertools.count()
         sources = {}
         for block in exchange.source.indices():
             place = view_in(
-                arrays[shared_block(layout, exchange.source, block)], layout, exchange.source, block
+                arrays[home(layout, exchange.source, block)], layout, exchange.source, block
             )
             size = place.size
             sources[block] = np.arange(size).reshape(place.shape) + next(counter) * plan.source.size
@@ -63,7 +68,7 @@ def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, e
         moves = ExchangeMap(exchange.source, exchange.target)
         for block in exchange.target.indices():
             gathered = view_of(moves, block, np.dtype(int), sources.__getitem__).gather()
-            array = arrays[shared_block(layout, exchange.target, block)]
+            array = arrays[home(layout, exchange.target, block)]
             np.testing.assert_array_equal(view_in(array, layout, exchange.target, block), gathered)
 
 

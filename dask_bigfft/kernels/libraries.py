@@ -329,6 +329,28 @@ class Ducc(FFTLibrary):
         return result if out is None else out  # the library returns another array object
 
 
+class DuccOfSciPy(Ducc):
+    """ducc's FFT as SciPy contains it from 1.18 on, called like `ducc0.fft`."""
+
+    name, license = "scipy", "BSD-3-Clause"
+
+    def __init__(self) -> None:
+        self._fft: Any = importlib.import_module("scipy.fft._duccfft.pyduccfft")
+        for call in Call("c2c", (0,), 1), Call("r2c", (0,), 1), Call("c2r", (0,), 1, "full", 1):
+            x = np.ones(1, float if call.kind == "r2c" else complex)
+            self._run(call, x, np.zeros(1, float if call.kind == "c2r" else complex))
+
+
+def _scipy() -> FFTLibrary:
+    """Return SciPy's library that can write to given memory, if there is one with that interface.
+
+    The module is private, so its functions are tried.
+    """
+    with suppress(ImportError, AttributeError, TypeError):
+        return DuccOfSciPy()
+    return SciPy()
+
+
 class _OneRealAxis(FFTLibrary):
     """Libraries with real transforms of one axis, with the sign and scale of NumPy's."""
 
@@ -654,7 +676,7 @@ def _load(name: str) -> FFTLibrary | str:
 
 #: By name, the default first. Long double reaches FFTW only in some builds of pyFFTW: left out.
 LIBRARIES: dict[str, Callable[[], FFTLibrary]] = {
-    "scipy": SciPy,
+    "scipy": _scipy,
     "mkl_fft": MKL,
     "ducc0": Ducc,
     "pyfftw": FFTW,

@@ -13,12 +13,12 @@ from dask_bigfft.kernels import libraries
 from dask_bigfft.kernels.libraries import LIBRARIES, self_test, usable
 
 
-class Liar(LIBRARIES["scipy"]):
+class Liar(type(LIBRARIES["scipy"]())):
     """SciPy with a mistake of another library."""
 
     def __init__(self, mistake):
-        super().__init__()
         self.mistake = mistake
+        super().__init__()
 
     def _run(self, call, x, out):
         found = super()._run(call, x, out)

@@ -23,6 +23,7 @@ from dask.utils import parse_bytes
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 
 __all__ = ["SETTINGS", "Setting", "check", "get"]
+__dir__ = __all__.copy  # so that completion shows these names alone
 
 #: Minimum similarity of a suggested name, from 0 to 1.
 NEAR = 0.8

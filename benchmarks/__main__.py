@@ -16,7 +16,7 @@ PROGRAMS = {
     "forecasts": "forecasts, the plan ranked first, and the tuner",
     "gpu": "one and two GPUs",
     "files_passed": "source files that one transform passes",
-    "pages": "result pages and the figures of the README",
+    "pages": "result pages and the figures of README and guide",
 }
 
 

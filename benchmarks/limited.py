@@ -22,29 +22,17 @@ import dask
 import dask.array as da
 import numpy as np
 
-from benchmarks import core
-from benchmarks.rows import (
-    GIB,
-    MIB,
-    Problem,
-    Task,
-    Truth,
-    drop_cache,
-    seconds_of,
-    source_path,
-    status,
-    write_source,
-)
+from benchmarks import core, rows
 from dask_bigfft import fft
 
-CHUNK = 16 * MIB
+CHUNK = 16 * rows.MIB
 SHAPES = {
     "one axis": [(1 << 23 + i,) for i in range(6)],
     "two axes": [(4096 << i - i // 2, 2048 << i // 2) for i in range(6)],
 }
 #: Problems by section and name.
 PROBLEMS = {
-    (section, f"{8 * math.prod(shape) // MIB} MiB"): Problem(
+    (section, f"{8 * math.prod(shape) // rows.MIB} MiB"): rows.Problem(
         "rfftn", shape, "f8", 8 * math.prod(shape) // CHUNK
     )
     for section, shapes in SHAPES.items()
@@ -76,26 +64,26 @@ def job(contestant: str, source: str, target: str, threads: int, limit: int) -> 
         y.to_zarr(target, compressors=None)
 
     with dask.config.set(settings):
-        seconds, _ = seconds_of(work)
-    peak = status("VmHWM") - status("RssFile")
-    print(json.dumps({"seconds": seconds, "peak_gib": peak / GIB}), flush=True)
+        seconds, _ = rows.seconds_of(work)
+    peak = rows.status("VmHWM") - rows.status("RssFile")
+    print(json.dumps({"seconds": seconds, "peak_gib": peak / rows.GIB}), flush=True)
     os._exit(0)  # a cluster would take its time to close
 
 
-def measured(problem: Problem, args: Any, limit: int) -> dict[str, Any]:
+def measured(problem: rows.Problem, args: Any, limit: int) -> dict[str, Any]:
     """Return medians of all contestants, and the errors of those that do not end."""
     import zarr
 
     row: dict[str, Any] = {"seconds": {}, "peak_gib": {}, "died": {}, "ok": True}
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        task = Task(1.0, args.threads, 1, "auto", Path(folder))
-        write_source(problem, task)
-        source, target = source_path(problem, task), task.folder / "result.zarr"
-        known, truth = np.load(source.with_suffix(".npz")), Truth.of(problem)
+        task = rows.Task(1.0, args.threads, 1, "auto", Path(folder))
+        rows.write_source(problem, task)
+        source, target = rows.source_path(problem, task), task.folder / "result.zarr"
+        known, truth = np.load(source.with_suffix(".npz")), rows.Truth.of(problem)
         truth.values, truth.energy = known["values"], float(known["energy"])
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
         for name in CONTESTANTS * args.repeat:
-            drop_cache(source)
+            rows.drop_cache(source)
             text = json.dumps([name, str(source), str(target), args.threads, limit])
             done = core.child(["-m", "benchmarks", "limited", "--child", text], limit=limit)
             found[name].append(done)
@@ -118,8 +106,8 @@ def main(argv: Sequence[str]) -> int:
     parser = core.arguments("limited", __doc__, repeat=3)
     parser.add_argument("--folder", type=Path, help="disk for files, about 8 GiB")
     args = parser.parse_args(argv)
-    limit = max(int(GIB * args.scale), GIB // 2)  # Python and libraries take a part of that
-    results = core.Results(args, "limited", limit_gib=limit / GIB)
+    limit = max(int(rows.GIB * args.scale), rows.GIB // 2)  # of which Python takes a part
+    results = core.Results(args, "limited", limit_gib=limit / rows.GIB)
     for section, name in PROBLEMS:
         wanted = any(fnmatch.fnmatch(f"{section}, {name}", pattern) for pattern in args.only)
         if wanted and not (results.over or results.has(section, name)):

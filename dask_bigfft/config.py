@@ -97,7 +97,7 @@ def _folder(setting: Setting, value: Any) -> str:
         value = os.path.join(cache, "dask_bigfft")
     elif value is None:
         value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    return str(os.path.abspath(_checked(value, is_path(value))))
+    return str(os.path.abspath(_checked(value, is_path(value) and "://" not in str(value))))
 
 
 def _order(setting: Setting, value: Any) -> str | tuple[str, ...]:

@@ -36,7 +36,6 @@ __all__ = [
     "uninstall",
     "xarray",
 ]
-__dir__ = [*__all__, "config", "errors"].copy  # so that completion shows these names alone
 
 
 #: Modules of public names. They are imported at their first use: the command line needs few.

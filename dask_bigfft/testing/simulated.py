@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.operations import (
     ALIGNMENT,
     FFT,
+    ChirpFactor,
     Compute,
     DeviceArray,
     Multiply,
@@ -101,6 +101,14 @@ def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     return _in_parts(lambda part: unit_roots(part, factor.modulus, factor.sign), power)
 
 
+def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
+    place = index_of(factor.place, shape)
+    found = _in_parts(lambda part: chirp(part, factor.length, factor.sign), place)
+    if factor.half:
+        found[(place != 0) & (2 * place != factor.length)] *= 2
+    return found
+
+
 def multiplied(op: Multiply | None, x: Array) -> Array:
     """Return an array (or its conjugate) times computed factors, zero behind the end of a chirp.
 
@@ -112,10 +120,7 @@ def multiplied(op: Multiply | None, x: Array) -> Array:
     for twiddle in op.twiddles:
         factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
     for found in op.chirps:
-        place = index_of(found.place, op.shape)
-        factors = factors * _in_parts(partial(chirp, length=found.length, sign=found.sign), place)
-        if found.half:
-            factors[(place != 0) & (2 * place != found.length)] *= 2
+        factors = factors * _chirp(found, op.shape)
     with np.errstate(invalid="ignore"):  # values beyond the end of a chirp
         product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
     for found in op.chirps:

@@ -24,4 +24,3 @@ except ImportError as error:
 from dask_bigfft.xarray.functions import Accessor, fft, fftshift, ifft, ifftshift, irfft, rfft
 
 __all__ = ["Accessor", "fft", "fftshift", "ifft", "ifftshift", "irfft", "rfft"]
-__dir__ = __all__.copy  # so that completion shows these names alone

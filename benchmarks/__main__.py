@@ -9,13 +9,14 @@ PROGRAMS = {
     "memory": "data in memory, against other FFT libraries",
     "small": "small calls, against dask.array",
     "out_of_core": "arrays larger than memory, against a plain copy",
+    "limited": "time and peak memory against size, in 1 GiB, against dask.array",
     "clusters": "first tasks, tiny blocks and p2p on distributed",
     "convolution": "convolutions of long arrays",
     "verification": "cost of verification",
     "forecasts": "forecasts, the plan ranked first, and the tuner",
     "gpu": "one and two GPUs",
     "files_passed": "source files that one transform passes",
-    "pages": "result pages and the figures of the README",
+    "pages": "result pages and the figures of README and guide",
 }
 
 

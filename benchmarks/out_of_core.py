@@ -1,8 +1,7 @@
 """Arrays larger than memory, from Zarr to Zarr, against a plain copy of as many bytes.
 
 Everything runs in a memory cgroup of 2 GiB where one can be made. Runs and copies take turns; the
-efficiency is the bytes that a run has moved per second over those of the copy. ``--stock`` does the
-same job once with dask's own functions.
+efficiency is the bytes that a run has moved per second over those of the copy.
 """
 
 import dataclasses
@@ -15,8 +14,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import dask.array as da
 
 from benchmarks import core
 from benchmarks.rows import GIB, ROWS, STORED, Task, drop_cache, source_path
@@ -43,36 +40,6 @@ def copied(task: Task, name: str, nbytes: int) -> dict[str, Any]:
     return {"seconds": seconds, "moved": nbytes}
 
 
-def stock(task: Task, name: str, nbytes: int) -> dict[str, Any]:
-    """Do the job with dask's own functions on a cluster of one worker; return the seconds."""
-    import distributed
-
-    problem = STORED[name].scaled(task.scale)
-    with (
-        distributed.LocalCluster(
-            n_workers=1,
-            threads_per_worker=task.threads,
-            memory_limit=int(0.8 * LIMIT),
-            dashboard_address=None,
-            local_directory=str(task.folder),
-            host="127.0.0.1",
-        ) as cluster,
-        distributed.Client(cluster),
-    ):
-        started = time.perf_counter()
-        x = da.from_zarr(str(source_path(problem, task)))
-        if x.ndim == 1:
-            y = da.fft.fft(x.rechunk(-1)).rechunk(x.chunks)
-        else:
-            y = da.fft.fftn(x, axes=(1, 2)).rechunk({0: -1, 1: "auto", 2: -1})
-            y = da.fft.fft(y, axis=0)
-        y.astype(problem.dtype).to_zarr(str(task.folder / "stock.zarr"), overwrite=True)
-        return {"seconds": time.perf_counter() - started}
-
-
-OTHERS = {"copied": copied, "stock": stock}
-
-
 def ours(task: Task, name: str) -> dict[str, Any]:
     """Run the row of the guard in a new process."""
     given = {**dataclasses.asdict(task), "folder": str(task.folder), "row": f"out-of-core-{name}"}
@@ -80,28 +47,28 @@ def ours(task: Task, name: str) -> dict[str, Any]:
     return core.child(command, limit=LIMIT)
 
 
-def other(what: str, task: Task, name: str, nbytes: int = 0) -> dict[str, Any]:
-    """Run a copy or dask's own functions in a new process."""
+def copy_of(task: Task, name: str, nbytes: int) -> dict[str, Any]:
+    """Run a copy in a new process."""
     given = {**dataclasses.asdict(task), "folder": str(task.folder)}
-    text = json.dumps({"what": what, "name": name, "nbytes": nbytes, "task": given})
+    text = json.dumps({"name": name, "nbytes": nbytes, "task": given})
     return core.child(["-m", "benchmarks", "out_of_core", "--child", text], limit=LIMIT)
 
 
-def measured(task: Task, name: str, repeat: int, with_stock: bool) -> dict[str, Any]:
+def measured(task: Task, name: str, repeat: int) -> dict[str, Any]:
     """Return the medians of runs and copies in turn, and the efficiency."""
     runs: list[dict[str, Any]] = []
     copies: list[dict[str, Any]] = []
     for turn in range(repeat):
         for what in ("ours", "copy") if turn % 2 == 0 else ("copy", "ours"):
             known = runs[-1]["check"]["moved"] if runs else 0
-            found = ours(task, name) if what == "ours" else other("copied", task, name, known)
+            found = ours(task, name) if what == "ours" else copy_of(task, name, known)
             if "error" in found:
                 return {"failed": f"{what}: {found['error']}"}
             (runs if what == "ours" else copies).append(found)
     moved = [run["check"]["moved"] for run in runs]
     speeds = [n / run["figures"]["seconds"] for n, run in zip(moved, runs, strict=True)]
     plain = [one["moved"] / one["seconds"] for one in copies]
-    row = {
+    return {
         "seconds": core.median([run["figures"]["seconds"] for run in runs]),
         "passes": moved[0] / STORED[name].scaled(task.scale).nbytes,
         "gib_per_second": (core.median(speeds) or 0.0) / GIB,
@@ -113,22 +80,17 @@ def measured(task: Task, name: str, repeat: int, with_stock: bool) -> dict[str, 
         "error": max(r["check"]["samples"] for r in runs),
         "ok": all(run["check"]["ok"] for run in runs),
     }
-    if with_stock:
-        found = other("stock", task, name)
-        row["stock"] = found.get("seconds", found.get("error"))
-    return row
 
 
 def main(argv: Sequence[str]) -> int:
     if argv[:1] == ["--child"]:
         given = json.loads(argv[1])
         task = Task(**{**given["task"], "folder": Path(given["task"]["folder"])})
-        print(json.dumps(OTHERS[given["what"]](task, given["name"], given["nbytes"])))
+        print(json.dumps(copied(task, given["name"], given["nbytes"])))
         return 0
     parser = core.arguments("out_of_core", __doc__, repeat=3, threads=3)
     parser.add_argument("--folder", type=Path, help="disk for files, about 40 GiB")
     parser.add_argument("--kernel", default="ducc0" if find_spec("ducc0") else "scipy")
-    parser.add_argument("--stock", action="store_true", help="also with dask's own functions")
     args = parser.parse_args(argv)
     results = core.Results(args, "out_of_core", kernel=args.kernel, limit_gib=LIMIT / GIB)
     for name in core.chosen(STORED, args.only):
@@ -139,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
             prepare = ROWS[f"out-of-core-{name}"].prepare
             if prepare is not None:
                 prepare(task)
-            results.add("problems", name, **measured(task, name, args.repeat, args.stock))
+            results.add("problems", name, **measured(task, name, args.repeat))
             shutil.rmtree(folder, ignore_errors=True)
             Path(folder).mkdir()
     return int(not results.ok)

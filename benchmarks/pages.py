@@ -1,12 +1,13 @@
-"""Result pages from the JSON of other programs, and the figures of the README.
+"""Result pages from the JSON of other programs, and the figures of the README and the guide.
 
 ``python -m benchmarks pages`` writes a page beside every JSON file of ``ci/results`` and the
-figures of the README between two marks; ``--check`` writes nothing and fails where they differ.
+figures of README and guide between two marks; ``--check`` writes nothing and fails if they differ.
 """
 
 import argparse
 import json
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,23 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "Problems",
                 "name=array | rounds | seconds | passes=bytes / array | gib_per_second=GiB/s |"
                 " copy_gib_per_second=copy, GiB/s | efficiency | peak_gib=peak, GiB | "
-                "forecast_gib=forecast, GiB | stock=dask's own functions",
+                "forecast_gib=forecast, GiB",
             )
+        },
+    ),
+    "limited": (
+        "Time and memory against size, in 1 GiB",
+        "Each job runs in a memory cgroup of 1 GiB, from a Zarr array of float64 to the Zarr array "
+        "of its spectrum, with the page cache empty. Seconds and peaks are medians.",
+        {
+            section: (
+                f"{section.capitalize()}",
+                "name=array | seconds.ours=ours, s | seconds.da.fft=`da.fft`, s | "
+                "seconds.da.fft, distributed=`da.fft` on distributed, s | peak_gib.ours=peak of "
+                "ours, GiB | peak_gib.da.fft=`da.fft`, GiB | peak_gib.da.fft, distributed="
+                "`da.fft` on distributed, GiB | died=killed or failed",
+            )
+            for section in ("one axis", "two axes")
         },
     ),
     "clusters": (
@@ -237,179 +253,102 @@ def page(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-# --- README -----------------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------------------------
+
+#: Lines of the guide's table of figures: text | section of a page | rows | key of each row.
+FACTS = """\
+several axes, 16 blocks: `ducc0` over ours | memory.problems | [23tr]*x16 | peers.ducc0
+the same, `da.fft` over ours | memory.problems | [23tr]*x16 | peers.da.fft
+the same, `mkl_fft` over ours | memory.problems | [23tr]*x16 | peers.mkl_fft
+several axes, 64 blocks: `ducc0` over ours | memory.problems | [23tr]*x64 | peers.ducc0
+a prime length near 2^22, 16 blocks: SciPy over ours | memory.problems | 1d-prime-x16 | peers.scipy
+`compute()` over `persist()` | memory.problems | * | compute
+convolution of two arrays of 2^26: seconds | convolution.runs | full: fftconvolve | warm
+the same, SciPy | convolution.runs | full: scipy | warm
+the same, `da.fft` by hand | convolution.runs | full: da.fft | warm
+12 GiB in three axes through 2 GiB: seconds | out_of_core.problems | 3d, AMD EPYC | seconds
+the same: speed over that of a copy | out_of_core.problems | 3d, AMD EPYC | efficiency
+8 GiB in one axis, 2 GiB: seconds | out_of_core.problems | 1d, AMD EPYC | seconds
+the same: speed over that of a copy | out_of_core.problems | 1d, AMD EPYC | efficiency
+8,192 blocks all to all: seconds to the first task | clusters.first | 8,192 *all | seconds
+100,352 blocks as pencils: seconds to the first task | clusters.first | 100,352 *pencils | seconds
+`verify="energy"`, SciPy: seconds over those without | verification.costs | *[!k], scipy | energy
+the same, `ducc0` | verification.costs | *[!k], ducc0 | energy
+`verify="checksum"`, SciPy: seconds over without | verification.costs | *[!k], scipy | checksum
+the same, `ducc0` | verification.costs | *[!k], ducc0 | checksum
+one H200, rounds on pinned data: part of the bus | gpu.rounds | *pinned* | of_bus
+the same, data that is not pinned | gpu.rounds | *ring* | of_bus
+whole transforms of 16 GiB of pinned data: part of the bus | gpu.transforms | * | of_bus
+the same, `ducc0` on 16 cores over ours | gpu.transforms | * | ducc0
+the same, a loop of copies and FFTs over ours | gpu.transforms | * | pinned_loop
+whole transforms of data that is not pinned: part of the bus | gpu.unpinned | * | of_bus
+threads and GPU together, if the model takes both: speed-up | gpu.hybrid | by=hybrid | gain
+1024^3 complex64 on two H200 through the host: seconds | gpu.two | host | seconds
+the same by a kernel | gpu.two | kernel | seconds
+forecasts within 30 % of measured seconds, 2 cores | forecasts.errors | * | within
+the same, 16 cores | forecasts_16_cores.errors | * | within
+plan ranked first within 15 % of the fastest | forecasts.ranking | * | within
+"""
 
 
-def rows_of(name: str, section: str) -> dict[str, dict[str, Any]]:
-    found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return {row["name"]: row for row in found["sections"][section]}
+def rows_of(section: str) -> list[dict[str, Any]]:
+    """Return the rows of a section, given as ``file.section``."""
+    file, _, name = section.partition(".")
+    found = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
+    return list(found["sections"][name])
 
 
-def between(values: Iterable[float]) -> str:
-    """Return the extremes of some numbers.
+def between(values: Iterable[Any]) -> str:
+    """Return the extremes of numbers or ratios, or how many of some conditions hold.
 
-    >>> between([0.904, 1.1]), between([0.1, 0.1])
-    ('0.90 to 1.1', '0.10')
+    >>> between([0.904, 1.1]), between([{"ratio": 0.1}]), between([True, False])
+    ('0.90 to 1.1', '0.10', '1 of 2')
     """
-    found = sorted(values)
+    found = sorted(x["ratio"] if isinstance(x, dict) else x for x in values if x is not None)
+    if isinstance(found[0], bool):
+        return f"{sum(found)} of {len(found)}"
     low, high = (f"{x:#.2g}".rstrip(".") for x in (found[0], found[-1]))
     return low if low == high else f"{low} to {high}"
 
 
 def figures() -> list[str]:
-    """Return the lines of the README's figures."""
-    memory = rows_of("memory", "problems")
-    line = memory["1d-2p26-x16"]
-    peers = {k: v for k, v in line["seconds"].items() if k != "copy" and not k.endswith("/compute")}
+    """Return the lines of the guide's figures."""
+    (line,) = (row for row in rows_of("memory.problems") if row["name"] == "1d-2p26-x16")
     names = {"da.fft": "`da.fft.fft(x.rechunk(-1))`", "scipy": "SciPy (one axis: one thread)"}
-    lines = [
-        "One axis of 2^26 complex128 in 16 blocks in memory, two threads:",
-        "",
-        "| | seconds, median | runs |",
-        "|---|---|---|",
-    ]
-    for name, seconds in sorted(peers.items(), key=lambda pair: pair[1]):
-        kernel = name.removesuffix("/persist")
-        ours = (
-            f'**`dask_bigfft`, `kernel="{kernel}"`**' if kernel != name else names.get(name, name)
-        )
-        lines.append(f"| {ours} | {seconds:.2f} | {line['n'][name]} |")
-
-    def against(peer: str, *kinds: str, ways: int = 16) -> str:
-        found = [
-            row["peers"][peer]["ratio"]
-            for name, row in memory.items()
-            if name.startswith(kinds) and name.endswith(f"x{ways}") and peer in row["peers"]
-        ]
-        return between(found)
-
-    axes = ("2d", "3d", "tall", "real")
-    conv, big = rows_of("convolution", "runs"), rows_of("out_of_core", "problems")
-    first, costs = rows_of("clusters", "first"), rows_of("verification", "costs")
+    names |= {f"{k}/persist": f'**`dask_bigfft`, `kernel="{k}"`**' for k in ("ducc0", "scipy")}
+    lines = ["One axis of 2^26 complex128 in 16 blocks in memory, two threads:", ""]
+    lines += ["| | seconds, median | runs |", "|---|---|---|"]
+    for name, seconds in sorted(line["seconds"].items(), key=lambda pair: pair[1]):
+        if name != "copy" and not name.endswith("/compute"):
+            lines.append(f"| {names.get(name, name)} | {seconds:.2f} | {line['n'][name]} |")
     lines += ["", "| what | figure | page |", "|---|---|---|"]
-    facts: list[tuple[str, str, str]] = [
-        (
-            "several axes in 16 blocks: seconds of `ducc0` over ours",
-            against("ducc0", *axes),
-            "memory",
-        ),
-        ("the same in 64 blocks", against("ducc0", *axes, ways=64), "memory"),
-        ("the same in 16 blocks, `da.fft` over ours", against("da.fft", *axes), "memory"),
-        ("the same in 16 blocks, `mkl_fft` over ours", against("mkl_fft", *axes), "memory"),
-        (
-            "a prime length near 2^22 in 16 blocks: SciPy over ours",
-            against("scipy", "1d-prime"),
-            "memory",
-        ),
-        (
-            "`compute()` over `persist()`",
-            between(row["compute"]["ratio"] for row in memory.values()),
-            "memory",
-        ),
-        (
-            "convolution of two arrays of 2^26, seconds: ours / SciPy / `da.fft` by hand",
-            " / ".join(
-                number(conv[f"full: {name}"]["warm"]) for name in ("fftconvolve", "scipy", "da.fft")
-            ),
-            "convolution",
-        ),
-        *(
-            (
-                f"{name}, {gib} GiB through 2 GiB: seconds; speed over that of a copy",
-                f"{row['seconds']:.0f}; {cell(row['efficiency'])}",
-                "out_of_core",
-            )
-            for name, gib in (("3d, AMD EPYC", 12), ("1d, AMD EPYC", 8))
-            if (row := big[name])
-        ),
-        *(
-            (f"{name}: seconds to the first task", number(row["seconds"]), "clusters")
-            for name, row in first.items()
-            if "merged" not in name
-        ),
-        *(
-            (
-                f'`verify="{mode}"`: seconds over those without, in memory, {kernel}',
-                between(
-                    row[mode]["ratio"]
-                    for name, row in costs.items()
-                    if name.endswith(kernel) and "disk" not in name
-                ),
-                "verification",
-            )
-            for mode in ("energy", "checksum")
-            for kernel in ("scipy", "ducc0")
-        ),
-    ]
-    facts += gpu_facts()
-    for file in ("forecasts", "forecasts_16_cores"):
-        found = rows_of(file, "errors").values()
-        cores = "16 cores" if "16" in file else "2 cores"
-        facts.append(
-            (
-                f"forecasts within 30 % of measured seconds, {cores}",
-                f"{sum(row['within'] for row in found)} of {len(found)}",
-                file,
-            )
+    for fact in FACTS.splitlines():
+        what, section, pattern, key = fact.split(" | ")
+        value = between(
+            looked_up(row, key)
+            for row in rows_of(section)
+            if fnmatch(row["name"], pattern) or pattern == f"by={row.get('by')}"
         )
-    ranked = rows_of("forecasts", "ranking").values()
-    facts.append(
-        (
-            "plan ranked first within 15 % of the fastest",
-            f"{sum(row['within'] for row in ranked)} of {len(ranked)}",
-            "forecasts",
-        )
-    )
-    lines += [
-        f"| {what} | {value} | [{file}](ci/results/{file}.md) |" for what, value, file in facts
-    ]
+        lines.append(f"| {what} | {value} | `{section.partition('.')[0]}` |")
     return lines
 
 
-def gpu_facts() -> list[tuple[str, str, str]]:
-    """Return the figures of GPUs."""
-
-    def bus(section: str, text: str) -> str:
-        return between(
-            row["of_bus"] for name, row in rows_of("gpu", section).items() if text in name
-        )
-
-    whole = rows_of("gpu", "transforms").values()
-    hybrid = [row["gain"] for row in rows_of("gpu", "hybrid").values() if row["by"] == "hybrid"]
-    two = rows_of("gpu", "two")
+def three() -> list[str]:
+    """Return the three numbers of the README."""
+    (line,) = (row for row in rows_of("memory.problems") if row["name"] == "1d-2p26-x16")
+    in_memory = {name: f"{seconds:.1f} s" for name, seconds in line["seconds"].items()}
+    (big,) = (row for row in rows_of("out_of_core.problems") if row["name"] == "3d, AMD EPYC")
+    limited = rows_of("limited.one axis")
+    dead = next(row["name"] for row in limited if "da.fft" in row["died"])
+    last = limited[-1]
     return [
-        ("one H200, rounds on pinned data, part of the bus", bus("rounds", "pinned"), "gpu"),
-        ("the same, data that is not pinned", bus("rounds", "ring"), "gpu"),
-        (
-            "whole transforms of 16 GiB of pinned data, part of the bus",
-            bus("transforms", "MiB"),
-            "gpu",
-        ),
-        (
-            "the same, `ducc0` on 16 cores over ours",
-            between(row["ducc0"]["ratio"] for row in whole if "ducc0" in row),
-            "gpu",
-        ),
-        (
-            "the same, a loop of copies and FFTs from pinned memory over ours",
-            between(row["pinned_loop"]["ratio"] for row in whole if "pinned_loop" in row),
-            "gpu",
-        ),
-        (
-            "whole transforms of data that is not pinned, part of the bus",
-            bus("unpinned", ""),
-            "gpu",
-        ),
-        (
-            "shared rounds, the GPU alone over both together",
-            between(gain["ratio"] for gain in hybrid) if hybrid else "-",
-            "gpu",
-        ),
-        (
-            "1024^3 complex64 on two H200, seconds: through the host / by a kernel",
-            f"{two['host']['seconds']:.2f} / {two['kernel']['seconds']:.3f}",
-            "gpu",
-        ),
+        f"- **{in_memory['scipy/persist']}** for one axis of 1 GiB in 16 chunks in memory, by "
+        "SciPy's kernel with two threads. `da.fft` after `rechunk(-1)` takes "
+        f"{in_memory['da.fft']}.",
+        f"- **{last['peak_gib']['ours']:.1f} GiB** of memory for one axis of {last['name']}, "
+        f"from Zarr to Zarr. `da.fft` is killed at 1 GiB from {dead} on.",
+        f"- **{big['seconds']:.0f} s** for 12 GiB in three axes, from Zarr to Zarr through 2 GiB "
+        f"of memory: {big['efficiency']['ratio']:.1f} times the speed of a copy of as many bytes.",
     ]
 
 
@@ -418,10 +357,10 @@ def files() -> dict[Path, str]:
     made = {}
     for path in sorted(RESULTS.glob("*.json")):
         made[path.with_suffix(".md")] = page(json.loads(path.read_text(encoding="utf-8")))
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    made[readme] = "\n".join([before + MARKS[0], *figures(), MARKS[1] + after])
+    for path, lines in {"README.md": three(), "examples/guide/speeds.md": figures()}.items():
+        before, rest = (ROOT / path).read_text(encoding="utf-8").split(MARKS[0])
+        after = rest.split(MARKS[1])[1]
+        made[ROOT / path] = "\n".join([before + MARKS[0], "", *lines, "", MARKS[1] + after])
     return made
 
 

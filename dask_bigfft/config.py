@@ -23,6 +23,7 @@ from dask.utils import parse_bytes
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 
 __all__ = ["SETTINGS", "Setting", "check", "get"]
+__dir__ = __all__.copy  # so that completion shows these names alone
 
 #: Minimum similarity of a suggested name, from 0 to 1.
 NEAR = 0.8
@@ -99,7 +100,7 @@ def _folder(setting: Setting, value: Any) -> str:
         value = os.path.join(cache, "dask_bigfft")
     elif value is None:
         value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    return str(os.path.abspath(_checked(value, is_path(value))))
+    return str(os.path.abspath(_checked(value, is_path(value) and "://" not in str(value))))
 
 
 def _order(setting: Setting, value: Any) -> str | tuple[str, ...]:

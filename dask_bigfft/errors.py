@@ -20,6 +20,7 @@
 """
 
 import operator
+import re
 import reprlib
 from typing import Any, NoReturn
 
@@ -27,7 +28,8 @@ import numpy as np
 
 __all__ = ["ArgumentError", "ArgumentTypeError", "AxisError", "BigFFTError", "CarrierError"]
 __all__ += ["ClusterError", "DeviceError", "DeviceMemoryError", "FallbackWarning", "KernelError"]
-__all__ += ["PlanError", "ScratchError", "VerificationError", "parse_count", "raise_invalid"]
+__all__ += ["MemoryLimitError", "PlanError", "ScratchError", "VerificationError"]
+__dir__ = __all__.copy  # so that completion shows these names alone
 
 
 class BigFFTError(Exception):
@@ -132,6 +134,8 @@ def raise_invalid(
         ...
     dask_bigfft.errors.ArgumentError: `axis`=7 is not allowed: need -2..1 for an array with 2 axes
     """
+    if isinstance(value, str):  # `Path` makes one slash of the two in a URL
+        value = re.sub(r"^(\w+:/)(?=[^/])", r"\1/", value)
     raise kind(f"`{argument}`={_short.repr(value)} is not allowed: need {allowed}")
 
 

@@ -22,6 +22,7 @@ __all__ = ["fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "irfft", "rfft", "rf
 __all__ += ["hfft", "hfft2", "hfftn", "ihfft", "ihfft2", "ihfftn", "irfft2", "irfftn"]
 __all__ += ["dct", "dctn", "dst", "dstn", "fftshift", "idct", "idctn", "idst", "idstn", "ifftshift"]
 __all__ += ["fftfreq", "frequencies_of", "next_fast_len", "rfftfreq"]
+__dir__ = __all__.copy  # so that completion shows these names alone
 
 
 @transforms_by

@@ -26,6 +26,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from dask.utils import format_bytes
 
 from dask_bigfft import config
 
@@ -102,7 +103,7 @@ def explained(path: Path, error: OSError, missing: int, what: str) -> str:
         if disk.f_files and not disk.f_favail:
             return f"{text}: no inode is left for {what} on the disk of {folder}"
         missing = max(missing - disk.f_bavail * disk.f_frsize, 0) or missing
-    return f"{text}: {missing} bytes are missing for {what}"
+    return f"{text}: {format_bytes(missing)} are missing for {what}"
 
 
 # --- concurrent calls -----------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
 __all__ = ["fftfreq", "frequencies_of", "rfftfreq"]
+__dir__ = __all__.copy  # so that completion shows these names alone
 
 Order = Literal["natural", "transposed"]
 

@@ -20,6 +20,7 @@ from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifte
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 __all__ = ["fftshift", "ifftshift"]
+__dir__ = __all__.copy  # so that completion shows these names alone
 
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 Offsets = Mapping[int, int]

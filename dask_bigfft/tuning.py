@@ -155,17 +155,6 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
                 yield both
 
 
-def worth_trying(trials: list[Trial]) -> list[Trial]:
-    """Return the plans whose forecast is close to that of the best one.
-
-    They include the best plan for each of CPU threads, devices and both.
-    """
-    most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
-    near = [trial for trial in trials if trial.plan.expected.seconds <= most]
-    best = {trial.plan.device: trial for trial in reversed(near)}
-    return list(dict.fromkeys([*near[:MOST], *best.values()]))
-
-
 # --- measuring ------------------------------------------------------------------------------
 
 
@@ -365,7 +354,11 @@ def tuned(
     plan = _alike(trials, entry["winner"]) if known else None
     if plan is not None:
         return Tuning(replace(plan, reason="the fastest when such transforms were measured"), ())
-    tried = worth_trying(trials)
+    # Plans close to the best forecast, and the best plan for each of CPU threads, devices and both.
+    most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
+    near = [trial for trial in trials if trial.plan.expected.seconds <= most]
+    by_device = {trial.plan.device: trial for trial in reversed(near)}
+    tried = list(dict.fromkeys([*near[:MOST], *by_device.values()]))
     if not tried or too_large:
         return None
     timer = timer or timer_for(tried[0].plan)

@@ -67,7 +67,7 @@ def test_values_are_read(key, value, expected):
         ("memory-limit", ["plenty", 0, True, [1]]),
         ("kernel", ["", None]),
         ("exchange.carrier", ["pigeon", ["tasks"]]),
-        ("scratch.directory", [3, "", "a\0b"]),
+        ("scratch.directory", [3, "", "a\0b", "s3://bucket/a"]),
         ("scratch.sync", ["always"]),
         ("planner.profile", ["a\0b"]),
         ("memory.pinned-limit", [False, -1]),

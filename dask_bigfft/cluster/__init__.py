@@ -28,6 +28,7 @@ from dask_bigfft.events import RECORD, PlanRecord
 from dask_bigfft.watch.progress import Display
 
 __all__ = ["register", "unregister"]
+__dir__ = __all__.copy  # so that completion shows these names alone
 
 #: Expression for the version in a process; it works without the package, by built-in names only.
 _THERE = "__import__('importlib.util').util.find_spec('dask_bigfft')"

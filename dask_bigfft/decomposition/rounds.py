@@ -438,17 +438,13 @@ def shared_layout_of(before: Layout, after: Layout) -> Layout | None:
 def _shared_axis(a: AxisLayout, b: AxisLayout) -> AxisLayout | None:
     if _alike(a, b):
         cuts = {group.digits: set(group.bounds) for group in b.groups}
-        return AxisLayout(tuple(_cut_at(g, cuts[g.digits]) for g in a.groups))
+        kept = ((g.digits, sorted(cuts[g.digits] & set(g.bounds))) for g in a.groups)
+        pairs = ((digits, itertools.pairwise(bounds)) for digits, bounds in kept)
+        return AxisLayout(tuple(Group(d, tuple(high - low for low, high in p)) for d, p in pairs))
     if len(b.groups) == 1:  # flat: the digits in the order that they have there
         falling = sorted(a.groups, key=lambda group: -group.digits[0].stride)
         return AxisLayout(tuple(Group(g.digits, (g.size,)) for g in falling))
     return None
-
-
-def _cut_at(group: Group, places: set[int]) -> Group:
-    bounds = sorted(places & set(group.bounds))
-    chunks = tuple(b - a for a, b in itertools.pairwise(bounds))
-    return Group(group.digits, chunks)
 
 
 def groups_match(shared_layout: Layout, source: Layout, target: Layout) -> bool:

@@ -7,6 +7,8 @@ import shutil
 import uuid
 from pathlib import Path
 
+from dask.utils import format_bytes
+
 from dask_bigfft.errors import ScratchError
 from dask_bigfft.files import sync_path
 
@@ -46,9 +48,10 @@ def check_room(directory: Path, needed: int) -> None:
     """Raise if the disk of a directory has too little room for scratch files."""
     total, _, free = shutil.disk_usage(directory)
     if free < needed + MARGIN and total:  # some file systems do not tell
-        text = f"{needed + MARGIN - free} bytes are missing: scratch files take {needed} bytes, and"
-        text += f" {free} are free; choose a larger disk (bigfft.scratch.directory, or a run's"
-        raise ScratchError(errno.ENOSPC, f"{text} scratch folder)", str(directory))
+        lacks, takes, left = map(format_bytes, (needed + MARGIN - free, needed, free))
+        text = f"{lacks} are missing: scratch files take {takes}, and {left} are free"
+        text += "; choose a larger disk (bigfft.scratch.directory, or a run's scratch folder)"
+        raise ScratchError(errno.ENOSPC, text, str(directory))
 
 
 def lock_folder(folder: Path) -> int | None:

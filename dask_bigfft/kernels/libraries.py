@@ -186,8 +186,10 @@ class FFTLibrary:
             Memory of the result's shape and dtype that shares nothing with `x`, which libraries
             with `supports_out` write and return; `x` is then only read. Others ignore it.
         """
-        if x.dtype not in self.dtypes:
-            self._check(x.dtype, call.kind)
+        counterpart = None if call.kind == "c2r" else REAL_TO_COMPLEX.get(x.dtype)
+        if not self.dtypes & {x.dtype, counterpart}:
+            allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
+            raise_invalid("dtype", str(x.dtype), allowed, kind=KernelError)
         if not x.size or not call.dims or (call.kind == "c2r" and not call.length):
             return _of_nothing(call, x)
         out = out if self.supports_out else None
@@ -208,12 +210,6 @@ class FFTLibrary:
         if not same_memory(result, x):
             x[...] = result
         return x
-
-    def _check(self, dtype: np.dtype[Any], kind: str) -> None:
-        """Raise an error unless the library supports a complex dtype or its real counterpart."""
-        if kind == "c2r" or REAL_TO_COMPLEX.get(dtype) not in self.dtypes:
-            allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
-            raise_invalid("dtype", str(dtype), allowed, kind=KernelError)
 
     def c2c(
         self,
@@ -251,12 +247,6 @@ def _scaled(x: Array, n: int, scale: Scale) -> Array:
     return x
 
 
-def _has_long_rows(x: Array, dim: int) -> bool:
-    """Return True if a complex array consists of several long contiguous lines."""
-    rows = x.dtype.kind == "c" and bool(x.flags.c_contiguous) and math.prod(x.shape[dim + 1 :]) == 1
-    return rows and x.nbytes > x.shape[dim] * x.itemsize >= LONG_BYTES
-
-
 class SciPy(FFTLibrary):
     """`scipy.fft`, independent of the backend that the process has set."""
 
@@ -274,7 +264,9 @@ class SciPy(FFTLibrary):
         if kind == "c2r":
             return self._called("hfft" if sign < 0 else "irfft", x, n=n, axis=dims[0], norm=norm)
         name, options = "fftn" if sign < 0 else "ifftn", {"norm": norm, "overwrite_x": True}
-        if self.threads > 1 or len(dims) > 1 or not _has_long_rows(x, dims[0]):
+        rows = len(dims) == 1 and x.flags.c_contiguous and math.prod(x.shape[dims[0] + 1 :]) == 1
+        long = x.nbytes > x.shape[dims[0]] * x.itemsize >= LONG_BYTES
+        if self.threads > 1 or x.dtype.kind != "c" or not (rows and long):
             return self._called(name, x, axes=dims, **options)
         for row in x.reshape(-1, 1, x.shape[dims[0]]):  # SciPy would copy several rows
             if not same_memory(done := self._called(name, row, axes=(1,), **options), row):

@@ -584,12 +584,9 @@ def _digits_last(round_: Round) -> tuple[Round, tuple[tuple[int, ...], ...]] | N
     )
     if all(order == tuple(sorted(order)) for order in orders):
         return None
-    source, target = (
-        Layout(tuple(_reordered(axis, g) for axis, g in zip(layout.axes, orders, strict=True)))
-        for layout in (round_.source, round_.target)
-    )
-    return Round(round_.steps, source, target), orders
-
-
-def _reordered(axis: AxisLayout, order: tuple[int, ...]) -> AxisLayout:
-    return AxisLayout(tuple(axis.groups[g] for g in order))
+    layouts = []
+    for layout in (round_.source, round_.target):
+        pairs = zip(layout.axes, orders, strict=True)
+        axes = (AxisLayout(tuple(axis.groups[g] for g in order)) for axis, order in pairs)
+        layouts.append(Layout(tuple(axes)))
+    return Round(round_.steps, *layouts), orders

@@ -82,8 +82,8 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
                 return found
     lengths = " x ".join(str(line.length) for line in request.lines)
     raise DeviceMemoryError(
-        f"FFTs of {lengths} on a block of {request.shape} do not fit {limits.nbytes} bytes of "
-        f"the device in {MAX_PASSES} passes"
+        f"FFTs of {lengths} on a block of {request.shape} do not fit "
+        f"{limits.nbytes / 2**20:.3g} MiB of the device in {MAX_PASSES} passes"
     )
 
 

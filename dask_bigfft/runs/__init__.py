@@ -18,6 +18,7 @@ from dask_bigfft.runs.resumable import Store, execute
 from dask_bigfft.runs.run_json import has_begun
 
 __all__ = ["Done", "Request", "Store", "execute", "has_begun", "planned_input", "run"]
+__dir__ = ["Done", "run"].copy  # other names of __all__ are for rooms of this package
 
 AnyPath = str | os.PathLike[str]
 

@@ -26,3 +26,4 @@ __all__ = [
     "radial_power_spectrum",
     "welch",
 ]
+__dir__ = __all__.copy  # so that completion shows these names alone

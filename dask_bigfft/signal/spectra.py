@@ -188,13 +188,6 @@ def _binned(
     return np.moveaxis(found.reshape(*power.shape[: -len(axes)], *ones, count), ends, along)
 
 
-def sum_of_blocks(a: Any, axis: int) -> Any:
-    """Return the sum of all blocks along an axis, which have the same shape."""
-    ends = itertools.pairwise((0, *itertools.accumulate(a.chunks[axis])))
-    parts = [a[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
-    return parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
-
-
 def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> Array:
     """Return the edges of frequency bins."""
     if bins is None:
@@ -266,8 +259,10 @@ def radial_power_spectrum(
     )
     where = {"axes": spectrum_axes(transforms, there), "spacing": spacing, "edges": edges}
     sums = by_block(_binned, spectrum, dtype=complex, chunks=chunks, **where)
-    for axis in along:
-        sums = sum_of_blocks(sums, axis)
+    for axis in along:  # blocks have the same shape
+        ends = itertools.pairwise((0, *itertools.accumulate(sums.chunks[axis])))
+        parts = [sums[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
+        sums = parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
     sums = sums.squeeze(axis=along[:-1]) if len(along) > 1 else sums
     mean = sums.map_blocks(_mean, scale=scale, dtype=float)
     return (edges[1:] + edges[:-1]) / 2, cast("da.Array", mean)

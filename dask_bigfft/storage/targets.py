@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import psutil
+from dask.utils import format_bytes
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.files import sync_path
@@ -120,8 +121,8 @@ def check_room(path: Path, nbytes: int) -> None:
     """Raise an error if the disk has too little free space for an array."""
     total, _, free = shutil.disk_usage(path.parent)
     if free < nbytes and total:  # some file systems report zeros
-        text = f"{nbytes - free} bytes are missing: the result takes {nbytes} bytes, and {free}"
-        text += " are free"
+        lacks, takes, left = map(format_bytes, (nbytes - free, nbytes, free))
+        text = f"{lacks} are missing: the result takes {takes}, and {left} are free"
         raise OSError(errno.ENOSPC, text, str(path))
 
 

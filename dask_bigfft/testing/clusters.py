@@ -111,12 +111,8 @@ class Processes(AbstractContextManager["Processes"]):
 
     def add_worker(self) -> None:
         """Start one more worker."""
-        options = {
-            "nthreads": self.threads,
-            "local_directory": str(self.folder / "workers"),
-            "scheduler_file": self.file,
-        }
-        self._all.append(started(_serve, Worker, **options))
+        where = {"local_directory": str(self.folder / "workers"), "scheduler_file": self.file}
+        self._all.append(started(_serve, Worker, nthreads=self.threads, **where))
 
     @property
     def alive(self) -> list[BaseProcess]:

@@ -29,7 +29,7 @@ FEW, SOME = 1000, 50_000
 #: Far below the minutes for which distributed tries an `OSError` again, and what compiling takes.
 SOON, COMPILED = 60, 200
 
-SAID = r"\d+ bytes are missing for shards that wait on the worker tcp://.*local_directory.*shuffle-"
+SAID = r"[\d.]+ \w+ are missing for shards that wait on the worker tcp://.*local_directory.*shuffle"
 
 
 def limit(most: int) -> int:

@@ -1,8 +1,10 @@
-"""Draw the pictures of `how_it_works.md` beside this file: ``python draw.py``.
+"""Draw the pictures of `how_it_works.md` and the chart of the README: ``python draw.py``.
 
-Needs matplotlib. The same version of it writes the same files.
+The chart shows the figures of ``ci/results/limited.json``. Needs matplotlib. The same version of it
+writes the same files.
 """
 
+import json
 from pathlib import Path
 
 import matplotlib as mpl
@@ -130,12 +132,56 @@ def overlap():
 def main():
     """Write all pictures."""
     folder = Path(__file__).resolve().parent
-    for draw in (layouts, loop, passes, overlap):
+    for draw in (layouts, loop, passes, overlap, limited):
         file = folder / f"{draw.__name__}.svg"
         draw().savefig(file, metadata={"Date": None, "Creator": None})
         text = file.read_text(encoding="utf-8")
         lines = "\n".join(line.rstrip() for line in text.splitlines())
         file.write_text(f"{lines}\n", encoding="utf-8")
+
+
+def limited():
+    """Time and peak memory of an axis of growing length, in processes that may use 1 GiB."""
+    results = Path(__file__).parents[3] / "ci" / "results" / "limited.json"
+    rows = json.loads(results.read_text(encoding="utf-8"))["sections"]["one axis"]
+    sizes = [int(row["name"].split()[0]) for row in rows]
+    figure = Figure(figsize=(8.6, 3.3), layout="constrained", facecolor="white")
+    panels = figure.subplots(1, 2)
+    for axes, key in zip(panels, ("seconds", "peak_gib"), strict=True):
+        for name, text, color in (
+            ("da.fft", "da.fft.rfft(x.rechunk(-1))", "#c8553d"),
+            ("ours", "dask_bigfft.fft.rfft(x)", "#2a6fb0"),
+        ):
+            known = [
+                (n, row[key][name]) for n, row in zip(sizes, rows, strict=True) if name in row[key]
+            ]
+            axes.plot(*zip(*known, strict=True), "o-", color=color, lw=2, ms=5)
+            if name == "ours":
+                below = -46 if key == "seconds" else -24
+                axes.annotate(text, known[-1], (0, below), textcoords="offset points", ha="right",
+                              color=color, size=9)  # fmt: skip
+                continue
+            end = (sizes[len(known)], known[-1][1] if key == "seconds" else 1.0)
+            axes.plot(*zip(known[-1], end, strict=True), ":", color=color, lw=2)
+            axes.plot(*end, "X", color=color, ms=11)
+            where, side = ((12, -12), "left") if key == "seconds" else ((-2, 10), "center")
+            axes.annotate(f"{text}\nkilled at {end[0]} MiB", end, where, ha=side, color=color,
+                          textcoords="offset points", size=9)  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(n) if n < 1024 else f"{n // 1024} Gi" for n in sizes])
+        axes.set_xlabel("size of the array (MiB)", size=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.3)
+        axes.tick_params(labelsize=9)
+    panels[0].set(yscale="log", ylim=(0.7, 40))
+    panels[0].set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+    panels[0].set_title("seconds, Zarr to Zarr", size=10, loc="left")
+    panels[1].axhline(1, color=DARK, lw=1, ls="--")
+    panels[1].annotate("limit: 1 GiB", (sizes[-1], 1), (0, 5), ha="right", size=9,
+                       textcoords="offset points", color=DARK)  # fmt: skip
+    panels[1].set(ylim=(0, 1.4))
+    panels[1].set_title("peak memory (GiB)", size=10, loc="left")
+    return figure
 
 
 if __name__ == "__main__":

@@ -1,0 +1,116 @@
+"""Time and peak memory against the size of an array, in processes that may use 1 GiB.
+
+Each job opens a Zarr array of float64 with `da.from_zarr`, transforms it and stores the spectrum
+with `to_zarr`, in a process of its own in a memory cgroup. Ours has 0.7 of the limit as
+`memory_limit`, because Python and libraries come on top. `da.fft` gets one axis in one chunk; of
+two axes it transforms one, rechunks and transforms the other, in chunks of 16 MiB. It runs on
+dask's threads, and on a worker of distributed, whose rechunk spills to the disk. Peaks are resident
+memory of Python, libraries and arrays without mapped files.
+"""
+
+import fnmatch
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+from benchmarks import core, rows
+from dask_bigfft import fft
+
+CHUNK = 16 * rows.MIB
+SHAPES = {
+    "one axis": [(1 << 23 + i,) for i in range(6)],
+    "two axes": [(4096 << i - i // 2, 2048 << i // 2) for i in range(6)],
+}
+#: Problems by section and name.
+PROBLEMS = {
+    (section, f"{8 * math.prod(shape) // rows.MIB} MiB"): rows.Problem(
+        "rfftn", shape, "f8", 8 * math.prod(shape) // CHUNK
+    )
+    for section, shapes in SHAPES.items()
+    for shape in shapes
+}
+CONTESTANTS = ("ours", "da.fft", "da.fft, distributed")
+
+
+def job(contestant: str, source: str, target: str, threads: int, limit: int) -> dict[str, Any]:
+    """Transform a Zarr array into another one; return seconds and peak memory."""
+    settings = {"array.chunk-size": CHUNK, "scheduler": "threads", "num_workers": threads}
+    if contestant.endswith("distributed"):
+        import distributed
+
+        settings.pop("scheduler")
+        distributed.Client(
+            processes=False, n_workers=1, threads_per_worker=threads, memory_limit=int(0.8 * limit),
+            local_directory=str(Path(target).parent), dashboard_address=None,
+        )  # fmt: skip
+
+    def work() -> None:
+        x = da.from_zarr(source)
+        if contestant == "ours":
+            y = fft.rfftn(x, memory_limit=int(0.7 * limit))
+        elif x.ndim == 1:
+            y = da.fft.rfft(x.rechunk(-1))
+        else:
+            y = da.fft.fft(da.fft.rfft(x, axis=1).rechunk({0: -1, 1: "auto"}), axis=0)
+        y.to_zarr(target, compressors=None)
+
+    with dask.config.set(settings):
+        seconds, _ = rows.seconds_of(work)
+    peak = rows.status("VmHWM") - rows.status("RssFile")
+    print(json.dumps({"seconds": seconds, "peak_gib": peak / rows.GIB}), flush=True)
+    os._exit(0)  # a cluster would take its time to close
+
+
+def measured(problem: rows.Problem, args: Any, limit: int) -> dict[str, Any]:
+    """Return medians of all contestants, and the errors of those that do not end."""
+    import zarr
+
+    row: dict[str, Any] = {"seconds": {}, "peak_gib": {}, "died": {}, "ok": True}
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        task = rows.Task(1.0, args.threads, 1, "auto", Path(folder))
+        rows.write_source(problem, task)
+        source, target = rows.source_path(problem, task), task.folder / "result.zarr"
+        known, truth = np.load(source.with_suffix(".npz")), rows.Truth.of(problem)
+        truth.values, truth.energy = known["values"], float(known["energy"])
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
+        for name in CONTESTANTS * args.repeat:
+            rows.drop_cache(source)
+            text = json.dumps([name, str(source), str(target), args.threads, limit])
+            done = core.child(["-m", "benchmarks", "limited", "--child", text], limit=limit)
+            found[name].append(done)
+            if "error" not in done:
+                row["ok"] &= truth.check(zarr.open_array(str(target), mode="r"))["ok"]
+            shutil.rmtree(target, ignore_errors=True)
+    for name, runs in found.items():
+        errors = [run["error"].partition(":")[0] for run in runs if "error" in run]
+        if errors:
+            row["died"][name] = f"{errors[0]} in {len(errors)} of {len(runs)} runs"
+        else:
+            for key in ("seconds", "peak_gib"):
+                row[key][name] = core.median([run[key] for run in runs])
+    return row
+
+
+def main(argv: Sequence[str]) -> int:
+    if argv[:1] == ["--child"]:
+        job(*json.loads(argv[1]))
+    parser = core.arguments("limited", __doc__, repeat=3)
+    parser.add_argument("--folder", type=Path, help="disk for files, about 8 GiB")
+    args = parser.parse_args(argv)
+    limit = max(int(rows.GIB * args.scale), rows.GIB // 2)  # of which Python takes a part
+    results = core.Results(args, "limited", limit_gib=limit / rows.GIB)
+    for section, name in PROBLEMS:
+        wanted = any(fnmatch.fnmatch(f"{section}, {name}", pattern) for pattern in args.only)
+        if wanted and not (results.over or results.has(section, name)):
+            problem = PROBLEMS[section, name].scaled(args.scale)
+            results.add(section, name, **measured(problem, args, limit))
+    return int(not results.ok)

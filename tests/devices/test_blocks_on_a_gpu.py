@@ -154,7 +154,6 @@ def refused(*_, **__):
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
     opened, waited = set(), set()
-    monkeypatch.setattr(on_gpu, "_opened", set())
     pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
     stream = SimpleNamespace(
         synchronize=lambda: None,
@@ -166,7 +165,7 @@ def card(monkeypatch):
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
         getDevice=Card.current,
         deviceCanAccessPeer=lambda one, other: True,
-        deviceEnablePeerAccess=lambda other: opened.add((Card.current(), other)),
+        _deviceEnsurePeerAccess=lambda other: opened.add((Card.current(), other)),
         memcpyPeerAsync=lambda to, _, at, __, size, ___: ctypes.memmove(to, at, size),
     )
     module = SimpleNamespace(

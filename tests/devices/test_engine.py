@@ -112,7 +112,7 @@ def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
     assert engine._users == 0
     check(engine, x, "ifft2")
     device.left = 3
-    tiles, _ = engine.tiles(job_of(x, "ifft", axis=1)[0])
+    tiles = engine.tiles(job_of(x, "ifft", axis=1)[0])
     with pytest.raises(DeviceError, match="not be loaded"):
         engine.run_part(tiles, Part(0, 0, 32, 4), x.copy(), np.empty_like(x))
     assert not any(stream.waiting for stream in device._streams)
@@ -292,7 +292,7 @@ def test_a_part_of_a_block_stays_within_its_tasks_share():
     engine.run(job, source_of(x, job))
     assert device.total - device.memory().free > NBYTES // 2
     out = np.empty_like(x)
-    tiles, _ = engine.tiles(job, engine.within(NBYTES // 2))
+    tiles = engine.tiles(job, engine.within(NBYTES // 2))
     for low in (0, 16):
         engine.run_part(tiles, Part(0, low, low + 16, 2), x.copy(), out, nbytes=NBYTES // 2)
         assert device.total - device.memory().free <= NBYTES // 2

@@ -75,12 +75,12 @@ def transform_two(device, buffers, streams=None):
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
     plans = [engine.tiles(job) for job in jobs]  # this waits for the device
     tasks = []
-    for x, job, (tiles, carve) in zip(inputs, jobs, plans, strict=True):
+    for x, job, tiles in zip(inputs, jobs, plans, strict=True):
         assert len(tiles.plan.passes) > 1
         block = np.array(x).reshape(job.round.source.shape(job.block))
         out = np.full(x.size, np.nan, complex).reshape(plan_shape(tiles))
         arrays = [block] * len(tiles.plan.passes) + [out]
-        engine.executor.prepare(carve, 1 << 14)
+        engine.executor.prepare(engine.carve(tiles, tiles.ffts), 1 << 14)
         tasks.append((x, job, arrays, engine.executor.run(BlockRun(tiles, arrays, {}))))
     right = True
     for x, job, arrays, end in tasks:
@@ -148,11 +148,11 @@ def test_a_block_that_is_known_late_is_still_gathered_ahead(monkeypatch):
     """Known once the last tile is being loaded; its first tile is then told of before its turn."""
     device, told, loaded = SimulatedGPU(1 << 20), [], []
     engine, x = Engine(device, 1 << 20, SMALL), values(12, 16)
-    tiles, carve = engine.tiles(job_of(x, "fft")[0])
+    tiles = engine.tiles(job_of(x, "fft")[0])
     first, second, other = (BlockRun(tiles, [x.copy(), np.empty_like(x)], {}) for _ in range(3))
     count, load = len(list(other.tiles(0))), engine.executor.load
     monkeypatch.setattr(device, "ahead", lambda stream, source: told.append(source))
     monkeypatch.setattr(engine.executor, "load", lambda *of: loaded.append(load(*of)))
-    engine.executor.prepare(carve, 1 << 20)
+    engine.executor.prepare(engine.carve(tiles, tiles.ffts), 1 << 20)
     engine.executor.run(first, lambda: second if len(loaded) == count else None)
     assert told[-1] is second.first.comes[0][0]

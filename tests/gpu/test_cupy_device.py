@@ -11,7 +11,7 @@ from devices.kernel_text import factors
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu import cupy_gpu, dispatch, kernels, ring
 from dask_bigfft.gpu.cuda import available, cupy, is_pinned
-from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, View, copies, open_gpu, route
+from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, CupyGPU, View, copies, route
 from dask_bigfft.gpu.ffts import fft_calls
 from dask_bigfft.gpu.operations import (
     FFT,
@@ -38,7 +38,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def device():
-    found = open_gpu(available()[0])
+    found = CupyGPU(available()[0])
     found.reserve(512 * MIB)
     yield found
     found.close()
@@ -387,7 +387,7 @@ def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
     monkeypatch.setattr(cupy().cuda, "alloc_pinned_memory", taken)
     monkeypatch.setattr(cupy_gpu, "BUFFERS", 2)
     monkeypatch.setattr(cupy_gpu, "BUFFER_NBYTES", 4 * MIB)
-    other = open_gpu(available()[0])
+    other = CupyGPU(available()[0])
     other.reserve(64 * MIB)
     x = np.arange(3 * MIB, dtype="f8")
     out, array = np.empty_like(x), DeviceArray(0, x.shape, "<f8")
@@ -402,7 +402,7 @@ def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
 
 
 def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
-    other = open_gpu(available()[0])
+    other = CupyGPU(available()[0])
     total = other.memory().total
     with pytest.raises(DeviceMemoryError):
         other.reserve(total + (1 << 30))
@@ -430,7 +430,7 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
 
 def test_pinned_memory_is_let_go_with_the_last_device(device):
     dispatch.release()  # those that other tests have opened
-    other = open_gpu(available()[0])
+    other = CupyGPU(available()[0])
     block = allocate((1 << 20,), "c16")
     assert is_pinned(block)
     other.close()

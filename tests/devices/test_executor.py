@@ -16,22 +16,27 @@ from dask_bigfft.testing.simulated import SimulatedGPU
 
 SEEDS = range(12)
 
-#: Every wait of the executor: the stream that waits, and for which event. "host" is the task.
-WAITS_OF_TILES = [
-    ("tile", "computed"),
-    ("tile", "stored"),
-    ("tile", "cleared"),
-    ("d2h", "free"),
-    ("host", "stored"),
-]
-WAITS = [
-    ("h2d", "free"),
-    ("compute", "loaded"),
-    ("d2h", "done"),
-    ("h2d", "stored"),
-    ("h2d", "cleared"),
-    ("host", "stored"),
-]
+#: Every wait of the executor by its streams: what waits, and for which event. "host" is the task.
+WAITS = {
+    "role": [
+        ("h2d", "free"),
+        ("compute", "loaded"),
+        ("d2h", "done"),
+        ("h2d", "stored"),
+        ("h2d", "cleared"),
+        ("host", "stored"),
+    ],
+    "tile": [
+        ("tile", "computed"),
+        ("tile", "stored"),
+        ("tile", "cleared"),
+        ("d2h", "free"),
+        ("host", "stored"),
+    ],
+}
+
+#: Waits of a stream for itself, which is in order anyway.
+OWN = {("tile", name) for name in ("free", "loaded", "done")}
 
 
 class Deaf(SimulatedGPU):
@@ -61,15 +66,13 @@ def buffers(request):
     return request.param
 
 
-def transform_two(device, buffers, streams=None):
+def transform_two(device, buffers, streams):
     """Two blocks one after the other.
 
     Returns whether both answers are right when the host has them.
     """
     engine = Engine(device, 1 << 14, SMALL)
-    engine.executor.prepare(
-        Carve(1, 1 << 14, 0, streams or "role"), 1 << 14
-    )  # so that it is divided anew
+    engine.executor.prepare(Carve(1, 1 << 14, 0, streams), 1 << 14)  # so that it is divided anew
     inputs = [values(*shape) for shape in SHAPES[buffers]]
     settings = DeviceSettings(buffers=buffers, streams=streams)
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
@@ -96,28 +99,16 @@ def plan_shape(tiles):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_order_that_events_permit_is_right(seed, buffers):
+@pytest.mark.parametrize("streams", WAITS)
+def test_any_order_that_events_permit_is_right(streams, seed, buffers):
     device = Deaf(1 << 14, seed)
-    assert transform_two(device, buffers)
-    assert device.waited == set(WAITS)  # so that the next test leaves none out
+    assert transform_two(device, buffers, streams)
+    assert device.waited - OWN == set(WAITS[streams])  # so that the next test leaves none out
 
 
-@pytest.mark.parametrize("deaf", WAITS)
-def test_without_any_one_wait_some_order_is_wrong(deaf, buffers):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers) for seed in SEEDS)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_streams_of_tiles_are_right_in_any_order(seed, buffers):
-    device = Deaf(1 << 14, seed)
-    assert transform_two(device, buffers, "tile")
-    own = {("tile", name) for name in ("free", "loaded", "done")}  # a stream is in order anyway
-    assert device.waited - own == set(WAITS_OF_TILES)
-
-
-@pytest.mark.parametrize("deaf", WAITS_OF_TILES)
-def test_without_any_one_wait_of_tiles_some_order_is_wrong(deaf, buffers):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers, "tile") for seed in SEEDS)
+@pytest.mark.parametrize(("streams", "deaf"), [(s, wait) for s in WAITS for wait in WAITS[s]])
+def test_without_any_one_wait_some_order_is_wrong(streams, deaf, buffers):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers, streams) for seed in SEEDS)
 
 
 def test_copies_both_ways_and_computing_overlap():

@@ -11,6 +11,7 @@ from dask_bigfft.gpu.kernels import TILE
 from dask_bigfft.gpu.operations import ChirpFactor, Multiply, Product, Strided, Term, transposed
 from dask_bigfft.kernels.twiddle import chirp
 from dask_bigfft.testing.simulated import multiplied, places_at
+from dask_bigfft.testing.strategies import random_array
 
 BIG = 1 << 62
 RNG = np.random.default_rng(11)
@@ -30,10 +31,7 @@ def own(monkeypatch, folder):
 
 
 def values(shape, dtype):
-    x = RNG.standard_normal(shape)
-    if np.dtype(dtype).kind == "c":
-        x = x + 1j * RNG.standard_normal(shape)
-    return np.ascontiguousarray(x.astype(dtype))
+    return random_array(shape, dtype, RNG)
 
 
 def close(got, expected):

@@ -31,7 +31,7 @@ CASES = [
 
 
 def values(*shape, real=False, single=False, seed=0):
-    return random_array(shape, ("f" if real else "c") + str((2 - real) * (8 >> single)), seed)
+    return random_array(shape, (("c16", "c8"), ("f8", "f4"))[real][single], seed)
 
 
 def computed(lazy, **keywords):

@@ -42,6 +42,7 @@ from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
 from dask_bigfft.gpu.tile_work import NO_MODULUS, Array
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 from dask_bigfft.kernels.twiddle import chirp, unit_roots
+from dask_bigfft.kernels.views import intervals
 from dask_bigfft.planner.profile import DeviceProfile
 
 #: Byte that fills unwritten memory, so that floating point numbers are NaN.
@@ -85,16 +86,24 @@ def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
     return index
 
 
+def _in_parts(function: Callable[[Array], Array], index: Array) -> Array:
+    """Return a function of an array, computed in parts: tests measure the memory of rounds."""
+    found = np.empty(index.shape, complex)
+    for part in intervals(index.size, 4096):
+        found.reshape(-1)[part] = function(index.reshape(-1)[part])
+    return found
+
+
 def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     power = index_of(factor.left, shape) * index_of(factor.right, shape)
     if power.size and power.max() >= most * factor.modulus:
         raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
-    return unit_roots(power, factor.modulus, factor.sign)
+    return _in_parts(lambda part: unit_roots(part, factor.modulus, factor.sign), power)
 
 
 def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
     place = index_of(factor.place, shape)
-    found = chirp(place, factor.length, factor.sign)
+    found = _in_parts(lambda part: chirp(part, factor.length, factor.sign), place)
     if factor.half:
         found[(place != 0) & (2 * place != factor.length)] *= 2
     return found

@@ -120,12 +120,6 @@ def available() -> tuple[int, ...]:
     return found[:1] if _under_dask_cuda() else found
 
 
-def number_of(ordinal: int) -> int:
-    """Return the number of a device among those of this process, from 0."""
-    known = available()
-    return known.index(ordinal) if ordinal in known else ordinal
-
-
 def in_pool() -> int:
     """Return the bytes of CuPy arrays on the current device."""
     return int(cupy().get_default_memory_pool().used_bytes())

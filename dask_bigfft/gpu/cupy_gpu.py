@@ -22,14 +22,12 @@ import numpy.typing as npt
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import (
-    available,
     cupy,
     current,
     errors_of_cuda,
     free_pinned,
     pins,
     reachable,
-    reason,
     software,
 )
 from dask_bigfft.gpu.executor import DeviceMemory
@@ -571,17 +569,3 @@ class CupyGPU:
     def clock(self) -> float:
         """Return the host's monotonic time in seconds."""
         return time.perf_counter()
-
-
-def open_gpu(ordinal: int) -> CupyGPU:
-    """Return a GPU.
-
-    Raises
-    ------
-    DeviceError
-        If this process may not use it, with the reason.
-    """
-    if ordinal not in available():
-        missing = reason() or f"devices for this process: {available()}"
-        raise DeviceError(f"device {ordinal} cannot be used: {missing}")
-    return CupyGPU(ordinal)

@@ -163,15 +163,10 @@ class _Process:
     failure: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def start_afresh(self) -> None:
-        """Forget inherited state after a fork: devices belong to the process that opened them."""
-        self.given = self.limits = self.nbytes = self.leases = self.failure = None
-        self.lock = threading.Lock()
-
 
 _process = _Process()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process.start_afresh)
+if hasattr(os, "register_at_fork"):  # devices belong to the process that opened them
+    os.register_at_fork(after_in_child=lambda: vars(_process).update(vars(_Process())))
 
 
 def missing() -> str | None:
@@ -218,12 +213,12 @@ def leases() -> Leases | None:
 
 def _opened() -> tuple[Device, ...]:
     """Open the devices that this process may use; return none if one of them fails."""
-    from dask_bigfft.gpu.cupy_gpu import open_gpu  # imports numba
+    from dask_bigfft.gpu.cupy_gpu import CupyGPU  # imports numba
 
     devices: list[Device] = []
     try:
         for ordinal in cuda.available():
-            devices.append(open_gpu(ordinal))
+            devices.append(CupyGPU(ordinal))
     except DeviceError as error:
         for device in devices:
             device.close()

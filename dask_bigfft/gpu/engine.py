@@ -242,8 +242,7 @@ def convolving(job: Job) -> Job | None:
     axes[step.axis] = _beside(axes[step.axis], step, chirped)
     layout = Layout(tuple(axes))
     round_ = Round((chirped,), layout, transformed(layout, (chirped,)))
-    source = max(job.source, job.target, key=lambda name: np.dtype(name).kind == "c")
-    return Job(round_, job.block, source, job.target, settings=job.settings, convolves=True)
+    return Job(round_, job.block, job.dtype, job.target, settings=job.settings, convolves=True)
 
 
 def _beside(axis: AxisLayout, step: Step, chirped: Step) -> AxisLayout:
@@ -467,10 +466,10 @@ class Engine:
         self._use(1)
         try:
             with self._turn(block):
-                carve = self._carve(block.block, block.ffts)
+                carve = self.carve(block.block, block.ffts)
                 if self._tables and carve.nbytes + self._tables > nbytes:
                     self.recover()  # other rounds have made plans since the tiles were cut
-                    carve = self._carve(block.block, block.ffts)
+                    carve = self.carve(block.block, block.ffts)
                 self.executor.prepare(carve, max(carve.nbytes, nbytes - self._tables))
                 held = self.executor.arena_nbytes + self.device.libraries + self._tables
                 begin()
@@ -583,45 +582,42 @@ class Engine:
 
         Tiles that are staged through the ring are cut to fit its buffers.
         """
-        tiles, _ = self.tiles(job, limits)
+        tiles = self.tiles(job, limits)
         arrays = source.arrays(tiles, limits)
         if ring := max(map(self.device.ring_nbytes, arrays)):
             within = limits.staged(ring, job.settings)
             with contextlib.suppress(DeviceMemoryError):
-                other, _ = self.tiles(job, within)
+                other = self.tiles(job, within)
                 if other.plan != tiles.plan:
                     arrays.clear()  # before others are allocated in their place
                     return other, source.arrays(other, within)
         # The other tiles may need more memory, since they cannot be written in place.
         return tiles, arrays or source.arrays(tiles, limits)
 
-    def tiles(self, job: Job, limits: TileLimits | None = None) -> tuple[BlockTiles, Carve]:
-        """Return tiles with a work area that fit the limit, and make all FFT plans."""
+    def tiles(self, job: Job, limits: TileLimits | None = None) -> BlockTiles:
+        """Return tiles that fit the limit with a work area, and make all FFT plans."""
         limits = self.limits if limits is None else limits
         for work in WORK_AREAS:
-            tiles, carve = self._cut(job, limits, work)
+            tiles = job.tiles(limits, work)
+            carve = self.carve(tiles, tiles.ffts)
             if self._tables and carve.nbytes + self._tables > limits.nbytes:
                 with self._lock:
                     self.recover()  # plans of other rounds
-                    tiles, carve = self._cut(job, limits, work)
+                    carve = self.carve(tiles, tiles.ffts)
                     left = limits.nbytes - self._tables
                     if 0 < left < carve.nbytes:
                         self.recover()
-                        tiles, carve = self._cut(job, replace(limits, nbytes=left), work)
+                        tiles = job.tiles(replace(limits, nbytes=left), work)
+                        carve = self.carve(tiles, tiles.ffts)
             if carve.nbytes + self._tables <= limits.nbytes:
-                return tiles, carve
+                return tiles
         raise DeviceMemoryError(
             f"FFTs need a work area of {carve.work_nbytes} bytes beside {carve.buffers} tiles of "
             f"{carve.buffer_nbytes}, more than {limits.nbytes} together"
         )
 
-    def _cut(self, job: Job, limits: TileLimits, work: int) -> tuple[BlockTiles, Carve]:
-        """Return the tiles beside a work area of some size, and the arena that they need."""
-        tiles = job.tiles(limits, work)
-        return tiles, self._carve(tiles, tiles.ffts)
-
-    def _carve(self, tiles: BlockTiles, ffts: Set[FFT]) -> Carve:
-        """Return the division of the arena for tiles, and make missing FFT plans."""
+    def carve(self, tiles: BlockTiles, ffts: Set[FFT]) -> Carve:
+        """Return the division of the arena for tiles, and make the missing plans of their FFTs."""
         plan, streams = tiles.plan, tiles.job.settings.streams or "role"
         return Carve(plan.buffers, plan.buffer_nbytes, aligned(self._area(ffts)), streams)
 

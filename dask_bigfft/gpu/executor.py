@@ -236,12 +236,12 @@ class BlockRun:
     part: Sequence[TileWork] | None = None
 
     def __post_init__(self) -> None:
-        self.plan, self.ffts = self.block.plan, self.block.ffts
+        self.ffts = self.block.ffts
         #: Bytes to the device and back.
         sizes, works = [array.nbytes for array in self.arrays], self.part
         self.nbytes = sum(sizes[:-1]), sum(sizes[1:])
         if works is None:
-            self.works = list(map(self.block.works, range(len(self.plan.passes))))
+            self.works = list(map(self.block.works, range(len(self.block.plan.passes))))
         else:
             self.works = [iter(works)]
             self.nbytes = sum(w.source.nbytes for w in works), sum(w.result.nbytes for w in works)

@@ -17,7 +17,7 @@ import numpy as np
 
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, number_of
+from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, DeviceArray
 from dask_bigfft.gpu.tile_work import Job, TileWork
@@ -128,8 +128,7 @@ def _computed(plans: FFTPlans, values: Any, work: TileWork, filters: Mapping[int
     plans.trim()
     ffts = [found.op for found in work.computations if isinstance(found.op, FFT)]
     area = cupy().empty(max(map(plans.prepare, ffts), default=0), np.uint8)
-    here = int(cupy().cuda.runtime.getDevice())
-    emit("device_memory", device=number_of(here), nbytes=in_pool())
+    emit("device_memory", device=int(cupy().cuda.runtime.getDevice()), nbytes=in_pool())
     buffers = _memory(values, work, filters)
 
     def array(found: DeviceArray) -> Any:
@@ -233,7 +232,7 @@ class Gpus:
                 owner = int(values.device.id)
                 if owner not in ready:
                     ready.add(owner)
-                    _let_read(self.ordinal(gpu), owner)
+                    cp.cuda.runtime._deviceEnsurePeerAccess(owner)
                     with cp.cuda.Device(owner):
                         written = cp.cuda.get_current_stream().record()
                     stream.wait_event(written)
@@ -261,7 +260,8 @@ class Gpus:
                 out.set(host)
             else:
                 if own != far and self.reaches(target, source):
-                    _let_read(own, far)  # without it the driver copies through the host
+                    # Without it the driver copies through the host.
+                    cp.cuda.runtime._deviceEnsurePeerAccess(far)
                 pointers = out.data.ptr, own, values.data.ptr, far
                 cp.cuda.runtime.memcpyPeerAsync(*pointers, values.nbytes, stream.ptr)
             stream.synchronize()
@@ -275,25 +275,6 @@ def _mapped(values: Any, ordinal: int) -> Any:
     memory = cupy().cuda.UnownedMemory(values.data.ptr, size, values, ordinal)
     at = cupy().cuda.MemoryPointer(memory, 0)
     return cupy().ndarray(values.shape, values.dtype, memptr=at, strides=values.strides)
-
-
-#: Pairs of devices where the first one may read the second one.
-_opened: set[tuple[int, int]] = set()
-_opening = threading.Lock()
-
-
-def _let_read(ordinal: int, other: int) -> None:
-    """Let the current device read the memory of another one."""
-    runtime = cupy().cuda.runtime
-    with _opening:
-        if (ordinal, other) in _opened:
-            return
-        try:
-            runtime.deviceEnablePeerAccess(other)
-        except runtime.CUDARuntimeError as error:
-            if "AlreadyEnabled" not in str(error):
-                raise
-        _opened.add((ordinal, other))
 
 
 def home_of(number: int, blocks: int, count: int) -> int:

@@ -70,21 +70,17 @@ def slabs(view: Array, nbytes: int) -> Iterator[Part]:
     >>> [part[0] for part in slabs(np.zeros((3, 4), "f8"), 64)]
     [slice(0, 2, None), slice(2, 3, None)]
     """
-    shape, inner = view.shape, view.itemsize
-    whole = len(shape)  # dimensions from here on fit into a part
-    while whole > 0 and inner * shape[whole - 1] <= nbytes:
-        whole -= 1
-        inner *= shape[whole]
-    if whole == 0:
+    if view.nbytes <= nbytes or not view.ndim:
         if view.size:
-            yield (slice(None),) * len(shape)
+            yield (slice(None),) * view.ndim
         return
-    cut, width = whole - 1, max(1, nbytes // inner)
-    for place in np.ndindex(*shape[:cut]):
-        before = tuple(slice(i, i + 1) for i in place)
-        for low in range(0, shape[cut], width):
-            high = min(shape[cut], low + width)
-            yield (*before, slice(low, high), *(slice(None),) * (len(shape) - whole))
+    row = view[0].nbytes
+    width = max(1, nbytes // row)
+    for low in range(0, len(view), width):
+        cut = slice(low, min(len(view), low + width))
+        inner = slabs(view[low], nbytes) if row > nbytes else [(slice(None),) * (view.ndim - 1)]
+        for part in inner:
+            yield (cut, *part)
 
 
 # --- compiled copies ------------------------------------------------------------------------

@@ -180,6 +180,11 @@ class Job:
         shapes = self.round.source.shape(self.block), self.round.target.shape(self.block)
         object.__setattr__(self, "shapes", shapes)
 
+    @cached_property
+    def dtype(self) -> str:
+        """Dtype of complex values."""
+        return max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
+
     def tiles(self, limits: TileLimits, work: int = 0) -> "BlockTiles":
         """Return the tiles of the block within limits, beside a work area.
 
@@ -196,8 +201,7 @@ class Job:
         """Return the jobs of consecutive rounds that are together equivalent to this one."""
         if len(rounds) < 2:
             return (self,)
-        whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
-        dtypes = [self.source, *[whole] * (len(rounds) - 1), self.target]
+        dtypes = [self.source, *[self.dtype] * (len(rounds) - 1), self.target]
         found = [
             Job(round_, self.block, *ends, settings=self.settings)
             for round_, ends in zip(rounds, itertools.pairwise(dtypes), strict=True)
@@ -225,11 +229,6 @@ class BlockTiles:
     job: Job
     plan: TilePlan
 
-    @cached_property
-    def dtype(self) -> str:
-        """Dtype of complex values."""
-        return max(self.job.source, self.job.target, key=lambda name: np.dtype(name).kind == "c")
-
     @property
     def passes(self) -> "tuple[_Pass, ...]":
         """Properties shared by all tiles of a pass, for each pass."""
@@ -237,7 +236,7 @@ class BlockTiles:
 
     def written(self, number: int) -> str:
         """Return the dtype of the result of a pass."""
-        return self.job.target if number == len(self.plan.passes) - 1 else self.dtype
+        return self.job.target if number == len(self.plan.passes) - 1 else self.job.dtype
 
     def shape(self, number: int) -> Block:
         """Return the shape of the result of a pass."""
@@ -264,7 +263,7 @@ class BlockTiles:
         """Yield the description of each tile in a pass."""
         common = self.passes[number]
         if common.one.swap is not None:
-            return swaps(common.one, self.dtype)
+            return swaps(common.one, self.job.dtype)
         return self._works(common, common.cuts)
 
     def _works(
@@ -414,7 +413,7 @@ class _Pass:
         pairs = zip(job.round.steps, plan.digits, dims, strict=True)
         self.lines = [_Line(step, digits, dim, self.firsts[dim]) for step, digits, dim in pairs]
         #: True if the result is the real part of a convolution.
-        self.real_parts = job.target != tiles.dtype and any(line.filtered for line in self.lines)
+        self.real_parts = job.target != job.dtype and any(line.filtered for line in self.lines)
         done = [(self.lines[i], j, len(self.lines[i].digits) - 1) for i, j in self.one.steps]
         self.begun = [line for line, j, _ in done if j == 0]
         self.ended = [line for line, j, last in done if j == (1 + line.filtered) * last]
@@ -471,7 +470,7 @@ class _Tile:
 
     def __init__(self, tiles: BlockTiles, common: _Pass, box: Box) -> None:
         self.common, self.one, self.inner = common, common.one, common.inner
-        self.round, self.block, self.dtype = tiles.job.round, tiles.job.block, tiles.dtype
+        self.round, self.block, self.dtype = tiles.job.round, tiles.job.block, tiles.job.dtype
         self.part, self.starts = tuple(itertools.starmap(slice, box)), [low for low, _ in box]
         #: Mirror images and filters use the last parts of the buffer.
         self.scratch = common.offsets[-2]

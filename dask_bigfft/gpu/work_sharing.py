@@ -168,7 +168,7 @@ def shared_with_device(
         """Run portions on a device until none is left."""
         with contextlib.nullcontext() if work is None else during(*work):
             try:
-                tiles, _ = engine.tiles(job, engine.within(place.nbytes))
+                tiles = engine.tiles(job, engine.within(place.nbytes))
                 if not tiles.plan.divides:
                     raise DeviceMemoryError("the block falls apart on this device")
                 read = _part_reader(incoming, tiles, engine, interval.dim, out)
@@ -241,14 +241,14 @@ def _divided(
     if not computed or dim is None or not incoming.divides(dim):
         return None
     try:
-        tiles, _ = engine.tiles(job, engine.within(place.nbytes))
+        tiles = engine.tiles(job, engine.within(place.nbytes))
     except DeviceMemoryError:
         return None
     if not tiles.plan.divides:
         return None
     rows, width = before[dim], tiles.plan.passes[0].tile[dim]
     row_nbytes, outside = -(-most // rows), math.prod(before[:dim])
-    inner = math.prod(before[dim + 1 :]) * np.dtype(tiles.dtype).itemsize
+    inner = math.prod(before[dim + 1 :]) * np.dtype(job.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if outside > 1 else 1
     least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)

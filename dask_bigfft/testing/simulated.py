@@ -87,7 +87,7 @@ def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
 
 
 def _in_parts(function: Callable[[Array], Array], index: Array) -> Array:
-    """Return a function of an array, computed in parts that take little memory."""
+    """Return a function of an array, computed in parts: tests measure the memory of rounds."""
     found = np.empty(index.shape, complex)
     for part in intervals(index.size, 4096):
         found.reshape(-1)[part] = function(index.reshape(-1)[part])

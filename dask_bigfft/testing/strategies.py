@@ -80,7 +80,9 @@ def orders(count: int) -> st.SearchStrategy[tuple[str, ...]]:
     return st.tuples(*[st.sampled_from(["natural", "transposed"])] * count)
 
 
-def random_array(shape: Sequence[int], dtype: npt.DTypeLike, seed: int) -> npt.NDArray[Any]:
+def random_array(
+    shape: Sequence[int], dtype: npt.DTypeLike, seed: int | np.random.Generator
+) -> npt.NDArray[Any]:
     """Return normally distributed values, truncated for integers, signs for bools."""
     rng, dtype = np.random.default_rng(seed), np.dtype(dtype)
     values: npt.NDArray[Any] = 3 * rng.standard_normal(shape)

@@ -1,31 +1,40 @@
 """Rounds on blocks for tests of devices: a whole transform of one block is one round."""
 
+import contextlib
 import ctypes
 from collections import Counter
 
 import dask.array as da
 import numpy as np
+import pytest
 import scipy.fft
 from support import heard
 
 from dask_bigfft import fft
 from dask_bigfft.front import plan
+from dask_bigfft.gpu import dispatch
+from dask_bigfft.gpu.cuda import available
 from dask_bigfft.gpu.engine import Engine, Source
+from dask_bigfft.gpu.operations import DeviceArray
 from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.simulated import SimulatedGPU, transformed
+from dask_bigfft.testing.strategies import random_array
+
+#: Marks of modules that need a GPU.
+NEEDS_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
+    pytest.mark.filterwarnings("ignore:.*:PendingDeprecationWarning"),
+]
 
 #: Small blocks are cut for the pipeline's sake as well.
 SMALL = TileLimits(0, least=256, run_nbytes=64)
 
 
 def values(*shape, dtype="c16", seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(shape)
-    if np.dtype(dtype).kind == "c":
-        x = x + 1j * rng.standard_normal(shape)
-    return x.astype(dtype)
+    return random_array(shape, dtype, seed)
 
 
 def job_of(x, name, **keywords):
@@ -65,6 +74,16 @@ def scipys(x, name, **keywords):
     return getattr(scipy.fft, name)(x, **keywords)
 
 
+@contextlib.contextmanager
+def on_devices(*devices, limits=SMALL, nbytes=1 << 14):
+    """Rounds are done by these devices within a context."""
+    dispatch.use(devices, limits, nbytes)
+    try:
+        yield devices
+    finally:
+        dispatch.use(None)
+
+
 def on_the_card(name, lazy, nbytes, limits=None, seed=0, **keywords):
     """A transform of which the CPU does no round, and how often each event happened."""
     limits = limits or TileLimits(nbytes, least=256)
@@ -75,6 +94,19 @@ def on_the_card(name, lazy, nbytes, limits=None, seed=0, **keywords):
     counts = Counter(name for name, _ in events)
     assert "fallback" not in counts
     return got, counts
+
+
+def copied(gpu, *copies):
+    """Do copies one after the other, announced to the ring; return when they are done."""
+    stream, end = gpu.stream("h2d"), gpu.event("end")
+    for source, target in copies:
+        if isinstance(source, DeviceArray):
+            gpu.d2h(stream, source, target)
+        else:
+            gpu.ahead(stream, source)
+            gpu.h2d(stream, source, target)
+    gpu.record(end, stream)
+    gpu.synchronize(end)
 
 
 def memory(address, shape, dtype):

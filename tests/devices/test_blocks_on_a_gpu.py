@@ -26,6 +26,7 @@ from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.testing.simulated import computed
+from dask_bigfft.testing.strategies import random_array
 
 
 class Memory:
@@ -154,7 +155,6 @@ def refused(*_, **__):
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
     opened, waited = set(), set()
-    monkeypatch.setattr(on_gpu, "_opened", set())
     pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
     stream = SimpleNamespace(
         synchronize=lambda: None,
@@ -166,7 +166,7 @@ def card(monkeypatch):
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
         getDevice=Card.current,
         deviceCanAccessPeer=lambda one, other: True,
-        deviceEnablePeerAccess=lambda other: opened.add((Card.current(), other)),
+        _deviceEnsurePeerAccess=lambda other: opened.add((Card.current(), other)),
         memcpyPeerAsync=lambda to, _, at, __, size, ___: ctypes.memmove(to, at, size),
     )
     module = SimpleNamespace(
@@ -233,9 +233,7 @@ def assembled(done):
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 @pytest.mark.parametrize(("name", "shape", "chunks", "keywords"), CASES)
 def test_nothing_goes_by_the_host(card, monkeypatch, name, shape, chunks, keywords, scheduler):
-    rng = np.random.default_rng(len(shape))
-    x = rng.standard_normal(shape)
-    x = x if name in ("rfft", "rfft2", "ihfft") else x + 1j * rng.standard_normal(shape)
+    x = random_array(shape, "f8" if name in ("rfft", "rfft2", "ihfft") else "c16", len(shape))
     host = da.from_array(x, chunks)
     lazy = host.map_blocks(CardArray.of, dtype=x.dtype, meta=np.empty(0, x.dtype))
     blocks = lazy.persist(scheduler="sync")

@@ -13,6 +13,7 @@ from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import ffts, kernels
 from dask_bigfft.gpu.ffts import FFTPlans, fft_calls
 from dask_bigfft.gpu.operations import FFT
+from dask_bigfft.testing.strategies import random_array
 
 RNG = np.random.default_rng(5)
 GUARD = 64
@@ -133,7 +134,7 @@ def executed(kind, x, shape, dims, double=True, tiled=False):
 
 
 def values(shape, dtype="c16"):
-    return (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(dtype)
+    return random_array(shape, dtype, RNG)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from devices.blocks import SMALL, distance, fft_at
+from devices.blocks import copied, distance, fft_at, on_devices, values
 from devices.kernel_text import kernels_of, needs_compiler
 
 from dask_bigfft import fft
-from dask_bigfft.gpu import cuda, cupy_gpu, dispatch, kernels
+from dask_bigfft.gpu import cuda, cupy_gpu, kernels
 from dask_bigfft.gpu.cupy_gpu import MAX_PITCH_NBYTES, View, copies
 from dask_bigfft.gpu.operations import DeviceArray
 from dask_bigfft.kernels.segmented import StackedView
@@ -148,19 +148,6 @@ def gpu(monkeypatch, folder, request):
     cuda.cupy.cache_clear()
 
 
-def copied(gpu, *copies):
-    """Do copies one after the other."""
-    stream, end = gpu.stream("h2d"), gpu.event("end")
-    for source, target in copies:
-        if isinstance(source, DeviceArray):
-            gpu.d2h(stream, source, target)
-        else:
-            gpu.ahead(stream, source)
-            gpu.h2d(stream, source, target)
-    gpu.record(end, stream)
-    gpu.synchronize(end)
-
-
 def part_of(rng, shape):
     """A larger array of random values, and where it has one of some shape."""
     whole = [n + rng.integers(3) for n in shape]
@@ -181,9 +168,9 @@ def test_views_travel_between_parts_of_larger_arrays(gpu):
         offset = there[place].ctypes.data - there.ctypes.data if there[place].size else 0
         seen = DeviceArray(offset, there[place].shape, there.dtype.str, there.strides)
         copied(gpu, (there, larger), (x[from_], seen), (seen, out[to]), (larger, there))
-        for values, part, got in zip(expected, (place, to), (there, out), strict=True):
-            values[part] = x[from_]
-            assert np.array_equal(got, values)
+        for right, part, got in zip(expected, (place, to), (there, out), strict=True):
+            right[part] = x[from_]
+            assert np.array_equal(got, right)
     assert (gpu._ring is None) is gpu.pinned
 
 
@@ -218,13 +205,8 @@ def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
 
 @pytest.mark.parametrize("name", ["fftn", "rfft2", "irfftn"])
 def test_transforms(gpu, name):
-    rng = np.random.default_rng(1)
-    x = rng.standard_normal((16, 30, 8))
-    x = x if name == "rfft2" else x + 1j * rng.standard_normal(x.shape)
-    dispatch.use([gpu], SMALL, 1 << 16)
-    try:
+    x = values(16, 30, 8, dtype="f8" if name == "rfft2" else "c16")
+    with on_devices(gpu, nbytes=1 << 16):
         got = getattr(fft, name)(da.from_array(x, (8, 30, 8)), device="gpu").compute()
-    finally:
-        dispatch.use(None)
     assert gpu._plans.done
     assert distance(got, getattr(scipy.fft, name)(x)) < 1e-14

@@ -5,11 +5,10 @@ import itertools
 import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import SMALL, distance, scipys, values
+from devices.blocks import distance, on_devices, scipys, values
 from support import heard
 
 from dask_bigfft import fft
-from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.engine import Source
 from dask_bigfft.kernels.views import SHARED_NBYTES
 from dask_bigfft.testing.simulated import SimulatedGPU
@@ -31,12 +30,8 @@ def test_memory_that_cannot_be_had_is_asked_for_in_order_and_then_the_cpu_works(
     """All that is kept goes back; pieces are halved, and halved again; the CPU takes the block."""
     device = SimulatedGPU(NBYTES, refuses=lambda operation, nbytes: operation == "reserve")
     x = values(64, 48)
-    dispatch.use([device], SMALL, NBYTES)
-    try:
-        with heard("fallback") as events:
-            got = fft.fft2(da.from_array(x, chunks=-1), device="gpu").compute(scheduler="sync")
-    finally:
-        dispatch.use(None)
+    with on_devices(device), heard("fallback") as events:
+        got = fft.fft2(da.from_array(x, chunks=-1), device="gpu").compute(scheduler="sync")
     assert device.peak == 0
     assert device.dropped >= 1
     assert distance(got, scipys(x, "fft2")) < 1e-15

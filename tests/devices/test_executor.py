@@ -16,22 +16,27 @@ from dask_bigfft.testing.simulated import SimulatedGPU
 
 SEEDS = range(12)
 
-#: Every wait of the executor: the stream that waits, and for which event. "host" is the task.
-WAITS_OF_TILES = [
-    ("tile", "computed"),
-    ("tile", "stored"),
-    ("tile", "cleared"),
-    ("d2h", "free"),
-    ("host", "stored"),
-]
-WAITS = [
-    ("h2d", "free"),
-    ("compute", "loaded"),
-    ("d2h", "done"),
-    ("h2d", "stored"),
-    ("h2d", "cleared"),
-    ("host", "stored"),
-]
+#: Every wait of the executor by its streams: what waits, and for which event. "host" is the task.
+WAITS = {
+    "role": [
+        ("h2d", "free"),
+        ("compute", "loaded"),
+        ("d2h", "done"),
+        ("h2d", "stored"),
+        ("h2d", "cleared"),
+        ("host", "stored"),
+    ],
+    "tile": [
+        ("tile", "computed"),
+        ("tile", "stored"),
+        ("tile", "cleared"),
+        ("d2h", "free"),
+        ("host", "stored"),
+    ],
+}
+
+#: Waits of a stream for itself, which is in order anyway.
+OWN = {("tile", name) for name in ("free", "loaded", "done")}
 
 
 class Deaf(SimulatedGPU):
@@ -61,26 +66,24 @@ def buffers(request):
     return request.param
 
 
-def transform_two(device, buffers, streams=None):
+def transform_two(device, buffers, streams):
     """Two blocks one after the other.
 
     Returns whether both answers are right when the host has them.
     """
     engine = Engine(device, 1 << 14, SMALL)
-    engine.executor.prepare(
-        Carve(1, 1 << 14, 0, streams or "role"), 1 << 14
-    )  # so that it is divided anew
+    engine.executor.prepare(Carve(1, 1 << 14, 0, streams), 1 << 14)  # so that it is divided anew
     inputs = [values(*shape) for shape in SHAPES[buffers]]
     settings = DeviceSettings(buffers=buffers, streams=streams)
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
     plans = [engine.tiles(job) for job in jobs]  # this waits for the device
     tasks = []
-    for x, job, (tiles, carve) in zip(inputs, jobs, plans, strict=True):
+    for x, job, tiles in zip(inputs, jobs, plans, strict=True):
         assert len(tiles.plan.passes) > 1
         block = np.array(x).reshape(job.round.source.shape(job.block))
         out = np.full(x.size, np.nan, complex).reshape(plan_shape(tiles))
         arrays = [block] * len(tiles.plan.passes) + [out]
-        engine.executor.prepare(carve, 1 << 14)
+        engine.executor.prepare(engine.carve(tiles, tiles.ffts), 1 << 14)
         tasks.append((x, job, arrays, engine.executor.run(BlockRun(tiles, arrays, {}))))
     right = True
     for x, job, arrays, end in tasks:
@@ -96,28 +99,16 @@ def plan_shape(tiles):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_order_that_events_permit_is_right(seed, buffers):
+@pytest.mark.parametrize("streams", WAITS)
+def test_any_order_that_events_permit_is_right(streams, seed, buffers):
     device = Deaf(1 << 14, seed)
-    assert transform_two(device, buffers)
-    assert device.waited == set(WAITS)  # so that the next test leaves none out
+    assert transform_two(device, buffers, streams)
+    assert device.waited - OWN == set(WAITS[streams])  # so that the next test leaves none out
 
 
-@pytest.mark.parametrize("deaf", WAITS)
-def test_without_any_one_wait_some_order_is_wrong(deaf, buffers):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers) for seed in SEEDS)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_streams_of_tiles_are_right_in_any_order(seed, buffers):
-    device = Deaf(1 << 14, seed)
-    assert transform_two(device, buffers, "tile")
-    own = {("tile", name) for name in ("free", "loaded", "done")}  # a stream is in order anyway
-    assert device.waited - own == set(WAITS_OF_TILES)
-
-
-@pytest.mark.parametrize("deaf", WAITS_OF_TILES)
-def test_without_any_one_wait_of_tiles_some_order_is_wrong(deaf, buffers):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers, "tile") for seed in SEEDS)
+@pytest.mark.parametrize(("streams", "deaf"), [(s, wait) for s in WAITS for wait in WAITS[s]])
+def test_without_any_one_wait_some_order_is_wrong(streams, deaf, buffers):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers, streams) for seed in SEEDS)
 
 
 def test_copies_both_ways_and_computing_overlap():
@@ -148,11 +139,11 @@ def test_a_block_that_is_known_late_is_still_gathered_ahead(monkeypatch):
     """Known once the last tile is being loaded; its first tile is then told of before its turn."""
     device, told, loaded = SimulatedGPU(1 << 20), [], []
     engine, x = Engine(device, 1 << 20, SMALL), values(12, 16)
-    tiles, carve = engine.tiles(job_of(x, "fft")[0])
+    tiles = engine.tiles(job_of(x, "fft")[0])
     first, second, other = (BlockRun(tiles, [x.copy(), np.empty_like(x)], {}) for _ in range(3))
     count, load = len(list(other.tiles(0))), engine.executor.load
     monkeypatch.setattr(device, "ahead", lambda stream, source: told.append(source))
     monkeypatch.setattr(engine.executor, "load", lambda *of: loaded.append(load(*of)))
-    engine.executor.prepare(carve, 1 << 20)
+    engine.executor.prepare(engine.carve(tiles, tiles.ffts), 1 << 20)
     engine.executor.run(first, lambda: second if len(loaded) == count else None)
     assert told[-1] is second.first.comes[0][0]

@@ -58,7 +58,7 @@ def test_scheme(name, shape, part, notation, norm, single):
         with pytest.raises(DeviceMemoryError):
             simulated.tiles(job)
     (link,) = simulated.links(job, simulated.limits)
-    assert passes_of(simulated.tiles(link)[0]) == notation
+    assert passes_of(simulated.tiles(link)) == notation
     got = run(simulated, x, name, **keywords)
     assert distance(got, expected) < 1e-14
     assert simulated.device.peak <= nbytes
@@ -79,7 +79,7 @@ def test_other_axes_are_transformed_where_the_real_one_is_whole(name, shape, par
     simulated = engine(16 * math.prod(shape) // part, seed=part)
     links = simulated.links(job, simulated.limits)
     expected = [PRIME if prime else HALVES, "{Y}" if len(shape) == 2 else "{Z, Y}"]
-    found = [passes_of(simulated.tiles(link)[0]) for link in links]
+    found = [passes_of(simulated.tiles(link)) for link in links]
     assert found == (expected if name in ("rfftn", "ihfftn") else expected[::-1])
     assert any(link.convolves for link in links) == prime
     assert distance(run(simulated, x, name, **keywords), scipys(x, name, **keywords)) < 1e-14

@@ -39,7 +39,8 @@ def clocked(shape, nbytes, blocks=1):
         ]
 
     pieces, views = engine._placed(job, engine.limits, SimpleNamespace(arrays=arrays))
-    _, carve = engine.tiles(job)
+    tiles = engine.tiles(job)
+    carve = engine.carve(tiles, tiles.ffts)
     waiting = [BlockRun(pieces, views, {}) for _ in range(blocks)]
     ends = []
     while waiting:

@@ -137,7 +137,7 @@ def test_a_convolution_inside_a_blocks_own_memory():
     assert np.shares_memory(got, x)
     assert distance(got[:1021], expected) < 1e-14
     assert not got[1021:].any()
-    assert passes_of(simulated.tiles(job)[0]) == "{X1} {X2} {X1}"
+    assert passes_of(simulated.tiles(job)) == "{X1} {X2} {X1}"
 
 
 def test_too_small_a_device_is_refused_with_the_numbers():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from devices.blocks import values
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.operations import (
@@ -17,13 +18,8 @@ from dask_bigfft.gpu.operations import (
 from dask_bigfft.kernels.twiddle import unit_roots
 from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
 
-RNG = np.random.default_rng(3)
 BIG = 10**9
 NBYTES = 1 << 12
-
-
-def complex_values(*shape):
-    return RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def device():
 
 
 def test_multiply_makes_factors_from_terms():
-    x = complex_values(4, 6, 5)
+    x = values(4, 6, 5)
     # left: place along 1 from 6 on; right: the second digit (of 3 values) of the place along 0
     twiddle = Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),))
     chirp = ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1)))
@@ -112,7 +108,7 @@ def test_memory_is_limited_and_holds_nan_until_something_is_written(device):
         with pytest.raises(DeviceError, match="copy"):
             device.h2d(stream, out, array)
     with pytest.raises(DeviceError, match="fall"):
-        device.h2d(stream, complex_values(4, 4).T, DeviceArray(0, (4, 4), "<c16"))
+        device.h2d(stream, values(4, 4).T, DeviceArray(0, (4, 4), "<c16"))
     device.h2d(stream, np.zeros(513), DeviceArray(0, (513,), "<f8"))
     with pytest.raises(DeviceError, match="does not lie"):
         device.synchronize_all()

@@ -7,11 +7,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import distance, engine, job_of, values
+from devices.blocks import distance, engine, job_of, on_devices, values
 from support import in_threads
 
 from dask_bigfft import fft
-from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.dispatch import GETTING_READY, Leases
 from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.gpu.operations import dense, runs
@@ -39,10 +38,8 @@ class Heard(SimulatedGPU):
 
 @pytest.fixture
 def heard():
-    device = Heard(64 << 20)
-    dispatch.use([device])
-    yield device
-    dispatch.use(None)
+    with on_devices(Heard(64 << 20), limits=None, nbytes=None) as (device,):
+        yield device
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])

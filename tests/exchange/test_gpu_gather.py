@@ -12,6 +12,7 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.on_gpu import home_of
 from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
 from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
+from dask_bigfft.testing.strategies import random_array
 
 #: Bytes moved for each that has to be, on two GPUs.
 RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
@@ -35,7 +36,7 @@ def move(exchange, gpus, transport, upload=np.array):
     kept, blocks, made, moved = {}, {}, {}, {"peer_host": 0, "peer_direct": 0}
     for block, home in homes_of(exchange.source, count).items():
         shape = exchange.source.shape(block)
-        kept[block] = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+        kept[block] = random_array(shape, "c16", rng)
         blocks[block] = upload(kept[block])
         gpus.put(home, blocks[block])
 

@@ -5,17 +5,15 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from devices.blocks import NEEDS_GPU
 
 from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.gpu.cuda import available, cupy
+from dask_bigfft.gpu.cuda import cupy
 from dask_bigfft.integrations.array_backend import ArenaBackend
+from dask_bigfft.testing.strategies import random_array
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
-    pytest.mark.filterwarnings("ignore:.*:PendingDeprecationWarning"),
-]
+pytestmark = NEEDS_GPU
 
 RNG = np.random.default_rng(11)
 
@@ -69,10 +67,7 @@ CASES = [
 @pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
 @pytest.mark.parametrize(("shape", "chunks", "name", "kwargs"), CASES)
 def test_complex_transforms(shape, chunks, name, kwargs, dtype):
-    x = RNG.standard_normal(shape)
-    if dtype[0] == "c":
-        x = x + 1j * RNG.standard_normal(shape)
-    x = x.astype(dtype)
+    x = random_array(shape, dtype, RNG)
     expected = getattr(scipy.fft, name)(x.astype("c16"), **kwargs)
     single = dtype in ("c8", "f4")
     check(getattr(fft, name)(on_card(x, chunks), **kwargs), expected, 2e-6 if single else 2e-15)

@@ -6,12 +6,13 @@ import dask
 import numpy as np
 import pytest
 import scipy.fft
+from devices.blocks import NEEDS_GPU, copied
 from devices.kernel_text import factors
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu import cupy_gpu, dispatch, kernels, ring
 from dask_bigfft.gpu.cuda import available, cupy, is_pinned
-from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, View, copies, open_gpu, route
+from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, CupyGPU, View, copies, route
 from dask_bigfft.gpu.ffts import fft_calls
 from dask_bigfft.gpu.operations import (
     FFT,
@@ -25,11 +26,9 @@ from dask_bigfft.gpu.operations import (
 )
 from dask_bigfft.memory import allocate, default_arena, pinned
 from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
+from dask_bigfft.testing.strategies import random_array
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
-]
+pytestmark = NEEDS_GPU
 
 RNG = np.random.default_rng(7)
 BIG = 1 << 62
@@ -38,18 +37,14 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def device():
-    found = open_gpu(available()[0])
+    found = CupyGPU(available()[0])
     found.reserve(512 * MIB)
     yield found
     found.close()
 
 
 def values(shape, dtype):
-    dtype = np.dtype(dtype)
-    x = RNG.standard_normal(shape)
-    if dtype.kind == "c":
-        x = x + 1j * RNG.standard_normal(shape)
-    return x.astype(dtype)
+    return random_array(shape, dtype, RNG)
 
 
 def through(device, op, x, shape=None, dtype=None):
@@ -86,15 +81,6 @@ def close(got, expected, dtype, eps=40):
     assert got.dtype == np.dtype(dtype)
     eps *= np.finfo(np.dtype(dtype)).eps
     np.testing.assert_allclose(got, expected, rtol=0, atol=eps * scale)
-
-
-def there_and_back(device, copies):
-    """Copies in order of a stream; when they are done."""
-    stream, end = device.stream("h2d"), device.event("end")
-    for source, target in copies:
-        (device.d2h if isinstance(source, DeviceArray) else device.h2d)(stream, source, target)
-    device.record(end, stream)
-    device.synchronize(end)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -301,7 +287,7 @@ def test_views_travel_there_and_back(device, kind, dtype, part):
         assert route(form, TO_DEVICE, is_pinned(x))[0] == "kernel"
     kept = back.copy()
     inside = DeviceArray(0, x[part].shape, x.dtype.str)
-    there_and_back(device, [(x[part], inside), (inside, back[part])])
+    copied(device, (x[part], inside), (inside, back[part]))
     kept[part] = x[part]
     assert np.array_equal(back, kept)
 
@@ -324,7 +310,7 @@ def test_every_route_reaches_into_a_part_of_a_larger_array(device, monkeypatch, 
     place = DeviceArray(offset, seen.shape, "<c8", seen.strides)
     expected = whole.copy()
     expected[inside] = x[part]
-    there_and_back(device, [(whole, larger), (x[part], place), (place, back), (larger, whole)])
+    copied(device, (whole, larger), (x[part], place), (place, back), (larger, whole))
     assert np.array_equal(whole, expected)
     assert np.array_equal(back, x[part])
 
@@ -333,7 +319,7 @@ def test_arrays_of_others_are_pinned_where_they_are(device):
     x, back = values((1 << 21,), "c16"), np.zeros(1 << 21, "c16")  # 32 MiB each
     assert not is_pinned(x)
     array = DeviceArray(0, x.shape, "<c16")
-    there_and_back(device, [(x, array), (array, back)])
+    copied(device, (x, array), (array, back))
     assert np.array_equal(x, back)
     assert is_pinned(x)
     assert is_pinned(back[5:])
@@ -387,11 +373,11 @@ def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
     monkeypatch.setattr(cupy().cuda, "alloc_pinned_memory", taken)
     monkeypatch.setattr(cupy_gpu, "BUFFERS", 2)
     monkeypatch.setattr(cupy_gpu, "BUFFER_NBYTES", 4 * MIB)
-    other = open_gpu(available()[0])
+    other = CupyGPU(available()[0])
     other.reserve(64 * MIB)
     x = np.arange(3 * MIB, dtype="f8")
     out, array = np.empty_like(x), DeviceArray(0, x.shape, "<f8")
-    there_and_back(other, [(x, array), (array, out)])
+    copied(other, (x, array), (array, out))
     assert np.array_equal(out, x)
     requested = cupy().cuda.pinned_memory.is_memory_pinned
     assert len(held) == 4
@@ -402,7 +388,7 @@ def test_buffers_of_the_ring_go_back_to_the_driver(monkeypatch, unpinned):
 
 
 def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
-    other = open_gpu(available()[0])
+    other = CupyGPU(available()[0])
     total = other.memory().total
     with pytest.raises(DeviceMemoryError):
         other.reserve(total + (1 << 30))
@@ -430,7 +416,7 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
 
 def test_pinned_memory_is_let_go_with_the_last_device(device):
     dispatch.release()  # those that other tests have opened
-    other = open_gpu(available()[0])
+    other = CupyGPU(available()[0])
     block = allocate((1 << 20,), "c16")
     assert is_pinned(block)
     other.close()

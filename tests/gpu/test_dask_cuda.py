@@ -5,21 +5,14 @@ distributed-ucxx.
 """
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from devices.blocks import NEEDS_GPU
+from support import python
 
 from dask_bigfft.gpu.cuda import available
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
-]
-
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = NEEDS_GPU
 
 #: Of this machine; a process that has imported dask-cuda takes one of them for its own.
 CARDS = len(available())
@@ -95,15 +88,5 @@ UCX = importlib.util.find_spec("distributed_ucxx") is not None
 def test_transforms_on_a_cluster_of_dask_cuda(tmp_path, protocol):
     pytest.importorskip("dask_cuda")
     (tmp_path / "program.py").write_text(PROGRAM)
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py"), protocol],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths},
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = python(tmp_path / "program.py", protocol, cwd=tmp_path, timeout=150)
     assert done.stdout.splitlines()[-1] == f"right {CARDS}"

@@ -1,31 +1,25 @@
 """Blocks in host memory, rounds on a card whose memory may hardly be used: SciPy's answers."""
 
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import dask
 import dask.array as da
-import numpy as np
 import pytest
 import scipy.fft
-from support import heard
+from devices.blocks import NEEDS_GPU
+from laws.test_devices import assert_close, computed, values
 
 from dask_bigfft import fft
 from dask_bigfft.exchange.parts import stacking
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.gpu import cupy_gpu, dispatch
-from dask_bigfft.gpu.cuda import available
 from dask_bigfft.gpu.engine import Source
 from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.tile_plan import TileLimits
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
-    pytest.mark.filterwarnings("ignore:.*:PendingDeprecationWarning"),
-]
+pytestmark = NEEDS_GPU
 
 MIB = 1 << 20
 LIMITS = TileLimits(0, least=MIB // 4)
@@ -37,25 +31,6 @@ def small_pieces():
     dispatch.use(None, LIMITS)
     yield
     dispatch.use(None)
-
-
-def values(*shape, real=False, single=False, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(shape)
-    x = x if real else x + 1j * rng.standard_normal(shape)
-    return x.astype(("f4" if real else "c8") if single else x.dtype)
-
-
-def counted(lazy):
-    """The result, and how often each event happened."""
-    with heard() as events:
-        return lazy.compute(scheduler="threads"), Counter(name for name, _ in events)
-
-
-def assert_close(got, expected, single=False):
-    assert got.shape == expected.shape
-    eps = 1e-6 if single else 1e-15 * max(1, expected.size.bit_length())
-    assert np.linalg.norm(got - expected) <= eps * np.linalg.norm(expected)
 
 
 def placed(x, pinned):
@@ -73,7 +48,7 @@ def check(name, x, chunks, nbytes=2 * MIB, single=False, **keywords):
     lazy = getattr(fft, name)(
         da.from_array(x, chunks), device="gpu", device_memory_limit=nbytes, **keywords
     )
-    got, counts = counted(lazy)
+    got, counts = computed(lazy)
     keywords.pop("rounds", None)
     expected = getattr(scipy.fft, name)(x, **keywords)
     assert got.dtype == expected.dtype
@@ -193,7 +168,7 @@ def test_an_axis_in_many_blocks(order, name):
     x = values(1 << 20, real=name == "rfft")
     array, ours = da.from_array(x, 1 << 16), getattr(fft, name)
     host = ours(array, order=order, device="cpu").compute()
-    got, counts = counted(ours(array, order=order, device="gpu", device_memory_limit=MIB))
+    got, counts = computed(ours(array, order=order, device="gpu", device_memory_limit=MIB))
     assert_close(got, host)
     assert counts["h2d"] > 16
 
@@ -241,7 +216,7 @@ def test_the_device_holds_no_more_than_it_may():
     engines = dispatch.leases().engines
     before = engines[0].device.memory().free
     lazy = fft.fft2(da.from_array(x, (256, 1024)), device="gpu", device_memory_limit=4 * MIB)
-    got, _ = counted(lazy)
+    got, _ = computed(lazy)
     assert_close(got, scipy.fft.fft2(x))
     assert engines[0].executor.arena_nbytes <= 4 * MIB
     # plans and kernels that the libraries load take memory of their own
@@ -255,6 +230,6 @@ def test_blocks_stored_by_the_shards_of_the_next_exchange(columns, single):
     lazy = da.from_array(x, chunks=(64, columns))
     exchange = plan_of(lazy, "fft2", device="gpu").exchanges[1]
     assert stacking(exchange) is not None
-    got, counts = counted(fft.fft2(lazy, device="gpu"))
+    got, counts = computed(fft.fft2(lazy, device="gpu"))
     assert not counts.get("fallback")
     assert_close(got, scipy.fft.fft2(x), single)

@@ -1,6 +1,5 @@
 """The CPU and a real GPU in the same rounds."""
 
-import time
 from dataclasses import replace
 
 import dask
@@ -8,26 +7,16 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from devices.blocks import NEEDS_GPU
+from laws.test_devices import values
+from laws.test_hybrid import computed, waited_for
 
 from dask_bigfft import fft
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.cuda import available
 from dask_bigfft.gpu.dispatch import Place
 from dask_bigfft.gpu.work_sharing import Interval
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
-]
-
-
-def wait_for(ready):
-    """Wait until something has happened, but not for ever."""
-    for _ in range(2000):
-        if ready():
-            return
-        time.sleep(0.005)
+pytestmark = NEEDS_GPU
 
 
 @pytest.mark.parametrize(
@@ -42,25 +31,17 @@ def wait_for(ready):
 )
 @pytest.mark.parametrize("single", [False, True])
 def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
-    rng, done = np.random.default_rng(8), {"round_cpu": 0, "round_device": 0}
     take_tile, take_portion = Interval.take_tile, Interval.take_portion
-    x = rng.standard_normal(shape)
-    x = x if name == "rfftn" else x + 1j * rng.standard_normal(shape)
-    if single:
-        x = x.astype("f4" if name == "rfftn" else "c8")
-
-    def sink(event, numbers):
-        if event in done:
-            done[event] += int(numbers["nbytes"])
+    x = values(*shape, real=name == "rfftn", single=single, seed=8)
 
     def after_a_portion(self):
         """The CPU takes one tile, and others when the GPU has begun."""
-        wait_for(lambda: not self.low or self.high < self.rows or not self.offers())
+        waited_for(lambda: not self.low or self.high < self.rows or not self.offers())
         return take_tile(self)
 
     def after_a_tile(self):
         """Nothing is for the GPU before the CPU has a tile: else it may have done it all."""
-        wait_for(lambda: self.low)
+        waited_for(lambda: self.low)
         return take_portion(self)
 
     # By the forecast a slow GPU might take nothing.
@@ -69,13 +50,9 @@ def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
     monkeypatch.setattr(Interval, "take_tile", after_a_portion)
     monkeypatch.setattr(Interval, "take_portion", after_a_tile)
     dispatch.release()
-    add_sink(sink)
-    try:
-        with dask.config.set({"bigfft.hybrid.min-speedup": 0}):
-            lazy = getattr(fft, name)(da.from_array(x, chunks), device="hybrid")
-        got = lazy.compute(scheduler="threads", num_workers=1)
-    finally:
-        remove_sink(sink)
+    with dask.config.set({"bigfft.hybrid.min-speedup": 0}):
+        lazy = getattr(fft, name)(da.from_array(x, chunks), device="hybrid")
+    got, done = computed(lazy, scheduler="threads", num_workers=1)
     expected = getattr(scipy.fft, name)(x)
     assert got.dtype == expected.dtype
     assert np.linalg.norm(got - expected) <= (2e-6 if single else 2e-15) * np.linalg.norm(expected)

@@ -5,6 +5,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from devices.blocks import NEEDS_GPU
 from exchange.test_gpu_gather import RATIO, move, slabs
 
 from dask_bigfft import fft, plan
@@ -14,12 +15,9 @@ from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.testing.gpus import LogicalGpus, several_gpus
+from dask_bigfft.testing.strategies import random_array
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
-    pytest.mark.filterwarnings("ignore:.*:PendingDeprecationWarning"),
-]
+pytestmark = NEEDS_GPU
 
 several = pytest.mark.skipif(len(available()) < 2, reason="one CUDA device")
 on_one_and_two = pytest.mark.parametrize(
@@ -87,12 +85,6 @@ CASES = pytest.mark.parametrize(
 )
 
 
-def random(shape, name):
-    rng = np.random.default_rng(4)
-    x = rng.standard_normal(shape)
-    return x if name == "rfft2" else x + 1j * rng.standard_normal(shape)
-
-
 def check(done, expected):
     """Compare blocks with what is expected; return their devices."""
     devices, got = set(), np.empty_like(expected)
@@ -110,7 +102,7 @@ def check(done, expected):
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
 @CASES
 def test_whole_transforms(shape, chunks, name, transport):
-    x = random(shape, name)
+    x = random_array(shape, "f8" if name == "rfft2" else "c16", 4)
     with dask.config.set({"bigfft.gpu.peer-transport": transport}):
         lazy = getattr(fft, name)(spread(x, chunks))
         done = lazy.persist(scheduler="threads")
@@ -120,7 +112,7 @@ def test_whole_transforms(shape, chunks, name, transport):
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
 @CASES
 def test_whole_transforms_on_two_logical_gpus(shape, chunks, name, transport):
-    x = random(shape, name)
+    x = random_array(shape, "f8" if name == "rfft2" else "c16", 4)
     array = spread(x, chunks)
     lazy = transformed_array(array, plan(array, name), ON_GPUS + transport)
     with several_gpus(LogicalGpus((0, 0))):

@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from exchange.test_gpu_gather import RATIO
 from support import heard
 
 from dask_bigfft import plan, report
@@ -17,14 +18,7 @@ from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
-
-RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
-
-
-def random(shape, kind="c"):
-    rng = np.random.default_rng(5)
-    x = rng.standard_normal(shape)
-    return x + 1j * rng.standard_normal(shape) if kind == "c" else x
+from dask_bigfft.testing.strategies import random_array
 
 
 def computed(x, chunks, name, transport, **keywords):
@@ -39,7 +33,7 @@ def computed(x, chunks, name, transport, **keywords):
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
 @pytest.mark.parametrize("devices", [2, 3])
 def test_batches_on_several_gpus(transport, devices):
-    x = random((24, 24, 10))
+    x = random_array((24, 24, 10), "c16", 5)
     with several_gpus(SimulatedGpus((1 << 30,) * devices)) as gpus:
         lazy, got, moved = computed(x, (4, 24, 10), "fftn", transport)
     expected = scipy.fft.fftn(x)
@@ -65,7 +59,7 @@ def test_batches_on_several_gpus(transport, devices):
     ],
 )
 def test_other_transforms(shape, chunks, name, transport):
-    x = random(shape, "f" if name == "rfft" else "c")
+    x = random_array(shape, "f8" if name == "rfft" else "c16", 5)
     source = x.copy()
     floor = dask.config.set({"bigfft.planner.whole-axis-floor": 1})
     with several_gpus(SimulatedGpus((1 << 30,) * 2)), floor:

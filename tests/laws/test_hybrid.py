@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from devices.blocks import on_devices
 from distributed import Client, LocalCluster
 from laws.test_devices import CASES, KINDS, SMALL, WIDE, assert_close, split, values
 from support import heard
@@ -140,12 +141,8 @@ def test_a_device_that_breaks_is_an_error_of_the_task():
         def compute(self, *arguments):
             raise DeviceError("the GPU has fallen off the bus")
 
-    dispatch.use([Broken(1 << 14)], SMALL, 1 << 14)
-    try:
-        with pytest.raises(DeviceError, match="fallen off"):
-            fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid").compute()
-    finally:
-        dispatch.use(None)
+    with on_devices(Broken(1 << 14)), pytest.raises(DeviceError, match="fallen off"):
+        fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid").compute()
     assert waited_for(lambda: not feeders())
 
 
@@ -166,13 +163,10 @@ def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, s
     """More tasks than leases: all end, with the CPU's answer, and what comes back is done."""
     x, failing = values(384, 64, seed=seed), Failing(1 << 14, seed)
     cpu_threads_wait(monkeypatch, lambda: failing.calls >= 3)
-    dispatch.use([failing, SimulatedGPU(1 << 14, seed)], SMALL, 1 << 14)
-    try:
+    with on_devices(failing, SimulatedGPU(1 << 14, seed)):
         lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
         got, nbytes_of = computed(lazy, scheduler="threads", num_workers=12)
         assert not dispatch.in_use()
-    finally:
-        dispatch.use(None)
     assert_close(got, scipy.fft.fft2(x))
     assert nbytes_of["fallback"]
     assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]

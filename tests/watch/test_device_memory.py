@@ -6,12 +6,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from devices.blocks import on_devices
 from laws.test_hybrid import cpu_threads_wait
 
 from dask_bigfft import fft, report
-from dask_bigfft.gpu import dispatch
 from dask_bigfft.planner.explain import human_bytes
-from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 
@@ -26,11 +25,9 @@ class Slow(SimulatedGPU):
 @pytest.fixture
 def devices():
     """Several, which have unlike amounts of memory taken before the first block comes."""
-    limits = TileLimits(0, least=256, run_nbytes=64)
     found = [Slow(1 << 17, seed, libraries=1000 * seed) for seed in range(3)]
-    dispatch.use(found, limits, 1 << 15)
-    yield found
-    dispatch.use(None)
+    with on_devices(*found, nbytes=1 << 15):
+        yield found
 
 
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])

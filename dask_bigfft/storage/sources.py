@@ -197,7 +197,7 @@ class Reader:
             elif hasattr(self.stored, "get_basic_selection"):  # saves zarr an array of its own
                 from zarr.core.buffer import default_buffer_prototype
 
-                buffers = default_buffer_prototype().nd_buffer
+                buffers: Any = default_buffer_prototype().nd_buffer
                 self.stored.get_basic_selection(region, out=buffers.from_ndarray_like(out))
             else:
                 out[...] = self.stored[region]

@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
@@ -74,6 +75,11 @@ def local(workers=2, threads=1, **options):
         Client(cluster) as client,
     ):
         yield client
+
+
+def close(found, wanted):
+    """Whether an array in double precision is right, by its relative error."""
+    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
 def refusals(table):

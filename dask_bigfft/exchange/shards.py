@@ -437,9 +437,7 @@ def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -
     return _shared_map(source, target, mirror) if few else ExchangeMap(source, target, mirror)
 
 
-@lru_cache(maxsize=16)
-def _shared_map(source: Layout, target: Layout, mirror: Mirror | None) -> ExchangeMap:
-    return ExchangeMap(source, target, mirror)
+_shared_map = lru_cache(maxsize=16)(ExchangeMap)
 
 
 def firsts(dims: tuple[int, ...]) -> list[int]:

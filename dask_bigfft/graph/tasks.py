@@ -109,15 +109,12 @@ class PlanRun:
         return dispatch.Place(device, plan.device_memory_limit, plan.settings)
 
     @cached_property
-    def _places(self) -> list[dispatch.Place]:
+    def places(self) -> list[dispatch.Place]:
+        """Devices of each round, and of the gather after the last one."""
         numbers, shares = range(len(self.plan.rounds) + 1), self.plan.shares
         if self.plan.device == "cpu":
             return [self.place for _ in numbers]
         return [self.place.for_share(shares[number : number + 1]) for number in numbers]
-
-    def place_of(self, number: int) -> dispatch.Place:
-        """Return the devices of a round, or of the gather after the last one."""
-        return self._places[number]
 
     def exchange(self, number: int) -> Exchange:
         """Return an exchange of the plan."""
@@ -197,18 +194,18 @@ class PlanRun:
         found = None
         if not view.on_gpu and self.on_devices(number):
             blocks = self.exchange(number).target.blocks
-            found = dispatch.moved_on_device(view, self.place_of(number), blocks)
+            found = dispatch.moved_on_device(view, self.places[number], blocks)
         return view.gather() if found is None else found
 
     def on_devices(self, number: int) -> bool:
         """Return whether devices may compute a round on blocks in host memory."""
-        device = self.place_of(number).device
+        device = self.places[number].device
         return device != "cpu" and (device != "auto" or dispatch.missing() is None)
 
     def transformed(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after a round on a device or on the CPU, verified if the plan says."""
         round_, mode = self.plan.rounds[number], self.plan.verify
-        dtype, place = np.dtype(self.plan.dtypes[2 * number + 1]), self.place_of(number)
+        dtype, place = np.dtype(self.plan.dtypes[2 * number + 1]), self.places[number]
 
         def spare() -> contextlib.AbstractContextManager[FFTLibrary]:
             return spare_threads(self.library, round_.target.blocks)
@@ -504,7 +501,7 @@ def run_block(
     if run.on_devices(number) and not on_gpu:  # limit the blocks that are prepared for a device
         exchange = run.exchange(number)
         nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
-        turn = dispatch.getting_ready(run.place_of(number), nbytes, exchange.dtype)
+        turn = dispatch.getting_ready(run.places[number], nbytes, exchange.dtype)
     with turn:
         return run.finish(number, block, view, filters)
 

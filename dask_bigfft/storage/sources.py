@@ -67,13 +67,6 @@ def zarr_package() -> Any:
     return package("zarr", "Zarr arrays", "zarr")
 
 
-def zarr_buffer(array: Any) -> Any:
-    """Return an array as zarr takes it for values that it reads."""
-    from zarr.core.buffer import default_buffer_prototype
-
-    return default_buffer_prototype().nd_buffer.from_ndarray_like(array)
-
-
 def local_store(folder: Path, read_only: bool = False) -> Any:
     """Return the Zarr store of a folder. zarr may take a plain text (``a::b``) for an address."""
     return zarr_package().storage.LocalStore(folder, read_only=read_only)
@@ -203,7 +196,10 @@ class Reader:
             if isinstance(self.stored, H5Dataset) and out.size and out.flags.c_contiguous:
                 self.stored.read_into(region, out)
             elif hasattr(self.stored, "get_basic_selection"):  # saves zarr an array of its own
-                self.stored.get_basic_selection(region, out=zarr_buffer(out))
+                from zarr.core.buffer import default_buffer_prototype
+
+                buffers: Any = default_buffer_prototype().nd_buffer
+                self.stored.get_basic_selection(region, out=buffers.from_ndarray_like(out))
             else:
                 out[...] = self.stored[region]
 

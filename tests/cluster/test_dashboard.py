@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from cluster import browser
-from distributed import Client, Event
+from distributed import Event
 from support import ROOT, local, python
 
 import dask_bigfft
@@ -30,14 +30,7 @@ pytest.importorskip("bokeh", reason="the page needs bokeh")
 @pytest.fixture(scope="module")
 def cluster():
     with local(threads=8, processes=True) as client:
-        register(client)
         yield client.cluster
-
-
-@pytest.fixture
-def client(cluster):
-    with Client(cluster) as found:
-        yield found
 
 
 def base(client):

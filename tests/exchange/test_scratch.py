@@ -17,7 +17,6 @@ from support import heard, in_threads, python
 
 from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import folders
-from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange import scratch as scratch_module
 from dask_bigfft.exchange.scratch import (
     RESULT,
@@ -72,7 +71,7 @@ def scratch(tmp_path, request):
 
 
 def test_a_file_is_its_shards_one_after_the_other(scratch, monkeypatch):
-    monkeypatch.setattr(files, "READ_BYTES", 1000)
+    monkeypatch.setattr(scratch_module, "READ_BYTES", 1000)
     shards = random_shards(7, 100, 1, 33)
     parts = written(scratch, shards, order=[2, 0, 3, 1])
     path = scratch.path("exchange1", (2, 1))
@@ -221,14 +220,14 @@ def test_what_a_second_look_finds_right_is_right(tmp_path, monkeypatch):
     """A bit that flips on the way from the disk does no harm."""
     scratch = Scratch(tmp_path, sync=False, kept=True)
     shards = random_shards(4, 6)
-    parts, real, flips = written(scratch, shards), files.File.read, [4]
+    parts, real, flips = written(scratch, shards), scratch_module.File.read, [4]
 
     def read(file, out, begin):
         found = real(file, out, begin)
         out[70] ^= flips.pop() if flips else 0
         return found
 
-    monkeypatch.setattr(files.File, "read", read)
+    monkeypatch.setattr(scratch_module.File, "read", read)
     with heard() as seen:
         out = np.empty(160, np.uint8)
         read_all(scratch, "exchange1", (2, 1), parts, out)

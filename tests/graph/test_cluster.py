@@ -8,6 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_client, worker_client
+from support import close, local
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -35,10 +36,6 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 def blocks() -> da.Array:
     return da.from_array(FIELD, chunks=(6, 20, 9))
-
-
-def close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
 def test_shifts_alone_and_beside_a_transform(client: Client) -> None:
@@ -84,7 +81,7 @@ def test_shared_is_refused_between_processes(client: Client) -> None:
         y.compute()
 
 
-def local(scheduler: str) -> np.ndarray:
+def computed_by(scheduler: str) -> np.ndarray:
     return np.asarray(fft.rfftn(blocks()).compute(scheduler=scheduler))
 
 
@@ -96,7 +93,7 @@ def optimised() -> np.ndarray:
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 def test_a_task_may_compute_in_its_own_process(client: Client, scheduler: str) -> None:
-    assert close(client.submit(local, scheduler).result(), REFERENCE)
+    assert close(client.submit(computed_by, scheduler).result(), REFERENCE)
 
 
 def test_optimised_in_a_task_and_sent_out(client: Client) -> None:
@@ -167,10 +164,7 @@ def test_a_copy_is_computed_beside_a_scheduler(client: Client) -> None:
 
 def test_shared_works_in_one_process() -> None:
     with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0"
-        ) as one,
-        Client(one),
+        local(1, threads=2),
         dask.config.set({"bigfft.exchange.carrier": "shared"}),
     ):
         assert close(fft.rfftn(blocks()).compute(), REFERENCE)

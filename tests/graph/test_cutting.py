@@ -5,6 +5,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.core import get_deps
+from support import close
 
 from dask_bigfft import fft
 from dask_bigfft.graph import layer
@@ -12,10 +13,6 @@ from dask_bigfft.graph import layer
 RNG = np.random.default_rng(3)
 LENGTH, CHUNK = 2**15, 32
 VALUES = RNG.standard_normal(LENGTH) + 1j * RNG.standard_normal(LENGTH)
-
-
-def close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
 @pytest.fixture

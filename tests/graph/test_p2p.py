@@ -1,13 +1,9 @@
 """Exchanges carried by distributed's peer-to-peer shuffle, on workers of this process."""
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -15,7 +11,8 @@ import dask.array as da
 import distributed
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, wait
+from distributed import Client, wait
+from support import close, local, python
 
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
@@ -27,25 +24,13 @@ FIELD = RNG.standard_normal((24, 20, 18))
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(
-        n_workers=3, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
-    ) as found:
-        yield found
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    with Client(cluster) as found, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
+def client() -> Iterator[Client]:
+    with local(3) as found, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
         yield found
 
 
 #: What distributed asks again by itself: between workers, or of them.
 UNASKED = {"shuffle_receive", "shuffle_inputs_done", "shuffle_get"}
-
-
-def close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
 def blocks() -> da.Array:
@@ -291,18 +276,7 @@ print("as tasks:", texts[0])
 
 
 @pytest.mark.parametrize("change", ["del core.P2PBarrierTask", "del core.ShuffleRun.receive"])
-def test_moved_names_fall_back_to_tasks(change: str, tmp_path: Path) -> None:
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    script = tmp_path / "moved.py"
+def test_moved_names_fall_back_to_tasks(change: str) -> None:
     # The worker's plugin uses the name, too: it is imported before the change.
-    script.write_text("import distributed.shuffle\n" + MOVED.format(change=change))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,  # it starts a cluster
-    )
-    assert "as tasks:" in done.stdout, done.stderr
+    code = "import distributed.shuffle\n" + MOVED.format(change=change)
+    assert "as tasks:" in python("-c", code, timeout=250).stdout

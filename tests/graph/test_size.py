@@ -4,10 +4,8 @@ Run in processes of their own, so that peak memory is that of the call. The limi
 issue with room for a busy machine; the figures of a quiet one are in the benchmark's results.
 """
 
-import subprocess
-import sys
-
 import pytest
+from support import python
 
 PROGRAM = """
 import resource, sys
@@ -47,13 +45,7 @@ CASES = {
 @pytest.mark.parametrize(("case", "method"), [*zip(CASES, ["compute", "persist"], strict=True)])
 def test_tasks_and_memory_to_the_first_task(case: str, method: str) -> None:
     shape, chunks, tasks = CASES[case]
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, repr((shape, chunks)), method],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
-    count, nbytes = map(float, run.stdout.split())
+    done = python("-c", PROGRAM, repr((shape, chunks)), method, timeout=200)
+    count, nbytes = map(float, done.stdout.split())
     assert count <= tasks + 16
     assert nbytes <= 2**30

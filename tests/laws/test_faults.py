@@ -20,6 +20,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from support import close
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -102,10 +103,6 @@ def whole(tmp_path_factory):
     finally:
         for cluster in kept:
             cluster.close()
-
-
-def close(found, wanted):
-    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
 def trapped(client, board, phase):

@@ -12,7 +12,7 @@ import dask.local
 import numpy as np
 import pytest
 from laws.law import damaged, small_tiles
-from support import local
+from support import close, local
 
 import dask_bigfft.gpu.dispatch
 from dask_bigfft import fft, plan
@@ -58,10 +58,6 @@ def values(*shape):
 
 def broken(answer):
     raise MemoryError("no")
-
-
-def close(found, wanted):
-    return np.linalg.norm(found - wanted) < 1e-14 * np.linalg.norm(wanted)
 
 
 @pytest.mark.parametrize("mode", ["energy", "checksum"])

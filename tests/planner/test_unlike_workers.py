@@ -114,7 +114,7 @@ def test_workers_with_more_devices_do_more_on_them(plan_on):
 def test_devices_that_are_much_faster_do_all_where_they_are(plan_on):
     plan = plan_on([registered(1), registered(0)], profile=SLOW_THREADS)
     assert (plan.device, plan.shares, share_of(plan)) == ("hybrid", (1.0,), 0.5)
-    assert PlanRun(plan).place_of(0).device == "auto"
+    assert PlanRun(plan).places[0].device == "auto"
     assert "devices 50 % of it" in " ".join(plan.explain().split())
     slow = plan_on([registered(1), registered(0)], profile=SLOW_DEVICE)
     assert share_of(slow) < 0.01
@@ -123,9 +123,9 @@ def test_devices_that_are_much_faster_do_all_where_they_are(plan_on):
 def test_devices_that_do_all_are_not_demanded_of_workers_without(plan_on):
     plan = plan_on([SILENT, SILENT], profile=SLOW_THREADS)
     assert (plan.device, plan.shares) == ("gpu", (1.0,))
-    assert PlanRun(plan).place.device == PlanRun(plan).place_of(0).device == "auto"
+    assert PlanRun(plan).place.device == PlanRun(plan).places[0].device == "auto"
     requested = plan_on([SILENT, SILENT], "gpu", profile=SLOW_THREADS)
-    assert PlanRun(requested).place.device == PlanRun(requested).place_of(0).device == "gpu"
+    assert PlanRun(requested).place.device == PlanRun(requested).places[0].device == "gpu"
 
 
 def test_a_cluster_without_devices_shares_nothing(plan_on):

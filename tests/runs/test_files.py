@@ -10,8 +10,8 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 from runs.resuming import RNG, complex_values, refused_unless_filled, stored
+from support import local
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -453,11 +453,7 @@ def test_blocks_that_would_be_too_many_are_refused(monkeypatch):
 
 def test_on_a_cluster_of_processes():
     values = stored("in.zarr", complex_values(64, 48), (8, 48))
-    with (
-        LocalCluster(2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster),
-        dask.config.set(scheduler=None),
-    ):
+    with local(processes=True), dask.config.set(scheduler=None):
         source, out, scratch = (Path(name).resolve() for name in ("in.zarr", "out.zarr", "s"))
         dask_bigfft.run(source, out, block_size=6144, scratch=scratch)
     assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14

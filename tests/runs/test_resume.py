@@ -12,7 +12,6 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 from runs.resuming import (
     ASKED,
     BLOCK,
@@ -28,7 +27,7 @@ from runs.resuming import (
     stored,
     values_of,
 )
-from support import heard
+from support import heard, local
 
 import dask_bigfft
 from dask_bigfft.cli import main
@@ -511,10 +510,7 @@ def test_what_no_card_does_depends_on_none(here, device):
 def test_a_cluster_is_asked(here):
     with (
         simulated_devices(1 << 20) as (device,),
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster),
+        local(),
         dask.config.set(scheduler="dask.distributed"),
     ):
         device.software = dict(CARD)

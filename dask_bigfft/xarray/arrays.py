@@ -174,7 +174,7 @@ def _named(
 
 
 def _physical(
-    array: xr.DataArray, samples: Mapping[Hashable, Samples], phase: Any, amplitude: Any, sign: int
+    array: xr.DataArray, samples: Mapping[Any, Samples], phase: Any, amplitude: Any, sign: int
 ) -> xr.DataArray:
     """Return the spectrum of an integral from that of a sum for sign -1, the reverse for 1.
 

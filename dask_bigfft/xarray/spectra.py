@@ -64,8 +64,7 @@ def _aligned(array: xr.DataArray, other: xr.DataArray) -> tuple[xr.DataArray, xr
         first, second = xr.align(array, other, join="exact", copy=False)
         return first, second.transpose(*first.dims)
     except (TypeError, ValueError) as error:
-        need = f"an array with the dimensions and coordinates of `array` ({error})"
-        raise_invalid("other", type(other).__qualname__, need)
+        raise_invalid("other", type(other).__qualname__, f"an array like the first ({error})")
 
 
 def _spectrum(
@@ -119,13 +118,53 @@ def _squared(
     return _labelled(arrays, data, places, samples, scaling, shifted)
 
 
+def _isotropic(
+    arrays: Sequence[xr.DataArray], dim: Dims, scaling: str = "density", **extras: Any
+) -> xr.DataArray:
+    """Return the mean of the power spectrum over all directions."""
+    (array,), radii = arrays, []
+
+    def work(data: Any, **keywords: Any) -> Any:
+        middles, power = signal.radial_power_spectrum(data, **keywords)
+        radii.append(middles)
+        return power
+
+    samples, data = _spectrum(work, [array], dim, scaling, **extras)
+    units = {found.frequency_units for found in samples.values()}
+    if len(units) > 1:
+        raise_invalid("dim", list(samples), f"dimensions of one unit; these have {units}")
+    *others, last = samples
+    gone = [key for key, found in array.coords.items() if {*found.dims} & {*samples}]
+    rest = array.drop_vars(gone).isel(dict.fromkeys(others, 0), drop=True)
+    attrs = {} if units == {None} else {"units": units.pop()}
+    new = f"{PREFIX}r"
+    result = rebuilt(rest, data, {last: (new, xr.Variable((new,), radii[0], attrs))})
+    result.attrs = _units([array], samples, scaling)
+    return result
+
+
+def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.DataArray:
+    """Return the average of the power or cross spectra of segments."""
+    dims = parse_dims(arrays[0], dim, lambda _: True)
+    if len(dims) > 1:
+        raise_invalid("dim", dims, "one dimension")
+    (dim,), own = dims, samples_of(arrays[0], dims[0])
+    work: Any = signal.welch if len(arrays) == 1 else signal.csd
+    keywords |= {"fs": 1 / abs(own.spacing), "axis": arrays[0].get_axis_num(dim)}
+    found, data = work(*(array.data for array in arrays), **keywords)
+    length = round(1 / abs(found[1] * own.spacing)) if len(found) > 1 else 1
+    samples, places = {dim: replace(own, length=length)}, {dim: found * np.sign(own.spacing)}
+    return _labelled(arrays, data, places, samples, keywords.get("scaling", "density"))
+
+
 @transforms_by
 @over_variables(spectral=False)
-def _power(name: str, array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
-    return _squared([array], dim, **keywords)
+def _of_one(name: str, array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
+    works = {"power_spectrum": _squared, "isotropic_power_spectrum": _isotropic, "welch": _averaged}
+    return works[name]([array], dim, **keywords)
 
 
-@_power
+@_of_one
 def power_spectrum() -> None:
     """Return the power spectrum along some dimensions.
 
@@ -137,9 +176,10 @@ def power_spectrum() -> None:
         The dimensions, of any chunking; by default all. Of real data only half of the frequencies
         of the last one are returned, and the power of the other half is added to them.
     scaling : {"density", "spectrum"}
-        Power per unit of frequency, or power.
+        Power per unit of frequency (the default), or power.
     shift : bool
-        True to put frequency 0 in the middle, except along the halved dimension.
+        True to put frequency 0 in the middle, except along the halved dimension. The default is
+        False.
     real_dim : str, optional
         The dimension to halve, instead of the last one.
     detrend : {"constant", "linear"}, optional
@@ -198,39 +238,7 @@ def cross_spectrum(
     return _squared(_aligned(array, other), dim, **keywords)
 
 
-@transforms_by
-@over_variables(spectral=False)
-def _isotropic(
-    name: str,
-    array: xr.DataArray,
-    dim: Dims = None,
-    *,
-    scaling: str = "density",
-    bins: Sequence[float] | None = None,
-    **extras: Any,
-) -> xr.DataArray:
-    radii = []
-
-    def work(data: Any, **keywords: Any) -> Any:
-        middles, power = signal.radial_power_spectrum(data, bins=bins, **keywords)
-        radii.append(middles)
-        return power
-
-    samples, data = _spectrum(work, [array], dim, scaling, **extras)
-    units = {found.frequency_units for found in samples.values()}
-    if len(units) > 1:
-        raise_invalid("dim", list(samples), f"dimensions of one unit; these have {units}")
-    *others, last = samples
-    gone = [key for key, found in array.coords.items() if {*found.dims} & {*samples}]
-    rest = array.drop_vars(gone).isel(dict.fromkeys(others, 0), drop=True)
-    attrs = {} if units == {None} else {"units": units.pop()}
-    new = f"{PREFIX}r"
-    result = rebuilt(rest, data, {last: (new, xr.Variable((new,), radii[0], attrs))})
-    result.attrs = _units([array], samples, scaling)
-    return result
-
-
-@_isotropic
+@_of_one
 def isotropic_power_spectrum() -> None:
     """Return the mean of the power spectrum over all directions.
 
@@ -256,30 +264,7 @@ def isotropic_power_spectrum() -> None:
     """
 
 
-def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.DataArray:
-    """Return the average of the power or cross spectra of segments."""
-    dims = parse_dims(arrays[0], dim, lambda _: True)
-    if len(dims) > 1:
-        raise_invalid("dim", dims, "one dimension")
-    own, axis = samples_of(arrays[0], dims[0]), arrays[0].get_axis_num(dims[0])
-    work: Any = signal.welch if len(arrays) == 1 else signal.csd
-    values = [array.data for array in arrays]
-    found, data = work(*values, fs=1 / abs(own.spacing), axis=axis, **keywords)
-    length = round(1 / abs(found[1] * own.spacing)) if len(found) > 1 else 1
-    places, samples = (
-        {dims[0]: found * np.sign(own.spacing)},
-        {dims[0]: replace(own, length=length)},
-    )
-    return _labelled(arrays, data, places, samples, keywords.get("scaling", "density"))
-
-
-@transforms_by
-@over_variables(spectral=False)
-def _welch(name: str, array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
-    return _averaged([array], dim, **keywords)
-
-
-@_welch
+@_of_one
 def welch() -> None:
     """Return the power spectrum along a dimension, averaged over segments.
 
@@ -349,12 +334,13 @@ class Accessor:
     def __init__(self, array: Any) -> None:
         self._array = array
 
-    fft, ifft = _method(functions.fft), _method(functions.ifft)
-    rfft, irfft = _method(functions.rfft), _method(functions.irfft)
-    hfft, ihfft = _method(functions.hfft), _method(functions.ihfft)
-    dct, idct = _method(functions.dct), _method(functions.idct)
-    dst, idst = _method(functions.dst), _method(functions.idst)
-    fftshift, ifftshift = _method(functions.fftshift), _method(functions.ifftshift)
-    power_spectrum, cross_spectrum = _method(power_spectrum), _method(cross_spectrum)
-    isotropic_power_spectrum = _method(isotropic_power_spectrum)
-    welch, csd = _method(welch), _method(csd)
+
+for _function in (
+    *(getattr(functions, name) for name in functions.__all__),
+    cross_spectrum,
+    csd,
+    isotropic_power_spectrum,
+    power_spectrum,
+    welch,
+):
+    setattr(Accessor, _function.__name__, _method(_function))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.signal
 import xarray as xr
-from dask.graph_manipulation import clone
+from dask.graph_manipulation import bind
 
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
@@ -197,21 +197,24 @@ def prepared(
 
     "constant" subtracts the mean over all dimensions, "linear" the plane of the least squares. On a
     regular grid the positions along different dimensions are orthogonal, so that each slope is a
-    sum over the array. The sums read the source themselves: its blocks would otherwise stay in
-    memory until the last of them is added.
+    sum over the array. The source is read again for each sum, and after them: its blocks would
+    otherwise stay in memory until the last of them is added.
     """
     if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
         raise_invalid("detrend", detrend, "'constant', 'linear' or None")
-    found, windows, dtype = array, [], np.result_type(array.dtype, np.float16)
-    if detrend is not None:
-        lazy = isinstance(array.data, da.Array)
-        summed = array.copy(data=clone(array.data)) if lazy else array
-        found = array - summed.mean(dims, skipna=False).astype(dtype)
-        for dim in dims if detrend == "linear" else ():
-            places = np.arange(array.sizes[dim]) - (array.sizes[dim] - 1) / 2
-            along = xr.DataArray(places.astype(dtype), dims=[dim])
-            slope = (summed * along).mean(dims, skipna=False) / (np.mean(places**2) or 1)
-            found = found - along * slope.astype(dtype)
+    found, trends, windows, dtype = array, [], [], np.result_type(array.dtype, np.float16)
+    shapes = [] if detrend is None else [xr.DataArray(np.ones((), dtype))]
+    for dim in dims if detrend == "linear" else ():
+        places = np.arange(array.sizes[dim]) - (array.sizes[dim] - 1) / 2
+        places /= math.sqrt(np.mean(places**2)) or 1
+        shapes.append(xr.DataArray(places.astype(dtype), dims=[dim]))
+    for shape in shapes:
+        trend = shape * (found * shape).mean(dims, skipna=False).astype(dtype)
+        if isinstance(array.data, da.Array):
+            found = array.copy(data=bind(found.data, trend.data))
+        trends.append(trend)
+    for trend in trends:
+        found = found - trend
     for dim in dims if window is not None else ():
         try:
             windows.append(scipy.signal.get_window(window, array.sizes[dim]))

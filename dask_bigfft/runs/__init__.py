@@ -2,6 +2,7 @@
 
 ::
 
+    labels (names of dimensions, attributes and coordinates)
     request (arguments, plan, allowed paths) -> resumable (a run, with or without a scratch folder;
     identity of sources and results)
         run_json (its record; lost and damaged files, and what is repeated for them)
@@ -29,8 +30,8 @@ def run(
     *,
     n: int | None = None,
     s: tuple[int, ...] | None = None,
-    axis: int | None = None,
-    axes: tuple[int, ...] | None = None,
+    axis: int | str | None = None,
+    axes: tuple[int | str, ...] | None = None,
     norm: str | None = None,
     component: str | None = None,
     scratch: AnyPath | None = None,
@@ -58,11 +59,14 @@ def run(
         Zarr array or group (version 2 or 3, sharded or not, in a folder or a ``.zip`` file), HDF5
         file, or ``.npy`` file.
     destination : path
-        Zarr array to be made. It appears there when it is complete, and not before.
+        Zarr array to be made. It appears there when it is complete, and not before. It keeps the
+        source's attributes and names of dimensions; a transformed ``x`` becomes ``freq_x``. If the
+        source has coordinates, and xarray is installed, the array is made in a group with
+        coordinates and units, which `xarray.open_zarr` reads; ``Done.component`` is its name.
     kind : str
         Name of the transform, such as ``"rfftn"``.
     n, s, axis, axes, norm
-        As the transform takes them.
+        As the transform takes them. Axes may be names of the source's dimensions.
     component : str, optional
         Array within a Zarr group or HDF5 file.
     scratch : path, optional

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from dask_bigfft.arguments import Extras, parse_limit
 from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.runs.labels import Labels, labels_of, numbers, transformed
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.sources import URL, array_folder
 from dask_bigfft.transforms.spec import parse_name
@@ -47,8 +49,8 @@ class Request:
     component: str | None = None
     n: int | None = None
     s: tuple[int, ...] | None = None
-    axis: int | None = None
-    axes: tuple[int, ...] | None = None
+    axis: int | str | None = None
+    axes: tuple[int | str, ...] | None = None
     norm: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     block_size: int | str | None = None
@@ -81,7 +83,9 @@ class Request:
             axes = -2, -1
         elif axes is None and self.kind.endswith("n") and self.s is not None:
             axes = tuple(range(-len(self.s), 0))
-        return {"n": self.n, "axis": self.axis, "s": self.s, "axes": axes}
+        named = partial(numbers, source=self.source, component=self.component)
+        axis = None if self.axis is None else named((self.axis,))[0]
+        return {"n": self.n, "axis": axis, "s": self.s, "axes": named(axes)}
 
     @property
     def block_nbytes(self) -> int | None:
@@ -143,11 +147,24 @@ class Request:
         """Return a reader of the source, which can read single rows."""
         return sources.open_reader(self.source, self.component, self.filled)
 
+    def labels(self, plan: Plan) -> Labels:
+        """Return the names, attributes and coordinates of the result.
+
+        An array that becomes part of a group, such as one that replaces its source, has none of the
+        coordinates, because it is a single array.
+        """
+        found = transformed(labels_of(self.source, self.component), plan)
+        parent = self.destination.resolve().parent
+        if any((parent / name).exists() for name in ("zarr.json", ".zgroup")):
+            return replace(found, coordinates={})
+        return found
+
     def done(self, plan: Plan, started: float, already: bool = False) -> "Done":
         """Return the report of a run that began at `started`."""
         seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
         ends = spec.nbytes, spec.out_nbytes
-        return Done(self.destination, plan, str(dtype), *ends, seconds, already)
+        component = targets.read_attributes(self.destination).get("array")
+        return Done(self.destination, plan, str(dtype), *ends, seconds, already, component)
 
 
 def _setting(name: str) -> Any:
@@ -179,6 +196,8 @@ class Done:
         Elapsed time.
     already : bool
         True if an earlier call had made the result: this one computed and wrote nothing.
+    component : str or None
+        Name of the array in a group with its coordinates; None for an array alone.
     """
 
     path: Path
@@ -188,6 +207,7 @@ class Done:
     written: int
     seconds: float
     already: bool = False
+    component: str | None = None
 
     def __repr__(self) -> str:
         if self.already:

@@ -180,8 +180,9 @@ def _created(
 ) -> targets.Target:
     """Return a new, empty result."""
     record = {**requests.attributes(plan, request.norm), **more}
-    layout = layout_of_result(plan, x)
-    return targets.created(request.destination, partial, *layout, record, request.inner_chunks)
+    layout, path = layout_of_result(plan, x), request.destination
+    found = vars(request.labels(plan))
+    return targets.created(path, partial, *layout, record, request.inner_chunks, **found)
 
 
 def _store(store: Store, x: da.Array, plan: Plan, place: ScratchPlace | None, sink: Sink) -> None:

@@ -5,7 +5,7 @@ array of one axis beside the source, with the name of the dimension.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,25 @@ def labels_of(path: Path, component: str | None) -> Labels:
         return Labels(names, _plain(stored.attrs), coordinates, variable)
 
 
-def numbers(axes: Any, source: Path, component: str | None) -> Any:
+def labels_of_array(array: Any) -> Labels:
+    """Return the labels of an `xarray.DataArray`, or none for another array."""
+    if not hasattr(array, "coords"):
+        return Labels()
+    import xarray as xr
+
+    coordinates, names = {}, tuple(map(str, array.dims))
+    for name in (name for name in array.dims if name in array.coords):
+        stored = xr.conventions.encode_cf_variable(array.coords[name].variable)
+        if stored.dtype.kind in "biuf":
+            coordinates[str(name)] = np.asarray(stored.values), _plain(stored.attrs)
+    return Labels(names, _plain(array.attrs), coordinates, str(array.name or "spectrum"))
+
+
+def numbers(axes: Any, labels: Callable[[], Labels]) -> Any:
     """Return axes as numbers, from numbers or names of dimensions."""
     if axes is None or not any(isinstance(axis, str) for axis in axes):
         return axes
-    names = labels_of(source, component).names or ()
+    names = labels().names or ()
     for axis in axes:
         if isinstance(axis, str) and axis not in names:
             raise_invalid("axes", axis, f"numbers, or names of the source's dimensions {names}")

@@ -17,11 +17,11 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, front
-from dask_bigfft.arguments import Extras, parse_limit
+from dask_bigfft.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs.labels import Labels, labels_of, numbers, transformed
+from dask_bigfft.runs.labels import Labels, labels_of, labels_of_array, numbers, transformed
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.sources import URL, array_folder
 from dask_bigfft.transforms.spec import parse_name
@@ -41,6 +41,8 @@ class Request:
         The keywords of transforms, such as ``order`` and ``chunks``.
     block_size, inner_chunks, missing_chunks, missing, scratch, resume, overwrite, checksum
         As `run` takes them.
+    array : dask.array.Array or xarray.DataArray, optional
+        Source in the place of a stored one; `source` is then the working folder.
     """
 
     source: Path
@@ -61,6 +63,7 @@ class Request:
     resume: bool = False
     overwrite: bool = False
     checksum: bool = False
+    array: Any = None
 
     def __post_init__(self) -> None:
         missing = self.missing_chunks
@@ -83,7 +86,7 @@ class Request:
             axes = -2, -1
         elif axes is None and self.kind.endswith("n") and self.s is not None:
             axes = tuple(range(-len(self.s), 0))
-        named = partial(numbers, source=self.source, component=self.component)
+        named = partial(numbers, labels=self.source_labels)
         axis = None if self.axis is None else named((self.axis,))[0]
         return {"n": self.n, "axis": axis, "s": self.s, "axes": named(axes)}
 
@@ -132,6 +135,8 @@ class Request:
 
     def open(self, plan: Plan | None = None) -> da.Array:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
+        if self.array is not None:
+            return parse_array(getattr(self.array, "data", self.array), self.kind)
         keep = self.options.get("chunks") == "preserve" and self.block_size is None
         return sources.open_source(
             self.source,
@@ -147,13 +152,19 @@ class Request:
         """Return a reader of the source, which can read single rows."""
         return sources.open_reader(self.source, self.component, self.filled)
 
+    def source_labels(self) -> Labels:
+        """Return the names, attributes and coordinates of the source."""
+        if self.array is not None:
+            return labels_of_array(self.array)
+        return labels_of(self.source, self.component)
+
     def labels(self, plan: Plan) -> Labels:
         """Return the names, attributes and coordinates of the result.
 
         An array that becomes part of a group, such as one that replaces its source, has none of the
         coordinates, because it is a single array.
         """
-        found = transformed(labels_of(self.source, self.component), plan)
+        found = transformed(self.source_labels(), plan)
         parent = self.destination.resolve().parent
         if any((parent / name).exists() for name in ("zarr.json", ".zgroup")):
             return replace(found, coordinates={})
@@ -247,7 +258,9 @@ def _planned(request: Request, x: da.Array) -> Plan:
     as_is = request.inner_chunks is None and x.dtype.char != "e"
     plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
     reopened = request.block_size is None and plain
-    stored = replace(request.reader().described, result_as_is=as_is, reopened=reopened)
+    stored = None
+    if request.array is None:
+        stored = replace(request.reader().described, result_as_is=as_is, reopened=reopened)
 
     def plan(**more: Any) -> Plan:
         norm, extras = cast("front.Norm", request.norm), cast("Extras", {**request.options, **more})

@@ -22,7 +22,7 @@ from dask_bigfft.storage.sources import array_folder, local_store, open_reader, 
 
 #: Attributes that describe how values are stored, and references within their file.
 _STORED = {*ATTRIBUTES, "_ARRAY_DIMENSIONS", "coordinates", "CLASS", "NAME", "DIMENSION_LIST"}
-_STORED |= {"REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates"}
+_STORED |= {"DIMENSION_LABELS", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates"}
 
 Variable = tuple[npt.NDArray[Any], dict[str, Any]]
 

@@ -60,8 +60,11 @@ class Row:
 
     @property
     def is_part(self) -> bool:
-        """True for a part of a round, whose time includes it."""
-        return self.phase not in PHASES
+        """True for a part of a round, whose time includes it.
+
+        Pages are prefaulted by several threads before a round, so its time does not include that.
+        """
+        return self.phase not in (*PHASES, "prefault")
 
     @property
     def bytes_per_thread_second(self) -> float:

@@ -67,10 +67,7 @@ def __getattr__(name: str) -> Any:
     return module if module.__name__.endswith(f".{name}") else getattr(module, name)
 
 
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return __all__
-
+__dir__ = __all__.copy  # so that completion shows these names alone
 
 if config.get("bigfft.install"):
     __getattr__("install")()

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, Concatenate, Literal, ParamSpec, SupportsIndex, Unpack
+from typing import Any, Concatenate, Literal, ParamSpec, SupportsIndex, TypeVar, Unpack
 
 import dask.array as da
 import numpy as np
@@ -31,11 +31,12 @@ S = Sequence[SupportsIndex | None] | None
 Axes = Sequence[SupportsIndex] | None
 Norm = Literal["backward", "ortho", "forward"] | None
 P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 def transforms_by(
-    work: Callable[Concatenate[str, P], da.Array],
-) -> Callable[[Callable[[], None]], Callable[P, da.Array]]:
+    work: Callable[Concatenate[str, P], Result],
+) -> Callable[[Callable[[], None]], Callable[P, Result]]:
     """Return a decorator that makes a function of a name and a docstring.
 
     The function calls `work` with its name and has the other parameters of `work`, with the
@@ -50,8 +51,8 @@ def transforms_by(
             for name, hint in Extras.__annotations__.items()
         ]
 
-    def decorator(described: Callable[[], None]) -> Callable[P, da.Array]:
-        def function(*args: P.args, **kwargs: P.kwargs) -> da.Array:
+    def decorator(described: Callable[[], None]) -> Callable[P, Result]:
+        def function(*args: P.args, **kwargs: P.kwargs) -> Result:
             return work(described.__name__, *args, **kwargs)
 
         shown: Any = update_wrapper(function, described)

@@ -3,9 +3,16 @@
 A field with coordinates, in chunks along all of its dimensions, is smoothed by the names of its
 dimensions. Then `install()` lets functions that know nothing of this library, here those of NumPy
 and of dask, take axes in many chunks.
+
+With `--gib 2` a field of 2 GiB goes from Zarr to Zarr too, in a process that may allocate 1 GiB.
 """
 
 import argparse
+import multiprocessing
+import resource
+import tempfile
+import time
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -32,10 +39,61 @@ def made_up_field(n):
     return (field + 3 * wave).chunk(dict(zip(field.dims, noise.chunks, strict=True)))
 
 
+# --- larger than memory -----------------------------------------------------------------------
+
+
+def status(name):
+    """Return an entry of the memory of this process (Linux) in GiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 2**20
+
+
+def store_field(path, gib):
+    """Store white noise of a size in Zarr, in chunks along both axes."""
+    n = round((gib * 2**27) ** 0.5 / 16) * 16
+    noise = da.random.default_rng(0).standard_normal((n, n), chunks=n // 8)
+    places = {d: (d, np.arange(n) * 0.25, {"units": "km"}) for d in ("y", "x")}
+    xr.Dataset({"height": (("y", "x"), noise, {"units": "m"})}, places).to_zarr(path)
+
+
+def transform(source, target):
+    """Transform a stored field in 1 GiB above what this process has after its imports."""
+    base = status("VmRSS")
+    allowed = int((status("VmData") + 1) * 2**30)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
+    started = time.perf_counter()
+    field = xr.open_zarr(source).height
+    spectrum = field.bigfft.rfft(["y", "x"], memory_limit="300 MiB")
+    spectrum.to_dataset().to_zarr(target)
+    seconds, peak = time.perf_counter() - started, status("VmHWM") - base
+    print(f"From Zarr to Zarr in {seconds:.1f} s; peak memory {peak:.2f} GiB above the imports.")
+
+
+def larger_than_memory(gib):
+    """Transform a field of a size in another process, and check its lowest frequencies along y."""
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        source, target = f"{folder}/field.zarr", f"{folder}/spectrum.zarr"
+        store_field(source, gib)
+        process = multiprocessing.get_context("spawn").Process(
+            target=transform, args=(source, target)
+        )
+        process.start()
+        process.join()
+        found, wanted = xr.open_zarr(target).height, xr.open_zarr(source).height.sum("y")
+        error = abs(found[0].values - np.fft.rfft(wanted.values)).max() / abs(found[0].values).max()
+        print(f"Frequencies and units as stored: {found.freq_x.attrs['units']}, error {error:.1e}.")
+        if process.exitcode or not error < 1e-12:
+            raise SystemExit("the answer is wrong")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=480, help="length of the shorter side")
-    n = parser.parse_args().n
+    parser.add_argument("--gib", type=float, default=0, help="size of a field larger than memory")
+    arguments = parser.parse_args()
+    if arguments.gib:
+        larger_than_memory(arguments.gib)
+    n = arguments.n
 
     field = made_up_field(n)
     print(f"The field: {dict(field.sizes)} in chunks {field.data.chunksize}.\n")

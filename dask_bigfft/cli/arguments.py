@@ -37,6 +37,12 @@ def words(text: str) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
+def axes(text: str) -> tuple[int | str, ...]:
+    """Return numbers and names of axes."""
+    found = words(text)
+    return found if isinstance(found, tuple) else (found,)
+
+
 def _add_options(parser: argparse.ArgumentParser) -> None:
     def add(name: str, text: str, metavar: str | None = "NAME", **keywords: Any) -> None:
         parser.add_argument(name, metavar=metavar, help=text, **keywords)
@@ -44,7 +50,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
     add("--component", "array within a Zarr group or HDF5 file")
     add("--kind", "fft, ifft, rfftn, ... (default: fftn)", default="fftn")
-    add("--axes", "transformed axes (default: as numpy.fft)", "A,B", type=integers)
+    add("--axes", "transformed axes, as numbers or names of dimensions", "A,B", type=axes)
     add("--n", "length of the transform, for kinds of one axis", "N", type=int)
     text = "lengths of the transform by axis; without --axes of the last axes, and only of these"
     add("--s", text, "N,M", type=integers)

@@ -101,7 +101,10 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
 
 
 def page_html(state: Mapping[str, Any]) -> str:
-    """Return the page of a state, the latest run first; each run keeps its colour."""
+    """Return the page of a state, the latest run first; each run keeps its colour.
+
+    Of earlier runs that have ended, only a line is open.
+    """
     runs = list(enumerate(state["runs"]))[: -SHOWN - 1 : -1]
     workers = {worker["address"]: worker["name"] for worker in state["workers"]}
     parts = [f"<p><b>{escape(totals_text(state))}</b></p>"]
@@ -110,10 +113,12 @@ def page_html(state: Mapping[str, Any]) -> str:
         parts.append(
             f'<section data-token="{escape(run["token"])}" '
             f'style="border-left:8px solid {colour};padding-left:8px">'
-            f"<h3>{escape(run['name'])} {escape(run['token'][:6])}</h3>{run_html(run)}"
+            f"<details{' open' if run['state'] == 'running' or place == runs[0][0] else ''}>"
+            f"<summary><b>{escape(run['name'])} {escape(run['token'][:6])}</b>, "
+            f"{escape(run['state'])}</summary>{run_html(run)}"
             + bars_html("Phases: speed of a thread (mark: by the profile)", phases(run, colour))
             + bars_html("Workers: made in rounds", balance(run, workers, colour))
-            + "</section>"
+            + "</details></section>"
         )
     if not runs:
         parts.append("<p>No transform has been seen yet.</p>")

@@ -146,7 +146,8 @@ _SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
 _LEGEND = (
     "d(n, i, o): FFTs of length n, read at stride i and written at stride o, in elements of the "
     "whole array (in, and out). t_M: twiddles of modulus M. C, W: contiguous runs that a block is "
-    "gathered from, and their width in elements."
+    "gathered from, and their width in elements. Fan-in: blocks that a block is gathered from. "
+    "X1, X2, ..: digits of axis X, which are factors of its length."
 )
 
 # --- texts of blocks and digits -------------------------------------------------------------
@@ -589,7 +590,7 @@ def _rounds(plan: PlanData) -> str:
 def draw(plan: PlanData) -> str:
     """Return the plan as HTML: rounds from left to right, forecast, and runners-up."""
     spec = plan.spec
-    title = escape(f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {plan.notation}")
+    title = escape(f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)}: {plan.notation}")
     forecast = "".join(_html_row("td", row) for row in forecast_rows(plan))
     steps = ("  ".join(step_text(plan, s) for s in round_.steps) for round_ in plan.rounds)
     rejected = "".join(_html_row("td", row) for row in rejected_rows(plan))
@@ -598,5 +599,6 @@ def draw(plan: PlanData) -> str:
         f'<div style="overflow-x:auto">{_rounds(plan)}</div><table>{forecast}</table>'
         f"<details><summary>why: {escape(plan.reason or 'not said')}</summary>"
         f"<ol>{''.join(f'<li><code>{escape(text)}</code></li>' for text in steps)}</ol>"
-        f"<table>{_html_row('th', HEADINGS)}{rejected}</table></details></div>"
+        f"<table>{_html_row('th', HEADINGS)}{rejected}</table>"
+        f"<p>{escape(_LEGEND)}</p></details></div>"
     )

@@ -2,6 +2,7 @@
 
 ::
 
+    labels (names of dimensions, attributes and coordinates)
     request (arguments, plan, allowed paths) -> resumable (a run, with or without a scratch folder;
     identity of sources and results)
         run_json (its record; lost and damaged files, and what is repeated for them)
@@ -9,7 +10,7 @@
 
 import os
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from dask_bigfft.arguments import Extras
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
@@ -24,14 +25,14 @@ AnyPath = str | os.PathLike[str]
 
 
 def run(
-    source: AnyPath,
+    source: Any,
     destination: AnyPath,
     kind: str = "fftn",
     *,
     n: int | None = None,
     s: tuple[int, ...] | None = None,
-    axis: int | None = None,
-    axes: tuple[int, ...] | None = None,
+    axis: int | str | None = None,
+    axes: tuple[int | str, ...] | None = None,
     norm: str | None = None,
     component: str | None = None,
     scratch: AnyPath | None = None,
@@ -55,15 +56,18 @@ def run(
 
     Parameters
     ----------
-    source : path
+    source : path, dask.array.Array or xarray.DataArray
         Zarr array or group (version 2 or 3, sharded or not, in a folder or a ``.zip`` file), HDF5
-        file, or ``.npy`` file.
+        file, or ``.npy`` file; or a lazy array, whose run cannot be resumed.
     destination : path
-        Zarr array to be made. It appears there when it is complete, and not before.
+        Zarr array to be made. It appears there when it is complete, and not before. It keeps the
+        source's attributes and names of dimensions; a transformed ``x`` becomes ``freq_x``. If the
+        source has coordinates, and xarray is installed, the array is made in a group with
+        coordinates and units, which `xarray.open_zarr` reads; ``Done.component`` is its name.
     kind : str
         Name of the transform, such as ``"rfftn"``.
     n, s, axis, axes, norm
-        As the transform takes them.
+        As the transform takes them. Axes may be names of the source's dimensions.
     component : str, optional
         Array within a Zarr group or HDF5 file.
     scratch : path, optional
@@ -125,11 +129,18 @@ def run(
     >>> run(folder / "in.npy", folder / "out.zarr", "rfft2").plan.notation
     '{Y, X}'
     """
-    for name, path in {"source": source, "destination": destination}.items():
-        if not isinstance(path, str | os.PathLike):
-            need = "the path of a stored array; dask arrays are transformed by dask_bigfft.fft, and"
-            need += " stored by to_zarr"
-            raise_invalid(name, type(path).__name__, need, kind=ArgumentTypeError)
+    array = source if hasattr(source, "__dask_graph__") else None
+    if array is None and not isinstance(source, str | os.PathLike):
+        need = "the path of a stored array, a dask array or a chunked xarray.DataArray"
+        raise_invalid("source", type(source).__name__, need, kind=ArgumentTypeError)
+    if not isinstance(destination, str | os.PathLike):
+        need = "the path of the result"
+        raise_invalid("destination", type(destination).__name__, need, kind=ArgumentTypeError)
+    if array is not None:
+        source, stored = ".", {"scratch": scratch, "component": component, "block_size": block_size}
+        for name, given in stored.items():
+            if given is not None:
+                raise_invalid(name, given, "None for an array: only files are resumed")
     if not isinstance(scratch, str | os.PathLike | None):
         raise_invalid("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
     if not isinstance(component, str | None):
@@ -140,5 +151,5 @@ def run(
     how = block_size, inner_chunks, missing_chunks, missing
     folder = None if scratch is None else Path(scratch)
     again = folder, resume, overwrite, checksum
-    request = Request(Path(source), Path(destination), *what, *how, *again)
+    request = Request(Path(source), Path(destination), *what, *how, *again, array)
     return execute(request)

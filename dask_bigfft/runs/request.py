@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +17,11 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, front
-from dask_bigfft.arguments import Extras, parse_limit
+from dask_bigfft.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.runs.labels import Labels, labels_of, labels_of_array, numbers, transformed
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.sources import URL, array_folder
 from dask_bigfft.transforms.spec import parse_name
@@ -39,6 +41,8 @@ class Request:
         The keywords of transforms, such as ``order`` and ``chunks``.
     block_size, inner_chunks, missing_chunks, missing, scratch, resume, overwrite, checksum
         As `run` takes them.
+    array : dask.array.Array or xarray.DataArray, optional
+        Source in the place of a stored one; `source` is then the working folder.
     """
 
     source: Path
@@ -47,8 +51,8 @@ class Request:
     component: str | None = None
     n: int | None = None
     s: tuple[int, ...] | None = None
-    axis: int | None = None
-    axes: tuple[int, ...] | None = None
+    axis: int | str | None = None
+    axes: tuple[int | str, ...] | None = None
     norm: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     block_size: int | str | None = None
@@ -59,6 +63,7 @@ class Request:
     resume: bool = False
     overwrite: bool = False
     checksum: bool = False
+    array: Any = None
 
     def __post_init__(self) -> None:
         missing = self.missing_chunks
@@ -81,7 +86,9 @@ class Request:
             axes = -2, -1
         elif axes is None and self.kind.endswith("n") and self.s is not None:
             axes = tuple(range(-len(self.s), 0))
-        return {"n": self.n, "axis": self.axis, "s": self.s, "axes": axes}
+        named = partial(numbers, labels=self.source_labels)
+        axis = None if self.axis is None else named((self.axis,))[0]
+        return {"n": self.n, "axis": axis, "s": self.s, "axes": named(axes)}
 
     @property
     def block_nbytes(self) -> int | None:
@@ -128,6 +135,8 @@ class Request:
 
     def open(self, plan: Plan | None = None) -> da.Array:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
+        if self.array is not None:
+            return parse_array(getattr(self.array, "data", self.array), self.kind)
         keep = self.options.get("chunks") == "preserve" and self.block_size is None
         return sources.open_source(
             self.source,
@@ -143,11 +152,30 @@ class Request:
         """Return a reader of the source, which can read single rows."""
         return sources.open_reader(self.source, self.component, self.filled)
 
+    def source_labels(self) -> Labels:
+        """Return the names, attributes and coordinates of the source."""
+        if self.array is not None:
+            return labels_of_array(self.array)
+        return labels_of(self.source, self.component)
+
+    def labels(self, plan: Plan) -> Labels:
+        """Return the names, attributes and coordinates of the result.
+
+        An array that becomes part of a group, such as one that replaces its source, has none of the
+        coordinates, because it is a single array.
+        """
+        found = transformed(self.source_labels(), plan)
+        parent = self.destination.resolve().parent
+        if any((parent / name).exists() for name in ("zarr.json", ".zgroup")):
+            return replace(found, coordinates={})
+        return found
+
     def done(self, plan: Plan, started: float, already: bool = False) -> "Done":
         """Return the report of a run that began at `started`."""
         seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
         ends = spec.nbytes, spec.out_nbytes
-        return Done(self.destination, plan, str(dtype), *ends, seconds, already)
+        component = targets.read_attributes(self.destination).get("array")
+        return Done(self.destination, plan, str(dtype), *ends, seconds, already, component)
 
 
 def _setting(name: str) -> Any:
@@ -179,6 +207,8 @@ class Done:
         Elapsed time.
     already : bool
         True if an earlier call had made the result: this one computed and wrote nothing.
+    component : str or None
+        Name of the array in a group with its coordinates; None for an array alone.
     """
 
     path: Path
@@ -188,6 +218,7 @@ class Done:
     written: int
     seconds: float
     already: bool = False
+    component: str | None = None
 
     def __repr__(self) -> str:
         if self.already:
@@ -227,7 +258,9 @@ def _planned(request: Request, x: da.Array) -> Plan:
     as_is = request.inner_chunks is None and x.dtype.char != "e"
     plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
     reopened = request.block_size is None and plain
-    stored = replace(request.reader().described, result_as_is=as_is, reopened=reopened)
+    stored = None
+    if request.array is None:
+        stored = replace(request.reader().described, result_as_is=as_is, reopened=reopened)
 
     def plan(**more: Any) -> Plan:
         norm, extras = cast("front.Norm", request.norm), cast("Extras", {**request.options, **more})

@@ -134,7 +134,8 @@ def store_now(result: da.Array, sink: Sink) -> None:
 def execute(request: Request, store: Store = store_now) -> Done:
     """Do a run and return its report."""
     environment.raise_if_asynchronous(environment.running_client())
-    requests.refuse_places(request)
+    if request.array is None:
+        requests.refuse_places(request)
     if request.scratch is not None:
         with locked(request.scratch) as folder:
             return _go_on(request, store, folder)
@@ -144,8 +145,9 @@ def execute(request: Request, store: Store = store_now) -> Done:
     targets.check_target(request.destination, request.source, overwrite=request.overwrite)
     started = time.perf_counter()
     x, plan = _checked_plan(request)
-    before = source_identity(request, content=False)
-    rows = request.reader() if plan.from_rows else None
+    stored = request.array is None
+    before = source_identity(request, content=False) if stored else {}
+    rows = request.reader() if stored and plan.from_rows else None
     place = None if rows is None else replace(scratch_place(plan), rows=rows)
     partial = targets.partial_of(request.destination, targets.name_of_run())
     try:
@@ -155,7 +157,8 @@ def execute(request: Request, store: Store = store_now) -> Done:
         except DamagedShardError as error:  # its files are gone: repeat everything
             _warn(error)
             _store(store, x, plan, place, Sink(target))
-        refuse_changed_source(before, source_identity(request, content=False), kept=False)
+        if stored:
+            refuse_changed_source(before, source_identity(request, content=False), kept=False)
         target.finish(request.overwrite)
     except BaseException:
         targets.discard(partial)
@@ -165,7 +168,7 @@ def execute(request: Request, store: Store = store_now) -> Done:
 
 def _checked_plan(request: Request) -> tuple[da.Array, Plan]:
     """Return the source array and the plan, after checks of the source and the result."""
-    if request.missing_chunks == "refuse":
+    if request.missing_chunks == "refuse" and request.array is None:
         sources.refuse_missing_chunks(request.source, request.component)
     x, plan = requests.planned_input(request)
     shape, blocks, dtype = layout_of_result(plan, x)
@@ -180,8 +183,9 @@ def _created(
 ) -> targets.Target:
     """Return a new, empty result."""
     record = {**requests.attributes(plan, request.norm), **more}
-    layout = layout_of_result(plan, x)
-    return targets.created(request.destination, partial, *layout, record, request.inner_chunks)
+    layout, path = layout_of_result(plan, x), request.destination
+    found = vars(request.labels(plan))
+    return targets.created(path, partial, *layout, record, request.inner_chunks, **found)
 
 
 def _store(store: Store, x: da.Array, plan: Plan, place: ScratchPlace | None, sink: Sink) -> None:

@@ -106,14 +106,14 @@ def _refuse_what_is_there(path: Path, overwrite: bool, known: str) -> None:
 
 
 def _may_go(path: Path) -> bool:
-    """Return True if a path has a Zarr array of version 2 or 3, which a result may replace."""
+    """Return True if a path has what a result may replace: a Zarr array, or another result."""
     if path.is_symlink() or not path.is_dir():
         return False
     if (path / ".zarray").is_file():
         return True
     with contextlib.suppress(*UNREADABLE):
         found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
-        return bool(found["node_type"] == "array")
+        return bool(found["node_type"] == "array" or ATTRIBUTE in found["attributes"])
     return False
 
 
@@ -138,11 +138,19 @@ class Target:
         Folder in which it is written.
     array : Zarr array
         The array.
+    root : Zarr array or group
+        The array, or the group that holds it beside its coordinates; has the attributes of the run.
     """
 
     path: Path
     partial: Path
     array: Any
+    root: Any
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the array."""
+        return self.partial / str(self.array.path)
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -152,7 +160,7 @@ class Target:
     @cached_property
     def plain(self) -> PlainChunks | None:
         """Chunks of the array, if their files hold nothing but values."""
-        return plain_chunks(self.array, self.partial)
+        return plain_chunks(self.array, self.folder)
 
     def write(self, region: Region, values: npt.NDArray[Any]) -> None:
         """Write a region."""
@@ -166,7 +174,7 @@ class Target:
 
     def chunk_file(self, block: tuple[int, ...]) -> Path:
         """Return the file of a block."""
-        return self.partial / str(self.array.metadata.encode_chunk_key(block))
+        return self.folder / str(self.array.metadata.encode_chunk_key(block))
 
     def finish(self, overwrite: bool, more: Mapping[str, Any] | None = None) -> None:
         """Sync the array, mark it complete, and move it to its final path.
@@ -179,13 +187,13 @@ class Target:
             If the path is no longer free, unless it has an array and `overwrite` is true. The
             complete array then stays in `partial`.
         """
-        record = dict(self.array.attrs[ATTRIBUTE]) | {"complete": True}
+        record = dict(self.root.attrs[ATTRIBUTE]) | {"complete": True}
         for root, _, names in os.walk(self.partial):
             for file in [*names, "."]:
                 sync_path(Path(root, file))
         for name, found in (more or {}).items():
             record[name] = {**found, "files": files_digest(self.partial)}
-        self.array.attrs[ATTRIBUTE] = record
+        self.root.attrs[ATTRIBUTE] = record
         self.sync_attributes()
         old = _names(self.partial)[1]
         _refuse_what_is_there(self.path, overwrite, _CAME)
@@ -208,8 +216,10 @@ class Target:
 
     def sync_attributes(self) -> None:
         """Sync the attributes and the name of the folder to disk, so that a run can resume it."""
-        for path in (self.partial / "zarr.json", self.partial, self.partial.parent):
-            sync_path(path)
+        for folder in {self.folder, self.partial}:
+            sync_path(folder / "zarr.json")
+            sync_path(folder)
+        sync_path(self.partial.parent)
 
 
 def discard(partial: Path) -> None:
@@ -271,6 +281,10 @@ def created(
     dtype: np.dtype[Any],
     record: dict[str, Any],
     inner: tuple[int, ...] | None = None,
+    names: tuple[str, ...] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    coordinates: Mapping[str, tuple[Any, Mapping[str, Any]]] | None = None,
+    variable: str = "",
 ) -> Target:
     """Return a new Zarr array in `partial` for `path`. An earlier one in `partial` is deleted.
 
@@ -287,19 +301,33 @@ def created(
         Attributes of the array; a mark that it is incomplete is added.
     inner : tuple of int, optional
         Shape of chunks if each block is a shard of several.
+    names, attributes
+        Names of dimensions, and further attributes of the array.
+    coordinates : mapping, optional
+        Values and attributes by name. With any, the array is called `variable` in a group of all.
     """
     shutil.rmtree(partial, ignore_errors=True)
-    array = zarr_package().create_array(
-        local_store(partial),
+    zarr, store, own = zarr_package(), local_store(partial), dict(attributes or {})
+    record = {ATTRIBUTE: record | {"complete": False}}
+    if coordinates:
+        record[ATTRIBUTE]["array"] = variable
+        root = zarr.create_group(store, attributes=record)
+        for name, (values, found) in coordinates.items():
+            made = {"name": name, "data": values, "attributes": dict(found)}
+            root.create_array(**made, dimension_names=[name], compressors=None)
+    array = zarr.create_array(
+        store,
+        name=variable if coordinates else None,
         shape=shape,
         chunks=inner or blocks,
         shards=blocks if inner else None,
         dtype=dtype,
         compressors=None,
-        attributes={ATTRIBUTE: record | {"complete": False}},
+        attributes=own if coordinates else own | record,
+        dimension_names=names,
         config={"write_empty_chunks": True},
     )
-    return Target(path, partial, array)
+    return Target(path, partial, array, root if coordinates else array)
 
 
 def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
@@ -330,15 +358,17 @@ def reopened(path: Path, partial: Path) -> Target:
         left.unlink(missing_ok=True)
     zarr = zarr_package()
     with zarr.config.set({"array.write_empty_chunks": True}):  # as in `created`
-        return Target(path, partial, zarr.open_array(local_store(partial), mode="r+"))
+        root = zarr.open(local_store(partial), mode="r+")
+        name = root.attrs[ATTRIBUTE].get("array")
+        return Target(path, partial, root[name] if name else root, root)
 
 
 def read_attributes(path: Path) -> dict[str, Any]:
     """Return the attributes that `dask_bigfft` has written; an empty dict without any."""
     try:
         store = local_store(path, read_only=True)
-        found = zarr_package().open_array(store, mode="r").attrs.get(ATTRIBUTE)
-    except UNREADABLE:  # no array, or a damaged one
+        found = zarr_package().open(store, mode="r").attrs.get(ATTRIBUTE)
+    except UNREADABLE:  # neither array nor group, or a damaged one
         return {}
     return dict(found) if isinstance(found, dict) else {}
 

@@ -387,7 +387,7 @@ def run_html(run: Summary) -> str:
     stage = f" ({run['stage']})" if run["state"] == "running" else ""
     left = f", {human_seconds(run['left'])} left" if run["left"] is not None else ""
     limit = "" if run["memory_limit"] is None else f" of {human_bytes(run['memory_limit'])}"
-    title = f"{run['name']} of {tuple(run['shape'])} {run['dtype']}: {run['rounds']}"
+    title = f"{run['name']} of {tuple(run['shape'])} {np.dtype(run['dtype'])}: {run['rounds']}"
     rows = "".join(
         f'<tr><td>{escape(stage["label"])}</td><td><progress value="{stage["done"]}" '
         f'max="{stage["total"]}"></progress></td><td>{stage["done"]} of {stage["total"]} '

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
+import numpy as np
+
 from dask_bigfft.events import PHASES, WATCHED, Phase, PlanRecord, Span, Total
 from dask_bigfft.planner.explain import (
     budget_text,
@@ -58,8 +60,11 @@ class Row:
 
     @property
     def is_part(self) -> bool:
-        """True for a part of a round, whose time includes it."""
-        return self.phase not in PHASES
+        """True for a part of a round, whose time includes it.
+
+        Pages are prefaulted by several threads before a round, so its time does not include that.
+        """
+        return self.phase not in (*PHASES, "prefault")
 
     @property
     def bytes_per_thread_second(self) -> float:
@@ -227,7 +232,7 @@ class RunReport:
     def title(self) -> str:
         """The transform and its rounds."""
         spec = self.plan.spec
-        return f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {self.plan.notation}"
+        return f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)}: {self.plan.notation}"
 
     def __repr__(self) -> str:
         lines = [self.title, *(f"  {name:9}{value}" for name, value in self.summary)]

@@ -21,6 +21,30 @@ except ImportError as error:
     text = "dask_bigfft.xarray needs xarray: pip install 'dask-bigfft[xarray]'"
     raise ImportError(text) from error
 
-from dask_bigfft.xarray.functions import Accessor, fft, fftshift, ifft, ifftshift, irfft, rfft
+from dask_bigfft.xarray.functions import (
+    dct,
+    dst,
+    fft,
+    fftshift,
+    hfft,
+    idct,
+    idst,
+    ifft,
+    ifftshift,
+    ihfft,
+    irfft,
+    rfft,
+)
+from dask_bigfft.xarray.spectra import (
+    Accessor,
+    cross_spectrum,
+    csd,
+    isotropic_power_spectrum,
+    power_spectrum,
+    welch,
+)
 
-__all__ = ["Accessor", "fft", "fftshift", "ifft", "ifftshift", "irfft", "rfft"]
+__all__ = ["Accessor", "cross_spectrum", "csd", "dct", "dst", "fft", "fftshift", "hfft", "idct"]
+__all__ += ["idst", "ifft", "ifftshift", "ihfft", "irfft", "isotropic_power_spectrum"]
+__all__ += ["power_spectrum", "rfft", "welch"]
+__dir__ = __all__.copy  # so that completion shows these names alone

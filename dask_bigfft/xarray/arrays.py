@@ -1,20 +1,35 @@
 """Transforms of one `DataArray` with its dimensions and coordinates."""
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
 from typing import Any, Literal
 
 import dask.array as da
 import numpy as np
+import numpy.typing as npt
+import scipy.signal
 import xarray as xr
+from dask.graph_manipulation import bind
 
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
-from dask_bigfft.transforms.spec import parse_length, parse_orders
-from dask_bigfft.xarray.coordinates import PREFIX, refuse_parts, remembered, samples_of
+from dask_bigfft.front import transforms_by
+from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders
+from dask_bigfft.xarray.coordinates import (
+    PREFIX,
+    Samples,
+    cosine_frequencies,
+    refuse_parts,
+    remembered,
+    samples_of,
+)
 
 Dims = Hashable | Sequence[Hashable] | None
 Norm = Literal["backward", "ortho", "forward"] | None
+Work = Callable[[xr.DataArray, Any], xr.DataArray]
 
 
 def listed(dim: Hashable | Sequence[Hashable]) -> list[Hashable]:
@@ -39,29 +54,98 @@ def is_spectral(array: xr.DataArray) -> Callable[[Hashable], bool]:
     return lambda dim: dim in array.coords and "direct_dim" in array.coords[dim].attrs
 
 
+def _each(field: Any, dim: Dims, spectral: bool, work: Work) -> Any:
+    """Return the result of `work` for an array, or for the variables of a dataset.
+
+    Parameters
+    ----------
+    field : xarray.DataArray or xarray.Dataset
+        An array, or several.
+    dim : str or sequence of str, optional
+        The dimensions. By default, of a dataset, all of its variables', or those of frequencies.
+    spectral : bool
+        True if the default is only dimensions of frequencies.
+    work : callable
+        Takes an array and its dimensions.
+
+    Raises
+    ------
+    ArgumentError
+        If a variable has some of the dimensions, or none has any.
+    """
+    if not isinstance(field, xr.Dataset):
+        return work(field, dim)
+    dims = _dims(field, dim, spectral)
+    variables = {name: a for name, a in field.data_vars.items() if set(a.dims) & set(dims)}
+    partly = [name for name, array in variables.items() if not set(dims) <= set(array.dims)]
+    if partly or not variables:
+        whole = [name for name in variables if name not in partly]
+        raise_invalid(
+            "dim",
+            dim,
+            f"dimensions that each variable has all or none of, and one has all: "
+            f"{partly} have some; try dataset[{whole}]"
+            if partly
+            else f"some of the dimensions {tuple(field.dims)}",
+        )
+    found = {name: work(array, dims) for name, array in variables.items()}
+    kept = {name: array for name, array in field.data_vars.items() if name not in found}
+    coords = {name: c for name, c in field.coords.items() if not set(c.dims) & set(dims)}
+    made = xr.Dataset(kept, coords=coords, attrs=field.attrs).assign(found)
+    return made[list(field.data_vars)]
+
+
+def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
+    """Return the requested dimensions, by default all in the order of the variables.
+
+    A dataset has its coordinates' first. The last one is halved, the same way in every variable.
+    """
+    if dim is not None:
+        return listed(dim)
+    arrays = dataset.data_vars.values()
+    named = dict.fromkeys(name for array in arrays for name in array.dims)
+    return [name for name in named if not spectral or any(is_spectral(a)(name) for a in arrays)]
+
+
+def over_variables(*, spectral: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator for functions of an array, which then take datasets, too.
+
+    The functions take a name, the array, its dimensions and keywords. By default the dimensions are
+    all, or only those of frequencies if `spectral`.
+    """
+
+    def decorator(work: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(work)
+        def function(name: str, array: Any, dim: Dims = None, **keywords: Any) -> Any:
+            return _each(array, dim, spectral, lambda a, dims: work(name, a, dims, **keywords))
+
+        return function
+
+    return decorator
+
+
 def _orders(extras: dict[str, Any], count: int) -> tuple[str, ...]:
     order = extras.get("order")
     return parse_orders(config.get("bigfft.order") if order is None else order, count)
 
 
-def _computed(
-    name: str,
-    array: xr.DataArray,
-    data: Any,
+def computed(
+    work: Callable[..., Any],
+    arrays: Sequence[xr.DataArray],
     dims: Sequence[Hashable],
     extras: dict[str, Any],
     **arguments: Any,
 ) -> Any:
-    """Return the lazy transform of an array's data along some dimensions."""
-    axes = [array.get_axis_num(dim) for dim in dims]
+    """Return the lazy result of a function of dask arrays along some dimensions."""
+    axes = [arrays[0].get_axis_num(dim) for dim in dims]
     chunks = extras.get("chunks")
     if isinstance(chunks, Mapping):
-        number = {dim: axis for axis, dim in enumerate(array.dims)}
+        number = {dim: axis for axis, dim in enumerate(arrays[0].dims)}
         extras = extras | {"chunks": {number.get(dim, dim): cut for dim, cut in chunks.items()}}
-    return getattr(transforms, name)(data, axes=axes, **arguments, **extras)
+    return work(*(array.data for array in arrays), axes=axes, **arguments, **extras)
 
 
-def _rebuilt(
+def rebuilt(
     array: xr.DataArray, data: Any, renamed: Mapping[Hashable, tuple[Hashable, Any]]
 ) -> xr.DataArray:
     """Return the array with other data, and new names and coordinates of some dimensions."""
@@ -89,59 +173,162 @@ def _named(
     return found
 
 
+def _physical(
+    array: xr.DataArray, samples: Mapping[Any, Samples], phase: Any, amplitude: Any, sign: int
+) -> xr.DataArray:
+    """Return the spectrum of an integral from that of a sum for sign -1, the reverse for 1.
+
+    `samples` has the samples of each dimension of frequencies.
+    """
+    for dim, found in samples.items() if parse_flag("true_phase", phase) else ():
+        turns = np.exp(sign * 2j * np.pi * (array[dim].values * found.start % 1))
+        turns = turns.astype(np.result_type(array.dtype, np.complex64))
+        array = array * xr.DataArray(turns, {dim: array[dim]}, [dim])
+    if parse_flag("true_amplitude", amplitude):
+        distances = [abs(found.spacing) for found in samples.values()]
+        array = array * array.dtype.type(math.prod(distances) ** -sign)
+    return array
+
+
+def prepared(
+    array: xr.DataArray, dims: Sequence[Hashable], detrend: Any, window: Any
+) -> tuple[xr.DataArray, list[npt.NDArray[Any]]]:
+    """Return a detrended array times a window, and the window of each dimension.
+
+    "constant" subtracts the mean over all dimensions, "linear" the plane of the least squares. On a
+    regular grid the positions along different dimensions are orthogonal, so that each slope is a
+    sum over the array. The source is read again for each sum, and after them: its blocks would
+    otherwise stay in memory until the last of them is added.
+    """
+    if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
+        raise_invalid("detrend", detrend, "'constant', 'linear' or None")
+    least = np.float32 if array.dtype.kind in "fc" else np.float64
+    found, trends, windows, dtype = array, [], [], np.result_type(array.dtype, least)
+    shapes = [] if detrend is None else [xr.DataArray(np.ones((), dtype))]
+    for dim in dims if detrend == "linear" else ():
+        places = np.arange(array.sizes[dim]) - (array.sizes[dim] - 1) / 2
+        places /= math.sqrt(np.mean(places**2)) or 1
+        shapes.append(xr.DataArray(places.astype(dtype), dims=[dim]))
+    for shape in shapes:
+        trend = shape * (found * shape).mean(dims, skipna=False).astype(dtype)
+        if isinstance(array.data, da.Array):
+            found = array.copy(data=bind(found.data, trend.data))
+        trends.append(trend)
+    for trend in trends:
+        found = found - trend
+    for dim in dims if window is not None else ():
+        try:
+            windows.append(scipy.signal.get_window(window, array.sizes[dim]))
+        except (ValueError, TypeError) as error:
+            raise_invalid("window", window, f"a window of scipy.signal.get_window ({error})")
+        found = found * xr.DataArray(windows[-1].astype(dtype), dims=[dim])
+    return found.transpose(*array.dims), windows
+
+
+@transforms_by
+@over_variables(spectral=False)
 def forward(
-    name: str, array: xr.DataArray, dim: Dims, shift: bool, norm: Norm, extras: dict[str, Any]
+    name: str,
+    array: xr.DataArray,
+    dim: Dims = None,
+    *,
+    n: int | None = None,
+    shift: bool = False,
+    norm: Norm = None,
+    detrend: str | None = None,
+    window: Any = None,
+    true_phase: bool = False,
+    true_amplitude: bool = False,
+    **extras: Any,
 ) -> xr.DataArray:
     """Return the transform into frequencies."""
     dims = parse_dims(array, dim, lambda _: True)
-    half = dims[-1] if name == "rfftn" else None
+    cosine, half = name in COSINES, dims[-1] if name == "rfft" else None
     shifted = [found for found in dims if found != half] if parse_flag("shift", shift) else []
-    if shifted and "transposed" in _orders(extras, len(dims)):
-        raise_invalid("shift", shift, "False in transposed order")
+    if shifted and (cosine or "transposed" in _orders(extras, len(dims))):
+        raise_invalid("shift", shift, "False in transposed order, and for cosines and sines")
     samples = {found: samples_of(array, found) for found in dims}
-    data = _computed(name, array, array.data, dims, extras, norm=norm)
+    if n is not None or name == "hfft":
+        length = 2 * (array.sizes[dims[-1]] - 1) if n is None else parse_length("n", n, 1)
+        samples[dims[-1]] = replace(samples[dims[-1]], length=length)
+    source, _ = prepared(array, dims, detrend, window)
+    lengths = [found.length for found in samples.values()]
+    data = computed(getattr(transforms, f"{name}n"), [source], dims, extras, norm=norm, s=lengths)
+    places = {}
+    for found, own in samples.items():
+        if cosine:
+            places[found] = cosine_frequencies(own, name, extras.get("type", 2))
+        else:
+            lazy = transforms.frequencies_of(data, array.get_axis_num(found), own.spacing)
+            places[found] = lazy.compute(scheduler="sync")
+    result = with_frequencies(array, data, places, samples, shifted)
+    named = {f"{PREFIX}{found}": own for found, own in samples.items()}
+    return _physical(result, named, true_phase, true_amplitude, -1)
+
+
+def with_frequencies(
+    array: xr.DataArray,
+    data: Any,
+    places: Mapping[Hashable, npt.NDArray[Any]],
+    samples: Mapping[Hashable, Samples],
+    shifted: Sequence[Hashable] = (),
+) -> xr.DataArray:
+    """Return data of a spectrum with the frequencies of each transformed dimension."""
     renamed: dict[Hashable, tuple[Hashable, Any]] = {}
-    for found in dims:
-        lazy = transforms.frequencies_of(data, array.get_axis_num(found), samples[found].spacing)
-        new, values = f"{PREFIX}{found}", lazy.compute(scheduler="sync")
-        values = np.fft.fftshift(values) if found in shifted else values
-        renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
+    for dim, values in places.items():
+        new, attrs = f"{PREFIX}{dim}", samples[dim].attrs
+        if len(values) > 1:
+            attrs["spacing"] = float(np.abs(values[1:] - values[0]).min())
+        values = np.fft.fftshift(values) if dim in shifted else values
+        renamed[dim] = new, xr.Variable((new,), values, attrs)
     if shifted:
-        data = transforms.fftshift(data, [array.get_axis_num(found) for found in shifted])
-    return _rebuilt(array, data, renamed)
+        data = transforms.fftshift(data, [array.get_axis_num(dim) for dim in shifted])
+    return rebuilt(array, data, renamed)
 
 
+@transforms_by
+@over_variables(spectral=True)
 def inverse(
     name: str,
     array: xr.DataArray,
-    dim: Dims,
-    length: int | None,
-    norm: Norm,
-    extras: dict[str, Any],
+    dim: Dims = None,
+    *,
+    n: int | None = None,
+    norm: Norm = None,
+    true_phase: bool = False,
+    true_amplitude: bool = False,
+    **extras: Any,
 ) -> xr.DataArray:
-    """Return the inverse transform; `length` is that of the halved dimension."""
+    """Return the inverse transform; `n` is the length of the last dimension in the result."""
     dims = parse_dims(array, dim, is_spectral(array))
-    length = None if length is None else parse_length("n", length, 1)
-    orders = _orders(extras, len(dims))
-    half = dims[-1] if name == "irfftn" else None
+    n = None if n is None else parse_length("n", n, 1)
+    cosine, half = name in COSINES, dims[-1] if name == "irfft" else None
+    orders = ("natural",) * len(dims) if cosine else _orders(extras, len(dims))
     samples = {found: remembered(array, found, found == half) for found in dims}
     natural = [found for found, order in zip(dims, orders, strict=True) if order == "natural"]
     for found in natural:
-        refuse_parts(array, found, samples[found], found == half)
+        own = samples[found]
+        waves = cosine_frequencies(own, name, extras.get("type", 2)) if cosine else None
+        refuse_parts(array, found, own, found == half, waves)
+    array = _physical(array, samples, true_phase, true_amplitude, 1)
     if half is not None:
-        samples[half] = samples[half].resampled(length)
-    shifted = [found for found in natural if found != half and _is_shifted(array, found)]
-    data = array.data
+        samples[half] = samples[half].resampled(n)
+    elif n is not None:
+        raise_invalid("n", n, f"None for {name}")
+    shifted = [d for d in natural if not cosine and d != half and _is_shifted(array, d)]
     if shifted:
-        data = transforms.ifftshift(data, [array.get_axis_num(found) for found in shifted])
+        axes = [array.get_axis_num(found) for found in shifted]
+        array = array.copy(data=transforms.ifftshift(array.data, axes))
     sizes = [samples[found].length if found == half else array.sizes[found] for found in dims]
-    data = _computed(name, array, data, dims, extras, norm=norm, s=sizes)
+    data = computed(getattr(transforms, f"{name}n"), [array], dims, extras, norm=norm, s=sizes)
     renamed: dict[Hashable, tuple[Hashable, Any]] = {}
-    for found in dims:
-        places, new, units = samples[found].coordinate(), samples[found].dim, samples[found].units
-        attrs = {} if units is None else {"units": units}
-        renamed[found] = new, None if places is None else xr.Variable((new,), places, attrs)
-    return _rebuilt(array, data, renamed)
+    for found, own in samples.items():
+        places, attrs = own.coordinate(), {} if own.units is None else {"units": own.units}
+        if places is not None:  # of a Hermitian sequence half is stored
+            places = places[: data.shape[array.get_axis_num(found)]]
+            places = xr.Variable((own.dim,), places, attrs)
+        renamed[found] = own.dim, places
+    return rebuilt(array, data, renamed)
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
@@ -159,7 +346,9 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
     return bool(zero[0] == middle)
 
 
-def both_shifted(name: str, array: xr.DataArray, dim: Dims) -> xr.DataArray:
+@transforms_by
+@over_variables(spectral=True)
+def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArray:
     """Return the array with values and coordinates shifted along some dimensions."""
     dims = parse_dims(array, dim, is_spectral(array))
     data = getattr(transforms, name)(array.data, [array.get_axis_num(found) for found in dims])

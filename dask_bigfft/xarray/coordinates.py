@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
@@ -43,6 +44,11 @@ class Samples:
     def spacing(self) -> float:
         """Distance of two samples, in seconds for times."""
         return self.step * SECONDS[self.time_unit] if self.is_time else self.step
+
+    @property
+    def start(self) -> float:
+        """Position of the first sample, in seconds for times."""
+        return self.first * SECONDS[self.time_unit] if self.is_time else self.first
 
     @property
     def frequency_units(self) -> str | None:
@@ -147,7 +153,9 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     return Samples(direct, length, 0, 1 / (spacing * max(1, length)), None, "float64")
 
 
-def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool) -> None:
+def refuse_parts(
+    array: xr.DataArray, dim: Hashable, before: Samples, half: bool, waves: Any = None
+) -> None:
     """Refuse a spectrum in natural order that has lost frequencies since it was made.
 
     Taken for all there are, those that are left would be others. What is missing above is zero in
@@ -163,12 +171,16 @@ def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool
         The samples that were transformed along it.
     half : bool
         True if only non-negative frequencies are stored.
+    waves : ndarray, optional
+        All frequencies of a cosine or sine transform.
     """
     if "direct_step" not in array[dim].attrs:
         return  # it is not known what there was
     found, n = array.coords[dim].values, before.length
     distance = 1 / (n * abs(before.spacing))
-    if half:
+    if waves is not None:
+        right = [waves]
+    elif half:
         found = np.abs(found[: n // 2 + 1])
         right = [np.arange(len(found)) * distance]
     else:
@@ -183,3 +195,18 @@ def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool
             f"transform of {n} samples has put them (set to 0 what is not wanted), or no "
             f"coordinate: drop_vars({dim!r})",
         )
+
+
+def cosine_frequencies(samples: Samples, name: str, kind: int) -> npt.NDArray[np.float64]:
+    """Return the frequencies of the waves of a cosine or sine transform of a type.
+
+    Type 1 has half a period between the first and the last sample of a cosine, or between the
+    zeros beside them of a sine. The others have it in as many steps as there are samples.
+
+    >>> cosine_frequencies(Samples("x", 4), "dct", 2) * 8
+    array([0., 1., 2., 3.])
+    """
+    n, sine = samples.length, "s" in name
+    steps = n if kind > 1 else n + 1 if sine else n - 1
+    first = 0.5 if kind > 2 else float(sine)
+    return np.asarray((first + np.arange(n)) / (2 * steps * samples.spacing))

@@ -24,7 +24,7 @@ SCRIPTS = [
     ("spectra", ["--n", 256, *PICTURE], ["50.0 Hz is in the record"]),
     ("demo", ["--gib", 0.002, "--n", 2**18, *FOLDER, *PICTURE], ["how far from SciPy"]),
     ("compare_1d", ["--n", 2**14, "--repetitions", 2, "--json", "out"], [r"(\| `.*\s+){3}"]),
-    ("xarray_field", ["--n", 120], ["freq_x is in 1/km", "single chunk"]),
+    ("xarray_field", ["--n", 120, "--gib", 0.01], ["peak memory", "single chunk"]),
     ("array_backend", ["--mib", 16, "--repetitions", 2], [r"(?s)(\n\| [^\n]* \(.*){4}"]),
 ]
 

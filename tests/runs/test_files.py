@@ -466,7 +466,7 @@ def test_a_file_goes_when_workers_that_share_no_memory_have_stored_all_its_parts
     scratch.write(ShardFile("exchange1", 0, (0,), values.nbytes), 0, values)
     array = zarr.create_array("parts.zarr", shape=(8,), chunks=(4,), dtype=values.dtype)
     parts = {(0,): (0,), (1,): (0,)}
-    target = targets.Target(Path("parts.zarr"), Path("parts.zarr"), array)
+    target = targets.Target(Path("parts.zarr"), Path("parts.zarr"), array, array)
     one, other = (
         pickle.loads(pickle.dumps(Sink(target, scratch, "exchange1", parts))) for _ in range(2)
     )

@@ -1,0 +1,194 @@
+"""Names, coordinates and attributes of a stored array, and those of its transform.
+
+A Zarr array has names of its dimensions, an HDF5 dataset has dimension scales. A coordinate is an
+array of one axis beside the source, with the name of the dimension.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
+from dask_bigfft.frequencies import fftfreq, rfftfreq
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.storage.formats import ATTRIBUTES, UNREADABLE, package
+from dask_bigfft.storage.hdf5 import H5Dataset
+from dask_bigfft.storage.sources import array_folder, local_store, open_reader, zarr_package
+
+#: Attributes that describe how values are stored, and references within their file.
+_STORED = {*ATTRIBUTES, "_ARRAY_DIMENSIONS", "coordinates", "CLASS", "NAME", "DIMENSION_LIST"}
+_STORED |= {"DIMENSION_LABELS", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates"}
+
+Variable = tuple[npt.NDArray[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of an array's dimensions, and what is known about them.
+
+    Parameters
+    ----------
+    names : tuple of str or None
+        Names of the dimensions; None if they have none.
+    attributes : dict
+        Attributes of the array, as JSON values.
+    coordinates : dict
+        Values and attributes of each coordinate by its name.
+    variable : str
+        Name of the array within a group.
+    """
+
+    names: tuple[str, ...] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    coordinates: dict[str, Variable] = field(default_factory=dict)
+    variable: str = "spectrum"
+
+
+def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that a transform keeps, as JSON values."""
+    found = {}
+    for name, value in attributes.items():
+        if name not in _STORED:
+            value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+            value = value.decode(errors="replace") if isinstance(value, bytes) else value
+            if isinstance(value, str | int | float | list | dict | None):
+                found[name] = value
+    return found
+
+
+@contextlib.contextmanager
+def _variables(path: Path, component: str | None) -> Iterator[tuple[Any, Any, str]]:
+    """Yield the stored array, a mapping of the arrays beside it, and its name."""
+    if path.is_file() and path.suffix != ".zip":
+        stored = open_reader(path, component).stored
+        if not isinstance(stored, H5Dataset):
+            yield None, {}, ""
+            return
+        with package("h5py", "HDF5 files", "hdf5").File(stored.path, "r") as file:
+            found = file[stored.name]
+            yield found, found.parent, found.name.rpartition("/")[2]
+        return
+    zarr, stored = zarr_package(), open_reader(path, component).stored
+    beside: Any = {}
+    name = (component or path.name).strip("/").rpartition("/")[2]
+    with contextlib.suppress(*UNREADABLE):
+        if path.suffix == ".zip" and path.is_file():
+            parent = (component or "").strip("/").rpartition("/")[0]
+            beside = zarr.open_group(stored.store, mode="r", path=parent)
+        else:
+            folder = array_folder(path.resolve(), component).parent
+            beside = zarr.open_group(local_store(folder, True), mode="r")
+    yield stored, beside, name
+
+
+def _names(stored: Any) -> tuple[str, ...] | None:
+    """Return the names of an array's dimensions, or None."""
+    names = getattr(stored.metadata, "dimension_names", None) if hasattr(stored, "metadata") else ()
+    if names == ():  # HDF5
+        names = [d[0].name.rpartition("/")[2] if len(d) else d.label for d in stored.dims]
+    names = names or stored.attrs.get("_ARRAY_DIMENSIONS") or []
+    whole = len(names) == stored.ndim and all(names) and len(set(names)) == len(names)
+    return tuple(map(str, names)) if whole and names else None
+
+
+def labels_of(path: Path, component: str | None) -> Labels:
+    """Return the labels of a stored array."""
+    with _variables(path, component) as (stored, beside, variable):
+        if stored is None:
+            return Labels()
+        names, coordinates = _names(stored), {}
+        for name, length in zip(names or (), stored.shape, strict=False):
+            found: Any = beside.get(name)
+            if getattr(found, "shape", None) != (length,) or found.dtype.kind not in "biuf":
+                continue
+            if not set(found.attrs) & set(ATTRIBUTES[:2]):  # packed ones would have to be decoded
+                coordinates[name] = np.asarray(found[:]), _plain(found.attrs)
+        return Labels(names, _plain(stored.attrs), coordinates, variable)
+
+
+def labels_of_array(array: Any) -> Labels:
+    """Return the labels of an `xarray.DataArray`, or none for another array."""
+    if not hasattr(array, "coords"):
+        return Labels()
+    import xarray as xr
+
+    coordinates, names = {}, tuple(map(str, array.dims))
+    for name in (name for name in array.dims if name in array.coords):
+        stored = xr.conventions.encode_cf_variable(array.coords[name].variable)
+        if stored.dtype.kind in "biuf":
+            coordinates[str(name)] = np.asarray(stored.values), _plain(stored.attrs)
+    return Labels(names, _plain(array.attrs), coordinates, str(array.name or "spectrum"))
+
+
+def numbers(axes: Any, labels: Callable[[], Labels]) -> Any:
+    """Return axes as numbers, from numbers or names of dimensions."""
+    if axes is None or not any(isinstance(axis, str) for axis in axes):
+        return axes
+    names = labels().names or ()
+    for axis in axes:
+        if isinstance(axis, str) and axis not in names:
+            raise_invalid("axes", axis, f"numbers, or names of the source's dimensions {names}")
+    return tuple(names.index(axis) if isinstance(axis, str) else axis for axis in axes)
+
+
+def transformed(labels: Labels, plan: Plan) -> Labels:
+    """Return the labels of a transform's result.
+
+    Names and attributes stay. A transformed dimension ``x`` becomes ``freq_x`` as in
+    `dask_bigfft.xarray`, and the inverse turns it back. Coordinates need xarray; of uneven
+    samples, none is made.
+    """
+    spec = plan.spec
+    if labels.names is None:
+        return labels
+    names, coordinates = list(labels.names), dict(labels.coordinates)
+    for axis, length in zip(spec.axes, spec.lengths, strict=True):
+        name = labels.names[axis]
+        coordinates.pop(name, None)
+        forward = not spec.name.startswith("i")
+        names[axis] = f"freq_{name}" if forward else name.removeprefix("freq_")
+        if name in labels.coordinates:
+            with contextlib.suppress(ImportError, ArgumentError, ArgumentTypeError):
+                made = _coordinate(labels, plan, axis, length, forward)
+                names[axis] = made[0]
+                if made[1] is not None:
+                    coordinates[made[0]] = made[1]
+    if len(set(names)) < len(names):
+        return Labels(None, labels.attributes)
+    return Labels(tuple(names), labels.attributes, coordinates, labels.variable)
+
+
+def _coordinate(
+    labels: Labels, plan: Plan, axis: int, length: int, forward: bool
+) -> tuple[str, Variable | None]:
+    """Return the name and the coordinate of a transformed dimension."""
+    import xarray as xr
+
+    from dask_bigfft.xarray.coordinates import remembered, samples_of
+
+    assert labels.names is not None
+    spec, name = plan.spec, labels.names[axis]
+    values, attrs = labels.coordinates[name]
+    known = xr.decode_cf(xr.Dataset(coords={name: (name, values, attrs)}))
+    array = xr.DataArray(np.zeros(len(values)), known.coords, [name])
+    last, size = axis == spec.axes[-1], spec.out_shape[axis]
+    if not forward:
+        own = remembered(array, name, last and spec.kind == "c2r").resampled(length)
+        places = own.coordinate()
+        if places is None:
+            return str(own.dim), None
+        attrs = {} if own.units is None else {"units": own.units}
+        stored = xr.conventions.encode_cf_variable(xr.Variable((own.dim,), places[:size], attrs))
+        return str(own.dim), (np.asarray(stored.values), _plain(stored.attrs))
+    own = samples_of(array, name)
+    order = spec.orders_out[spec.axes.index(axis)]
+    digits = None if order == "natural" else spec.digits_of(axis)
+    named = rfftfreq if last and spec.kind == "r2c" else fftfreq
+    found = named(length, own.spacing, order=order, digits=digits)
+    more = {"spacing": 1 / abs(length * own.spacing), "direct_length": length}
+    return f"freq_{name}", (found.compute(scheduler="sync"), own.attrs | more)

@@ -1,0 +1,155 @@
+"""Spectra and cosine transforms by the names of dimensions: values, coordinates and units."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+import scipy.signal
+import xarray as xr
+
+import dask_bigfft.xarray as bx
+from dask_bigfft.errors import ArgumentError
+
+RNG = np.random.default_rng(32)
+
+
+def field(chunks=None):
+    """Values with a mean and slopes on an even grid of 0.5 km by -2 km, chunked along both."""
+    y, x = 5 + 0.5 * np.arange(20), 8 - 2.0 * np.arange(27)
+    coords = {"y": ("y", y, {"units": "km"}), "x": ("x", x, {"units": "km"})}
+    values = RNG.standard_normal((3, 20, 27)) + 300 + y[:, None] - 0.2 * x
+    found = xr.DataArray(values, coords, ("time", "y", "x"), "T", attrs={"units": "K"})
+    return found if chunks is None else found.chunk(chunks)
+
+
+CHUNKS = {"y": 6, "x": 10}
+
+
+def by_hand(values, detrend, window, scaling, corrected):
+    """Return the two-sided power spectrum along the last two axes, from sums over the samples."""
+    n, m = values.shape[1:]
+    grid = np.meshgrid(np.arange(n), np.arange(m), indexing="ij")
+    basis = [np.ones((n, m)), *grid][: {None: 0, "constant": 1, "linear": 3}[detrend]]
+    if basis:
+        matrix = np.reshape(basis, (len(basis), -1)).T
+        flat = values.reshape(len(values), -1).T
+        values = (flat - matrix @ np.linalg.lstsq(matrix, flat, rcond=None)[0]).T.reshape(-1, n, m)
+    w = np.ones((n, m))
+    if window is not None:
+        w = np.outer(*(scipy.signal.get_window(window, size) for size in (n, m)))
+    power = abs(np.fft.fft2(values * w)) ** 2
+    if scaling == "density":
+        return power * (0.5 * 2.0) / (n * m) / (np.mean(w**2) if corrected else 1)
+    return power / (n * m) ** 2 / (np.mean(w) ** 2 if corrected else 1)
+
+
+@pytest.mark.parametrize("scaling", ["density", "spectrum"])
+@pytest.mark.parametrize("detrend", [None, "constant", "linear"])
+@pytest.mark.parametrize("window", [None, "hann", ("tukey", 0.3)])
+@pytest.mark.parametrize("lazy", [True, False])
+def test_power_spectra_are_those_of_sums_over_windowed_samples(scaling, detrend, window, lazy):
+    a = field(CHUNKS if lazy else None)
+    corrected = window is not None
+    keywords = {"scaling": scaling, "detrend": detrend, "window": window}
+    found = a.bigfft.power_spectrum(["y", "x"], window_correction=corrected, **keywords)
+    assert isinstance(found.data, da.Array if lazy else np.ndarray)
+    assert (found.dims, found.name) == (("time", "freq_y", "freq_x"), "T")
+    assert found.units == ("(K)^2/(1/km)/(1/km)" if scaling == "density" else "(K)^2")
+    np.testing.assert_allclose(found.freq_y, np.fft.fftfreq(20, 0.5))
+    np.testing.assert_allclose(found.freq_x, np.fft.rfftfreq(27, -2.0))
+    np.testing.assert_allclose([found.freq_y.spacing, found.freq_x.spacing], [1 / 10, 1 / 54])
+    wanted = by_hand(a.values, detrend, window, scaling, corrected)
+    full = a.astype(complex).bigfft.power_spectrum(
+        ["y", "x"], shift=True, window_correction=corrected, **keywords
+    )
+    atol = 1e-11 * wanted.max() if detrend is None else 1e-9
+    np.testing.assert_allclose(full.values, np.fft.fftshift(wanted, (1, 2)), atol=atol)
+    wanted[..., 1:14] *= 2  # the other half
+    np.testing.assert_allclose(found.values, wanted[..., :14], atol=2 * atol)
+    halved = a.bigfft.power_spectrum(["y", "x"], real_dim="y", onesided=False, **keywords)
+    assert dict(halved.sizes) == {"time": 3, "freq_y": 11, "freq_x": 27}
+
+
+def test_the_sum_of_a_density_is_the_mean_square():
+    a = field(CHUNKS)
+    power = bx.power_spectrum(a, ["y", "x"], detrend="linear")
+    total = power.sum(["freq_y", "freq_x"]) * power.freq_y.spacing * power.freq_x.spacing
+    flat, _ = bx.arrays.prepared(a, ["y", "x"], "linear", None)
+    np.testing.assert_allclose(total, (flat**2).mean(["y", "x"]), rtol=1e-12)
+    assert abs(flat.mean()) < 1e-12
+
+
+def test_the_phase_of_a_cross_spectrum_is_the_delay():
+    a = field(CHUNKS).isel(time=0)
+    later = a.roll(x=1)  # a step of -2 km
+    cross = a.bigfft.cross_spectrum(later.transpose("x", "y"), ["y", "x"])
+    np.testing.assert_allclose(
+        np.angle(cross[1] / np.exp(-2j * np.pi * cross.freq_x * -2.0)), 0, atol=1e-9
+    )
+    power = bx.power_spectrum(a, ["y", "x"])
+    xr.testing.assert_allclose(abs(cross).drop_attrs(), power.drop_attrs())
+    with pytest.raises(ArgumentError, match="other"):
+        bx.cross_spectrum(a, later.isel(x=slice(1, None)))
+
+
+def test_averages_over_directions_and_segments_have_coordinates():
+    a = field(CHUNKS)
+    found = a.bigfft.isotropic_power_spectrum(["y", "x"], detrend="constant")
+    assert (found.dims, found.freq_r.units) == (("time", "freq_r"), "1/km")
+    full = bx.power_spectrum(a.astype(complex), ["y", "x"], detrend="constant")
+    near = np.hypot(full.freq_y, full.freq_x)
+    ring = (near >= 0.15) & (near < 0.25)
+    wanted = full.where(ring).mean(["freq_y", "freq_x"])
+    np.testing.assert_allclose(found.sel(freq_r=0.2, method="nearest"), wanted)
+    time = np.datetime64("2026-01-01", "ns") + np.arange(400) * np.timedelta64(250, "ms")
+    series = xr.DataArray(RNG.standard_normal(400), {"t": time}, ["t"], attrs={"units": "m"})
+    mean = series.chunk(t=90).bigfft.welch(nperseg=64)
+    frequencies, power = scipy.signal.welch(series.values, fs=4.0, nperseg=64)
+    np.testing.assert_allclose(mean.freq_t, frequencies)
+    np.testing.assert_allclose(mean, power)
+    assert (mean.units, mean.freq_t.units) == ("(m)^2/(Hz)", "Hz")
+    cross = bx.csd(series, series + 1, "t", nperseg=64)
+    np.testing.assert_allclose(cross, power)
+    with pytest.raises(ArgumentError, match="dim"):
+        a.bigfft.welch()
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["dct", "dst"])
+def test_cosine_and_sine_transforms_have_the_frequencies_of_their_waves(name, kind):
+    a = field(CHUNKS).isel(time=0)
+    found = getattr(a.bigfft, name)(["y", "x"], type=kind, norm="ortho")
+    wanted = getattr(scipy.fft, f"{name}n")(a.values, kind, norm="ortho")
+    np.testing.assert_allclose(found.values, wanted, atol=1e-10)
+    one = getattr(bx, name)(a.isel(x=0), type=kind)
+    k = 3  # the wave of frequency k at samples n + 1/2 (types 2 and 4), n, or n + 1
+    n = np.arange(20) + (0.5 if kind in (2, 4) else 1 if name == "dst" and kind == 1 else 0)
+    wave = (np.cos if name == "dct" else np.sin)(2 * np.pi * one.freq_y.values[k] * 0.5 * n)
+    if (name, kind) in {("dct", 2), ("dct", 4), ("dst", 1), ("dst", 2), ("dst", 4)}:
+        np.testing.assert_allclose(one[k], 2 * wave @ a.isel(x=0).values, rtol=1e-9)
+    back = getattr(found.bigfft, f"i{name}")(type=kind, norm="ortho")
+    xr.testing.assert_allclose(back.drop_attrs(), a.drop_attrs())
+    with pytest.raises(ArgumentError, match="freq_y"):
+        found.bigfft.ifft()
+
+
+def test_half_of_a_hermitian_sequence_and_phases_from_position_0():
+    lags = xr.DataArray([4.0, 2.0, 1.0], {"lag": ("lag", [0.0, 0.5, 1.0], {"units": "s"})}, ["lag"])
+    found = lags.chunk(lag=2).bigfft.hfft(n=5)
+    np.testing.assert_allclose(found, scipy.fft.hfft(lags.values, 5))
+    np.testing.assert_allclose(found.freq_lag, np.fft.fftfreq(5, 0.5))
+    xr.testing.assert_allclose(found.bigfft.ihfft().real, lags)
+    a = field(CHUNKS).isel(time=0)
+    true = {"true_phase": True, "true_amplitude": True}
+    for name in ("fft", "rfft"):
+        found = getattr(a.bigfft, name)(["y", "x"], **true)
+        waves = np.exp(-2j * np.pi * (found.freq_y * a.y + found.freq_x * a.x))
+        xr.testing.assert_allclose((a * waves).sum(["y", "x"]) * 0.5 * 2, found, atol=1e-9)
+        back = getattr(found.bigfft, f"i{name}")(**true)
+        xr.testing.assert_allclose(back.real.drop_attrs(), a.drop_attrs())
+    padded = a.bigfft.rfft("x", n=40)
+    np.testing.assert_allclose(padded.values, np.fft.rfft(a.values, 40), atol=1e-9)
+    np.testing.assert_allclose(padded.freq_x, np.fft.rfftfreq(40, -2.0))
+    pixels = (a % 250).astype("u1")
+    flat = bx.power_spectrum(pixels, ["y", "x"], detrend="constant")
+    np.testing.assert_allclose(flat[0, 0], 0, atol=1e-20)

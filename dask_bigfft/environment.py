@@ -33,6 +33,7 @@ from dask_bigfft.gpu.dispatch import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.libraries import best_of, fastest_library, get_library, usable
 from dask_bigfft.memory_settings import (
+    IMPORTS_NBYTES,
     WorkerMemory,
     assumed_memory,
     machine_nbytes,
@@ -204,7 +205,9 @@ def current_machine(memory_limit: int | None) -> Machine:
     client = running_client()
     workers = () if client is None else workers_of(client).values()
     if not workers:
-        limit = memory_limit or machine_nbytes()
+        machine = machine_nbytes()
+        # Copies of zarr and xarray come on top of plans, too.
+        limit = memory_limit or max(machine - 2 * IMPORTS_NBYTES, machine // 2)
         return Machine(limit, task_threads(), 1, profile=known_profile(""), shared=_shared())
     least = None if memory_limit else smallest_worker()
     if least is not None and least.budget <= 0:

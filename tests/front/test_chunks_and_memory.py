@@ -8,7 +8,7 @@ import pytest
 from dask.utils import parse_bytes
 
 import dask_bigfft
-from dask_bigfft import fft, memory_settings
+from dask_bigfft import environment, fft, memory_settings
 from dask_bigfft.errors import PlanError
 from dask_bigfft.memory import default_arena
 
@@ -55,12 +55,14 @@ def test_explicit_chunks(chunks, expected):
 @pytest.mark.parametrize(
     ("limit", "nbytes"), [("1.5GiB", 3 * 2**29), (2.0**28, 2**28), (np.int64(2**29), 2**29)]
 )
-def test_memory_limits_are_read(limit, nbytes):
+def test_memory_limits_are_read(limit, nbytes, monkeypatch):
     x = da.zeros(4096, chunks=512)
     assert dask_bigfft.plan(x, "fft", memory_limit=limit).machine.memory_limit == nbytes
     with dask.config.set({"bigfft.memory-limit": limit if isinstance(limit, str) else nbytes}):
         assert dask_bigfft.plan(x, "fft").machine.memory_limit == nbytes
         assert dask_bigfft.plan(x, "fft", memory_limit=2**27).machine.memory_limit == 2**27
+    monkeypatch.setattr(environment, "machine_nbytes", lambda: 2**30)  # libraries need a part
+    assert dask_bigfft.plan(x, "fft").machine.memory_limit == 2**29
 
 
 def test_a_plan_keeps_to_the_limit_or_is_refused_with_the_least_one():

@@ -11,11 +11,10 @@ from typing import Any, SupportsIndex, cast
 import dask.array as da
 import numpy as np
 
-from dask_bigfft import config
 from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.layout import Layout, plain_layout
+from dask_bigfft.front import applied
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
-from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
@@ -94,11 +93,6 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
     for axis in parse_axes("axes", axes, array.ndim) if axes else ():
         n = array.shape[axis]
         offsets[axis] = (n + up) // 2 % max(n, 1)
-    return _rolled(array, offsets)
-
-
-def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
-    """Return the array with axes rolled to begin at offsets."""
     found = origin(array)
     if found is not None and isinstance(found.plan, Plan):
         folded = _folded(array, found, found.plan, offsets)
@@ -113,9 +107,8 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
         back = [-first for first in offsets.values()]
         return cast("da.Array", da.roll(array, back, list(offsets)).rechunk(array.chunks))
     source = plain_layout(array.shape, array.chunks)
-    plan = ShiftPlan(source, rolled(source, offsets), array.dtype.str)
-    configure_arena()
-    return transformed_array(array, plan, config.get("bigfft.exchange.carrier"))
+    shifted = applied(array, ShiftPlan(source, rolled(source, offsets), array.dtype.str))
+    return cast("da.Array", shifted)
 
 
 def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:

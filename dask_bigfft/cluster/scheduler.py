@@ -35,6 +35,8 @@ try:
 except ImportError:
     prometheus_client = None  # type: ignore[assignment, unused-ignore]
 try:
+    from distributed.dashboard.scheduler import template_variables
+
     from dask_bigfft.cluster import dashboard
 except ImportError:  # without bokeh
     dashboard = None  # type: ignore[assignment, unused-ignore]
@@ -191,7 +193,7 @@ class State(RequestHandler):  # type: ignore[misc, unused-ignore]
 def _menu(scheduler: Any) -> list[str]:
     """Return the mutable list of pages in the dashboard's menu; empty without a dashboard."""
     there = dashboard is not None and scheduler.http_application.applications
-    return dashboard.menu_pages(scheduler) if there else []
+    return template_variables(scheduler)["pages"] if there else []
 
 
 def add_routes(scheduler: Any) -> None:

@@ -122,15 +122,14 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         add_sink(digest)
         #: Time of the last heartbeat of each device, and its busy seconds until then.
         self._told: dict[int, tuple[float, float]] = {}
-        self.devices = await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
+        await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
         worker.metrics |= {METRIC: self.metrics, dispatch.METRIC: self.device_metrics}
 
-    def _prepare(self, worker: Any) -> list[str]:
-        """Open the devices, and load compiled code; return the devices' names."""
-        found = dispatch.leases()
+    def _prepare(self, worker: Any) -> None:
+        """Open the devices, and load compiled code."""
+        dispatch.leases()
         configure_arena(worker)
         warm_up()
-        return [] if found is None else [engine.device.name for engine in found.engines]
 
     def metrics(self, worker: Any) -> dict[str, Any]:
         """Return the worker's measurements as plain numbers, for a heartbeat."""

@@ -59,7 +59,7 @@ def __ua_function__(
     """Return the lazy result of a function of `scipy.fft`, or NotImplemented."""
     x = next(iter((*args, *kwargs.values())), None)
     name = method.__name__
-    ours = getattr(fftlog, name, None) or getattr(fft, name, None)
+    ours = getattr(fft, name, None) or getattr(fftlog, name, None)
     if not isinstance(x, da.Array) or ours is None:
         return NotImplemented
     given = inspect.signature(method).bind(*args, **kwargs).arguments
@@ -73,21 +73,15 @@ def __ua_function__(
         array = array.astype(np.float32)
     if name not in NAMES:
         return ours(array, **given)
-    return _transform(name, array, given, scipys["plan"])
-
-
-def _transform(name: str, x: da.Array, given: dict[str, Any], plan: Any) -> da.Array:
-    """Return a transform with SciPy's defaults."""
-    one = "axis" in inspect.signature(getattr(fft, name)).parameters
-    lengths = given.get("n" if one else "s")
-    default = -1 if one else (-2, -1) if name.endswith("2") else None
-    axes = given.get("axis" if one else "axes", default)
-    if axes is None and lengths is not None and not one:
+    call = inspect.signature(ours).bind(array, **given)
+    call.apply_defaults()
+    _, lengths, axes, norm, _ = call.args
+    if axes is None and call.arguments.get("s") is not None:
         axes = range(-np.size(lengths), 0)  # as NumPy, which warns
-    norm = given.get("norm")
+    plan = scipys["plan"]
     if plan is None:
-        return front.transform(name, x, lengths, axes, norm, None, {})
+        return front.transform(name, array, lengths, axes, norm, None, {})
     if not isinstance(plan, Plan):
         allowed = "None, or a plan of this library"
         raise_invalid("plan", type(plan).__name__, allowed, kind=ArgumentTypeError)
-    return front.transform_as_planned(name, x, lengths, axes, norm, plan)
+    return front.transform_as_planned(name, array, lengths, axes, norm, plan)

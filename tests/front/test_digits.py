@@ -6,7 +6,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft, transposed_index
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.errors import ArgumentError
 
 RNG = np.random.default_rng(3)
 LINE = RNG.standard_normal(1024)
@@ -58,22 +58,3 @@ def test_rounds_with_other_digits_are_refused_in_transposed_order():
     documented = fft.fft(x, order="transposed", rounds=[32, -1])
     np.testing.assert_allclose(fft.ifft(documented, order="transposed").compute(), LINE, atol=1e-13)
     assert dask_bigfft.plan(x, "fft", rounds=[16, -1]).rounds  # natural order takes any
-
-
-@pytest.mark.parametrize(
-    ("digits", "kind"),
-    [
-        ((3, 4), ArgumentError),
-        ((), ArgumentError),
-        (5, ArgumentTypeError),
-        ("ab", ArgumentTypeError),
-        ({1: (32, 32)}, ArgumentError),
-        ((32, 32.0), ArgumentTypeError),
-    ],
-)
-def test_digits_that_cannot_be(digits, kind):
-    x = da.from_array(LINE, chunks=64)
-    with pytest.raises(kind, match="`digits`"):
-        fft.fft(x, order="transposed", digits=digits)
-    with pytest.raises(ArgumentTypeError, match=r"`digits`.*natural"):
-        fft.fft(x, digits=(32, 32))

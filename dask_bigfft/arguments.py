@@ -567,10 +567,9 @@ def make_plan(
     measured = None
     if config.get("bigfft.planner.mode", "planner", requested("planner")) == "measure":
         free = (requested("kernel") or config.get("bigfft.kernel")) == "auto"
-        measured = environment.usable_libraries(spec.work_dtype) if free else (kernel,)
-    overwrite = requested("overwrite_x") is not None and parse_flag(
-        "overwrite_x", requested("overwrite_x")
-    )
+        measured = environment.common_libraries(spec.work_dtype)[0] if free else (kernel,)
+    overwrite_x = requested("overwrite_x")
+    overwrite = overwrite_x is not None and parse_flag("overwrite_x", overwrite_x)
     try:
         found = chosen_plan(spec, request, machine, measured, overwrite)
     except PlanError as error:

@@ -144,12 +144,8 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     made = origin(uncut(array))  # small blocks are cut after the transform, before a shift
     plan = None if made is None else made.plan
     if not isinstance(plan, Plan) or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
-        raise_invalid(
-            "spectrum",
-            spectrum.name,
-            "a spectrum as a transform returned it; for others "
-            "fftfreq(n, d, spectrum.chunks[axis]), with its order",
-        )
+        allowed = "a spectrum as a transform returned it; for others fftfreq(n, d, "
+        raise_invalid("spectrum", spectrum.name, f"{allowed}spectrum.chunks[axis]), with its order")
     spec = plan.spec
     (place,) = parse_axes("axis", (axis,), spectrum.ndim)
     if place not in spec.axes:

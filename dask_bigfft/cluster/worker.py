@@ -89,7 +89,7 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     idempotent = True
 
     def __init__(self, prefault: int, pinned: int, block: int) -> None:
-        self.prefault, self.pinned, self.block = prefault, pinned, block
+        self.numbers = prefault, pinned, block
 
     async def setup(self, worker: Any) -> None:
         """Prefault the memory, in a thread."""
@@ -98,15 +98,16 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     def _prepare(self, worker: Any) -> None:
         """Prefault buffers of the size of blocks, and one for the remaining bytes."""
         configure_arena(worker)
-        pinned = self.pinned if self.pinned and dispatch.leases() is not None else 0
-        for nbytes in filter(None, (pinned, self.prefault)):
-            count, rest = divmod(nbytes, self.block)
-            default_arena().prefault(self.block, count=count, threads=worker.state.nthreads)
+        prefault, pinned, block = self.numbers
+        pinned = pinned if pinned and dispatch.leases() is not None else 0
+        for nbytes in filter(None, (pinned, prefault)):
+            count, rest = divmod(nbytes, block)
+            default_arena().prefault(block, count=count, threads=worker.state.nthreads)
             default_arena().prefault(rest, threads=worker.state.nthreads)
 
     def teardown(self, worker: Any) -> None:
         """Free idle memory."""
-        if self.prefault or self.pinned:
+        if any(self.numbers[:2]):
             default_arena().trim()
 
 

@@ -49,9 +49,6 @@ __ua_cache__ = _Forgetful()
 # (scipy.fft.set_global_backend), because registered backends are tried last.
 scipy.fft.register_backend("scipy")
 
-#: Arguments that exist only in SciPy.
-_SCIPYS = ("overwrite_x", "workers", "plan")
-
 
 def __ua_function__(
     method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -63,11 +60,10 @@ def __ua_function__(
     if not isinstance(x, da.Array) or ours is None:
         return NotImplemented
     given = inspect.signature(method).bind(*args, **kwargs).arguments
-    first = next(iter(given))
-    array = given.pop(first)
-    scipys = {key: given.pop(key, None) for key in _SCIPYS}
-    if scipys["workers"] is not None:
-        with scipy.fft.set_workers(scipys["workers"]):  # refuses what SciPy refuses
+    array = given.pop(next(iter(given)))
+    workers, plan, _ = (given.pop(key, None) for key in ("workers", "plan", "overwrite_x"))
+    if workers is not None:
+        with scipy.fft.set_workers(workers):  # refuses what SciPy refuses
             pass
     if array.dtype == np.float16:  # SciPy's results are of single precision throughout
         array = array.astype(np.float32)
@@ -78,7 +74,6 @@ def __ua_function__(
     _, lengths, axes, norm, _ = call.args
     if axes is None and call.arguments.get("s") is not None:
         axes = range(-np.size(lengths), 0)  # as NumPy, which warns
-    plan = scipys["plan"]
     if plan is None:
         return front.transform(name, array, lengths, axes, norm, None, {})
     if not isinstance(plan, Plan):

@@ -203,8 +203,7 @@ def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
         from dask_bigfft.memory.arena import default_arena
 
         plugins = dask_worker.plugins
-        memory = plugins["bigfft-memory"]
-        numbers = [memory.prefault, memory.pinned]
+        numbers = list(plugins["bigfft-memory"].numbers[:2])
         return default_arena().counters().idle_bytes, id(plugins["bigfft"]), numbers
 
     register(alone, prefault=1 << 23)

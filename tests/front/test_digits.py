@@ -32,10 +32,8 @@ def test_several_axes_and_a_product():
     digits, x = {0: (6, 10), -1: (8, 9)}, da.from_array(BOX, chunks=(20, 24))
     named = {"order": "transposed", "digits": digits}
     y = fft.rfftn(x, **named)
-    rows, columns = (
-        transposed_index(60, digits=(6, 10)),
-        transposed_index(72, real=True, digits=(8, 9)),
-    )
+    rows = transposed_index(60, digits=(6, 10))
+    columns = transposed_index(72, real=True, digits=(8, 9))
     np.testing.assert_allclose(y.compute(), np.fft.fft2(BOX)[rows][:, columns], atol=1e-11)
     expected = np.fft.irfft2(np.fft.rfft2(BOX) ** 2)
     np.testing.assert_allclose(fft.irfftn(y * y, **named).compute(), expected, atol=1e-11)

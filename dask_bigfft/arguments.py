@@ -5,9 +5,7 @@ argument. `make_plan` makes a request of all arguments and chooses the plan for 
 """
 
 import contextlib
-import itertools
 import math
-import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +16,7 @@ import dask.array as da
 import numpy as np
 from dask.array.core import normalize_chunks
 from dask.array.utils import meta_from_array
-from dask.base import is_dask_collection, tokenize
+from dask.base import is_dask_collection
 
 from dask_bigfft import config, environment
 from dask_bigfft.config import is_int
@@ -246,9 +244,6 @@ class Options(TypedDict, total=False):
 
 # --- arrays ---------------------------------------------------------------------------------
 
-_PROCESS = uuid.uuid4().hex
-_count = itertools.count()
-
 
 def parse_array(a: Any, kind: str | None = None) -> da.Array:
     """Return a dask array: `a` itself, or an array-like in chunks.
@@ -277,8 +272,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
         parse_dtype(np.dtype(a.dtype), FAMILIES[parse_name(kind or "fft").rstrip("2n")][0])
     if not isinstance(a, da.Array):
-        name = f"bigfft_input-{tokenize(_PROCESS, os.getpid(), next(_count))}"
-        a = da.from_array(a, name=name)
+        a = da.from_array(a, name=f"bigfft_input-{uuid.uuid4().hex}")
     for axis, chunks in enumerate(a.chunks):
         if any(c != c for c in chunks):
             allowed = "known chunk sizes: call compute_chunk_sizes() first"

@@ -89,10 +89,8 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
     """Return the array with each axis rolled to begin with its element (n + up) // 2."""
     array = parse_array(x)
     axes = range(array.ndim) if axes is None else parse_several("axes", axes)
-    offsets = {}
-    for axis in parse_axes("axes", axes, array.ndim) if axes else ():
-        n = array.shape[axis]
-        offsets[axis] = (n + up) // 2 % max(n, 1)
+    places = parse_axes("axes", axes, array.ndim) if axes else ()
+    offsets = {a: (array.shape[a] + up) // 2 % max(array.shape[a], 1) for a in places}
     found = origin(array)
     if found is not None and isinstance(found.plan, Plan):
         folded = _folded(array, found, found.plan, offsets)
@@ -127,10 +125,11 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
     if plan.overwrite or plan.spec.windows:
         return None
     wanted = _summed(plan.result, offsets)
-    if offsets_of(plan.result) == {a: first for a, first in wanted.items() if first}:
+    nonzero = {a: first for a, first in wanted.items() if first}
+    if offsets_of(plan.result) == nonzero:
         return array
     base = plan if found.known is None else found.known.plan
-    back = offsets_of(base.result) == {a: first for a, first in wanted.items() if first}
+    back = offsets_of(base.result) == nonzero
     shifted = base if back else shifted_plan(base, {}, wanted)
     if not shifted.fits_memory:
         return None

@@ -191,11 +191,12 @@ def _frequencies(
 ) -> da.Array:
     """Return the frequencies of a spectrum by place, cyclically from place `first` on."""
     counts = (digits[0] // 2 + 1, *digits[1:]) if half else digits
-    cut = normalized_chunks(chunks, chunks, (math.prod(counts),), np.dtype(float))
+    dtype = np.dtype(float)  # dask names it faster than the class
+    cut = normalized_chunks(chunks, chunks, (math.prod(counts),), dtype)
     places = da.arange(math.prod(counts), chunks=cut, dtype=np.int64)
     highest = n // 2 if half else (n - 1) // 2
-    named = {"digits": digits, "counts": counts, "highest": highest, "first": first}
-    return cast("da.Array", places.map_blocks(_frequency_block, n, d, dtype=float, **named))
+    arguments = n, d, digits, counts, highest, first
+    return cast("da.Array", places.map_blocks(_frequency_block, *arguments, dtype=dtype))
 
 
 def _frequency_block(

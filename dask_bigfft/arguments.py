@@ -5,11 +5,9 @@ argument. `make_plan` makes a request of all arguments and chooses the plan for 
 """
 
 import contextlib
-import itertools
 import math
-import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -18,7 +16,7 @@ import dask.array as da
 import numpy as np
 from dask.array.core import normalize_chunks
 from dask.array.utils import meta_from_array
-from dask.base import is_dask_collection, tokenize
+from dask.base import is_dask_collection
 
 from dask_bigfft import config, environment
 from dask_bigfft.config import is_int
@@ -120,12 +118,12 @@ def _inside_blocks(plan: Plan) -> Plan:
     return replace(inside, expected=forecast(inside))
 
 
-def _plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
+def _plan_within(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     """Return the plan for a machine of a transform that may be done inside its blocks.
 
     Memory that is too little for blocks before and after a round may be enough for one of them.
     """
-    limit = machine.memory_limit
+    limit, search = machine.memory_limit, partial(_found_plan, spec, request)
     with contextlib.suppress(PlanError):
         found = search(machine)
         if limit is None or found.carrier != "disk":
@@ -181,7 +179,7 @@ def _searched(
         least = config.get("bigfft.hybrid.min-speedup")
         found = decided(spec, request, replace(here, gpus=0), here.gpus, least)
     elif inside and here.gpus:
-        found = _plan_within(partial(_found_plan, spec, request), here)
+        found = _plan_within(spec, request, here)
     else:
         found = _found_plan(spec, request, here)
     text = f"; not measured: array and result take more than {100 * SHARE:.0f} % of the memory"
@@ -216,6 +214,7 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
 Chunks = tuple[tuple[int, ...], ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
 Order = Literal["natural", "transposed"]
+Device = Literal["auto", "cpu", "gpu", "hybrid"]
 
 
 class Extras(TypedDict, total=False):
@@ -228,7 +227,7 @@ class Extras(TypedDict, total=False):
     digits: Sequence[int] | Mapping[int, Sequence[int]] | None
     variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
     kernel: str | None
-    device: Literal["auto", "cpu", "gpu", "hybrid"] | None
+    device: Device | None
     device_memory_limit: int | str | None
     overwrite_x: bool | None
     verify: Literal["none", "energy", "checksum"] | None
@@ -244,9 +243,6 @@ class Options(TypedDict, total=False):
 
 
 # --- arrays ---------------------------------------------------------------------------------
-
-_PROCESS = uuid.uuid4().hex
-_count = itertools.count()
 
 
 def parse_array(a: Any, kind: str | None = None) -> da.Array:
@@ -276,8 +272,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
         parse_dtype(np.dtype(a.dtype), FAMILIES[parse_name(kind or "fft").rstrip("2n")][0])
     if not isinstance(a, da.Array):
-        name = f"bigfft_input-{tokenize(_PROCESS, os.getpid(), next(_count))}"
-        a = da.from_array(a, name=name)
+        a = da.from_array(a, name=f"bigfft_input-{uuid.uuid4().hex}")
     for axis, chunks in enumerate(a.chunks):
         if any(c != c for c in chunks):
             allowed = "known chunk sizes: call compute_chunk_sizes() first"
@@ -299,10 +294,8 @@ def _refuse_containers(a: Any) -> None:
     elif hasattr(block, "todense"):
         allowed = "a dense array: take what todense() makes of it, or of each block by map_blocks"
     if allowed is not None:
-        found = type(block)
-        raise_invalid(
-            "a", f"{found.__module__}.{found.__qualname__}", allowed, kind=ArgumentTypeError
-        )
+        found = f"{type(block).__module__}.{type(block).__qualname__}"
+        raise_invalid("a", found, allowed, kind=ArgumentTypeError)
 
 
 # --- rounds ---------------------------------------------------------------------------------
@@ -322,36 +315,31 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
     rounds = config.get("bigfft.rounds") if rounds is None else rounds
     if rounds is None:
         return None
+    refuse = partial(raise_invalid, "rounds", rounds)
     allowed = "a sequence with a mapping of axis to factor for each round"
     if isinstance(rounds, str) or not isinstance(rounds, Sequence) or not rounds:
-        raise_invalid("rounds", rounds, allowed, kind=ArgumentTypeError)
+        refuse(allowed, kind=ArgumentTypeError)
     found = []
     for named in rounds:
         if is_int(named) and len(spec.axes) == 1:
             named = {spec.axes[0]: named}
         if not isinstance(named, Mapping) or not named or not all(map(is_int, named.values())):
-            raise_invalid("rounds", rounds, f"{allowed}, integers", kind=ArgumentTypeError)
+            refuse(f"{allowed}, integers", kind=ArgumentTypeError)
         if not all(n >= 1 or n == -1 for n in named.values()):
-            raise_invalid(
-                "rounds", rounds, "factors of at least 1, or -1 for what is left of an axis"
-            )
+            refuse("factors of at least 1, or -1 for what is left of an axis")
         along = parse_some("rounds", named, spec.axes, len(spec.shape))
         found.append(dict(zip(along, map(int, named.values()), strict=True)))
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
         factors = [named[axis] for named in found if axis in named]
         if not factors or factors.count(-1) > 1:
-            raise_invalid(
-                "rounds", rounds, f"one or more factors of axis {axis}, at most one of them -1"
-            )
+            refuse(f"one or more factors of axis {axis}, at most one of them -1")
         completed = complete_factors(axis, factors, length)
         _check_factors(axis, completed, spec, variant)
         for named, n in zip((one for one in found if axis in one), completed, strict=True):
             named[axis] = n
     where = {"r2c": ("first", found[0]), "c2r": ("last", found[-1])}
     if spec.kind in where and spec.real_axis not in where[spec.kind][1]:
-        raise_invalid(
-            "rounds", found, f"the real axis {spec.real_axis} in the {where[spec.kind][0]} round"
-        )
+        refuse(f"the real axis {spec.real_axis} in the {where[spec.kind][0]} round")
     return tuple(tuple(named.items()) for named in found)
 
 
@@ -422,32 +410,26 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
     return library.name, ""
 
 
-def parse_device(
-    device: Any, nbytes: Any, dtype: np.dtype[Any]
-) -> tuple[Literal["auto", "cpu", "gpu", "hybrid"], int | None]:
-    """Return the device for rounds, and the limit of its memory in bytes.
+def parse_device(device: Any, dtype: np.dtype[Any]) -> Device:
+    """Return the device for rounds.
 
     Parameters
     ----------
     device
         ``"auto"``, ``"cpu"``, ``"gpu"`` or ``"hybrid"``. Without a client, the last two need a GPU
         in this process.
-    nbytes
-        Bytes of a device's memory, or None.
     dtype
         Complex dtype of the rounds.
     """
     device = config.get("bigfft.device", "device", device)
-    limit = parse_limit("device_memory_limit", nbytes)
     if device in ("gpu", "hybrid"):
         if dtype.char not in "FD":
-            raise_invalid(
-                "device", device, f'"cpu" for {dtype}: GPUs have single and double precision'
-            )
+            allowed = f'"cpu" for {dtype}: GPUs have single and double precision'
+            raise_invalid("device", device, allowed)
         reason = missing() if environment.running_client() is None else None
         if reason is not None:
             raise_invalid("device", device, f'a GPU, or "cpu": {reason}')
-    return device, limit
+    return cast("Device", device)
 
 
 def parse_chunks(
@@ -559,9 +541,6 @@ def make_plan(
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)
     kernel, fallback = parse_kernel(requested("kernel"), spec.work_dtype)
-    device, nbytes = parse_device(
-        requested("device"), requested("device_memory_limit"), spec.work_dtype
-    )
     request = Request(
         chunks=before,
         wanted=parse_chunks(requested("chunks"), before, spec.out_shape, spec.out_dtype),
@@ -572,8 +551,8 @@ def make_plan(
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
         storage=environment.possible_storage(),
-        device=device,
-        device_nbytes=nbytes,
+        device=parse_device(requested("device"), spec.work_dtype),
+        device_nbytes=parse_limit("device_memory_limit", requested("device_memory_limit")),
         stored=stored,
         piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
@@ -582,10 +561,9 @@ def make_plan(
     measured = None
     if config.get("bigfft.planner.mode", "planner", requested("planner")) == "measure":
         free = (requested("kernel") or config.get("bigfft.kernel")) == "auto"
-        measured = environment.usable_libraries(spec.work_dtype) if free else (kernel,)
-    overwrite = requested("overwrite_x") is not None and parse_flag(
-        "overwrite_x", requested("overwrite_x")
-    )
+        measured = environment.common_libraries(spec.work_dtype)[0] if free else (kernel,)
+    overwrite_x = requested("overwrite_x")
+    overwrite = overwrite_x is not None and parse_flag("overwrite_x", overwrite_x)
     try:
         found = chosen_plan(spec, request, machine, measured, overwrite)
     except PlanError as error:

@@ -387,24 +387,13 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     client = running_client()
     if client is None:
         return fastest_library(dtype), ""
-    names, fallback = _common_libraries(client, dtype)
+    names, fallback = common_libraries(dtype)
     if len(names) == 1:
         return names[0], fallback
     speeds = profile_of(workers_of(client).values()).libraries
     known = {one.name: one.flops for one in speeds if one.dtype == dtype.name}
     rates = {name: known[name] for name in names if name in known}
     return best_of(rates) if len(rates) == len(names) else fastest_library(dtype, names), fallback
-
-
-def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
-    """Return the names of the FFT libraries that all processes of a graph made now have.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        A complex dtype; libraries that do not support it are left out.
-    """
-    return _common_libraries(running_client(), dtype)[0]
 
 
 def _here(dtype: np.dtype[Any]) -> dict[str, str]:
@@ -414,12 +403,17 @@ def _here(dtype: np.dtype[Any]) -> dict[str, str]:
     }
 
 
-def _common_libraries(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
+def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     """Return the libraries that this process and all workers have, and the reason for a fallback.
 
     SciPy may differ in its version between processes.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        A complex dtype; libraries that do not support it are left out.
     """
-    here = _here(dtype)
+    client, here = running_client(), _here(dtype)
     if client is None or len(here) == 1:
         return tuple(here), ""
     answers, fallback = workers_answers(client, usable), ""

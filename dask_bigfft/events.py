@@ -234,12 +234,9 @@ Phase = tuple[str, int]
 
 def current_worker() -> Any:
     """Return the distributed worker that runs the calling task, or None."""
-    distributed = sys.modules.get("distributed")
-    if distributed is None:
-        return None
     try:
-        return distributed.get_worker()
-    except (AttributeError, ValueError):  # still being imported; not in a task
+        return sys.modules["distributed"].get_worker()
+    except (KeyError, AttributeError, ValueError):  # not, or not yet, imported; not in a task
         return None
 
 

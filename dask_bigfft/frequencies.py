@@ -3,7 +3,7 @@
 import itertools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, SupportsIndex, cast
 
 import dask.array as da
@@ -65,9 +65,7 @@ def fftfreq(
     >>> fftfreq(6, order="transposed").compute() * 6
     array([ 0.,  2., -2.,  1., -3., -1.])
     """
-    length, step = _parse_samples(n, d)
-    named = _parse_digits(length, order, digits)
-    return _frequencies(length, step, named, chunks, half=False)
+    return _in_order(n, d, chunks, order, digits, half=False)
 
 
 def rfftfreq(
@@ -104,9 +102,7 @@ def rfftfreq(
     >>> rfftfreq(6, order="transposed").compute() * 6
     array([ 0.,  2., -2.,  1.,  3., -1.])
     """
-    length, step = _parse_samples(n, d)
-    named = _parse_digits(length, order, digits)
-    return _frequencies(length, step, named, chunks, half=True)
+    return _in_order(n, d, chunks, order, digits, half=True)
 
 
 def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0) -> da.Array:
@@ -143,14 +139,14 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     if not isinstance(spectrum, da.Array):
         found = type(spectrum).__qualname__
         raise_invalid("spectrum", found, "a dask.array.Array", kind=ArgumentTypeError)
-    plan, shifted = _plan_of(spectrum)
-    if plan is None or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
-        raise_invalid(
-            "spectrum",
-            spectrum.name,
-            "a spectrum as a transform returned it; for others "
-            "fftfreq(n, d, spectrum.chunks[axis]), with its order",
-        )
+    array, shifted, made = spectrum, dict[int, int](), origin(spectrum)
+    if made is not None and isinstance(made.plan, ShiftPlan) and made.plan.is_shift:
+        array, shifted = made.array, made.plan.offsets
+    made = origin(uncut(array))  # small blocks are cut after the transform, before a shift
+    plan = None if made is None else made.plan
+    if not isinstance(plan, Plan) or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
+        allowed = "a spectrum as a transform returned it; for others fftfreq(n, d, "
+        raise_invalid("spectrum", spectrum.name, f"{allowed}spectrum.chunks[axis]), with its order")
     spec = plan.spec
     (place,) = parse_axes("axis", (axis,), spectrum.ndim)
     if place not in spec.axes:
@@ -161,19 +157,6 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     half = spec.kind == "r2c" and place == spec.real_axis
     first = plan.result.axes[place].groups[0].offset + shifted.get(place, 0)
     return _frequencies(*_parse_samples(n, d), digits, spectrum.chunks[place], half, first)
-
-
-def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Mapping[int, int]]:
-    """Return the plan of a spectrum's transform, and the offsets of a shift after it.
-
-    Spectra that are cut into small blocks are shifted after the transform.
-    """
-    made = origin(spectrum)
-    shifted: Mapping[int, int] = {}
-    if made is not None and isinstance(made.plan, ShiftPlan) and made.plan.is_shift:
-        spectrum, shifted = made.array, made.plan.offsets
-    made = origin(uncut(spectrum))
-    return made.plan if made is not None and isinstance(made.plan, Plan) else None, shifted
 
 
 def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
@@ -189,16 +172,19 @@ def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
     return length, step
 
 
-def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
-    """Return the digits of an order; (n,) for natural order."""
+def _in_order(n: Any, d: Any, chunks: Any, order: Any, digits: Any, half: bool) -> da.Array:
+    """Return the frequencies of a spectrum in natural or transposed order."""
+    length, step = _parse_samples(n, d)
     order = config.get("bigfft.order") if order is None else order
     if parse_orders(order, 1) == ("natural",):
         if digits is not None:
             raise_invalid("digits", digits, "None in natural order", kind=ArgumentTypeError)
-        return (n,)
-    if digits is None:
-        return transposed_digits(n)
-    return parse_factors("digits", digits, n)
+        found: tuple[int, ...] = (length,)
+    elif digits is None:
+        found = transposed_digits(length)
+    else:
+        found = parse_factors("digits", digits, length)
+    return _frequencies(length, step, found, chunks, half)
 
 
 def _frequencies(
@@ -206,23 +192,16 @@ def _frequencies(
 ) -> da.Array:
     """Return the frequencies of a spectrum by place, cyclically from place `first` on."""
     counts = (digits[0] // 2 + 1, *digits[1:]) if half else digits
-    cut = normalized_chunks(chunks, chunks, (math.prod(counts),), np.dtype(float))
+    dtype = np.dtype(float)  # dask names it faster than the class
+    cut = normalized_chunks(chunks, chunks, (math.prod(counts),), dtype)
     places = da.arange(math.prod(counts), chunks=cut, dtype=np.int64)
     highest = n // 2 if half else (n - 1) // 2
-    found = places.map_blocks(
-        _frequency_block, n, d, digits, counts, highest, first, dtype=np.dtype(float)
-    )
-    return cast("da.Array", found)
+    arguments = n, d, digits, counts, highest, first
+    return cast("da.Array", places.map_blocks(_frequency_block, *arguments, dtype=dtype))
 
 
 def _frequency_block(
-    places: npt.NDArray[np.int64],
-    n: int,
-    d: float,
-    digits: Any,
-    counts: Any,
-    highest: int,
-    first: int,
+    places: Any, n: int, d: float, digits: Any, counts: Any, highest: int, first: int
 ) -> npt.NDArray[np.float64]:
     """Return the signed frequency k1 + N1*k2 + N1*N2*k3 + ... of each place (k1, k2, k3, ...)."""
     found = np.unravel_index((places + first) % math.prod(counts), counts)

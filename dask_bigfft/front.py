@@ -22,7 +22,7 @@ from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.storage.sources import Reader, stored_reader
+from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
 N = SupportsIndex | None
@@ -220,18 +220,12 @@ def transform_as_planned(
 
 def _described(array: da.Array) -> Stored | None:
     """Return the layout of an array in its files, if it can be read from there."""
-    reader = _reader(array)
+    reader = stored_reader(original_of(array), array)
     return None if reader is None else reader.described
 
 
-def _reader(array: da.Array) -> Reader | None:
-    """Return a direct reader of an array's files, or None."""
-    found = original_of(array)
-    return None if found is None or type(found) is np.ndarray else stored_reader(found, array)
-
-
 def _lazily(array: da.Array, found: Plan) -> da.Array:
-    rows = _reader(array) if found.from_rows else None
+    rows = stored_reader(original_of(array), array) if found.from_rows else None
     place = None if rows is None else replace(scratch_place(found), rows=rows)
     result: da.Array = applied(array, found, place)
     one = len(found.spec.axes) == 1  # of several, all but the last give NumPy complex64

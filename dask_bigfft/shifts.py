@@ -11,11 +11,10 @@ from typing import Any, SupportsIndex, cast
 import dask.array as da
 import numpy as np
 
-from dask_bigfft import config
 from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.layout import Layout, plain_layout
+from dask_bigfft.front import applied
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
-from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
@@ -91,15 +90,8 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
     """Return the array with each axis rolled to begin with its element (n + up) // 2."""
     array = parse_array(x)
     axes = range(array.ndim) if axes is None else parse_several("axes", axes)
-    offsets = {}
-    for axis in parse_axes("axes", axes, array.ndim) if axes else ():
-        n = array.shape[axis]
-        offsets[axis] = (n + up) // 2 % max(n, 1)
-    return _rolled(array, offsets)
-
-
-def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
-    """Return the array with axes rolled to begin at offsets."""
+    places = parse_axes("axes", axes, array.ndim) if axes else ()
+    offsets = {a: (array.shape[a] + up) // 2 % max(array.shape[a], 1) for a in places}
     found = origin(array)
     if found is not None and isinstance(found.plan, Plan):
         folded = _folded(array, found, found.plan, offsets)
@@ -114,9 +106,8 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
         back = [-first for first in offsets.values()]
         return cast("da.Array", da.roll(array, back, list(offsets)).rechunk(array.chunks))
     source = plain_layout(array.shape, array.chunks)
-    plan = ShiftPlan(source, rolled(source, offsets), array.dtype.str)
-    configure_arena()
-    return transformed_array(array, plan, config.get("bigfft.exchange.carrier"))
+    shifted = applied(array, ShiftPlan(source, rolled(source, offsets), array.dtype.str))
+    return cast("da.Array", shifted)
 
 
 def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:
@@ -135,10 +126,11 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
     if plan.overwrite or plan.spec.windows:
         return None
     wanted = _summed(plan.result, offsets)
-    if offsets_of(plan.result) == {a: first for a, first in wanted.items() if first}:
+    nonzero = {a: first for a, first in wanted.items() if first}
+    if offsets_of(plan.result) == nonzero:
         return array
     base = plan if found.known is None else found.known.plan
-    back = offsets_of(base.result) == {a: first for a, first in wanted.items() if first}
+    back = offsets_of(base.result) == nonzero
     shifted = base if back else shifted_plan(base, {}, wanted)
     if not shifted.fits_memory:
         return None

@@ -44,7 +44,7 @@ class Place:
             if self.client is not None:
                 from dask_bigfft.cluster import following, wait_for
 
-                with following(self.client, display):
+                with following(self.client, display) if display else contextlib.nullcontext():
                     wait_for(self.client, self.client.persist(stored))
             elif display is None:
                 stored.compute()

@@ -115,10 +115,7 @@ async def _tell(dask_worker: Any) -> None:
 def _memory_numbers(dask_scheduler: Any = None) -> tuple[int, int, int] | None:
     """Return the registered numbers of bytes; None if nothing is registered."""
     registered = dask_scheduler.worker_plugins.get(MemoryPlugin.name)
-    if registered is None:
-        return None
-    plugin = loads(registered)
-    return plugin.prefault, plugin.pinned, plugin.block
+    return None if registered is None else loads(registered).numbers
 
 
 def check_versions(client: Client, version: str) -> None:
@@ -195,30 +192,28 @@ def _record(token: str, dask_worker: Any = None) -> PlanRecord | None:
 
 
 @contextlib.contextmanager
-def following(client: Any, display: Display | None) -> Iterator[None]:
+def following(client: Any, display: Display) -> Iterator[None]:
     """Context manager that shows all transforms of the cluster that begin inside it.
 
     Parameters
     ----------
     client : distributed.Client
         Connected to the cluster.
-    display : Display or None
-        Display of the progress; None shows nothing.
+    display : Display
+        Display of the progress.
     """
-    if display is None:
-        yield
-        return
     register(client)
     begun = float(state(client)["time"])
     stop = threading.Event()
 
-    def runs() -> list[dict[str, Any]]:
-        return [run for run in state(client)["runs"] if run["started"] >= begun]
+    def show(last: bool = False) -> None:
+        with contextlib.suppress(OSError):  # the next look may find the scheduler again
+            runs = [run for run in state(client)["runs"] if run["started"] >= begun]
+            display.show(runs, last)
 
     def look() -> None:
         while not stop.wait(POLL):
-            with contextlib.suppress(OSError):  # the next look may find the scheduler again
-                display.show(runs())
+            show()
 
     thread = threading.Thread(target=look, name="bigfft-progress", daemon=True)
     thread.start()
@@ -227,8 +222,7 @@ def following(client: Any, display: Display | None) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-        with contextlib.suppress(OSError):
-            display.show(runs(), last=True)
+        show(last=True)
 
 
 def wait_for(client: Any, collections: Any) -> None:

@@ -31,18 +31,10 @@ SHOWN, REFRESH = 6, 500
 GREY, DARK = "#BBBBBB", "#555555"
 
 
-def menu_pages(scheduler: Any) -> list[str]:
-    """Return the mutable list of pages in the menu of the dashboard."""
-    pages: list[str] = template_variables(scheduler)["pages"]
-    return pages
-
-
 def add_page(scheduler: Any, prefix: str) -> None:
     """Add the page to a scheduler's web server."""
     variables = template_variables(scheduler)
-    application = BokehApplication(
-        {"/bigfft": page}, scheduler, prefix=prefix, template_variables=variables
-    )
+    application = BokehApplication({"/bigfft": page}, scheduler, prefix, variables)
     scheduler.http_application.add_application(application)
     application.initialize(IOLoop.current())
     application.start()
@@ -54,10 +46,8 @@ def page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
 
     def refresh() -> None:
         plugin = scheduler.plugins.get("bigfft")
-        if plugin is None:
-            text = "Nobody watches transforms here any more."
-        else:
-            text = page_html(plugin.state())
+        gone = "Nobody watches transforms here any more."
+        text = gone if plugin is None else page_html(plugin.state())
         if shown.text != text:
             shown.text = text
 

@@ -35,6 +35,8 @@ try:
 except ImportError:
     prometheus_client = None  # type: ignore[assignment, unused-ignore]
 try:
+    from distributed.dashboard.scheduler import template_variables
+
     from dask_bigfft.cluster import dashboard
 except ImportError:  # without bokeh
     dashboard = None  # type: ignore[assignment, unused-ignore]
@@ -54,11 +56,16 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         self.seen: dict[str, dict[str, list[list[Any]]]] = {}
         scheduler.handlers["bigfft_state"] = self.state
         add_routes(scheduler)
+        if prometheus_client is not None:
+            _gauges().plugins.add(self)
 
     async def close(self) -> None:
-        """Stop answering clients, and remove the routes."""
+        """Stop answering clients, and remove the page from the menu; the routes serve nothing."""
         self.scheduler.handlers.pop("bigfft_state", None)
-        remove_routes(self.scheduler)
+        with contextlib.suppress(ValueError):
+            _menu(self.scheduler).remove(METRIC)
+        if prometheus_client is not None:
+            _gauges().plugins.discard(self)
 
     def update_graph(self, scheduler: Any, *, keys: Iterable[Any], **kwargs: Any) -> None:
         """Add a graph before its tasks run."""
@@ -191,7 +198,7 @@ class State(RequestHandler):  # type: ignore[misc, unused-ignore]
 def _menu(scheduler: Any) -> list[str]:
     """Return the mutable list of pages in the dashboard's menu; empty without a dashboard."""
     there = dashboard is not None and scheduler.http_application.applications
-    return dashboard.menu_pages(scheduler) if there else []
+    return template_variables(scheduler)["pages"] if there else []
 
 
 def add_routes(scheduler: Any) -> None:
@@ -206,16 +213,6 @@ def add_routes(scheduler: Any) -> None:
             dashboard.add_page(scheduler, prefix)
     if METRIC not in pages:
         pages.append(METRIC)
-    if prometheus_client is not None:
-        _gauges().schedulers.add(scheduler)
-
-
-def remove_routes(scheduler: Any) -> None:
-    """Remove the page from the menu; the routes then serve nothing."""
-    with contextlib.suppress(ValueError):
-        _menu(scheduler).remove(METRIC)
-    if prometheus_client is not None:
-        _gauges().schedulers.discard(scheduler)
 
 
 def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], dict[str, float]]]:
@@ -242,13 +239,12 @@ class Gauges:
     """Gauges of all schedulers of this process, for Prometheus."""
 
     def __init__(self) -> None:
-        self.schedulers: WeakSet[Any] = WeakSet()
+        self.plugins: WeakSet[WatchScheduler] = WeakSet()
 
     def collect(self) -> Iterable[Any]:
         """Return the current gauges."""
         families: dict[str, Any] = {}
-        plugins = [scheduler.plugins.get(METRIC) for scheduler in self.schedulers]
-        for plugin in filter(None, plugins):
+        for plugin in tuple(self.plugins):
             for kind, labels, values in samples(plugin.state()):
                 for name, value in values.items():
                     title = f"bigfft_{kind}_{name}"

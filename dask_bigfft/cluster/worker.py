@@ -89,7 +89,7 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     idempotent = True
 
     def __init__(self, prefault: int, pinned: int, block: int) -> None:
-        self.prefault, self.pinned, self.block = prefault, pinned, block
+        self.numbers = prefault, pinned, block
 
     async def setup(self, worker: Any) -> None:
         """Prefault the memory, in a thread."""
@@ -98,15 +98,16 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     def _prepare(self, worker: Any) -> None:
         """Prefault buffers of the size of blocks, and one for the remaining bytes."""
         configure_arena(worker)
-        pinned = self.pinned if self.pinned and dispatch.leases() is not None else 0
-        for nbytes in filter(None, (pinned, self.prefault)):
-            count, rest = divmod(nbytes, self.block)
-            default_arena().prefault(self.block, count=count, threads=worker.state.nthreads)
+        prefault, pinned, block = self.numbers
+        pinned = pinned if pinned and dispatch.leases() is not None else 0
+        for nbytes in filter(None, (pinned, prefault)):
+            count, rest = divmod(nbytes, block)
+            default_arena().prefault(block, count=count, threads=worker.state.nthreads)
             default_arena().prefault(rest, threads=worker.state.nthreads)
 
     def teardown(self, worker: Any) -> None:
         """Free idle memory."""
-        if self.prefault or self.pinned:
+        if any(self.numbers[:2]):
             default_arena().trim()
 
 
@@ -122,15 +123,14 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         add_sink(digest)
         #: Time of the last heartbeat of each device, and its busy seconds until then.
         self._told: dict[int, tuple[float, float]] = {}
-        self.devices = await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
+        await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
         worker.metrics |= {METRIC: self.metrics, dispatch.METRIC: self.device_metrics}
 
-    def _prepare(self, worker: Any) -> list[str]:
-        """Open the devices, and load compiled code; return the devices' names."""
-        found = dispatch.leases()
+    def _prepare(self, worker: Any) -> None:
+        """Open the devices, and load compiled code."""
+        dispatch.leases()
         configure_arena(worker)
         warm_up()
-        return [] if found is None else [engine.device.name for engine in found.engines]
 
     def metrics(self, worker: Any) -> dict[str, Any]:
         """Return the worker's measurements as plain numbers, for a heartbeat."""

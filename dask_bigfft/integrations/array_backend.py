@@ -15,7 +15,7 @@ speed-ups of 1.9 for creating blocks, 1.4 for copying them and 1.0 for a transfo
 512 KiB are in ordinary memory, and so are random numbers, which come from NumPy's generators.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import dask
 import dask.array as da
@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.front import by_block
 from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import NUMERIC_KINDS, is_allocated
@@ -36,19 +37,12 @@ Array = npt.NDArray[Any]
 def _created_by(function: str, copy: bool = True) -> Any:
     """Return a creation function of dask's with blocks in the arena, initialised if `copy`."""
 
-    def create(*args: Any, name: str | None = None, **kwargs: Any) -> da.Array:
+    def create(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
         with dask.config.set({"array.backend": "numpy"}):
             like = getattr(da, function)(*args, **kwargs)
-        return _moved(like, name=name, copy=copy)
+        return by_block(into_arena, like, dtype=like.dtype, name=name, copy=copy)
 
     return staticmethod(create)
-
-
-def _moved(data: da.Array, **kwargs: Any) -> da.Array:
-    meta = np.empty((0,) * data.ndim, data.dtype)
-    work: Any = into_arena
-    found: da.Array = data.map_blocks(work, dtype=data.dtype, meta=meta, **kwargs)
-    return found
 
 
 class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
@@ -70,13 +64,9 @@ class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
         """
         kind = type(data._meta)
         if kind is not np.ndarray and kind.__module__.partition(".")[0] != "cupy":
-            raise_invalid(
-                "data",
-                f"blocks of {kind.__qualname__}",
-                "blocks of numpy.ndarray or cupy.ndarray",
-                kind=ArgumentTypeError,
-            )
-        return _moved(data, **kwargs)
+            found, allowed = kind.__qualname__, "blocks of numpy.ndarray or cupy.ndarray"
+            raise_invalid("data", f"blocks of {found}", allowed, kind=ArgumentTypeError)
+        return cast("da.Array", by_block(into_arena, data, dtype=data.dtype, **kwargs))
 
     # Dask parses arguments, dtypes and chunks; its ones, zeros and full take no memory.
     ones, zeros, full = map(_created_by, ("ones", "zeros", "full"))

@@ -49,9 +49,6 @@ __ua_cache__ = _Forgetful()
 # (scipy.fft.set_global_backend), because registered backends are tried last.
 scipy.fft.register_backend("scipy")
 
-#: Arguments that exist only in SciPy.
-_SCIPYS = ("overwrite_x", "workers", "plan")
-
 
 def __ua_function__(
     method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -59,35 +56,27 @@ def __ua_function__(
     """Return the lazy result of a function of `scipy.fft`, or NotImplemented."""
     x = next(iter((*args, *kwargs.values())), None)
     name = method.__name__
-    ours = getattr(fftlog, name, None) or getattr(fft, name, None)
+    ours = getattr(fft, name, None) or getattr(fftlog, name, None)
     if not isinstance(x, da.Array) or ours is None:
         return NotImplemented
     given = inspect.signature(method).bind(*args, **kwargs).arguments
-    first = next(iter(given))
-    array = given.pop(first)
-    scipys = {key: given.pop(key, None) for key in _SCIPYS}
-    if scipys["workers"] is not None:
-        with scipy.fft.set_workers(scipys["workers"]):  # refuses what SciPy refuses
+    array = given.pop(next(iter(given)))
+    workers, plan, _ = (given.pop(key, None) for key in ("workers", "plan", "overwrite_x"))
+    if workers is not None:
+        with scipy.fft.set_workers(workers):  # refuses what SciPy refuses
             pass
     if array.dtype == np.float16:  # SciPy's results are of single precision throughout
         array = array.astype(np.float32)
     if name not in NAMES:
         return ours(array, **given)
-    return _transform(name, array, given, scipys["plan"])
-
-
-def _transform(name: str, x: da.Array, given: dict[str, Any], plan: Any) -> da.Array:
-    """Return a transform with SciPy's defaults."""
-    one = "axis" in inspect.signature(getattr(fft, name)).parameters
-    lengths = given.get("n" if one else "s")
-    default = -1 if one else (-2, -1) if name.endswith("2") else None
-    axes = given.get("axis" if one else "axes", default)
-    if axes is None and lengths is not None and not one:
+    call = inspect.signature(ours).bind(array, **given)
+    call.apply_defaults()
+    _, lengths, axes, norm, _ = call.args
+    if axes is None and call.arguments.get("s") is not None:
         axes = range(-np.size(lengths), 0)  # as NumPy, which warns
-    norm = given.get("norm")
     if plan is None:
-        return front.transform(name, x, lengths, axes, norm, None, {})
+        return front.transform(name, array, lengths, axes, norm, None, {})
     if not isinstance(plan, Plan):
         allowed = "None, or a plan of this library"
         raise_invalid("plan", type(plan).__name__, allowed, kind=ArgumentTypeError)
-    return front.transform_as_planned(name, x, lengths, axes, norm, plan)
+    return front.transform_as_planned(name, array, lengths, axes, norm, plan)

@@ -120,11 +120,6 @@ class PlanProgress:
         #: Failure of a stopped run: ``"erred"`` or ``"cancelled"``.
         self.failure: str | None = None
 
-    def begin(self) -> None:
-        """Start the clock at the first task."""
-        if not self.begun:
-            self.begun, self.started = True, self.now()
-
     def count(self, stage: str) -> None:
         """Count a finished task of a stage."""
         self.done[stage] += 1
@@ -253,8 +248,8 @@ class Board:
             run.stop("erred")
         elif stage == PLAN and state == "forgotten":
             run.stop("cancelled")
-        elif stage != PLAN and state == "processing":
-            run.begin()
+        elif stage != PLAN and state == "processing" and not run.begun:
+            run.begun, run.started = True, run.now()
         elif stage != PLAN and state == "memory":
             run.count(stage)
         return True
@@ -286,8 +281,12 @@ def _bytes_of(runs: Sequence[Summary]) -> tuple[int, int]:
     return sum(run["bytes_done"] for run in runs), sum(run["bytes_total"] for run in runs)
 
 
-def _compiled_text(seconds: float) -> str:
-    return f", {human_seconds(seconds)} of compiling before" if seconds >= COMPILED else ""
+def _times(elapsed: float, compiled: float, left: float | None) -> str:
+    """Return the elapsed time of runs, the time of compilation before, and the remaining time."""
+    text = f"{human_seconds(elapsed)} elapsed"
+    if compiled >= COMPILED:
+        text += f", {human_seconds(compiled)} of compiling before"
+    return text if left is None else f"{text}, {human_seconds(left)} left"
 
 
 def line_of(runs: Sequence[Summary]) -> str:
@@ -299,14 +298,10 @@ def line_of(runs: Sequence[Summary]) -> str:
     elapsed = max(run["started"] + run["elapsed"] for run in runs) - begun
     share = done / total if total else 0.0
     text = f"{label_of(runs)} {100 * share:3.0f} %  {human_bytes(done)} of {human_bytes(total)}"
-    if elapsed > 0:
-        text += f", {human_count(done / elapsed, 'B/s')}"
-    text += (
-        f", {human_seconds(elapsed)} elapsed{_compiled_text(sum(run['compiled'] for run in runs))}"
-    )
-    if is_running(runs) and 0.02 < share < 1 and elapsed > 1:
-        text += f", {human_seconds(elapsed * (1 / share - 1))} left"
-    return text
+    speed = f", {human_count(done / elapsed, 'B/s')}" if elapsed > 0 else ""
+    known = is_running(runs) and 0.02 < share < 1 and elapsed > 1
+    left = elapsed * (1 / share - 1) if known else None
+    return f"{text}{speed}, {_times(elapsed, sum(run['compiled'] for run in runs), left)}"
 
 
 def label_of(runs: Sequence[Summary]) -> str:
@@ -385,7 +380,6 @@ Display = TextDisplay | NotebookDisplay
 def run_html(run: Summary) -> str:
     """Return a run as HTML: a line of numbers, and a bar for each stage."""
     stage = f" ({run['stage']})" if run["state"] == "running" else ""
-    left = f", {human_seconds(run['left'])} left" if run["left"] is not None else ""
     limit = "" if run["memory_limit"] is None else f" of {human_bytes(run['memory_limit'])}"
     title = f"{run['name']} of {tuple(run['shape'])} {np.dtype(run['dtype'])}: {run['rounds']}"
     rows = "".join(
@@ -399,7 +393,7 @@ def run_html(run: Summary) -> str:
         f"{human_bytes(run['bytes_done'])} of {human_bytes(run['bytes_total'])}, "
         f"{human_count(run['bytes_per_second'], 'B/s')}, "
         f"{human_count(run['flops_per_second'], 'FLOP/s')}, "
-        f"{human_seconds(run['elapsed'])} elapsed{_compiled_text(run['compiled'])}{left}; "
+        f"{_times(run['elapsed'], run['compiled'], run['left'])}; "
         f"needs {human_bytes(run['forecast']['peak_host'])}{limit} of memory</p>"
         f"<table>{rows}</table>"
     )

@@ -46,19 +46,6 @@ def test_transposed_order_is_that_of_transposed_index(n, digits):
     assert np.all(actual[~kept] < 0)
 
 
-@pytest.mark.parametrize("digits", [None, [6, 4], [2, 3, 4]])
-def test_a_derivative_in_transposed_order(digits):
-    n, named = 24, {"order": "transposed", "digits": digits}
-    x = da.from_array(np.cos(2 * np.pi * 3 * np.arange(n) / n), chunks=n // 4)
-    expected = -3 * np.sin(2 * np.pi * 3 * np.arange(n) / n)
-    k = fft.fftfreq(n, 1 / n, **named)
-    result = fft.ifft(1j * k * fft.fft(x, rounds=digits, **named), **named)
-    np.testing.assert_allclose(result.compute(), expected, atol=1e-12)
-    k = fft.rfftfreq(n, 1 / n, **named)
-    result = fft.irfft(1j * k * fft.rfft(x, rounds=digits, **named), n, **named)
-    np.testing.assert_allclose(result.compute(), expected, atol=1e-12)
-
-
 def test_the_setting_decides_where_no_order_is_given():
     with dask.config.set({"bigfft.order": "transposed"}):
         assert fft.fftfreq(12).compute()[1] == 0.25
@@ -90,16 +77,14 @@ def test_frequencies_of_a_spectrum_in_small_blocks(order, chunks):
     shifted = fft.fftshift(spectrum)
     np.testing.assert_array_equal(fft.frequencies_of(shifted), np.fft.fftshift(expected))
     np.testing.assert_array_equal(fft.frequencies_of(fft.ifftshift(shifted)), expected)
-    for wrong in (spectrum.sum(keepdims=True), spectrum[:0]):
-        with pytest.raises(ArgumentError, match="spectrum"):
-            fft.frequencies_of(wrong)
 
 
 def test_what_frequencies_of_refuses():
     a = da.ones((8, 6), chunks=2)
     spectrum = fft.fft(a)
     np.testing.assert_array_equal(fft.frequencies_of(spectrum, -1), np.fft.fftfreq(6))
-    for wrong in (a, spectrum * 2, spectrum[:, ::-1], fft.irfft(spectrum), fft.fftshift(a)):
+    computed = [spectrum * 2, spectrum[:, ::-1], spectrum[:0], spectrum.sum(keepdims=True)]
+    for wrong in (a, *computed, fft.irfft(spectrum), fft.fftshift(a)):
         with pytest.raises(ArgumentError, match="spectrum"):
             fft.frequencies_of(wrong)
     with pytest.raises(ArgumentTypeError, match="spectrum"):

@@ -55,10 +55,8 @@ def assert_same(actual, expected, eps=None):
 def test_signatures_are_numpys_and_the_extras(name):
     found = list(inspect.signature(getattr(fft, name)).parameters.values())
     positional = [(p.name, p.default) for p in found if p.kind is p.POSITIONAL_OR_KEYWORD]
-    if name in SCIPY_MANY:  # as numpy.fft would have them
-        expected = inspect.signature(getattr(np.fft, name[-4:])).parameters.values()
-    else:
-        expected = inspect.signature(getattr(np.fft, name)).parameters.values()
+    like = name[-4:] if name in SCIPY_MANY else name  # as numpy.fft would have them
+    expected = inspect.signature(getattr(np.fft, like)).parameters.values()
     assert positional == [(p.name, p.default) for p in expected]
     extras = [(p.name, p.default) for p in found if p.kind is p.KEYWORD_ONLY]
     assert extras == [(name, None) for name in EXTRAS]

@@ -59,11 +59,16 @@ def test_progress_of_several_and_as_a_context():
     assert "100 %" in said.getvalue()
 
 
-def test_progress_on_a_cluster(client):
+def test_progress_and_report_on_a_cluster(client):
     said = io.StringIO()
     y = progress(fft.fft2(blocks(5)), stream=said)
     assert np.allclose(y.compute(), np.fft.fft2(FIELD + 5))
     assert said.getvalue().splitlines()[-1].startswith("done          100 %")
+    (run,) = report(y).runs
+    assert set(run.places) <= set(client.scheduler_info(n_workers=-1)["workers"])
+    blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
+    assert [row.count for row in run.rows if row.phase == "round"] == blocks_of
+    assert "worker 0" in run.timeline()
     with progress(stream=said):
         assert np.allclose(fft.fft2(blocks(6)).compute(), np.fft.fft2(FIELD + 6))
 
@@ -201,11 +206,15 @@ def test_ctrl_c_stops_what_runs_and_lets_go_of_files_devices_and_memory(where, h
 # --- reports --------------------------------------------------------------------------------
 
 
-def test_a_report_has_every_phase_with_its_forecast():
+def test_a_report_has_every_phase_with_its_forecast_and_means_of_several_runs():
     x = blocks(10)
     y = fft.fft2(x)
-    y.compute(scheduler="threads")
+    for _ in range(3):
+        y.compute(scheduler="threads")
     (run,) = report(y).runs
+    assert run.runs == 3
+    blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
+    assert len([span for span in run.spans if span.phase == "round"]) == sum(blocks_of)
     assert run.plan == dask_bigfft.plan(x, "fft2")
     forecasts = {(p.name, p.index): p for p in phase_forecasts(run.plan)}
     rows = {(row.phase, row.index): row for row in run.rows}
@@ -217,27 +226,6 @@ def test_a_report_has_every_phase_with_its_forecast():
         assert parts <= rows[phase].seconds * 1.0001
     assert " busy " in str(run)
     assert "forecast" in str(report(y))
-
-
-def test_a_report_of_several_runs_is_their_mean():
-    y = fft.fft2(blocks(11))
-    for _ in range(3):
-        y.compute(scheduler="sync")
-    (run,) = report(y).runs
-    assert run.runs == 3
-    blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
-    assert [row.count for row in run.rows if row.phase == "round"] == blocks_of
-    assert len([span for span in run.spans if span.phase == "round"]) == sum(blocks_of)
-
-
-def test_a_report_from_a_cluster_has_all_workers(client):
-    y = fft.fft2(blocks(13))
-    y.compute()
-    (run,) = report(y).runs
-    assert set(run.places) <= set(client.scheduler_info(n_workers=-1)["workers"])
-    blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
-    assert [row.count for row in run.rows if row.phase == "round"] == blocks_of
-    assert "worker 0" in run.timeline()
 
 
 def by_hand():

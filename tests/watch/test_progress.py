@@ -68,7 +68,6 @@ def test_compiling_is_shown_and_left_out_of_speeds(clock):
     run, stream = run_of(clock, round1=8, round2=8), io.StringIO()
     board, shown = Board(), TextDisplay(stream)
     board.runs["0a1b"] = run
-    run.begin()
     assert board.hear("compiling", {"plan": "0a1b", "index": 1})
     shown.show(board.summaries())
     clock.now = 20.0

@@ -509,9 +509,9 @@ def tiling(
     shape: tuple[int, ...],
     fixed: set[int],
     nbytes: int,
-    tile_bytes: int = TILE_BYTES,
-    row_bytes: int = ROW_BYTES,
-    slice_bytes: int = 0,
+    tile_bytes: int,
+    row_bytes: int,
+    slice_bytes: int,
 ) -> tuple[int, int] | None:
     """Return the dimension along which a block is cut into tiles, and their width, or None.
 
@@ -519,9 +519,9 @@ def tiling(
     too large, if the rows of a tile would be too narrow, or if the block is empty. Slices that
     exceed `tile_bytes` are tiles of width 1 up to `slice_bytes`.
 
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16)
+    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 21, ROW_BYTES, 1 << 21)
     (0, 16)
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 16, slice_bytes=1 << 17)
+    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 16, ROW_BYTES, 1 << 17)
     (0, 1)
     """
     for dim, size in enumerate(shape if math.prod(shape) else ()):

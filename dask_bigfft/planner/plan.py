@@ -13,8 +13,7 @@ from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
 from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
 from dask_bigfft.planner.cost import forecast, merge_seconds, merging, task_seconds, with_forecast
-from dask_bigfft.planner.explain import draw, in_a_line, summary
-from dask_bigfft.planner.explain import explain as explained
+from dask_bigfft.planner.explain import draw, explain, in_a_line, summary
 from dask_bigfft.planner.plan_data import (
     Exchange,
     Forecast,
@@ -72,18 +71,7 @@ class Plan(PlanData):
         machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, gpus, shared)
         return forecast(replace(self, machine=machine))
 
-    def explain(self) -> str:
-        """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
-        return explained(self)
-
-    def __str__(self) -> str:
-        return summary(self)
-
-    def __repr__(self) -> str:
-        return in_a_line(self)
-
-    def _repr_html_(self) -> str:
-        return draw(self)
+    explain, __str__, __repr__, _repr_html_ = explain, summary, in_a_line, draw
 
 
 class CpuPlan:

@@ -60,6 +60,12 @@ def is_real(round_: Round | None, after: bool = False) -> bool:
     return round_ is not None and any(step.kind == kind for step in round_.steps)
 
 
+def changes(round_: Round) -> bool:
+    """Return whether blocks change their shape or type in a round."""
+    real = any(step.kind != "c2c" for step in round_.steps)
+    return real or round_.source.full_shape != round_.target.full_shape
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Copies of a block before and after the FFTs of a round.
@@ -81,6 +87,10 @@ class Traffic:
     stored: bool
     direct: bool
     tiles: int
+
+
+#: Copies of an exchange that no round follows.
+NO_ROUND = Traffic("shards", stored=False, direct=False, tiles=0)
 
 
 def _contiguous(shared_layout: SharedAxis, layout: Layout) -> bool:
@@ -267,10 +277,9 @@ class Model:
         before, after = round_.source.full_shape, round_.target.full_shape
         came = math.prod(before) * self._width(round_)
         goes = math.prod(after) * self._width(round_, after=True)
-        changes = before != after or is_real(round_) or is_real(round_, after=True)
         fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
-        most = tile_bytes_of(threads)
-        size = tile_bytes_of(threads, changes and not _halved(round_, self.library.supports_out))
+        second = changes(round_) and not _halved(round_, self.library.supports_out)
+        size, most = tile_bytes_of(threads, second), tile_bytes_of(threads)
         found = tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
         self._cut[round_] = found
         return found
@@ -279,14 +288,13 @@ class Model:
         """Return the bytes of an element of the blocks before a round, or after it."""
         return self.itemsize // 2 if is_real(round_, after) else self.itemsize
 
-    def flow(self, stage: Stage) -> Traffic | None:
-        """Return the copies of a block; None where no round follows the exchange."""
+    def flow(self, stage: Stage) -> Traffic:
+        """Return the copies of a block."""
         round_, supports_out = stage.round_, self.library.supports_out
         if round_ is None:
-            return None
+            return NO_ROUND
         shape, after = round_.source.full_shape, round_.target.full_shape
         begins, only = _ffts_of(round_.steps)
-        changes = shape != after or is_real(round_) or is_real(round_, after=True)
         found, near = self.tiles(round_), stage.before == round_.source
         packed = not stage.inside
         packed = packed and (stage.writes is None or _contiguous(stage.writes, round_.target))
@@ -298,15 +306,15 @@ class Model:
         read: Literal["none", "block", "shards", "view"] = "none"
         if not given:
             read = "view" if stage.reads is not None else "block" if near else "shards"
-        in_place = (packed and halved) or (not changes and (given or packed))
+        in_place = (packed and halved) or (not changes(round_) and (given or packed))
         tiles = -(-shape[found[0]] // found[1]) if found is not None and tiled else 1
         return Traffic(read, not in_place, given, tiles)
 
-    def gather(self, stage: Stage, flow: Traffic | None) -> float:
+    def gather(self, stage: Stage, flow: Traffic) -> float:
         """Return the seconds of gathering all blocks of an exchange."""
         shape, seconds = stage.shape, 0.0
         nbytes = stage.after.size * self._width(stage.round_)
-        if flow is None or flow.read in ("shards", "view"):
+        if flow.read in ("shards", "view"):
             row = min(shape.width, self._tile_row(stage)) * self._width(stage.round_)
             seconds += self._copied(nbytes, row, not shape.local)
         elif flow.read == "block":
@@ -336,12 +344,11 @@ class Model:
         checked = (round_.source.size + round_.target.size) * self.itemsize
         return seconds + (checked / speeds[self.verify] if self.verify in speeds else 0.0)
 
-    def handling(self, stage: Stage, flow: Traffic | None) -> float:
+    def handling(self, shape: ExchangeShape, flow: Traffic) -> float:
         """Return the seconds of Python for all shards and tiles of an exchange and its round."""
-        profile, shape = self.machine.profile, stage.shape
-        gathered = flow is None or flow.read == "shards"
-        shards = shape.shards if gathered and self.storage != "disk" else shape.blocks_out
-        tiles = 0 if flow is None else shape.blocks_out * flow.tiles
+        gathered = flow.read == "shards" and self.storage != "disk"
+        shards = shape.shards if gathered else shape.blocks_out
+        tiles, profile = shape.blocks_out * flow.tiles, self.machine.profile
         return shards * profile.shard + tiles * profile.tile
 
     # --- on a device -------------------------------------------------------------------------
@@ -385,7 +392,7 @@ class Model:
         gather = fft = device = handling = 0.0
         if stage.reads is None or round_ is not None:  # else blocks are in place
             gather = self.gather(stage, flow)
-            handling = self.handling(stage, None if on_gpu else flow)
+            handling = self.handling(shape, NO_ROUND if on_gpu else flow)
         lanes = self.lanes(blocks)
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
         python = (handling + tasks * profile.task) / workers
@@ -399,7 +406,7 @@ class Model:
             work = self.blocks_per_lane(blocks, len(self.devices)) * device
             work = max(work, gathered) + min(device, gathered) + python
         else:
-            if round_ is not None and flow is not None:
+            if round_ is not None:
                 fft = self.transform(round_, flow)
                 stored = round_.target.size * self._width(round_, after=True) if flow.stored else 0
                 gather += stored / (2 * profile.copy)  # from tiles in a cache

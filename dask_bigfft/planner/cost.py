@@ -67,8 +67,8 @@ def _has_large_prime(n: int) -> bool:
     return max(factorize(n), default=1) ** 2 > n > 64
 
 
-def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int = 1) -> int:
-    """Return the maximum temporary bytes of a thread's FFT calls.
+def library_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int = 1) -> int:
+    """Return the bytes that an FFT library takes: temporary ones of each thread, and cached ones.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int
         Tasks at a time. With fewer blocks each block uses several threads of the library.
     """
     library, lanes = _LIBRARIES.get(kernel, _UNKNOWN), max(1, 16 // itemsize)
-    most = 0.0
+    most, kept = 0.0, dict[int, float]()
     for round_ in rounds:
         shape = round_.source.full_shape
         for step in round_.steps:
@@ -99,15 +99,9 @@ def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int
             elif math.prod(shape) < 2 * lanes * step.length:  # fewer lines than lanes
                 base, more = min(base + more * lanes, 2), 0
             most = max(most, step.length * (base + more * lanes))
-    return math.ceil(most * itemsize)
-
-
-def kept_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
-    """Return the bytes that a library caches in a process for the lengths of some rounds."""
-    library = _LIBRARIES.get(kernel, _UNKNOWN)
-    lengths = {step.length for round_ in rounds for step in round_.steps}
-    lines = sum(n * (library.kept_chirp if _has_large_prime(n) else library.kept) for n in lengths)
-    return math.ceil(lines * itemsize)
+            lines = library.kept_chirp if _has_large_prime(step.length) else library.kept
+            kept[step.length] = step.length * lines
+    return threads * math.ceil(most * itemsize) + math.ceil(sum(kept.values()) * itemsize)
 
 
 #: Maximum tiles of a task in memory: input and result of an FFT, and copies of both for checks.
@@ -158,9 +152,8 @@ def peak_host(plan: PlanData) -> int:
     blocks = _peak_on_disk(plan) if plan.carrier == "disk" else _peak_in_memory(plan)
     if plan.machine.gpus and plan.device == "gpu":
         return blocks
-    itemsize = plan.spec.work_dtype.itemsize
-    work = work_bytes(plan.kernel, plan.rounds, itemsize, plan.machine.threads)
-    return blocks + plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
+    itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
+    return blocks + library_bytes(plan.kernel, plan.rounds, itemsize, threads)
 
 
 def _peak_in_memory(plan: PlanData) -> int:
@@ -212,18 +205,13 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
     Such a block is copied, unless it is gathered directly into its result. Libraries without
     `supports_out` allocate spectra of real values, and these blocks, in fresh memory.
     """
-    tiled = min(block, _tiles_nbytes(plan))
-    if number >= len(plan.rounds) or _in_tiles(plan, number):
+    tiled, model = min(block, _tiles_nbytes(plan)), model_of(plan)
+    if number >= len(plan.rounds) or model.tiles(plan.rounds[number]):
         return tiled
     round_ = plan.rounds[number]
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
-    return tiled if same else block + (0 if model_of(plan).library.supports_out else out)
-
-
-def _in_tiles(plan: PlanData, number: int) -> bool:
-    """Return whether the blocks of a round are cut into tiles."""
-    return model_of(plan).tiles(plan.rounds[number]) is not None
+    return tiled if same else block + (0 if model.library.supports_out else out)
 
 
 def shared_layouts_in(plan: PlanData) -> SharedLayouts:
@@ -262,7 +250,7 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
     if i < len(plan.rounds):
         first, source = (0,) * len(round_.source.axes), round_.source
         inside = made == gathered and source.shape(first) == round_.target.shape(first)
-        if not (inside and plan.verify == "none") and not _in_tiles(plan, i):
+        if not (inside and plan.verify == "none") and not model_of(plan).tiles(round_):
             work = gathered  # a copy of it
     return max(gathered + in_flight, gathered + work + (0 if inside else made)), made
 

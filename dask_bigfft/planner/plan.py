@@ -187,9 +187,7 @@ class ShiftPlan(CpuPlan):
     dtype: str
     part: str = "shift"
 
-    rounds: tuple[Round, ...] = ()
-    kernel: str = "scipy"
-    verify: str = "none"
+    rounds, kernel, verify = (), "scipy", "none"
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import NoReturn
 
 import numpy as np
 
@@ -342,8 +341,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         if isinstance(found, int):
             needed[storage] = found
             continue
-        plans, sizes = found
-        best = chosen(plans, sizes)
+        best = chosen(*found)
         if request.rounds is not None:
             best = replace(best, reason="the rounds were named")
         elif storage == "disk":
@@ -353,7 +351,11 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         text = f"in memory it would take {enough_bytes(needed['memory'])} per process"
         return _with_reason(best, text)
     assert machine.memory_limit is not None
-    _refuse_memory(machine.memory_limit, needed)
+    text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
+    if len(needed) > 1:
+        files, memory = (enough_bytes(needed[storage]) for storage in ("disk", "memory"))
+        text += f" ({files} with scratch files, {memory} in memory)"
+    raise_invalid("memory_limit", human_bytes(machine.memory_limit), text, kind=MemoryLimitError)
 
 
 def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
@@ -423,14 +425,6 @@ def _least_in_smallest(search: Candidates) -> int:
     smallest = min(ladder(search.spec, search.request), key=lambda sizes: sizes.target)
     plans = ranked_plans(search, replace(smallest, bluestein=True, merge=False))
     return min((plan.expected.peak_host for plan in plans), default=_NEVER)
-
-
-def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
-    text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
-    if len(needed) > 1:
-        files, memory = (enough_bytes(needed[storage]) for storage in ("disk", "memory"))
-        text += f" ({files} with scratch files, {memory} in memory)"
-    raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
 
 
 # --- what would fit instead -----------------------------------------------------------------

@@ -21,11 +21,10 @@ from dask_bigfft.decomposition.factors import (
 )
 from dask_bigfft.decomposition.layout import (
     AxisLayout,
-    Chunks,
     Group,
     Layout,
     NoCommonDigits,
-    flat_digits,
+    plain_layout,
 )
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program
@@ -125,15 +124,6 @@ def wide_factors(n: int, room: int, blocks: int) -> list[Factors]:
     return [] if found is None else [(found, n // found)]
 
 
-def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
-    """Return the blocks of the input array."""
-    digits = [flat_digits(0, n, "natural", real=False) for n in spec.shape]
-    for axis, n in zip(spec.axes, spec.lengths, strict=True):
-        digits[axis] = program_of(spec, axis, (n,)).source
-    pairs = zip(digits, chunks, strict=True)
-    return Layout(tuple(AxisLayout((Group(found, cut),)) for found, cut in pairs))
-
-
 def program_of(
     spec: TransformSpec, axis: int, factors: Factors, *, bluestein: bool = False
 ) -> AxisProgram:
@@ -154,7 +144,7 @@ def program_of(
 
 
 def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
-    """Return the source with digits that include the padding of Bluestein's algorithm."""
+    """Return the source with the digits of programs, which include Bluestein's padding."""
     axes = [
         AxisLayout((Group(programs[a].source, axis.groups[0].chunks),)) if a in programs else axis
         for a, axis in enumerate(source.axes)
@@ -250,7 +240,10 @@ class Candidates:
         dtype = spec.work_dtype.name
         self.model = Model(machine, request.kernel, dtype, storage, request.verify, request.device)
         self.itemsize = spec.work_dtype.itemsize
-        self.source = source_layout(spec, request.chunks)
+        pairs = zip(spec.axes, spec.lengths, strict=True)
+        whole = {axis: program_of(spec, axis, (n,)) for axis, n in pairs}
+        #: Blocks of the input array.
+        self.source = with_padding(plain_layout(spec.shape, request.chunks), whole)
         windows = {axis: (start, count) for axis, start, count in spec.windows}
         self.cutter = BlockCutter(request.variant, windows, request.wanted, self.on_gpu)
         #: Size of the largest input block in complex elements.
@@ -440,24 +433,21 @@ class Candidates:
         rounds = max(digits.values())
         return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), {}))
 
-    @property
-    def worth_splitting(self) -> int:
-        """Number of axes that may be split although fewer would do: their result is in digits."""
-        orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
-        in_digits = [len(transposed_digits(n)) for n, *order in orders if "transposed" in order]
-        return max(1, sum(count > 1 for count in in_digits))
-
     def splits(self, sizes: Sizes) -> list[Candidate]:
         """Return all candidates without Bluestein's algorithm, few rounds and splits first."""
-        axes, pease = self.spec.axes, self.request.variant == "pease"
+        spec, axes, pease = self.spec, self.spec.axes, self.request.variant == "pease"
         one_cut_axis = len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
+        orders = zip(spec.lengths, spec.orders_in, spec.orders_out, strict=True)
+        in_digits = [len(transposed_digits(n)) > 1 for n, *order in orders if "transposed" in order]
         found: list[Candidate] = []
         enough = None
         for rounds in range(1, self.request.max_rounds + 1):
             if enough is not None and rounds > enough:
                 break
             for count in range(len(axes) + 1):
-                if count > self.worth_splitting and any(len(c.rounds) == rounds for c in found):
+                # Axes whose result is in digits may be split although fewer splits would do.
+                many = count > max(1, sum(in_digits))
+                if many and any(len(c.rounds) == rounds for c in found):
                     break
                 if count == 1 and len(axes) > 3 and found:
                     break

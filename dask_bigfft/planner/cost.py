@@ -133,13 +133,6 @@ def _stored(layout: Layout, itemsize: int) -> int:
     return layout.size * itemsize + layout.blocks * spare
 
 
-def working(plan: PlanData, nbytes: int) -> int:
-    """Return the number of tasks of a process that hold a block: a device admits only a few."""
-    machine = plan.machine
-    demanded = machine.gpus and plan.device == "gpu"
-    return min(machine.threads, admitted(nbytes) * machine.gpus if demanded else machine.threads)
-
-
 def peak_host(plan: PlanData) -> int:
     """Return the peak bytes of host memory per process, without those of imports.
 
@@ -169,7 +162,9 @@ def _peak_in_memory(plan: PlanData) -> int:
         block = exchange.target.largest * np.dtype(exchange.dtype).itemsize
         made, out = _made(plan, i) if i < len(plan.rounds) else (after, 0)
         blocks = exchange.target.blocks
-        threads = min(working(plan, block), blocks)
+        threads = min(machine.threads, blocks)
+        if machine.gpus and plan.device == "gpu":  # which admit only a few tasks
+            threads = min(threads, admitted(block) * machine.gpus)
         work = threads * (block + out + _tiles(plan, i, block, out))
         if i + 1 < len(plan.exchanges) and shared_layouts.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
@@ -259,15 +254,6 @@ def _under_way(exchange: Exchange) -> int:
     """Return the bytes of shards that a task packs and writes, or reads and places, at a time."""
     images = 1 if exchange.mirror is None else 2
     return 2 * max(PACKED, images * exchange.shape.largest * exchange.shard_dtype.itemsize)
-
-
-def may_assemble(plan: PlanData) -> bool:
-    """Return whether blocks from files can be assembled while their shards arrive.
-
-    For devices all shards of a block are read first, and then gathered.
-    """
-    on_cpu = not plan.machine.gpus or plan.device == "cpu"
-    return plan.carrier == "disk" and on_cpu
 
 
 def _peak_on_disk(plan: PlanData) -> int:

@@ -433,19 +433,15 @@ class PlanData:
         spec = self.spec
         real, work = spec.real_dtype.str, spec.work_dtype.str
         kinds = [{step.kind for step in round_.steps} for round_ in self.rounds]
+        # The first FFTs of a complex transform may take real values directly.
+        steps = self.rounds[0].steps if self.rounds else ()
+        direct = all(s.chirp_in is None and s.sign == steps[0].sign for s in steps)
+        direct = direct and spec.kind == "c2c" and np.dtype(spec.dtype).kind != "c"
         halved = any("r2c" in found for found in kinds)
         afters = [real if "c2r" in found else work for found in kinds]
-        befores = [real if halved or self._begins_real else work, *afters]
+        befores = [real if halved or direct else work, *afters]
         pairs = zip(befores, afters, strict=False)
         return (*itertools.chain.from_iterable(pairs), spec.out_dtype.str)
-
-    @cached_property
-    def _begins_real(self) -> bool:
-        """Return whether the first FFTs of a complex transform take real values directly."""
-        if self.spec.kind != "c2c" or np.dtype(self.spec.dtype).kind == "c" or not self.rounds:
-            return False
-        steps = self.rounds[0].steps
-        return all(s.chirp_in is None and s.sign == steps[0].sign for s in steps)
 
     def _mirror(self, source: Layout, target: Layout) -> Mirror | None:
         """Return the mirror image of an exchange in which half a spectrum changes its digits."""

@@ -22,7 +22,7 @@ from dask_bigfft.decomposition.layout import Chunks, wide_chunks
 from dask_bigfft.decomposition.rounds import divided
 from dask_bigfft.errors import MemoryLimitError, PlanError, raise_invalid
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
-from dask_bigfft.planner.cost import may_assemble, with_forecast
+from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes, human_seconds
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.plan import Plan, merged_up_to
@@ -84,6 +84,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
         carrier=search.storage,
         device=request.device,
+        device_memory_limit=request.device_nbytes,
         from_rows=candidate.from_rows,
         storage=request.stored or NOT_STORED,
         reopened=request.reopened and not candidate.from_rows,
@@ -267,8 +268,12 @@ def _ways_to_come_in(
 
 
 def _as_it_fits(plan: Plan) -> Plan:
-    """Return the plan; if it does not fit, the one that assembles blocks while shards arrive."""
-    if plan.fits_memory or plan.assembles or not may_assemble(plan):
+    """Return the plan; if it does not fit, the one that assembles blocks while shards arrive.
+
+    For devices all shards of a block are read first, and then gathered.
+    """
+    on_gpu = plan.machine.gpus and plan.device != "cpu"
+    if plan.fits_memory or plan.assembles or plan.carrier != "disk" or on_gpu:
         return plan
     return with_forecast(plan, assembles=True)
 

@@ -69,31 +69,22 @@ class Sharing:
     ----------
     nbytes, blocks : int
         Bytes of its largest block, and number of blocks.
-    cpu, device : float
-        Seconds of a block on one thread, and on one GPU, while the other kind is idle.
+    device : float
+        Seconds of a block on one GPU while threads are idle.
     rates : (float, float)
         Blocks per second of all threads that do not gather for devices, and of all devices.
-    together : float
-        Fraction of these speeds that is left while both work.
-    extra : float
-        Overhead of sharing in seconds.
+    seconds : float
+        Seconds of the shared round.
     divides : bool
         Whether both can work on the same block.
     """
 
     nbytes: int
     blocks: int
-    cpu: float
     device: float
     rates: tuple[float, float]
-    together: float
-    extra: float
+    seconds: float
     divides: bool
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the shared round."""
-        return self.blocks / (self.together * sum(self.rates)) + self.extra
 
     def share(self, least: float) -> float:
         """Return the fraction for GPUs; 0 or 1 if sharing has a speed-up below `least`.
@@ -141,18 +132,10 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
         together = 1 - (1 - profile.together) * min(1.0, busy)
         if not (shape.local and model.library.supports_out and _is_one_call(round_)):
             together *= SHARED_TILES
-        found.append(
-            Sharing(
-                nbytes,
-                -(-round_.source.blocks // machine.workers),
-                cpu,
-                device,
-                (threads / cpu, len(devices) / device),
-                together,
-                profile.shared_round,
-                all(len(plans) == 1 and plans[0].divides for plans in tiles),
-            )
-        )
+        rates, own = (threads / cpu, len(devices) / device), -(-blocks // machine.workers)
+        seconds = own / (together * sum(rates)) + profile.shared_round
+        divides = all(len(plans) == 1 and plans[0].divides for plans in tiles)
+        found.append(Sharing(nbytes, own, device, rates, seconds, divides))
     return tuple(found)
 
 

@@ -305,7 +305,7 @@ class Candidates:
         if max(shape.fan_in for shape in shapes) > MAX_FAN_IN:
             return None
         moves = (not from_rows, *(True,) * (len(rounds) - 1), not split)
-        route = self.model.route(source, rounds, after, moves=moves)
+        route = self.model.route(source, rounds, after, moves)
         seconds = sum(found.seconds for found in route)
         largest = max(r.source.largest // (2 if is_real(r) else 1) for r in rounds)
         penalty = 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)

@@ -326,7 +326,7 @@ def forecast(plan: PlanData) -> Forecast:
     """Return what a plan is expected to need."""
     result = None if plan.ends_in_round else plan.result
     route = model_of(plan).route
-    rounds = route(plan.source, plan.rounds, result, shared_layouts_in(plan), plan.moves)
+    rounds = route(plan.source, plan.rounds, result, plan.moves, shared_layouts_in(plan))
     seconds = plan.machine.profile.start + merging(plan)[2] + sum(r.seconds for r in rounds)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),

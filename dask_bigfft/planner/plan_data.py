@@ -26,7 +26,6 @@ from dask_bigfft.decomposition.rounds import (
     Round,
     exchange_shape,
     fits,
-    groups_match,
     packed_dtype,
     shared_layout_of,
     transformed,
@@ -123,15 +122,13 @@ def no_shared_layouts(exchanges: int, rounds: int) -> SharedLayouts:
     return SharedLayouts((None,) * exchanges, (None,) * rounds)
 
 
-def _movable(exchange: Exchange) -> bool:
-    """Return whether an exchange moves unchanged values between blocks."""
+def _shared(exchange: Exchange, home: int, layout: Layout | None = None) -> SharedAxis | None:
+    """Return the shared buffer of an exchange, or None; `layout` if its source blocks have one."""
     same = exchange.mirror is None and exchange.dtype == exchange.source_dtype
-    return same and not exchange.local
-
-
-def _fresh(exchange: Exchange, number: int) -> SharedAxis | None:
-    layout = shared_layout_of(exchange.source, exchange.target) if _movable(exchange) else None
-    return None if layout is None else SharedAxis(layout, number)
+    if exchange.local or not same:
+        return None
+    found = shared_layout_of(exchange.source, exchange.target, layout)
+    return None if found is None else SharedAxis(found, home)
 
 
 def _after(shared_layout: Layout, round_: Round) -> Layout | None:
@@ -142,14 +139,6 @@ def _after(shared_layout: Layout, round_: Round) -> Layout | None:
         return None
     after = transformed(shared_layout, steps)
     return after if fits(after, round_.target) else None
-
-
-def _kept(after: Layout, shared_layout: SharedAxis, exchange: Exchange) -> SharedAxis | None:
-    """Return the shared layout of an exchange whose source blocks share a buffer already."""
-    if not _movable(exchange) or not fits(after, exchange.target):
-        return None
-    matches = groups_match(after, exchange.source, exchange.target)
-    return SharedAxis(after, shared_layout.home) if matches else None
 
 
 @dataclass(frozen=True)
@@ -396,7 +385,7 @@ class PlanData:
         inside: list[Layout | None] = [None] if rounds else []
         held: SharedAxis | None = None
         for number, exchange in enumerate(exchanges[1:], 1):
-            shared_layout = held if held is not None else _fresh(exchange, number)
+            shared_layout = held or _shared(exchange, number)
             held, after = None, None
             found.append(shared_layout)
             if number == len(rounds):
@@ -405,7 +394,8 @@ class PlanData:
                 after = _after(shared_layout.layout, rounds[number])
             if shared_layout is not None and after is not None:
                 follows = number + 1 < len(exchanges)
-                held = _kept(after, shared_layout, exchanges[number + 1]) if follows else None
+                if follows:
+                    held = _shared(exchanges[number + 1], shared_layout.home, after)
                 if held is None and (follows or not fits(after, self.result)):
                     after = None
             inside.append(after)

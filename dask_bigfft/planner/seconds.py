@@ -453,8 +453,8 @@ class Model:
         source: Layout,
         rounds: Sequence[Round],
         result: Layout | None,
+        moves: Sequence[bool],
         shared_layouts: SharedLayouts | None = None,
-        moves: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
         """Return the forecast of rounds and the exchanges between them.
 
@@ -464,23 +464,20 @@ class Model:
             Blocks of the input and of the result; None if the last round makes the result.
         rounds : sequence of Round
             In order.
-        shared_layouts : SharedLayouts, optional
-            Shared buffers of blocks.
         moves : sequence of bool
             For each exchange, whether shards go through scratch files, with storage ``"disk"``.
+        shared_layouts : SharedLayouts, optional
+            Shared buffers of blocks.
         """
         count = len(rounds)
-        shared_layouts = (
-            no_shared_layouts(count + 1, count) if shared_layouts is None else shared_layouts
-        )
-        held, files = [*shared_layouts.exchanges, None], [*moves] or [True] * (count + 1)
-        stages, before = [], source
+        shared_layouts = shared_layouts or no_shared_layouts(count + 1, count)
+        held, stages, before = [*shared_layouts.exchanges, None], [], source
         for number, round_ in enumerate(rounds):
             after, stays = held[number + 1], shared_layouts.inside[number] is not None
             writes = after if after is not None and after.home == number + 1 else None
-            ends = held[number], writes, stays, files[number]
+            ends = held[number], writes, stays, moves[number]
             stages.append(Stage(before, round_, round_.source, *ends))
             before = round_.target
         if result is not None:
-            stages.append(Stage(before, None, result, held[count], moves=files[count]))
+            stages.append(Stage(before, None, result, held[count], moves=moves[count]))
         return tuple(self.stage(stage, number) for number, stage in enumerate(stages, 1))

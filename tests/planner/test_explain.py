@@ -220,3 +220,5 @@ def test_a_prompt_shows_a_line_and_tokens_know_all() -> None:
     assert tokenize(other) != tokenize(plan)
     assert tokenize(PlanRun(other)) != tokenize(PlanRun(plan))
     assert tokenize(Plan.from_json(plan.to_json())) == tokenize(plan)
+    with pytest.raises(ValueError, match="plan"):
+        Plan.from_json("{}")

@@ -137,8 +137,8 @@ class Cosines:
             runs = Range(1, n, 0, 1), Range(n + 2, n, n - 1, -1)
         elif self.type == 1:
             runs = Range(0, n, 0, 1), Range(n, n - 2, n - 2, -1)
-        elif self.type == 4 and self.halved:
-            runs = _interleaved(n)
+        elif self.halved:  # the real part of point k at place 2k, the imaginary part at n - 1 - 2k
+            runs = Range(0, n // 2, 0, 2), Range(n // 2, n // 2, n - 1, -2)
         elif self.type == 4:
             runs = _centred(n) if out else _quartered(n)
         elif even:  # the even places, then the odd ones backwards
@@ -148,11 +148,6 @@ class Cosines:
         if self.sine and self.type != 1 and not even:  # places are counted from the end
             runs = tuple(Range(r.low, r.count, n - 1 - r.place, -r.step) for r in runs)
         return tuple(run for run in runs if run.count > 0)
-
-
-def _interleaved(n: int) -> tuple[Range, ...]:
-    """Return runs with the real part of point k at place 2k, the imaginary part at n - 1 - 2k."""
-    return Range(0, n // 2, 0, 2), Range(n // 2, n // 2, n - 1, -2)
 
 
 def _quartered(n: int) -> tuple[Range, ...]:

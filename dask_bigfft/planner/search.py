@@ -18,7 +18,7 @@ from functools import cache
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Chunks, wide_chunks
+from dask_bigfft.decomposition.layout import wide_chunks
 from dask_bigfft.decomposition.rounds import divided
 from dask_bigfft.errors import MemoryLimitError, PlanError, raise_invalid
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
@@ -231,7 +231,14 @@ def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool
     nbytes = size * spec.work_dtype.itemsize
     merged = merged_up_to(spec, request.chunks, nbytes)
     fitting = list[Plan]()
-    for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
+    # Pairs of input chunks, and whether the first round reads them from storage directly. Then the
+    # chunks of the input do not matter, and are cut again.
+    ways = [(merged, False)]
+    if stored is not None:
+        parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
+        near_ways = [(merged_up_to(spec, parts, nbytes), True)] if local else []
+        ways = near_ways + [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
+    for chunks, near in ways:
         new = chunks != request.chunks
         # Reopening an encoded array takes more memory than reading its own chunks.
         reopened = stored is not None and stored.reopened and (new or not stored.decoded)
@@ -250,21 +257,6 @@ def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool
         if near and fitting:
             break
     return _best(fitting, request.piece_nbytes) if fitting else None
-
-
-def _ways_to_come_in(
-    search: Candidates, nbytes: int, merged: tuple[Chunks, ...], local: bool
-) -> list[tuple[tuple[Chunks, ...], bool]]:
-    """Return pairs of input chunks, and whether the first round reads them from storage directly.
-
-    Then the chunks of the input do not matter, and are cut again.
-    """
-    spec, request, stored = search.spec, search.request, search.request.stored
-    if stored is None:
-        return [(merged, False)]
-    parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
-    near = [(merged_up_to(spec, parts, nbytes), True)] if local else []
-    return near + [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
 
 
 def _as_it_fits(plan: Plan) -> Plan:

@@ -193,7 +193,7 @@ def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
     bus = calls = most = 0.0
     for one in passes:
         ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
-        bus += max(device.bus_seconds(size, runs * BY_KERNEL, speed) for size, runs, speed in ends)
+        bus += max(size / speed + (runs * BY_KERNEL - 1) * device.run for size, runs, speed in ends)
         calls += device.call * (len(round_.steps) + 2) * one.tiles
         most = max(most, *one.nbytes)
     blocks = max(1, round_.source.blocks)
@@ -228,9 +228,6 @@ class Model:
     storage: str = "memory"
     verify: str = "none"
     device: str = "auto"
-    _cut: dict[Round, tuple[int, int] | None] = field(
-        default_factory=dict, init=False, compare=False
-    )
     _stages: dict[Stage, RoundForecast] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
@@ -271,18 +268,13 @@ class Model:
 
     def tiles(self, round_: Round) -> tuple[int, int] | None:
         """Return the dimension and the width of a round's tiles; None where blocks are not cut."""
-        if round_ in self._cut:
-            known: tuple[int, int] | None = self._cut[round_]
-            return known
         before, after = round_.source.full_shape, round_.target.full_shape
         came = math.prod(before) * self._width(round_)
         goes = math.prod(after) * self._width(round_, after=True)
         fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
         second = changes(round_) and not _halved(round_, self.library.supports_out)
         size, most = tile_bytes_of(threads, second), tile_bytes_of(threads)
-        found = tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
-        self._cut[round_] = found
-        return found
+        return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
 
     def _width(self, round_: Round | None, after: bool = False) -> int:
         """Return the bytes of an element of the blocks before a round, or after it."""
@@ -315,19 +307,14 @@ class Model:
         shape, seconds = stage.shape, 0.0
         nbytes = stage.after.size * self._width(stage.round_)
         if flow.read in ("shards", "view"):
-            row = min(shape.width, self._tile_row(stage)) * self._width(stage.round_)
+            dim, width = (stage.round_ and self.tiles(stage.round_)) or (-1, 1)
+            most = max(1, width * math.prod(stage.after.full_shape[dim + 1 :]))  # of a tile
+            row = min(shape.width, most) * self._width(stage.round_)
             seconds += self._copied(nbytes, row, not shape.local)
         elif flow.read == "block":
             seconds += self._copied(nbytes, nbytes)
         on_disk = self.storage == "disk" and not shape.local
         return seconds + (shape.shards * DISK_SHARD if on_disk else 0.0)
-
-    def _tile_row(self, stage: Stage) -> int:
-        """Return the contiguous elements of a tile, the most that a gather reads at a time."""
-        block = stage.after.full_shape
-        tiles = None if stage.round_ is None else self.tiles(stage.round_)
-        dim, width = (-1, 1) if tiles is None else tiles
-        return max(1, width * math.prod(block[dim + 1 :]))
 
     def transform(self, round_: Round, flow: Traffic) -> float:
         """Return the seconds of a round's FFTs on all blocks, with twiddles and checks."""

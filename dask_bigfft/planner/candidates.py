@@ -258,12 +258,6 @@ class Candidates:
         possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
         return possible and self.machine.gpus > 0
 
-    @property
-    def piece_nbytes(self) -> int:
-        """Approximate bytes of a tile that crosses the bus."""
-        known = min((found.nbytes for found in self.machine.devices), default=0)
-        return min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
-
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes
     ) -> Candidate | None:
@@ -388,8 +382,9 @@ class Candidates:
         found = factor_choices(spec, axis, places, whole, self.request.variant)
         if count == 2 and natural and auto:
             if self.on_gpu:
-                beside = max(whole.get(place, 1) for place in places)
-                room = self.piece_nbytes // self.itemsize // max(1, beside)
+                known = min((found.nbytes for found in self.machine.devices), default=0)
+                tile = min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
+                room = tile // self.itemsize // max(whole.get(place, 1) for place in places)
                 return wide_factors(n, room, chunks) or found
             if self.storage == "disk" and self.request.stored is not None:
                 return [*found, *row_factors(n, target, self.row)]

@@ -115,8 +115,7 @@ def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, 
     """Return a window of an axis in one group, cut as before if it was."""
     start, count = window
     group = before.groups[0]
-    same = group == Group(digits, group.chunks, start) and group.bounds[-1] == count
-    kept = same and len(before.groups) == 1
+    kept = before.groups == (Group(digits, group.chunks, start),) and group.bounds[-1] == count
     chunks = group.chunks if kept else even_chunks(count, before.blocks)
     return _Cut(digits, count, chunks, False, start)
 

@@ -151,15 +151,10 @@ class Group(HashedOnce):
         """
         if not self.arrangement and not self.offset:
             return ((*self.interval(chunk), 0, 1),)
-        begin, end = self.bounds[chunk], self.bounds[chunk + 1]
-        found = (run.within(begin, end) for run in self._placed)
+        n, first, begin, end = self.size, self.offset, self.bounds[chunk], self.bounds[chunk + 1]
+        shifted = Range(first, n - first, 0, 1), Range(0, first, n - first, 1)
+        found = (run.within(begin, end) for run in self.arrangement or shifted)
         return tuple((a, b, at - begin, s) for a, b, at, s in filter(None, found))
-
-    @property
-    def _placed(self) -> tuple[Range, ...]:
-        """Runs of the values; shifted values are two runs."""
-        n, first = self.size, self.offset
-        return self.arrangement or (Range(first, n - first, 0, 1), Range(0, first, n - first, 1))
 
 
 @dataclass(frozen=True)

@@ -487,9 +487,8 @@ class Candidates:
         -k modulo N is not a map between the digits of a padded length.
         """
         real = self.spec.real_axis
-        if self.spec.kind != "r2c" or real is None or len(programs[real].factors) == 1:
-            return False
-        if self.rectangle is not None:  # half a spectrum in digits is not completed
+        halved = self.spec.kind == "r2c" and real is not None and len(programs[real].factors) > 1
+        if not halved or self.rectangle is not None:  # which is not completed in digits
             return False
         return any(
             programs[axis].bluestein and assignment[axis][-1] == rounds - 1

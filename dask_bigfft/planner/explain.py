@@ -524,7 +524,7 @@ def digit_name(program: AxisProgram | None, digit: Digit) -> str:
     """
     if program is None:
         return "n"
-    letter = {0: "n", program.last_stage: "k"}.get(digit.stage, "m")
+    letter = {0: "n", program.target[0].stage: "k"}.get(digit.stage, "m")
     if len(program.steps) == 1:
         return letter
     numbers = (i for i, s in enumerate(program.steps, 1) if digit in (s.source, s.target))

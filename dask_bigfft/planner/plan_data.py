@@ -107,7 +107,7 @@ class SharedLayouts:
 
     Parameters
     ----------
-    exchanges : tuple of (Joint or None)
+    exchanges : tuple of (SharedAxis or None)
         For each exchange.
     inside : tuple of (Layout or None)
         For each round that works in place, the layout of its shared buffer afterwards.
@@ -443,7 +443,7 @@ class PlanData:
         kept = [d for d in target.axes[axis].digits if d.stride == 1 and d.is_partial]
         if program.mirror is None or not partial or partial == kept:
             return None
-        if partial[0].stage != (0 if self.spec.kind == "c2r" else program.last_stage):
+        if partial[0].stage != (0 if self.spec.kind == "c2r" else program.target[0].stage):
             return None
         others = tuple(a for a in self.spec.axes if a != axis)
         return Mirror(axis, program.length, others)

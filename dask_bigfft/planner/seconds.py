@@ -129,7 +129,7 @@ class Stage:
         The round; None for the exchange alone.
     after : Layout
         Blocks after the exchange: the round's source, or those of the result.
-    reads, writes : Joint or None
+    reads, writes : SharedAxis or None
         Shared buffer of the exchange, which then copies nothing, and of the blocks after the
         round.
     inside : bool

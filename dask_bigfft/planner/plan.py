@@ -433,19 +433,25 @@ def merged_cut(chunks: Chunks, room: int) -> Chunks:
     return tuple(found)
 
 
+def _is_free(request: Request) -> bool:
+    """Return whether a plan may have other blocks than the input.
+
+    Rounds and variants that the user named hold for the input's blocks, and with scratch files a
+    stored array is read in its own chunks.
+    """
+    on_disk = request.stored is not None and request.storage == "disk"
+    return request.rounds is None and request.variant == "auto" and not on_disk
+
+
 def merged_request(
     spec: TransformSpec, request: Request, machine: Machine, nbytes: int
 ) -> Request | None:
     """Return the request with tiny blocks merged; None if that does not pay.
 
-    Rounds and variants that the user named hold for the unmerged blocks, and with scratch files
-    a stored array is read in its own chunks. Merged blocks have at most `nbytes` bytes of complex
-    values; 0 merges none.
+    Merged blocks have at most `nbytes` bytes of complex values; 0 merges none.
     """
-    on_disk = request.stored is not None and request.storage == "disk"
-    free = request.rounds is None and request.variant == "auto" and not on_disk
     before = block_count(request.chunks)
-    if not free or before <= MANY:
+    if not _is_free(request) or before <= MANY:
         return None
     merged = merged_up_to(spec, request.chunks, nbytes)
     after = block_count(merged)
@@ -478,9 +484,7 @@ def whole_request(
     tiny : int
         Size in bytes to which very many tiny blocks would be merged otherwise; 0 if they would not.
     """
-    on_disk = request.stored is not None and request.storage == "disk"
-    natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
-    free = request.rounds is None and request.variant == "auto" and natural and not on_disk
+    free = _is_free(request) and "transposed" not in (*spec.orders_in, *spec.orders_out)
     whole = tuple((sum(c),) if a in spec.axes else c for a, c in enumerate(request.chunks))
     before, after = block_count(request.chunks), block_count(whole)
     block = math.prod(extents(spec, whole))

@@ -340,12 +340,6 @@ class Model:
 
     # --- on a device -------------------------------------------------------------------------
 
-    def on_device(self, round_: Round | None) -> bool:
-        """Return whether the blocks of a round go to a device."""
-        if not self.devices or round_ is None:
-            return False
-        return self.device == "gpu" or round_.source.largest * self.itemsize >= LEAST_NBYTES
-
     def of_device(self, round_: Round) -> float:
         """Return the seconds that a device takes for each of many blocks of a round."""
         return max(device_seconds(round_, self.dtype, found) for found in self.devices)
@@ -374,7 +368,9 @@ class Model:
     def _stage(self, stage: Stage, number: int) -> RoundForecast:
         profile, workers = self.machine.profile, self.machine.workers
         round_, shape, blocks = stage.round_, stage.shape, max(1, stage.after.blocks)
-        on_gpu = self.on_device(round_) or (round_ is None and bool(self.devices))
+        on_gpu = bool(self.devices)
+        if round_ is not None and self.device != "gpu":
+            on_gpu = on_gpu and round_.source.largest * self.itemsize >= LEAST_NBYTES
         flow, nbytes = self.flow(stage), stage.after.size * self.itemsize
         gather = fft = device = handling = 0.0
         if stage.reads is None or round_ is not None:  # else blocks are in place

@@ -237,11 +237,6 @@ def _at_the_slowest_pace(plan: Plan, of: Rounds) -> Plan:
     return replace(plan, expected=replace(plan.expected, seconds=seconds, rounds=tuple(rounds)))
 
 
-def _alone(plan: Plan, devices: bool) -> Plan:
-    """Return a plan whose rounds are all on GPUs, or all on CPU threads."""
-    return replace(plan, shares=(float(devices),) * len(plan.rounds))
-
-
 @lru_cache(maxsize=128)
 def decided(
     spec: TransformSpec, request: Request, machine: Machine, gpus: int, least: float
@@ -270,9 +265,10 @@ def decided(
     if least == 0:
         return divided_among(base, gpus, least)
     shared = divided(base, gpus, least)
-    ours = _alone(find_plan(spec, replace(request, device="cpu"), machine), False)
-    on_gpus = replace(machine, gpus=gpus)
-    theirs = _alone(find_plan(spec, replace(request, device="gpu"), on_gpus), True)
+    ours = find_plan(spec, replace(request, device="cpu"), machine)
+    ours = replace(ours, shares=(0.0,) * len(ours.rounds))
+    theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, gpus=gpus))
+    theirs = replace(theirs, shares=(1.0,) * len(theirs.rounds))
     faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
     if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
         faster = theirs

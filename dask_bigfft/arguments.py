@@ -102,7 +102,7 @@ def chosen_plan(
         found = found or _searched(spec, request, here, kernels, inside)
     except PlanError as error:
         raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
-    found = replace(found, device_memory_limit=request.device_nbytes, overwrite=overwrite)
+    found = replace(found, overwrite=overwrite)
     on_devices = inside and found.machine.gpus
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -127,8 +127,7 @@ def region(
     found: dict[Any, Trial] = {}
     for scale in SCALES if request.rounds is None else (1.0,):
         for kernel in kernels:
-            for fits in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
-                plan = replace(fits, device_memory_limit=request.device_nbytes)
+            for plan in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
                 same = (plan.rounds, plan.result, plan.kernel, plan.carrier, plan.device)
                 found.setdefault(same, Trial(plan, scale))
     return sorted(found.values(), key=lambda trial: trial.plan.expected.seconds)
@@ -158,19 +157,12 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 # --- measuring ------------------------------------------------------------------------------
 
 
-def in_memory(x: da.Array) -> da.Array:
-    """Return the array with its blocks copied into contiguous memory.
-
-    A block of `da.ones` is one broadcast number, which costs nothing to read.
-    """
-    blocks = da.map_blocks(np.ascontiguousarray, x, dtype=x.dtype, meta=x._meta)
-    return cast("da.Array", blocks.persist())
-
-
 def timer_for(plan: Plan) -> Timer:
     """Return a function that times plans of the same input on an array of ones."""
     chunks, carrier = plan.chunks_in, config.get("bigfft.exchange.carrier")
-    x = in_memory(da.ones(plan.spec.shape, chunks=chunks, dtype=np.dtype(plan.spec.dtype)))
+    ones = da.ones(plan.spec.shape, chunks=chunks, dtype=np.dtype(plan.spec.dtype))
+    # A block of it is one broadcast number, which costs nothing to read.
+    x = ones.map_blocks(np.ascontiguousarray, dtype=ones.dtype, meta=ones._meta).persist()
 
     def timed(plan: Plan) -> float:
         result = transformed_array(x, plan, carrier)

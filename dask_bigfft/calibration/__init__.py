@@ -168,7 +168,7 @@ def _measured(
 
     The workers of a host share the array size of a single worker on that host.
     """
-    each = cluster.here if client is None else partial(cluster.on_workers, client)
+    each = partial(cluster.on_workers, client)
     hosts: dict[str, list[str]] = {}
     for address, worker in workers.items():
         hosts.setdefault(str(worker.get("host")), []).append(address)

@@ -33,15 +33,15 @@ LARGER = PRICES | {"threads"}
 Each = Callable[[Callable[..., Any], Mapping[str, tuple[Any, ...]]], dict[str, Any]]
 
 
-def here(work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """Call a function in this process as the only worker: an `Each`."""
-    return {address: work(*given) for address, given in arguments.items()}
-
-
 def on_workers(
     client: Any, work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, Any]:
-    """Call a function on the workers of a client's cluster: an `Each` with the client bound."""
+    """Call a function on the workers of a client's cluster: an `Each` with the client bound.
+
+    Without a client, this process is the only worker.
+    """
+    if client is None:
+        return {address: work(*given) for address, given in arguments.items()}
     futures = [
         client.submit(work, *given, workers=[address], allow_other_workers=False, pure=False)
         for address, given in arguments.items()

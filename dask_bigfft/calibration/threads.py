@@ -7,7 +7,6 @@ machine and near separately measured FFT speeds. (Chen and Li, Proc. ICPADS, 201
 whole runs.)
 """
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +21,8 @@ from dask_bigfft.front import plan
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.libraries import get_library, measured_rates
 from dask_bigfft.memory.pages import Buffer, touch
-from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
-from dask_bigfft.tuning import timer_for
+from dask_bigfft.tuning import Trial, timer_for
 
 #: Complex dtypes to measure libraries in.
 DTYPES = ("complex128", "complex64")
@@ -72,8 +70,7 @@ def problems(elements: int, threads: int, few: bool) -> list[Problem]:
         Problem("fftn", (elements // 1000 * 1000,), 8 * threads, (0,)),
         Problem("fftn", (cube, cube, cube), 4 * threads, (0, 1, 2)),
         Problem("fftn", (threads, side, elements // side // threads), threads, (1, 2)),
-    ]
-    rest = [
+        # The others are for the first library alone.
         Problem("fftn", plane, min(16 * threads, side), (0, 1)),
         Problem("fftn", (elements,), 2 * threads, (0,)),
         Problem("fftn", (column, 48), 8 * threads, (0, 1)),
@@ -83,19 +80,7 @@ def problems(elements: int, threads: int, few: bool) -> list[Problem]:
         Problem("fftn", (64, 64), 32, (0, 1)),
         Problem("fftn", (4, 4), 1, (1,)),
     ]
-    return found if few else found + rest
-
-
-class Trial(NamedTuple):
-    """A timed transform: its plan, without a profile, and its median seconds."""
-
-    plan: Plan
-    seconds: float
-
-    @property
-    def library(self) -> tuple[str, str]:
-        """The name of the FFT library, and of the complex dtype."""
-        return self.plan.kernel, self.plan.spec.work_dtype.name
+    return found[:5] if few else found
 
 
 def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) -> Trial:
@@ -104,7 +89,7 @@ def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) ->
     found = plan(problem.array(dtype), problem.kind, **keywords)
     timer = timer_for(found)
     _, *taken = (timer(found) for _ in range(repeat + 1))
-    return Trial(found, statistics.median(taken))
+    return Trial(found, measured=tuple(taken))
 
 
 def _price(run: Trial, library: tuple[str, str] | None, name: str, threads: int) -> float:
@@ -112,12 +97,12 @@ def _price(run: Trial, library: tuple[str, str] | None, name: str, threads: int)
 
     The speeds of a library count in its own runs only.
     """
-    if library not in (None, run.library):
+    kernel, dtype = run.plan.kernel, run.plan.spec.work_dtype.name
+    if library not in (None, (kernel, dtype)):
         return 0.0
     fast = {"flops": MOST, "large_flops": MOST}
     free: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0) | {"copy": MOST, "flops": MOST}
     (fast if name in fast else free)[name] = 1.0
-    kernel, dtype = run.library
     out = get_library(kernel).supports_out
     free["libraries"] = (LibrarySpeeds(kernel, dtype, supports_out=out, **fast),)
     return run.plan.forecast(Profile(**free), threads=threads).seconds

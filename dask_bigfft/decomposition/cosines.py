@@ -130,47 +130,24 @@ class Cosines:
 
     def runs(self, *, out: bool) -> tuple[Range, ...]:
         """Return the places of the FFT's values in the input or output array."""
-        return tuple(run for run in self._runs(out) if run.count > 0)
-
-    def _runs(self, out: bool) -> tuple[Range, ...]:
-        n = self.length
-        if self.type == 1:
-            return self._extension()
-        if self.type == 4 and out:
-            return _interleaved(n) if self.halved else _centred(n)
-        if self.type == 4:
-            return self._turned(_interleaved(n) if self.halved else _quartered(n))
-        even = (self.type == 2) != out  # type III is type II backwards
-        return _even_odd(n) if even else self._turned(_mirrored(n))
-
-    def _turned(self, runs: tuple[Range, ...]) -> tuple[Range, ...]:
-        """Return the runs; for a sine transform with places counted from the end."""
-        if not self.sine:
-            return runs
-        last = self.length - 1
-        return tuple(Range(r.low, r.count, last - r.place, -r.step) for r in runs)
-
-    def _extension(self) -> tuple[Range, ...]:
-        n = self.length
-        if self.sine:
-            return Range(1, n, 0, 1), Range(n + 2, n, n - 1, -1)
-        return Range(0, n, 0, 1), Range(n, n - 2, n - 2, -1)
-
-
-def _even_odd(n: int) -> tuple[Range, ...]:
-    """Return runs of the even places, then of the odd ones backwards."""
-    half = (n + 1) // 2
-    return Range(0, half, 0, 2), Range(half, n - half, 2 * (n - half) - 1, -2)
-
-
-def _mirrored(n: int) -> tuple[Range, ...]:
-    """Return runs with the real part of point k at place k, the imaginary part at n - k."""
-    return Range(0, n, 0, 1), Range(n + 1, n - 1, n - 1, -1)
-
-
-def _interleaved(n: int) -> tuple[Range, ...]:
-    """Return runs with the real part of point k at place 2k, the imaginary part at n - 1 - 2k."""
-    return Range(0, n // 2, 0, 2), Range(n // 2, n // 2, n - 1, -2)
+        runs: tuple[Range, ...]
+        n, half = self.length, (self.length + 1) // 2
+        even = (self.type == 2) != out  # type III is type II backwards; IV is even on one side
+        if self.type == 1 and self.sine:
+            runs = Range(1, n, 0, 1), Range(n + 2, n, n - 1, -1)
+        elif self.type == 1:
+            runs = Range(0, n, 0, 1), Range(n, n - 2, n - 2, -1)
+        elif self.halved:  # the real part of point k at place 2k, the imaginary part at n - 1 - 2k
+            runs = Range(0, n // 2, 0, 2), Range(n // 2, n // 2, n - 1, -2)
+        elif self.type == 4:
+            runs = _centred(n) if out else _quartered(n)
+        elif even:  # the even places, then the odd ones backwards
+            runs = Range(0, half, 0, 2), Range(half, n - half, 2 * (n - half) - 1, -2)
+        else:  # the real part of point k at place k, the imaginary part at n - k
+            runs = Range(0, n, 0, 1), Range(n + 1, n - 1, n - 1, -1)
+        if self.sine and self.type != 1 and not even:  # places are counted from the end
+            runs = tuple(Range(r.low, r.count, n - 1 - r.place, -r.step) for r in runs)
+        return tuple(run for run in runs if run.count > 0)
 
 
 def _quartered(n: int) -> tuple[Range, ...]:

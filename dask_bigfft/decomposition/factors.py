@@ -54,8 +54,9 @@ def factorize(n: int) -> Mapping[int, int]:
     >>> factorize(1)
     {}
     """
-    found: dict[int, int] = {}
-    rest = _parse_length(n)
+    if not 1 <= n <= MAX_LENGTH:
+        raise_invalid("n", n, f"1..{MAX_LENGTH}")
+    found, rest = dict[int, int](), int(n)
     for p in _SMALL_PRIMES:
         if p * p > rest:
             break
@@ -219,12 +220,6 @@ def smooth_length(n: int) -> int:
     while len(pair := transposed_digits(found)) == 1 or pair[1] > MAX_RATIO * pair[0]:
         found = next_fast_len(found + 1, real=True)
     return int(found)
-
-
-def _parse_length(n: int) -> int:
-    if not 1 <= n <= MAX_LENGTH:
-        raise_invalid("n", n, f"1..{MAX_LENGTH}")
-    return int(n)
 
 
 def _is_prime(n: int) -> bool:

@@ -151,15 +151,10 @@ class Group(HashedOnce):
         """
         if not self.arrangement and not self.offset:
             return ((*self.interval(chunk), 0, 1),)
-        begin, end = self.bounds[chunk], self.bounds[chunk + 1]
-        found = (run.within(begin, end) for run in self._placed)
+        n, first, begin, end = self.size, self.offset, self.bounds[chunk], self.bounds[chunk + 1]
+        shifted = Range(first, n - first, 0, 1), Range(0, first, n - first, 1)
+        found = (run.within(begin, end) for run in self.arrangement or shifted)
         return tuple((a, b, at - begin, s) for a, b, at, s in filter(None, found))
-
-    @property
-    def _placed(self) -> tuple[Range, ...]:
-        """Runs of the values; shifted values are two runs."""
-        n, first = self.size, self.offset
-        return self.arrangement or (Range(first, n - first, 0, 1), Range(0, first, n - first, 1))
 
 
 @dataclass(frozen=True)
@@ -509,9 +504,9 @@ def tiling(
     shape: tuple[int, ...],
     fixed: set[int],
     nbytes: int,
-    tile_bytes: int = TILE_BYTES,
-    row_bytes: int = ROW_BYTES,
-    slice_bytes: int = 0,
+    tile_bytes: int,
+    row_bytes: int,
+    slice_bytes: int,
 ) -> tuple[int, int] | None:
     """Return the dimension along which a block is cut into tiles, and their width, or None.
 
@@ -519,9 +514,9 @@ def tiling(
     too large, if the rows of a tile would be too narrow, or if the block is empty. Slices that
     exceed `tile_bytes` are tiles of width 1 up to `slice_bytes`.
 
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16)
+    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 21, ROW_BYTES, 1 << 21)
     (0, 16)
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 16, slice_bytes=1 << 17)
+    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 16, ROW_BYTES, 1 << 17)
     (0, 1)
     """
     for dim, size in enumerate(shape if math.prod(shape) else ()):

@@ -420,14 +420,15 @@ def fits(shared_layout: Layout, layout: Layout) -> bool:
     return all(_fits(a, b) for a, b in zip(shared_layout.axes, layout.axes, strict=True))
 
 
-def shared_layout_of(before: Layout, after: Layout) -> Layout | None:
+def shared_layout_of(before: Layout, after: Layout, layout: Layout | None = None) -> Layout | None:
     """Return the shared layout of two layouts, with one block for each connected group, or None.
 
-    Its digits have the order of the first layout, so that whole rows are written.
+    Only `layout` counts if the first blocks share it already. A new one has its digits in the order
+    of the first layout, so that whole rows are written.
     """
-    axes = []
-    for a, b in zip(before.axes, after.axes, strict=True):
-        axis = _shared_axis(a, b)
+    axes, held = [], [None] * len(before.axes) if layout is None else layout.axes
+    for own, a, b in zip(held, before.axes, after.axes, strict=True):
+        axis = own or _shared_axis(a, b)
         fitting = axis is not None and _fits(axis, a) and _fits(axis, b)
         if axis is None or not fitting or axis_components(a, b).count != axis.blocks:
             return None
@@ -445,12 +446,6 @@ def _shared_axis(a: AxisLayout, b: AxisLayout) -> AxisLayout | None:
         falling = sorted(a.groups, key=lambda group: -group.digits[0].stride)
         return AxisLayout(tuple(Group(g.digits, (g.size,)) for g in falling))
     return None
-
-
-def groups_match(shared_layout: Layout, source: Layout, target: Layout) -> bool:
-    """Return True if the shared layout has one block for each connected group of an exchange."""
-    axes = zip(shared_layout.axes, source.axes, target.axes, strict=True)
-    return all(axis_components(a, b).count == axis.blocks for axis, a, b in axes)
 
 
 @dataclass(frozen=True)

@@ -198,16 +198,6 @@ class AxisProgram:
         found = self.in_place(0)
         return found == self.source or (len(self.source) == 1 and _follow(found))
 
-    @property
-    def halves_input(self) -> bool:
-        """True if the input is half a spectrum, which has to be completed before it is split."""
-        return self.mirror is not None and any(digit.is_partial for digit in self.source)
-
-    @property
-    def last_stage(self) -> int:
-        """The stage of the output's digits."""
-        return self.target[0].stage
-
 
 def _cooley_tukey(
     axis: int, factors: tuple[int, ...], kind: Kind, sign: int, stage: int = 0

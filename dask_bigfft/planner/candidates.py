@@ -21,11 +21,10 @@ from dask_bigfft.decomposition.factors import (
 )
 from dask_bigfft.decomposition.layout import (
     AxisLayout,
-    Chunks,
     Group,
     Layout,
     NoCommonDigits,
-    flat_digits,
+    plain_layout,
 )
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program
@@ -125,15 +124,6 @@ def wide_factors(n: int, room: int, blocks: int) -> list[Factors]:
     return [] if found is None else [(found, n // found)]
 
 
-def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
-    """Return the blocks of the input array."""
-    digits = [flat_digits(0, n, "natural", real=False) for n in spec.shape]
-    for axis, n in zip(spec.axes, spec.lengths, strict=True):
-        digits[axis] = program_of(spec, axis, (n,)).source
-    pairs = zip(digits, chunks, strict=True)
-    return Layout(tuple(AxisLayout((Group(found, cut),)) for found, cut in pairs))
-
-
 def program_of(
     spec: TransformSpec, axis: int, factors: Factors, *, bluestein: bool = False
 ) -> AxisProgram:
@@ -154,7 +144,7 @@ def program_of(
 
 
 def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
-    """Return the source with digits that include the padding of Bluestein's algorithm."""
+    """Return the source with the digits of programs, which include Bluestein's padding."""
     axes = [
         AxisLayout((Group(programs[a].source, axis.groups[0].chunks),)) if a in programs else axis
         for a, axis in enumerate(source.axes)
@@ -250,7 +240,10 @@ class Candidates:
         dtype = spec.work_dtype.name
         self.model = Model(machine, request.kernel, dtype, storage, request.verify, request.device)
         self.itemsize = spec.work_dtype.itemsize
-        self.source = source_layout(spec, request.chunks)
+        pairs = zip(spec.axes, spec.lengths, strict=True)
+        whole = {axis: program_of(spec, axis, (n,)) for axis, n in pairs}
+        #: Blocks of the input array.
+        self.source = with_padding(plain_layout(spec.shape, request.chunks), whole)
         windows = {axis: (start, count) for axis, start, count in spec.windows}
         self.cutter = BlockCutter(request.variant, windows, request.wanted, self.on_gpu)
         #: Size of the largest input block in complex elements.
@@ -264,12 +257,6 @@ class Candidates:
         """Return whether rounds are done on devices; verified ones are not."""
         possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
         return possible and self.machine.gpus > 0
-
-    @property
-    def piece_nbytes(self) -> int:
-        """Approximate bytes of a tile that crosses the bus."""
-        known = min((found.nbytes for found in self.machine.devices), default=0)
-        return min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
 
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes
@@ -312,7 +299,7 @@ class Candidates:
         if max(shape.fan_in for shape in shapes) > MAX_FAN_IN:
             return None
         moves = (not from_rows, *(True,) * (len(rounds) - 1), not split)
-        route = self.model.route(source, rounds, after, moves=moves)
+        route = self.model.route(source, rounds, after, moves)
         seconds = sum(found.seconds for found in route)
         largest = max(r.source.largest // (2 if is_real(r) else 1) for r in rounds)
         penalty = 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
@@ -365,8 +352,8 @@ class Candidates:
             for axis, n in zip(spec.axes, spec.lengths, strict=True):
                 if axis in padded:
                     choices.append([padded[axis]])
-                elif axis == self.rectangle:
-                    choices.append(self._rectangle_factors(digits[axis]))
+                elif axis == spec.real_axis and self.rectangle:
+                    choices.append([self.rectangle])
                 elif digits[axis] == 1:
                     choices.append([(n,)])
                 elif padded:
@@ -395,8 +382,9 @@ class Candidates:
         found = factor_choices(spec, axis, places, whole, self.request.variant)
         if count == 2 and natural and auto:
             if self.on_gpu:
-                beside = max(whole.get(place, 1) for place in places)
-                room = self.piece_nbytes // self.itemsize // max(1, beside)
+                known = min((found.nbytes for found in self.machine.devices), default=0)
+                tile = min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
+                room = tile // self.itemsize // max(whole.get(place, 1) for place in places)
                 return wide_factors(n, room, chunks) or found
             if self.storage == "disk" and self.request.stored is not None:
                 return [*found, *row_factors(n, target, self.row)]
@@ -411,53 +399,45 @@ class Candidates:
         return max(1, -(-(0 if stored is None else stored.row_nbytes) // self.itemsize))
 
     @cached_property
-    def rectangle(self) -> int | None:
-        """The real axis if its half spectrum is stored in digits, which the rounds must produce.
+    def rectangle(self) -> Factors | None:
+        """Factors of the real axis if its half spectrum is stored in digits, else None.
 
-        From other digits it would take a mirror image and thus an exchange.
+        The rounds must produce these digits. From others it would take a mirror image and thus an
+        exchange.
         """
         spec, axis = self.spec, self.spec.real_axis
         if axis is None:
             return None
+        digits = spec.digits_of(axis) or transposed_digits(spec.lengths[-1])
         order = spec.orders_in[-1] if spec.kind == "c2r" else spec.orders_out[-1]
-        return axis if order == "transposed" and len(self._last_digits) > 1 else None
-
-    @property
-    def _last_digits(self) -> Factors:
-        """Digits of the last axis in transposed order."""
-        return self.spec.digits_of(self.spec.axes[-1]) or transposed_digits(self.spec.lengths[-1])
-
-    def _rectangle_factors(self, count: int) -> list[Factors]:
-        digits = self._last_digits
-        backwards = self.spec.kind == "c2r" or self.spec.orders_in[-1] == "transposed"
-        return [digits[::-1] if backwards else digits] if len(digits) == count else []
+        if order != "transposed" or len(digits) == 1:
+            return None
+        backwards = spec.kind == "c2r" or spec.orders_in[-1] == "transposed"
+        return digits[::-1] if backwards else digits
 
     def in_place(self) -> list[Candidate]:
         """Return candidates for axes that are whole in every block."""
         digits = dict.fromkeys(self.spec.axes, 1)
         if self.rectangle is not None:
-            digits[self.rectangle] = len(self._last_digits)
+            digits[self.spec.axes[-1]] = len(self.rectangle)
         rounds = max(digits.values())
         return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), {}))
 
-    @property
-    def worth_splitting(self) -> int:
-        """Number of axes that may be split although fewer would do: their result is in digits."""
-        orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
-        in_digits = [len(transposed_digits(n)) for n, *order in orders if "transposed" in order]
-        return max(1, sum(count > 1 for count in in_digits))
-
     def splits(self, sizes: Sizes) -> list[Candidate]:
         """Return all candidates without Bluestein's algorithm, few rounds and splits first."""
-        axes, pease = self.spec.axes, self.request.variant == "pease"
+        spec, axes, pease = self.spec, self.spec.axes, self.request.variant == "pease"
         one_cut_axis = len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
+        orders = zip(spec.lengths, spec.orders_in, spec.orders_out, strict=True)
+        in_digits = [len(transposed_digits(n)) > 1 for n, *order in orders if "transposed" in order]
         found: list[Candidate] = []
         enough = None
         for rounds in range(1, self.request.max_rounds + 1):
             if enough is not None and rounds > enough:
                 break
             for count in range(len(axes) + 1):
-                if count > self.worth_splitting and any(len(c.rounds) == rounds for c in found):
+                # Axes whose result is in digits may be split although fewer splits would do.
+                many = count > max(1, sum(in_digits))
+                if many and any(len(c.rounds) == rounds for c in found):
                     break
                 if count == 1 and len(axes) > 3 and found:
                     break
@@ -465,7 +445,7 @@ class Candidates:
                 if pease and count == 0 and one_cut_axis:
                     continue  # an axis gathered whole has no geometry
                 for digits in digits_of_splits(axes, count, most):
-                    if self.rectangle is not None and digits[self.rectangle] == 1:
+                    if self.rectangle and digits[axes[-1]] != len(self.rectangle):
                         continue
                     if max(digits.values()) > rounds or sum(digits.values()) < rounds:
                         continue
@@ -502,9 +482,8 @@ class Candidates:
         -k modulo N is not a map between the digits of a padded length.
         """
         real = self.spec.real_axis
-        if self.spec.kind != "r2c" or real is None or len(programs[real].factors) == 1:
-            return False
-        if self.rectangle is not None:  # half a spectrum in digits is not completed
+        halved = self.spec.kind == "r2c" and real is not None and len(programs[real].factors) > 1
+        if not halved or self.rectangle is not None:  # which is not completed in digits
             return False
         return any(
             programs[axis].bluestein and assignment[axis][-1] == rounds - 1

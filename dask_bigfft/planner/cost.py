@@ -67,8 +67,8 @@ def _has_large_prime(n: int) -> bool:
     return max(factorize(n), default=1) ** 2 > n > 64
 
 
-def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int = 1) -> int:
-    """Return the maximum temporary bytes of a thread's FFT calls.
+def library_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int = 1) -> int:
+    """Return the bytes that an FFT library takes: temporary ones of each thread, and cached ones.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int
         Tasks at a time. With fewer blocks each block uses several threads of the library.
     """
     library, lanes = _LIBRARIES.get(kernel, _UNKNOWN), max(1, 16 // itemsize)
-    most = 0.0
+    most, kept = 0.0, dict[int, float]()
     for round_ in rounds:
         shape = round_.source.full_shape
         for step in round_.steps:
@@ -99,15 +99,9 @@ def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int
             elif math.prod(shape) < 2 * lanes * step.length:  # fewer lines than lanes
                 base, more = min(base + more * lanes, 2), 0
             most = max(most, step.length * (base + more * lanes))
-    return math.ceil(most * itemsize)
-
-
-def kept_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
-    """Return the bytes that a library caches in a process for the lengths of some rounds."""
-    library = _LIBRARIES.get(kernel, _UNKNOWN)
-    lengths = {step.length for round_ in rounds for step in round_.steps}
-    lines = sum(n * (library.kept_chirp if _has_large_prime(n) else library.kept) for n in lengths)
-    return math.ceil(lines * itemsize)
+            lines = library.kept_chirp if _has_large_prime(step.length) else library.kept
+            kept[step.length] = step.length * lines
+    return threads * math.ceil(most * itemsize) + math.ceil(sum(kept.values()) * itemsize)
 
 
 #: Maximum tiles of a task in memory: input and result of an FFT, and copies of both for checks.
@@ -139,13 +133,6 @@ def _stored(layout: Layout, itemsize: int) -> int:
     return layout.size * itemsize + layout.blocks * spare
 
 
-def working(plan: PlanData, nbytes: int) -> int:
-    """Return the number of tasks of a process that hold a block: a device admits only a few."""
-    machine = plan.machine
-    demanded = machine.gpus and plan.device == "gpu"
-    return min(machine.threads, admitted(nbytes) * machine.gpus if demanded else machine.threads)
-
-
 def peak_host(plan: PlanData) -> int:
     """Return the peak bytes of host memory per process, without those of imports.
 
@@ -158,9 +145,8 @@ def peak_host(plan: PlanData) -> int:
     blocks = _peak_on_disk(plan) if plan.carrier == "disk" else _peak_in_memory(plan)
     if plan.machine.gpus and plan.device == "gpu":
         return blocks
-    itemsize = plan.spec.work_dtype.itemsize
-    work = work_bytes(plan.kernel, plan.rounds, itemsize, plan.machine.threads)
-    return blocks + plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
+    itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
+    return blocks + library_bytes(plan.kernel, plan.rounds, itemsize, threads)
 
 
 def _peak_in_memory(plan: PlanData) -> int:
@@ -176,7 +162,9 @@ def _peak_in_memory(plan: PlanData) -> int:
         block = exchange.target.largest * np.dtype(exchange.dtype).itemsize
         made, out = _made(plan, i) if i < len(plan.rounds) else (after, 0)
         blocks = exchange.target.blocks
-        threads = min(working(plan, block), blocks)
+        threads = min(machine.threads, blocks)
+        if machine.gpus and plan.device == "gpu":  # which admit only a few tasks
+            threads = min(threads, admitted(block) * machine.gpus)
         work = threads * (block + out + _tiles(plan, i, block, out))
         if i + 1 < len(plan.exchanges) and shared_layouts.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
@@ -212,18 +200,13 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
     Such a block is copied, unless it is gathered directly into its result. Libraries without
     `supports_out` allocate spectra of real values, and these blocks, in fresh memory.
     """
-    tiled = min(block, _tiles_nbytes(plan))
-    if number >= len(plan.rounds) or _in_tiles(plan, number):
+    tiled, model = min(block, _tiles_nbytes(plan)), model_of(plan)
+    if number >= len(plan.rounds) or model.tiles(plan.rounds[number]):
         return tiled
     round_ = plan.rounds[number]
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
-    return tiled if same else block + (0 if model_of(plan).library.supports_out else out)
-
-
-def _in_tiles(plan: PlanData, number: int) -> bool:
-    """Return whether the blocks of a round are cut into tiles."""
-    return model_of(plan).tiles(plan.rounds[number]) is not None
+    return tiled if same else block + (0 if model.library.supports_out else out)
 
 
 def shared_layouts_in(plan: PlanData) -> SharedLayouts:
@@ -262,7 +245,7 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
     if i < len(plan.rounds):
         first, source = (0,) * len(round_.source.axes), round_.source
         inside = made == gathered and source.shape(first) == round_.target.shape(first)
-        if not (inside and plan.verify == "none") and not _in_tiles(plan, i):
+        if not (inside and plan.verify == "none") and not model_of(plan).tiles(round_):
             work = gathered  # a copy of it
     return max(gathered + in_flight, gathered + work + (0 if inside else made)), made
 
@@ -271,15 +254,6 @@ def _under_way(exchange: Exchange) -> int:
     """Return the bytes of shards that a task packs and writes, or reads and places, at a time."""
     images = 1 if exchange.mirror is None else 2
     return 2 * max(PACKED, images * exchange.shape.largest * exchange.shard_dtype.itemsize)
-
-
-def may_assemble(plan: PlanData) -> bool:
-    """Return whether blocks from files can be assembled while their shards arrive.
-
-    For devices all shards of a block are read first, and then gathered.
-    """
-    on_cpu = not plan.machine.gpus or plan.device == "cpu"
-    return plan.carrier == "disk" and on_cpu
 
 
 def _peak_on_disk(plan: PlanData) -> int:
@@ -352,7 +326,7 @@ def forecast(plan: PlanData) -> Forecast:
     """Return what a plan is expected to need."""
     result = None if plan.ends_in_round else plan.result
     route = model_of(plan).route
-    rounds = route(plan.source, plan.rounds, result, shared_layouts_in(plan), plan.moves)
+    rounds = route(plan.source, plan.rounds, result, plan.moves, shared_layouts_in(plan))
     seconds = plan.machine.profile.start + merging(plan)[2] + sum(r.seconds for r in rounds)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),

@@ -186,15 +186,10 @@ def chunks_text(chunks: Sequence[int]) -> str:
     return ", ".join(texts)
 
 
-def _strides(shape: Sequence[int]) -> list[int]:
-    """Return the row-major strides in elements."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
 def step_text(plan: PlanData, step: Step) -> str:
     """Return one step in I/O-tensor notation, with the factors before and after."""
-    i = step.source.stride * _strides(plan.spec.shape)[step.axis]
-    o = step.target.stride * _strides(plan.spec.out_shape)[step.axis]
+    i = step.source.stride * math.prod(plan.spec.shape[step.axis + 1 :])
+    o = step.target.stride * math.prod(plan.spec.out_shape[step.axis + 1 :])
     parts = (
         "chirp" if step.chirp_in is not None else "",
         f"d({step.length}, {i}, {o})",
@@ -341,9 +336,6 @@ def _travels(plan: PlanData) -> Iterator[str]:
             steps = "  ".join(step_text(plan, step) for step in plan.rounds[number].steps)
             text = f"{{{names[number]}}}  {steps}"
             yield from wrapped(text, " " * 12, f"  {f'round {number + 1}':8}  ")
-
-
-def _final(plan: PlanData) -> Iterator[str]:
     chunks = "; ".join(f"{axis}: {chunks_text(c)}" for axis, c in enumerate(plan.chunks))
     if plan.outgoing is not None:
         yield from wrapped(f"from {blocks_text(plan.result)}", " " * 12, "  cut       ")
@@ -361,7 +353,7 @@ def in_a_line(plan: PlanData) -> str:
 
 def summary(plan: PlanData) -> str:
     """Return the transform, and the rounds in I/O-tensor notation with C and W between them."""
-    lines = [*_asked(plan), *_travels(plan), *_final(plan), *wrapped(_LEGEND, "  ")]
+    lines = [*_asked(plan), *_travels(plan), *wrapped(_LEGEND, "  ")]
     lines[0] = lines[0].lstrip()
     return "\n".join(lines)
 
@@ -533,7 +525,7 @@ def digit_name(program: AxisProgram | None, digit: Digit) -> str:
     """
     if program is None:
         return "n"
-    letter = {0: "n", program.last_stage: "k"}.get(digit.stage, "m")
+    letter = {0: "n", program.target[0].stage: "k"}.get(digit.stage, "m")
     if len(program.steps) == 1:
         return letter
     numbers = (i for i, s in enumerate(program.steps, 1) if digit in (s.source, s.target))

@@ -115,8 +115,7 @@ def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, 
     """Return a window of an axis in one group, cut as before if it was."""
     start, count = window
     group = before.groups[0]
-    same = group == Group(digits, group.chunks, start) and group.bounds[-1] == count
-    kept = same and len(before.groups) == 1
+    kept = before.groups == (Group(digits, group.chunks, start),) and group.bounds[-1] == count
     chunks = group.chunks if kept else even_chunks(count, before.blocks)
     return _Cut(digits, count, chunks, False, start)
 
@@ -379,8 +378,10 @@ class BlockCutter:
         as_before = [_cut(group.digits, group.chunks) for group in before.groups]
         if program is None:
             return as_before
-        first = (program.steps[0].source,)
-        if step is None and done == 0 and not (program.halves_input and program.source != first):
+        # Half a spectrum has to be completed before it is split.
+        halved = program.mirror is not None and any(d.is_partial for d in program.source)
+        whole = program.source == (program.steps[0].source,) or not halved
+        if step is None and done == 0 and whole:
             return [_flat(program.source, before)]
         if step is None and done == len(program.steps):
             if program.axis in self.windows:

@@ -112,9 +112,9 @@ def tile_plans(
             found = []
             for one in rounds:
                 kinds = {step.kind for step in one.steps}
-                ends = (real if kind in kinds else dtype for kind in ("r2c", "c2r"))
+                source, target = (real if kind in kinds else dtype for kind in ("r2c", "c2r"))
                 shape = one.source.shape(one.source.largest_block)
-                found.append(find_tile_plan(request_of(one, shape, *ends), limits, 1))
+                found.append(find_tile_plan(request_of(one, shape, source, target), limits, 1))
             return tuple(found)
     return ()
 

@@ -13,8 +13,7 @@ from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
 from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
 from dask_bigfft.planner.cost import forecast, merge_seconds, merging, task_seconds, with_forecast
-from dask_bigfft.planner.explain import draw, in_a_line, summary
-from dask_bigfft.planner.explain import explain as explained
+from dask_bigfft.planner.explain import draw, explain, in_a_line, summary
 from dask_bigfft.planner.plan_data import (
     Exchange,
     Forecast,
@@ -72,18 +71,7 @@ class Plan(PlanData):
         machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, gpus, shared)
         return forecast(replace(self, machine=machine))
 
-    def explain(self) -> str:
-        """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
-        return explained(self)
-
-    def __str__(self) -> str:
-        return summary(self)
-
-    def __repr__(self) -> str:
-        return in_a_line(self)
-
-    def _repr_html_(self) -> str:
-        return draw(self)
+    explain, __str__, __repr__, _repr_html_ = explain, summary, in_a_line, draw
 
 
 class CpuPlan:
@@ -199,9 +187,7 @@ class ShiftPlan(CpuPlan):
     dtype: str
     part: str = "shift"
 
-    rounds: tuple[Round, ...] = ()
-    kernel: str = "scipy"
-    verify: str = "none"
+    rounds, kernel, verify = (), "scipy", "none"
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -447,19 +433,25 @@ def merged_cut(chunks: Chunks, room: int) -> Chunks:
     return tuple(found)
 
 
+def _is_free(request: Request) -> bool:
+    """Return whether a plan may have other blocks than the input.
+
+    Rounds and variants that the user named hold for the input's blocks, and with scratch files a
+    stored array is read in its own chunks.
+    """
+    on_disk = request.stored is not None and request.storage == "disk"
+    return request.rounds is None and request.variant == "auto" and not on_disk
+
+
 def merged_request(
     spec: TransformSpec, request: Request, machine: Machine, nbytes: int
 ) -> Request | None:
     """Return the request with tiny blocks merged; None if that does not pay.
 
-    Rounds and variants that the user named hold for the unmerged blocks, and with scratch files
-    a stored array is read in its own chunks. Merged blocks have at most `nbytes` bytes of complex
-    values; 0 merges none.
+    Merged blocks have at most `nbytes` bytes of complex values; 0 merges none.
     """
-    on_disk = request.stored is not None and request.storage == "disk"
-    free = request.rounds is None and request.variant == "auto" and not on_disk
     before = block_count(request.chunks)
-    if not free or before <= MANY:
+    if not _is_free(request) or before <= MANY:
         return None
     merged = merged_up_to(spec, request.chunks, nbytes)
     after = block_count(merged)
@@ -492,9 +484,7 @@ def whole_request(
     tiny : int
         Size in bytes to which very many tiny blocks would be merged otherwise; 0 if they would not.
     """
-    on_disk = request.stored is not None and request.storage == "disk"
-    natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
-    free = request.rounds is None and request.variant == "auto" and natural and not on_disk
+    free = _is_free(request) and "transposed" not in (*spec.orders_in, *spec.orders_out)
     whole = tuple((sum(c),) if a in spec.axes else c for a, c in enumerate(request.chunks))
     before, after = block_count(request.chunks), block_count(whole)
     block = math.prod(extents(spec, whole))

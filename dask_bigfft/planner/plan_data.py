@@ -26,7 +26,6 @@ from dask_bigfft.decomposition.rounds import (
     Round,
     exchange_shape,
     fits,
-    groups_match,
     packed_dtype,
     shared_layout_of,
     transformed,
@@ -108,7 +107,7 @@ class SharedLayouts:
 
     Parameters
     ----------
-    exchanges : tuple of (Joint or None)
+    exchanges : tuple of (SharedAxis or None)
         For each exchange.
     inside : tuple of (Layout or None)
         For each round that works in place, the layout of its shared buffer afterwards.
@@ -123,15 +122,13 @@ def no_shared_layouts(exchanges: int, rounds: int) -> SharedLayouts:
     return SharedLayouts((None,) * exchanges, (None,) * rounds)
 
 
-def _movable(exchange: Exchange) -> bool:
-    """Return whether an exchange moves unchanged values between blocks."""
+def _shared(exchange: Exchange, home: int, layout: Layout | None = None) -> SharedAxis | None:
+    """Return the shared buffer of an exchange, or None; `layout` if its source blocks have one."""
     same = exchange.mirror is None and exchange.dtype == exchange.source_dtype
-    return same and not exchange.local
-
-
-def _fresh(exchange: Exchange, number: int) -> SharedAxis | None:
-    layout = shared_layout_of(exchange.source, exchange.target) if _movable(exchange) else None
-    return None if layout is None else SharedAxis(layout, number)
+    if exchange.local or not same:
+        return None
+    found = shared_layout_of(exchange.source, exchange.target, layout)
+    return None if found is None else SharedAxis(found, home)
 
 
 def _after(shared_layout: Layout, round_: Round) -> Layout | None:
@@ -142,14 +139,6 @@ def _after(shared_layout: Layout, round_: Round) -> Layout | None:
         return None
     after = transformed(shared_layout, steps)
     return after if fits(after, round_.target) else None
-
-
-def _kept(after: Layout, shared_layout: SharedAxis, exchange: Exchange) -> SharedAxis | None:
-    """Return the shared layout of an exchange whose source blocks share a buffer already."""
-    if not _movable(exchange) or not fits(after, exchange.target):
-        return None
-    matches = groups_match(after, exchange.source, exchange.target)
-    return SharedAxis(after, shared_layout.home) if matches else None
 
 
 @dataclass(frozen=True)
@@ -396,7 +385,7 @@ class PlanData:
         inside: list[Layout | None] = [None] if rounds else []
         held: SharedAxis | None = None
         for number, exchange in enumerate(exchanges[1:], 1):
-            shared_layout = held if held is not None else _fresh(exchange, number)
+            shared_layout = held or _shared(exchange, number)
             held, after = None, None
             found.append(shared_layout)
             if number == len(rounds):
@@ -405,7 +394,8 @@ class PlanData:
                 after = _after(shared_layout.layout, rounds[number])
             if shared_layout is not None and after is not None:
                 follows = number + 1 < len(exchanges)
-                held = _kept(after, shared_layout, exchanges[number + 1]) if follows else None
+                if follows:
+                    held = _shared(exchanges[number + 1], shared_layout.home, after)
                 if held is None and (follows or not fits(after, self.result)):
                     after = None
             inside.append(after)
@@ -433,19 +423,15 @@ class PlanData:
         spec = self.spec
         real, work = spec.real_dtype.str, spec.work_dtype.str
         kinds = [{step.kind for step in round_.steps} for round_ in self.rounds]
+        # The first FFTs of a complex transform may take real values directly.
+        steps = self.rounds[0].steps if self.rounds else ()
+        direct = all(s.chirp_in is None and s.sign == steps[0].sign for s in steps)
+        direct = direct and spec.kind == "c2c" and np.dtype(spec.dtype).kind != "c"
         halved = any("r2c" in found for found in kinds)
         afters = [real if "c2r" in found else work for found in kinds]
-        befores = [real if halved or self._begins_real else work, *afters]
+        befores = [real if halved or direct else work, *afters]
         pairs = zip(befores, afters, strict=False)
         return (*itertools.chain.from_iterable(pairs), spec.out_dtype.str)
-
-    @cached_property
-    def _begins_real(self) -> bool:
-        """Return whether the first FFTs of a complex transform take real values directly."""
-        if self.spec.kind != "c2c" or np.dtype(self.spec.dtype).kind == "c" or not self.rounds:
-            return False
-        steps = self.rounds[0].steps
-        return all(s.chirp_in is None and s.sign == steps[0].sign for s in steps)
 
     def _mirror(self, source: Layout, target: Layout) -> Mirror | None:
         """Return the mirror image of an exchange in which half a spectrum changes its digits."""
@@ -457,7 +443,7 @@ class PlanData:
         kept = [d for d in target.axes[axis].digits if d.stride == 1 and d.is_partial]
         if program.mirror is None or not partial or partial == kept:
             return None
-        if partial[0].stage != (0 if self.spec.kind == "c2r" else program.last_stage):
+        if partial[0].stage != (0 if self.spec.kind == "c2r" else program.target[0].stage):
             return None
         others = tuple(a for a in self.spec.axes if a != axis)
         return Mirror(axis, program.length, others)

@@ -165,18 +165,6 @@ class DeviceProfile(_Prices):
     name: str = "NVIDIA H200"
     nbytes: int = 139 << 30
 
-    def bus_seconds(self, nbytes: float, runs: float, speed: float) -> float:
-        """Return the seconds of a copy between pinned memory and the device.
-
-        Parameters
-        ----------
-        nbytes, runs : float
-            Bytes, and contiguous runs of host memory.
-        speed : float
-            `h2d` or `d2h`.
-        """
-        return nbytes / speed + (runs - 1) * self.run
-
 
 @dataclass(frozen=True)
 class Peer(_Prices):

@@ -93,16 +93,6 @@ class Stored:
 NOT_STORED = Stored((), anywhere=False)
 
 
-def _in_units(stored: Stored, source: Layout) -> Layout | None:
-    """Return the source in the units of its files; None if it is stored shifted."""
-    axes = []
-    for axis, unit in zip(source.axes, stored.unit, strict=True):
-        if len(axis.groups) != 1 or axis.groups[0].offset or axis.groups[0].arrangement:
-            return None
-        axes.append(AxisLayout((Group(axis.groups[0].digits, wide_chunks(axis.size, unit)),)))
-    return Layout(tuple(axes))
-
-
 def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) -> bool:
     """Return whether blocks of a round can be read as rows of a stored array.
 
@@ -115,8 +105,12 @@ def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) ->
     itemsize : int
         Bytes of an element of the array.
     """
-    units = _in_units(stored, source)
-    if units is None or not units.size:
+    axes = []
+    for axis, unit in zip(source.axes, stored.unit, strict=True):
+        if len(axis.groups) != 1 or axis.groups[0].offset or axis.groups[0].arrangement:
+            return False  # stored shifted
+        axes.append(AxisLayout((Group(axis.groups[0].digits, wide_chunks(axis.size, unit)),)))
+    if not (units := Layout(tuple(axes))).size:
         return False
     if is_split(target, units):  # each chunk, or shard, is read once, as a whole
         return True

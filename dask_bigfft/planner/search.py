@@ -15,15 +15,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import NoReturn
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Chunks, wide_chunks
+from dask_bigfft.decomposition.layout import wide_chunks
 from dask_bigfft.decomposition.rounds import divided
 from dask_bigfft.errors import MemoryLimitError, PlanError, raise_invalid
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
-from dask_bigfft.planner.cost import may_assemble, with_forecast
+from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes, human_seconds
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.plan import Plan, merged_up_to
@@ -85,6 +84,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
         carrier=search.storage,
         device=request.device,
+        device_memory_limit=request.device_nbytes,
         from_rows=candidate.from_rows,
         storage=request.stored or NOT_STORED,
         reopened=request.reopened and not candidate.from_rows,
@@ -231,7 +231,14 @@ def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool
     nbytes = size * spec.work_dtype.itemsize
     merged = merged_up_to(spec, request.chunks, nbytes)
     fitting = list[Plan]()
-    for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
+    # Pairs of input chunks, and whether the first round reads them from storage directly. Then the
+    # chunks of the input do not matter, and are cut again.
+    ways = [(merged, False)]
+    if stored is not None:
+        parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
+        near_ways = [(merged_up_to(spec, parts, nbytes), True)] if local else []
+        ways = near_ways + [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
+    for chunks, near in ways:
         new = chunks != request.chunks
         # Reopening an encoded array takes more memory than reading its own chunks.
         reopened = stored is not None and stored.reopened and (new or not stored.decoded)
@@ -252,24 +259,13 @@ def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool
     return _best(fitting, request.piece_nbytes) if fitting else None
 
 
-def _ways_to_come_in(
-    search: Candidates, nbytes: int, merged: tuple[Chunks, ...], local: bool
-) -> list[tuple[tuple[Chunks, ...], bool]]:
-    """Return pairs of input chunks, and whether the first round reads them from storage directly.
-
-    Then the chunks of the input do not matter, and are cut again.
-    """
-    spec, request, stored = search.spec, search.request, search.request.stored
-    if stored is None:
-        return [(merged, False)]
-    parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
-    near = [(merged_up_to(spec, parts, nbytes), True)] if local else []
-    return near + [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
-
-
 def _as_it_fits(plan: Plan) -> Plan:
-    """Return the plan; if it does not fit, the one that assembles blocks while shards arrive."""
-    if plan.fits_memory or plan.assembles or not may_assemble(plan):
+    """Return the plan; if it does not fit, the one that assembles blocks while shards arrive.
+
+    For devices all shards of a block are read first, and then gathered.
+    """
+    on_gpu = plan.machine.gpus and plan.device != "cpu"
+    if plan.fits_memory or plan.assembles or plan.carrier != "disk" or on_gpu:
         return plan
     return with_forecast(plan, assembles=True)
 
@@ -342,8 +338,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         if isinstance(found, int):
             needed[storage] = found
             continue
-        plans, sizes = found
-        best = chosen(plans, sizes)
+        best = chosen(*found)
         if request.rounds is not None:
             best = replace(best, reason="the rounds were named")
         elif storage == "disk":
@@ -353,7 +348,11 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         text = f"in memory it would take {enough_bytes(needed['memory'])} per process"
         return _with_reason(best, text)
     assert machine.memory_limit is not None
-    _refuse_memory(machine.memory_limit, needed)
+    text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
+    if len(needed) > 1:
+        files, memory = (enough_bytes(needed[storage]) for storage in ("disk", "memory"))
+        text += f" ({files} with scratch files, {memory} in memory)"
+    raise_invalid("memory_limit", human_bytes(machine.memory_limit), text, kind=MemoryLimitError)
 
 
 def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
@@ -423,14 +422,6 @@ def _least_in_smallest(search: Candidates) -> int:
     smallest = min(ladder(search.spec, search.request), key=lambda sizes: sizes.target)
     plans = ranked_plans(search, replace(smallest, bluestein=True, merge=False))
     return min((plan.expected.peak_host for plan in plans), default=_NEVER)
-
-
-def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
-    text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
-    if len(needed) > 1:
-        files, memory = (enough_bytes(needed[storage]) for storage in ("disk", "memory"))
-        text += f" ({files} with scratch files, {memory} in memory)"
-    raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
 
 
 # --- what would fit instead -----------------------------------------------------------------

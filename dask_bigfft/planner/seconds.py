@@ -60,6 +60,12 @@ def is_real(round_: Round | None, after: bool = False) -> bool:
     return round_ is not None and any(step.kind == kind for step in round_.steps)
 
 
+def changes(round_: Round) -> bool:
+    """Return whether blocks change their shape or type in a round."""
+    real = any(step.kind != "c2c" for step in round_.steps)
+    return real or round_.source.full_shape != round_.target.full_shape
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Copies of a block before and after the FFTs of a round.
@@ -81,6 +87,10 @@ class Traffic:
     stored: bool
     direct: bool
     tiles: int
+
+
+#: Copies of an exchange that no round follows.
+NO_ROUND = Traffic("shards", stored=False, direct=False, tiles=0)
 
 
 def _contiguous(shared_layout: SharedAxis, layout: Layout) -> bool:
@@ -119,7 +129,7 @@ class Stage:
         The round; None for the exchange alone.
     after : Layout
         Blocks after the exchange: the round's source, or those of the result.
-    reads, writes : Joint or None
+    reads, writes : SharedAxis or None
         Shared buffer of the exchange, which then copies nothing, and of the blocks after the
         round.
     inside : bool
@@ -183,7 +193,7 @@ def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
     bus = calls = most = 0.0
     for one in passes:
         ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
-        bus += max(device.bus_seconds(size, runs * BY_KERNEL, speed) for size, runs, speed in ends)
+        bus += max(size / speed + (runs * BY_KERNEL - 1) * device.run for size, runs, speed in ends)
         calls += device.call * (len(round_.steps) + 2) * one.tiles
         most = max(most, *one.nbytes)
     blocks = max(1, round_.source.blocks)
@@ -218,9 +228,6 @@ class Model:
     storage: str = "memory"
     verify: str = "none"
     device: str = "auto"
-    _cut: dict[Round, tuple[int, int] | None] = field(
-        default_factory=dict, init=False, compare=False
-    )
     _stages: dict[Stage, RoundForecast] = field(default_factory=dict, init=False, compare=False)
 
     @cached_property
@@ -261,32 +268,25 @@ class Model:
 
     def tiles(self, round_: Round) -> tuple[int, int] | None:
         """Return the dimension and the width of a round's tiles; None where blocks are not cut."""
-        if round_ in self._cut:
-            known: tuple[int, int] | None = self._cut[round_]
-            return known
         before, after = round_.source.full_shape, round_.target.full_shape
         came = math.prod(before) * self._width(round_)
         goes = math.prod(after) * self._width(round_, after=True)
-        changes = before != after or is_real(round_) or is_real(round_, after=True)
         fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
-        most = tile_bytes_of(threads)
-        size = tile_bytes_of(threads, changes and not _halved(round_, self.library.supports_out))
-        found = tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
-        self._cut[round_] = found
-        return found
+        second = changes(round_) and not _halved(round_, self.library.supports_out)
+        size, most = tile_bytes_of(threads, second), tile_bytes_of(threads)
+        return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
 
     def _width(self, round_: Round | None, after: bool = False) -> int:
         """Return the bytes of an element of the blocks before a round, or after it."""
         return self.itemsize // 2 if is_real(round_, after) else self.itemsize
 
-    def flow(self, stage: Stage) -> Traffic | None:
-        """Return the copies of a block; None where no round follows the exchange."""
+    def flow(self, stage: Stage) -> Traffic:
+        """Return the copies of a block."""
         round_, supports_out = stage.round_, self.library.supports_out
         if round_ is None:
-            return None
+            return NO_ROUND
         shape, after = round_.source.full_shape, round_.target.full_shape
         begins, only = _ffts_of(round_.steps)
-        changes = shape != after or is_real(round_) or is_real(round_, after=True)
         found, near = self.tiles(round_), stage.before == round_.source
         packed = not stage.inside
         packed = packed and (stage.writes is None or _contiguous(stage.writes, round_.target))
@@ -298,28 +298,23 @@ class Model:
         read: Literal["none", "block", "shards", "view"] = "none"
         if not given:
             read = "view" if stage.reads is not None else "block" if near else "shards"
-        in_place = (packed and halved) or (not changes and (given or packed))
+        in_place = (packed and halved) or (not changes(round_) and (given or packed))
         tiles = -(-shape[found[0]] // found[1]) if found is not None and tiled else 1
         return Traffic(read, not in_place, given, tiles)
 
-    def gather(self, stage: Stage, flow: Traffic | None) -> float:
+    def gather(self, stage: Stage, flow: Traffic) -> float:
         """Return the seconds of gathering all blocks of an exchange."""
         shape, seconds = stage.shape, 0.0
         nbytes = stage.after.size * self._width(stage.round_)
-        if flow is None or flow.read in ("shards", "view"):
-            row = min(shape.width, self._tile_row(stage)) * self._width(stage.round_)
+        if flow.read in ("shards", "view"):
+            dim, width = (stage.round_ and self.tiles(stage.round_)) or (-1, 1)
+            most = max(1, width * math.prod(stage.after.full_shape[dim + 1 :]))  # of a tile
+            row = min(shape.width, most) * self._width(stage.round_)
             seconds += self._copied(nbytes, row, not shape.local)
         elif flow.read == "block":
             seconds += self._copied(nbytes, nbytes)
         on_disk = self.storage == "disk" and not shape.local
         return seconds + (shape.shards * DISK_SHARD if on_disk else 0.0)
-
-    def _tile_row(self, stage: Stage) -> int:
-        """Return the contiguous elements of a tile, the most that a gather reads at a time."""
-        block = stage.after.full_shape
-        tiles = None if stage.round_ is None else self.tiles(stage.round_)
-        dim, width = (-1, 1) if tiles is None else tiles
-        return max(1, width * math.prod(block[dim + 1 :]))
 
     def transform(self, round_: Round, flow: Traffic) -> float:
         """Return the seconds of a round's FFTs on all blocks, with twiddles and checks."""
@@ -336,21 +331,14 @@ class Model:
         checked = (round_.source.size + round_.target.size) * self.itemsize
         return seconds + (checked / speeds[self.verify] if self.verify in speeds else 0.0)
 
-    def handling(self, stage: Stage, flow: Traffic | None) -> float:
+    def handling(self, shape: ExchangeShape, flow: Traffic) -> float:
         """Return the seconds of Python for all shards and tiles of an exchange and its round."""
-        profile, shape = self.machine.profile, stage.shape
-        gathered = flow is None or flow.read == "shards"
-        shards = shape.shards if gathered and self.storage != "disk" else shape.blocks_out
-        tiles = 0 if flow is None else shape.blocks_out * flow.tiles
+        gathered = flow.read == "shards" and self.storage != "disk"
+        shards = shape.shards if gathered else shape.blocks_out
+        tiles, profile = shape.blocks_out * flow.tiles, self.machine.profile
         return shards * profile.shard + tiles * profile.tile
 
     # --- on a device -------------------------------------------------------------------------
-
-    def on_device(self, round_: Round | None) -> bool:
-        """Return whether the blocks of a round go to a device."""
-        if not self.devices or round_ is None:
-            return False
-        return self.device == "gpu" or round_.source.largest * self.itemsize >= LEAST_NBYTES
 
     def of_device(self, round_: Round) -> float:
         """Return the seconds that a device takes for each of many blocks of a round."""
@@ -380,12 +368,14 @@ class Model:
     def _stage(self, stage: Stage, number: int) -> RoundForecast:
         profile, workers = self.machine.profile, self.machine.workers
         round_, shape, blocks = stage.round_, stage.shape, max(1, stage.after.blocks)
-        on_gpu = self.on_device(round_) or (round_ is None and bool(self.devices))
+        on_gpu = bool(self.devices)
+        if round_ is not None and self.device != "gpu":
+            on_gpu = on_gpu and round_.source.largest * self.itemsize >= LEAST_NBYTES
         flow, nbytes = self.flow(stage), stage.after.size * self.itemsize
         gather = fft = device = handling = 0.0
         if stage.reads is None or round_ is not None:  # else blocks are in place
             gather = self.gather(stage, flow)
-            handling = self.handling(stage, None if on_gpu else flow)
+            handling = self.handling(shape, NO_ROUND if on_gpu else flow)
         lanes = self.lanes(blocks)
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
         python = (handling + tasks * profile.task) / workers
@@ -399,7 +389,7 @@ class Model:
             work = self.blocks_per_lane(blocks, len(self.devices)) * device
             work = max(work, gathered) + min(device, gathered) + python
         else:
-            if round_ is not None and flow is not None:
+            if round_ is not None:
                 fft = self.transform(round_, flow)
                 stored = round_.target.size * self._width(round_, after=True) if flow.stored else 0
                 gather += stored / (2 * profile.copy)  # from tiles in a cache
@@ -446,8 +436,8 @@ class Model:
         source: Layout,
         rounds: Sequence[Round],
         result: Layout | None,
+        moves: Sequence[bool],
         shared_layouts: SharedLayouts | None = None,
-        moves: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
         """Return the forecast of rounds and the exchanges between them.
 
@@ -457,23 +447,20 @@ class Model:
             Blocks of the input and of the result; None if the last round makes the result.
         rounds : sequence of Round
             In order.
-        shared_layouts : SharedLayouts, optional
-            Shared buffers of blocks.
         moves : sequence of bool
             For each exchange, whether shards go through scratch files, with storage ``"disk"``.
+        shared_layouts : SharedLayouts, optional
+            Shared buffers of blocks.
         """
         count = len(rounds)
-        shared_layouts = (
-            no_shared_layouts(count + 1, count) if shared_layouts is None else shared_layouts
-        )
-        held, files = [*shared_layouts.exchanges, None], [*moves] or [True] * (count + 1)
-        stages, before = [], source
+        shared_layouts = shared_layouts or no_shared_layouts(count + 1, count)
+        held, stages, before = [*shared_layouts.exchanges, None], [], source
         for number, round_ in enumerate(rounds):
             after, stays = held[number + 1], shared_layouts.inside[number] is not None
             writes = after if after is not None and after.home == number + 1 else None
-            ends = held[number], writes, stays, files[number]
+            ends = held[number], writes, stays, moves[number]
             stages.append(Stage(before, round_, round_.source, *ends))
             before = round_.target
         if result is not None:
-            stages.append(Stage(before, None, result, held[count], moves=files[count]))
+            stages.append(Stage(before, None, result, held[count], moves=moves[count]))
         return tuple(self.stage(stage, number) for number, stage in enumerate(stages, 1))

@@ -388,7 +388,7 @@ class TilePlan:
 
 
 def request_of(
-    round_: Round, shape: tuple[int, ...], source: str, target: str, **other: object
+    round_: Round, shape: tuple[int, ...], source: str, target: str, scheme: Scheme | None = None
 ) -> TileRequest:
     """Return the request for a tile plan of a round on a block.
 
@@ -400,8 +400,8 @@ def request_of(
         Of the block before the round.
     source, target : str
         Dtype of the block before and after.
-    **other
-        Further fields of the request.
+    scheme : (digits, passes) or None
+        The decomposition, if set by hand.
 
     Raises
     ------
@@ -416,8 +416,7 @@ def request_of(
             itemsize = 2 * np.dtype(name).itemsize
     real = np.dtype(target).kind == "f"
     lines = tuple(_line(round_, step, real) for step in round_.steps)
-    request = TileRequest(shape, lines, itemsize, blocks=round_.source.blocks)
-    return replace(request, **other)  # type: ignore[arg-type]
+    return TileRequest(shape, lines, itemsize, blocks=round_.source.blocks, scheme=scheme)
 
 
 def in_turn(round_: Round, groups: Sequence[tuple[Step, ...]]) -> tuple[Round, ...]:

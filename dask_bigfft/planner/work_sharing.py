@@ -69,31 +69,22 @@ class Sharing:
     ----------
     nbytes, blocks : int
         Bytes of its largest block, and number of blocks.
-    cpu, device : float
-        Seconds of a block on one thread, and on one GPU, while the other kind is idle.
+    device : float
+        Seconds of a block on one GPU while threads are idle.
     rates : (float, float)
         Blocks per second of all threads that do not gather for devices, and of all devices.
-    together : float
-        Fraction of these speeds that is left while both work.
-    extra : float
-        Overhead of sharing in seconds.
+    seconds : float
+        Seconds of the shared round.
     divides : bool
         Whether both can work on the same block.
     """
 
     nbytes: int
     blocks: int
-    cpu: float
     device: float
     rates: tuple[float, float]
-    together: float
-    extra: float
+    seconds: float
     divides: bool
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the shared round."""
-        return self.blocks / (self.together * sum(self.rates)) + self.extra
 
     def share(self, least: float) -> float:
         """Return the fraction for GPUs; 0 or 1 if sharing has a speed-up below `least`.
@@ -141,18 +132,10 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
         together = 1 - (1 - profile.together) * min(1.0, busy)
         if not (shape.local and model.library.supports_out and _is_one_call(round_)):
             together *= SHARED_TILES
-        found.append(
-            Sharing(
-                nbytes,
-                -(-round_.source.blocks // machine.workers),
-                cpu,
-                device,
-                (threads / cpu, len(devices) / device),
-                together,
-                profile.shared_round,
-                all(len(plans) == 1 and plans[0].divides for plans in tiles),
-            )
-        )
+        rates, own = (threads / cpu, len(devices) / device), -(-blocks // machine.workers)
+        seconds = own / (together * sum(rates)) + profile.shared_round
+        divides = all(len(plans) == 1 and plans[0].divides for plans in tiles)
+        found.append(Sharing(nbytes, own, device, rates, seconds, divides))
     return tuple(found)
 
 
@@ -254,11 +237,6 @@ def _at_the_slowest_pace(plan: Plan, of: Rounds) -> Plan:
     return replace(plan, expected=replace(plan.expected, seconds=seconds, rounds=tuple(rounds)))
 
 
-def _alone(plan: Plan, devices: bool) -> Plan:
-    """Return a plan whose rounds are all on GPUs, or all on CPU threads."""
-    return replace(plan, shares=(float(devices),) * len(plan.rounds))
-
-
 @lru_cache(maxsize=128)
 def decided(
     spec: TransformSpec, request: Request, machine: Machine, gpus: int, least: float
@@ -287,9 +265,10 @@ def decided(
     if least == 0:
         return divided_among(base, gpus, least)
     shared = divided(base, gpus, least)
-    ours = _alone(find_plan(spec, replace(request, device="cpu"), machine), False)
-    on_gpus = replace(machine, gpus=gpus)
-    theirs = _alone(find_plan(spec, replace(request, device="gpu"), on_gpus), True)
+    ours = find_plan(spec, replace(request, device="cpu"), machine)
+    ours = replace(ours, shares=(0.0,) * len(ours.rounds))
+    theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, gpus=gpus))
+    theirs = replace(theirs, shares=(1.0,) * len(theirs.rounds))
     faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
     if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
         faster = theirs

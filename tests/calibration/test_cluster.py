@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import dask
 import dask.array as da
 import pytest
+from calibration.test_calibrate import machine
 from support import local
 
 import dask_bigfft
@@ -13,10 +14,6 @@ from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.kernels import libraries
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
-
-
-def machine():
-    return dask_bigfft.plan(da.zeros((64, 64), chunks=16, dtype=complex), "fft2").machine
 
 
 @pytest.fixture(scope="module")

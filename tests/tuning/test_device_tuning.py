@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -23,10 +22,7 @@ NBYTES = 3 << 17
 CARD = DeviceProfile(nbytes=NBYTES)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path):
-    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path), "scheduler": "sync"}):
-        yield tmp_path
+pytestmark = pytest.mark.usefixtures("sync")
 
 
 def requested():
@@ -54,16 +50,12 @@ def test_answers_do_not_depend_on_settings(streams, seed):
         assert np.allclose(found, np.fft.fftn(values))
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """A region that can be tried as a whole."""
+def test_settings_are_kept_with_the_plan(monkeypatch):
+    """Of a region that can be tried as a whole."""
     monkeypatch.setattr(tuning, "SCALES", (1.0,))
     monkeypatch.setattr(tuning, "REPEAT", 1)
     values = {"buffers": (2, 3), "passes": (2, 16), "streams": ("role", "tile")}
     monkeypatch.setattr(tuning, "VALUES", values)
-
-
-def test_settings_are_kept_with_the_plan(few):
     spec, request, on = requested()
     wanted = DeviceSettings(buffers=2, passes=16, streams="tile")
 

@@ -23,12 +23,6 @@ ALIKE = replace(EVEN, devices=(DeviceProfile(h2d=2e9, d2h=2e9),))
 SHAPE, CHUNKS = (2048, 2048), ((512,) * 4, (2048,))
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path):
-    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
-        yield tmp_path
-
-
 def requested(device, dtype="c16", **options):
     """Transforms along rows, in place, where threads and a device are alike."""
     spec = transform_spec("fft", SHAPE, np.dtype(dtype), axis_or_axes=1)

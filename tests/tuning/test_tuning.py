@@ -19,12 +19,6 @@ from dask_bigfft.tuning import problem_class, region, tuned
 MACHINE = Machine(memory_limit=1 << 34, threads=2)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
-        yield tmp_path
-
-
 def requested(shape=(1024, 1024), chunks=((128,) * 8, (1024,)), name="fftn", **options):
     return transform_spec(name, shape, np.dtype("c16")), Request(chunks, **options)
 

@@ -306,27 +306,18 @@ def energy(values: Array) -> float:
         return float((wide.real**2 + wide.imag**2).sum())
 
 
-def energy_of_real(values: Array, dim: int, n: int, total: float | None = None) -> float:
-    """Return the energy of a symmetric spectrum from one half of it.
+def _energy_of_whole(values: Array, half: tuple[Step, int] | None, total: float | None) -> float:
+    """Return the energy of all values, or of the full spectrum if `half` names a step of one.
 
-    Parameters
-    ----------
-    values : ndarray of complex
-        Half of the spectrum.
-    dim : int
-        Dimension along which only half is stored.
-    n : int
-        Length of the full spectrum. Entry 0 and, for even n, entry n/2 have no mirror image.
-    total : float, optional
-        Energy of the half, if it is known.
-
-    Examples
-    --------
-    >>> energy_of_real(np.array([1, 2, 3 + 0j]), 0, 4), energy_of_real(np.array([1, 2 + 0j]), 0, 3)
-    (18.0, 9.0)
+    `total` is the energy of `values`, if it is known. Entry 0 and, for even n, entry n/2 of half a
+    spectrum have no mirror image.
     """
+    total = energy(values) if total is None else total
+    if half is None:
+        return total
+    dim, n = half[1], half[0].length
     ends = [values[(slice(None),) * dim + (i,)] for i in ([0] if n % 2 else [0, n // 2])]
-    return 2 * (energy(values) if total is None else total) - sum(map(energy, ends))
+    return 2 * total - sum(map(energy, ends))
 
 
 Block = tuple[int, ...]
@@ -515,7 +506,7 @@ class Verification:
             checksum, total = self._summed(tile, True)
             checksum = (checksum.real if self.facts.real else checksum) / self.facts.divisor
         joins = self.facts.joins
-        whole = seen = _weighed(tile, joins, total)
+        whole = seen = _energy_of_whole(tile, joins, total)
         if joins is not None and math.isfinite(whole):
             seen -= self._unseen(tile, *joins)
         return TileSums(whole, seen, _lost(tile), checksum)
@@ -531,7 +522,7 @@ class Verification:
             checksum, total = self._summed(result, False, dim, part)
         facts = self.facts
         error = _limits(result.dtype)[0] * facts.digits
-        found, gain = _weighed(result, facts.halves, total), facts.gain
+        found, gain = _energy_of_whole(result, facts.halves, total), facts.gain
         more = _lost(result)
         if not abs(found - gain * seen) <= error * gain * whole + gain * lost + more:
             raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
@@ -593,17 +584,6 @@ class Verification:
             return index
         kept = index.reshape(after.shape(i)[:last])
         return kept[(slice(None),) * (dim - along + last) + (part,)].ravel()
-
-
-def _weighed(values: Array, half: tuple[Step, int] | None, total: float | None) -> float:
-    """Return the energy of all values, or of the full spectrum if `half` names a step of one.
-
-    `total` is the plain sum, if it is known.
-    """
-    if half is None:
-        return energy(values) if total is None else total
-    step, dim = half
-    return energy_of_real(values, dim, step.length, total)
 
 
 def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array) -> Array:

@@ -464,15 +464,10 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
             return block
         kind = np.result_type(block.dtype, np.complex64 if factor.dtype.kind == "c" else block)
         return _times(block, factor, axis, kind)
-    split = block.reshape(*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :])
-    shape = (*block.shape[:axis], high - low, *block.shape[axis + 1 :])
-    out: Array = allocate(shape, np.result_type(block.dtype, np.complex64))
-    out.real = split[(slice(None),) * (axis + 1) + (0,)]
-    parts = split[(slice(None),) * (axis + 1) + (1,)]
-    if plan.type == 3:
-        np.negative(parts, out=out.imag)
-    else:
-        out.imag = parts
+    before, after = block.shape[:axis], block.shape[axis + 1 :]
+    out: Array = allocate((*before, high - low, *after), np.result_type(block, np.complex64))
+    out.real, imag = np.moveaxis(block.reshape(*before, high - low, 2, *after), axis + 1, 0)
+    (np.negative if plan.type == 3 else np.positive)(imag, out=out.imag)
     assert factor is not None
     out *= _along(factor, axis, out.ndim).astype(out.dtype, copy=False)
     return out
@@ -509,12 +504,10 @@ def after_points(
         return product
     made = block * turned
     out: Array = allocate((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
-    out[(slice(None),) * (axis + 1) + (0,)] = made.real
-    parts = out[(slice(None),) * (axis + 1) + (1,)]
-    if plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3:
-        parts[...] = made.imag
-    else:
-        np.negative(made.imag, out=parts)
+    first, second = np.moveaxis(out, axis + 1, 0)
+    first[...] = made.real
+    kept = plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3
+    (np.positive if kept else np.negative)(made.imag, out=second)
     return out.reshape(*block.shape[:axis], 2 * (high - low), *block.shape[axis + 1 :])
 
 

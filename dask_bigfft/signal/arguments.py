@@ -114,10 +114,7 @@ class Inputs:
 
     def reversed(self) -> "Inputs":
         """Return inputs whose convolution is the correlation of these."""
-        axes = {w.axis for w in self.windows}
-        backwards = slice(None, None, -1)
-        index = tuple(backwards if a in axes else slice(None) for a in range(self.second.ndim))
-        return replace(self, second=self.second[index].conj())
+        return replace(self, second=da.flip(self.second, self.axes).conj())
 
 
 def parse_inputs(

@@ -148,18 +148,11 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     }
     kept: Options = {**options, "chunks": _result_chunks(inputs, options.get("chunks"))}
     back = transforms.inverse(spectrum, kept, starts)
-    if _takes_turns(there, back):
+    # After the complete product, the inverse transform reuses the shared buffers of the forward
+    # transform. Blocks that travel through files or to other processes do not wait.
+    if there.machine.shared and all(any(p.shared_layouts.exchanges) for p in (there, back)):
         spectrum = _after(spectrum, spectrum)
     return cast("da.Array", applied(spectrum, back))
-
-
-def _takes_turns(there: Plan, back: Plan) -> bool:
-    """Return True if the inverse transform should start after the complete product.
-
-    It then reuses the shared buffers of the forward transform. Blocks that travel through files or
-    to other processes do not wait.
-    """
-    return there.machine.shared and all(any(p.shared_layouts.exchanges) for p in (there, back))
 
 
 def _result_chunks(inputs: Inputs, chunks: Any) -> Any:

@@ -82,14 +82,6 @@ def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> Any:
     return by_block(_convolved, wide, h, dtype=dtype, chunks=tuple(chunks), **how)
 
 
-def _long_first(inputs: Inputs) -> Inputs:
-    """Return the inputs with the longer one first; their convolution is the same."""
-    if all(w.first >= w.second for w in inputs.windows):
-        return inputs
-    windows = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
-    return replace(inputs, first=inputs.second, second=inputs.first, windows=windows)
-
-
 def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     """Return the convolution of an array with a short one, by FFTs or sums within blocks.
 
@@ -99,12 +91,14 @@ def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     if not direct:
         wide = np.result_type(*map(work_dtype, (inputs.first, inputs.second)))
         dtype = wide if dtype.kind == "c" else np.empty(0, wide).real.dtype
-    found = _long_first(inputs)
-    if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in found.windows):
-        return cast("da.Array", _by_blocks(found, direct, dtype))
-    windows = [window(w.axis, w.first, w.second, "full") for w in found.windows]
-    full = _by_blocks(replace(found, windows=tuple(windows)), direct, dtype)
+    if any(w.first < w.second for w in inputs.windows):  # the longer one comes first
+        turned = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
+        inputs = replace(inputs, first=inputs.second, second=inputs.first, windows=turned)
+    if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in inputs.windows):
+        return cast("da.Array", _by_blocks(inputs, direct, dtype))
+    windows = tuple(window(w.axis, w.first, w.second, "full") for w in inputs.windows)
+    full = _by_blocks(replace(inputs, windows=windows), direct, dtype)
     crop = [slice(None)] * full.ndim
-    for w in found.windows:
+    for w in inputs.windows:
         crop[w.axis] = slice(w.start, w.start + w.count)
     return cast("da.Array", full[tuple(crop)])

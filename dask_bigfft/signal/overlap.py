@@ -20,7 +20,8 @@ import numpy.typing as npt
 import scipy.signal
 
 from dask_bigfft.front import by_block
-from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, work_dtype
+from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window
+from dask_bigfft.transforms.spec import work_dtype
 
 Array = npt.NDArray[Any]
 
@@ -89,7 +90,7 @@ def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     """
     dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
     if not direct:
-        wide = np.result_type(*map(work_dtype, (inputs.first, inputs.second)))
+        wide = np.result_type(*(work_dtype(a.dtype) for a in (inputs.first, inputs.second)))
         dtype = wide if dtype.kind == "c" else np.empty(0, wide).real.dtype
     if any(w.first < w.second for w in inputs.windows):  # the longer one comes first
         turned = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)

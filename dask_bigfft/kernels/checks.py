@@ -51,7 +51,7 @@ from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, compiled, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.loop import CPUExecutor, axis_index, run_round
+from dask_bigfft.kernels.loop import CPUExecutor, Factors, axis_index, run_round
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 
@@ -415,7 +415,7 @@ class Verification:
         #: Pairs of dimension and step, with the executor's numbering of dimensions.
         self.steps = self.facts.steps
         #: Index of the remaining digits for all rows, by dimension of the steps with twiddles.
-        self._rests: dict[int, Array] = {}
+        self._rests: dict[int, Factors] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
 
     # --- rounds ---
@@ -473,17 +473,15 @@ class Verification:
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
         """Return the result of an attempt, which is repeated once after a mismatch."""
-        try:
-            return attempt()
-        except Unmatched as error:
-            first = error
-        emit("mismatch", index=self.number)
-        try:
-            return attempt()
-        except Unmatched as second:
-            emit("mismatch", index=self.number)
-            text = f"round {self.number}, block {self.block}: {first}; done once more: {second}"
-            raise VerificationError(text) from None
+        found = list[str]()
+        while len(found) < 2:
+            try:
+                return attempt()
+            except Unmatched as error:
+                emit("mismatch", index=self.number)
+                found.append(str(error))
+        text = "; done once more: ".join(found)
+        raise VerificationError(f"round {self.number}, block {self.block}: {text}")
 
     def _reported(self, result: Array) -> Array:
         if self.undecided:
@@ -575,15 +573,13 @@ class Verification:
 
     def _rest(self, step: Step, along: int, dim: int, part: slice | None) -> Array:
         """Return the index of the remaining digits of a step's axis, for each row of a tile."""
-        after, i = self.round.target.axes[step.axis], self.block[step.axis]
-        last = len(after.groups) - 1
-        index = self._rests.get(along)
-        if index is None:
-            index = self._rests[along] = axis_index(after, i, step.target.stage - 1, last)
-        if part is None or not along - last <= dim < along:
-            return index
-        kept = index.reshape(after.shape(i)[:last])
-        return kept[(slice(None),) * (dim - along + last) + (part,)].ravel()
+        found = self._rests.get(along)
+        if found is None:
+            after, i = self.round.target.axes[step.axis], self.block[step.axis]
+            last = len(after.groups) - 1
+            index = axis_index(after, i, step.target.stage - 1, last)
+            found = self._rests[along] = Factors(index, after.shape(i)[:last], along - last)
+        return (found if part is None else found.within(dim, part)).table
 
 
 def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array) -> Array:

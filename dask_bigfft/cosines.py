@@ -35,7 +35,7 @@ from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block, transforms_by
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
-from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.transforms.spec import transform_spec, work_dtype
 
 __all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]
 __dir__ = __all__.copy  # so that completion shows these names alone
@@ -535,8 +535,7 @@ def _parse_type(value: Any, backwards: bool) -> Type:
 
 def _all_axes(array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras) -> Any:
     """Return a real transform: of all axes that are whole in every block, then of the others."""
-    char = {"e": "f", "f": "f", "g": "g"}.get(array.dtype.char, "d")
-    found: Any = array.astype(np.dtype(char))
+    found: Any = array.astype(np.empty(0, work_dtype(array.dtype)).real.dtype)
     groups: dict[tuple[int, bool], dict[int, int]] = {}
     for axis, plan in plans.items():
         if array.numblocks[axis] == 1:

@@ -51,7 +51,7 @@ from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, compiled, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.loop import CPUExecutor, axis_index, run_round
+from dask_bigfft.kernels.loop import CPUExecutor, Factors, axis_index, run_round
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 
@@ -306,27 +306,18 @@ def energy(values: Array) -> float:
         return float((wide.real**2 + wide.imag**2).sum())
 
 
-def energy_of_real(values: Array, dim: int, n: int, total: float | None = None) -> float:
-    """Return the energy of a symmetric spectrum from one half of it.
+def _energy_of_whole(values: Array, half: tuple[Step, int] | None, total: float | None) -> float:
+    """Return the energy of all values, or of the full spectrum if `half` names a step of one.
 
-    Parameters
-    ----------
-    values : ndarray of complex
-        Half of the spectrum.
-    dim : int
-        Dimension along which only half is stored.
-    n : int
-        Length of the full spectrum. Entry 0 and, for even n, entry n/2 have no mirror image.
-    total : float, optional
-        Energy of the half, if it is known.
-
-    Examples
-    --------
-    >>> energy_of_real(np.array([1, 2, 3 + 0j]), 0, 4), energy_of_real(np.array([1, 2 + 0j]), 0, 3)
-    (18.0, 9.0)
+    `total` is the energy of `values`, if it is known. Entry 0 and, for even n, entry n/2 of half a
+    spectrum have no mirror image.
     """
+    total = energy(values) if total is None else total
+    if half is None:
+        return total
+    dim, n = half[1], half[0].length
     ends = [values[(slice(None),) * dim + (i,)] for i in ([0] if n % 2 else [0, n // 2])]
-    return 2 * (energy(values) if total is None else total) - sum(map(energy, ends))
+    return 2 * total - sum(map(energy, ends))
 
 
 Block = tuple[int, ...]
@@ -424,7 +415,7 @@ class Verification:
         #: Pairs of dimension and step, with the executor's numbering of dimensions.
         self.steps = self.facts.steps
         #: Index of the remaining digits for all rows, by dimension of the steps with twiddles.
-        self._rests: dict[int, Array] = {}
+        self._rests: dict[int, Factors] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
 
     # --- rounds ---
@@ -482,17 +473,15 @@ class Verification:
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
         """Return the result of an attempt, which is repeated once after a mismatch."""
-        try:
-            return attempt()
-        except Unmatched as error:
-            first = error
-        emit("mismatch", index=self.number)
-        try:
-            return attempt()
-        except Unmatched as second:
-            emit("mismatch", index=self.number)
-            text = f"round {self.number}, block {self.block}: {first}; done once more: {second}"
-            raise VerificationError(text) from None
+        found = list[str]()
+        while len(found) < 2:
+            try:
+                return attempt()
+            except Unmatched as error:
+                emit("mismatch", index=self.number)
+                found.append(str(error))
+        text = "; done once more: ".join(found)
+        raise VerificationError(f"round {self.number}, block {self.block}: {text}")
 
     def _reported(self, result: Array) -> Array:
         if self.undecided:
@@ -515,7 +504,7 @@ class Verification:
             checksum, total = self._summed(tile, True)
             checksum = (checksum.real if self.facts.real else checksum) / self.facts.divisor
         joins = self.facts.joins
-        whole = seen = _weighed(tile, joins, total)
+        whole = seen = _energy_of_whole(tile, joins, total)
         if joins is not None and math.isfinite(whole):
             seen -= self._unseen(tile, *joins)
         return TileSums(whole, seen, _lost(tile), checksum)
@@ -531,7 +520,7 @@ class Verification:
             checksum, total = self._summed(result, False, dim, part)
         facts = self.facts
         error = _limits(result.dtype)[0] * facts.digits
-        found, gain = _weighed(result, facts.halves, total), facts.gain
+        found, gain = _energy_of_whole(result, facts.halves, total), facts.gain
         more = _lost(result)
         if not abs(found - gain * seen) <= error * gain * whole + gain * lost + more:
             raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
@@ -584,26 +573,13 @@ class Verification:
 
     def _rest(self, step: Step, along: int, dim: int, part: slice | None) -> Array:
         """Return the index of the remaining digits of a step's axis, for each row of a tile."""
-        after, i = self.round.target.axes[step.axis], self.block[step.axis]
-        last = len(after.groups) - 1
-        index = self._rests.get(along)
-        if index is None:
-            index = self._rests[along] = axis_index(after, i, step.target.stage - 1, last)
-        if part is None or not along - last <= dim < along:
-            return index
-        kept = index.reshape(after.shape(i)[:last])
-        return kept[(slice(None),) * (dim - along + last) + (part,)].ravel()
-
-
-def _weighed(values: Array, half: tuple[Step, int] | None, total: float | None) -> float:
-    """Return the energy of all values, or of the full spectrum if `half` names a step of one.
-
-    `total` is the plain sum, if it is known.
-    """
-    if half is None:
-        return energy(values) if total is None else total
-    step, dim = half
-    return energy_of_real(values, dim, step.length, total)
+        found = self._rests.get(along)
+        if found is None:
+            after, i = self.round.target.axes[step.axis], self.block[step.axis]
+            last = len(after.groups) - 1
+            index = axis_index(after, i, step.target.stage - 1, last)
+            found = self._rests[along] = Factors(index, after.shape(i)[:last], along - last)
+        return (found if part is None else found.within(dim, part)).table
 
 
 def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array) -> Array:

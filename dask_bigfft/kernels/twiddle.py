@@ -8,6 +8,7 @@ Along a chirp n**2 grows by 2*n*stride + stride**2, which grows by 2*stride**2: 
 twice its length, and no product of large numbers.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.cosines import Cosines, point_digits
+from dask_bigfft.decomposition.layout import Digit
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.kernels.compiled import compiled
@@ -382,11 +384,10 @@ def chirp_filter(
     return values.astype(dtype, copy=False)
 
 
-def point_index(plan: Cosines, low: int, high: int, *, out: bool) -> Ints:
-    """Return the index of points at places `low` to ``high - 1`` of the FFT's input or output."""
-    place = np.arange(low, high, dtype=np.int64)
-    index = np.zeros(high - low, np.int64)
-    for digit in reversed(point_digits(plan, out=out)):
+def index_of_places(digits: Sequence[Digit], low: int, high: int) -> Ints:
+    """Return the index of the values at places `low` to ``high - 1`` of an axis of digits."""
+    place, index = np.arange(low, high, dtype=np.int64), np.zeros(high - low, np.int64)
+    for digit in reversed(digits):
         place, value = np.divmod(place, digit.size)
         index += value * digit.stride
     return index
@@ -458,21 +459,16 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
     """
     low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
     wide = np.result_type(block.dtype, np.complex128)
-    factor = _before(plan, point_index(plan, low, high, out=False), wide)
+    factor = _before(plan, index_of_places(point_digits(plan, out=False), low, high), wide)
     if not plan.pairs_in:
         if factor is None:
             return block
         kind = np.result_type(block.dtype, np.complex64 if factor.dtype.kind == "c" else block)
         return _times(block, factor, axis, kind)
-    split = block.reshape(*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :])
-    shape = (*block.shape[:axis], high - low, *block.shape[axis + 1 :])
-    out: Array = allocate(shape, np.result_type(block.dtype, np.complex64))
-    out.real = split[(slice(None),) * (axis + 1) + (0,)]
-    parts = split[(slice(None),) * (axis + 1) + (1,)]
-    if plan.type == 3:
-        np.negative(parts, out=out.imag)
-    else:
-        out.imag = parts
+    before, after = block.shape[:axis], block.shape[axis + 1 :]
+    out: Array = allocate((*before, high - low, *after), np.result_type(block, np.complex64))
+    out.real, imag = np.moveaxis(block.reshape(*before, high - low, 2, *after), axis + 1, 0)
+    (np.negative if plan.type == 3 else np.positive)(imag, out=out.imag)
     assert factor is not None
     out *= _along(factor, axis, out.ndim).astype(out.dtype, copy=False)
     return out
@@ -494,7 +490,7 @@ def after_points(
     """
     low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
     wide = np.result_type(block.dtype, np.complex128)
-    factors = _after(plan, point_index(plan, low, high, out=True), wide)
+    factors = _after(plan, index_of_places(point_digits(plan, out=True), low, high), wide)
     real = block.real.dtype
     factors = (np.ones(1, real) if factors is None else factors) * factor(divisor, block.dtype)
     if block.dtype.kind != "c":
@@ -509,12 +505,10 @@ def after_points(
         return product
     made = block * turned
     out: Array = allocate((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
-    out[(slice(None),) * (axis + 1) + (0,)] = made.real
-    parts = out[(slice(None),) * (axis + 1) + (1,)]
-    if plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3:
-        parts[...] = made.imag
-    else:
-        np.negative(made.imag, out=parts)
+    first, second = np.moveaxis(out, axis + 1, 0)
+    first[...] = made.real
+    kept = plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3
+    (np.positive if kept else np.negative)(made.imag, out=second)
     return out.reshape(*block.shape[:axis], 2 * (high - low), *block.shape[axis + 1 :])
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, SupportsIndex, get_args
 
 import dask.array as da
-import numpy as np
 import scipy.fft
 
 from dask_bigfft.arguments import parse_array
@@ -114,10 +113,7 @@ class Inputs:
 
     def reversed(self) -> "Inputs":
         """Return inputs whose convolution is the correlation of these."""
-        axes = {w.axis for w in self.windows}
-        backwards = slice(None, None, -1)
-        index = tuple(backwards if a in axes else slice(None) for a in range(self.second.ndim))
-        return replace(self, second=self.second[index].conj())
+        return replace(self, second=da.flip(self.second, self.axes).conj())
 
 
 def parse_inputs(
@@ -165,16 +161,6 @@ def parse_inputs(
             if n < m and axis not in convolved:
                 crop[axis] = slice((m - n) // 2, (m - n) // 2 + n)
     return Inputs(first, second, windows, tuple(crop))
-
-
-def work_dtype(a: da.Array) -> np.dtype[Any]:
-    """Return the complex dtype of an array's spectrum, with double precision for integers.
-
-    >>> work_dtype(da.ones(3, dtype="int8")), work_dtype(da.ones(3, dtype="float16"))
-    (dtype('complex128'), dtype('complex64'))
-    """
-    char = {"e": "F", "f": "F", "F": "F", "g": "G", "G": "G"}.get(a.dtype.char, "D")
-    return np.dtype(char)
 
 
 def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:

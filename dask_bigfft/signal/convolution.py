@@ -32,11 +32,11 @@ from dask_bigfft.signal.arguments import (
     fast_length,
     parse_choice,
     parse_inputs,
-    work_dtype,
 )
 from dask_bigfft.signal.kernel_spectrum import is_local, product, spectrum_block
 from dask_bigfft.signal.overlap import by_overlap
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
+from dask_bigfft.transforms.spec import work_dtype
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
 
@@ -88,7 +88,7 @@ def _kernel_array(
     chunks: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
     for along in axes:
         chunks[along.axis] = there.chunks[along.axis]
-    dtype = np.result_type(there.spec.work_dtype, work_dtype(kernel))
+    dtype = np.result_type(there.spec.work_dtype, work_dtype(kernel.dtype))
     library = there.kernel  # may not support the dtype of the product
     if dtype != there.spec.work_dtype:
         library = parse_kernel(options.get("kernel"), dtype)[0]
@@ -122,7 +122,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     first, second = inputs.first, inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     if not real:
-        first, second = (a.astype(work_dtype(a)) for a in (first, second))
+        first, second = (a.astype(work_dtype(a.dtype)) for a in (first, second))
     swapped = first.size < second.size
     large, small = (second, first) if swapped else (first, second)
     # The halved axis comes last, preferably one with a single chunk.
@@ -148,7 +148,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     }
     kept: Options = {**options, "chunks": _result_chunks(inputs, options.get("chunks"))}
     back = transforms.inverse(spectrum, kept, starts)
-    # The inverse starts after the complete product, to reuse the shared buffers of the forward
+    # After the complete product, the inverse transform reuses the shared buffers of the forward
     # transform. Blocks that travel through files or to other processes do not wait.
     if there.machine.shared and all(any(p.shared_layouts.exchanges) for p in (there, back)):
         spectrum = _after(spectrum, spectrum)

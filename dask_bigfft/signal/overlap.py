@@ -20,7 +20,8 @@ import numpy.typing as npt
 import scipy.signal
 
 from dask_bigfft.front import by_block
-from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, work_dtype
+from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window
+from dask_bigfft.transforms.spec import work_dtype
 
 Array = npt.NDArray[Any]
 
@@ -82,14 +83,6 @@ def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> Any:
     return by_block(_convolved, wide, h, dtype=dtype, chunks=tuple(chunks), **how)
 
 
-def _long_first(inputs: Inputs) -> Inputs:
-    """Return the inputs with the longer one first; their convolution is the same."""
-    if all(w.first >= w.second for w in inputs.windows):
-        return inputs
-    windows = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
-    return replace(inputs, first=inputs.second, second=inputs.first, windows=windows)
-
-
 def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     """Return the convolution of an array with a short one, by FFTs or sums within blocks.
 
@@ -97,14 +90,16 @@ def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
     """
     dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
     if not direct:
-        wide = np.result_type(*map(work_dtype, (inputs.first, inputs.second)))
+        wide = np.result_type(*(work_dtype(a.dtype) for a in (inputs.first, inputs.second)))
         dtype = wide if dtype.kind == "c" else np.empty(0, wide).real.dtype
-    found = _long_first(inputs)
-    if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in found.windows):
-        return cast("da.Array", _by_blocks(found, direct, dtype))
-    windows = [window(w.axis, w.first, w.second, "full") for w in found.windows]
-    full = _by_blocks(replace(found, windows=tuple(windows)), direct, dtype)
+    if any(w.first < w.second for w in inputs.windows):  # the longer one comes first
+        turned = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
+        inputs = replace(inputs, first=inputs.second, second=inputs.first, windows=turned)
+    if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in inputs.windows):
+        return cast("da.Array", _by_blocks(inputs, direct, dtype))
+    windows = tuple(window(w.axis, w.first, w.second, "full") for w in inputs.windows)
+    full = _by_blocks(replace(inputs, windows=windows), direct, dtype)
     crop = [slice(None)] * full.ndim
-    for w in found.windows:
+    for w in inputs.windows:
         crop[w.axis] = slice(w.start, w.start + w.count)
     return cast("da.Array", full[tuple(crop)])

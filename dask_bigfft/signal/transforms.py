@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dask_bigfft.arguments import Options, inner_extras, make_plan
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import Order, flat_digits
+from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan
 
 Orders = tuple[Order, ...]
@@ -125,10 +126,8 @@ class SpectrumAxis:
     def index(self, block: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Return the frequencies of a block, -(N - 1)//2 to N//2, in a shape that broadcasts."""
         low, high = self.places(block)
-        place, index = np.arange(low, high, dtype=np.int64), np.zeros(high - low, np.int64)
-        for digit in reversed(flat_digits(0, self.length, self.order, real=self.half)):
-            place, value = np.divmod(place, digit.size)
-            index += value * digit.stride
+        digits = flat_digits(0, self.length, self.order, real=self.half)
+        index = index_of_places(digits, low, high)
         index = np.where(index > self.length // 2, index - self.length, index)
         return index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
 

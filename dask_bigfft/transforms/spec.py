@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, SupportsIndex, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.decomposition.layout import Order, flat_digits
@@ -36,7 +37,16 @@ NAMES: tuple[str, ...] = tuple(name + ending for ending in ("", "2", "n") for na
 #: Transforms without public plans.
 COSINES = ("dct", "idct", "dst", "idst", "dctn", "idctn", "dstn", "idstn")
 
-_WORK = {"f": "F", "d": "D", "g": "G", "F": "F", "D": "D", "G": "G", "e": "F"}
+_WORK = {"e": "F", "f": "F", "F": "F", "g": "G", "G": "G"}
+
+
+def work_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return the complex dtype of a spectrum, with double precision for integers.
+
+    >>> work_dtype("int8"), work_dtype("float16")
+    (dtype('complex128'), dtype('complex64'))
+    """
+    return np.dtype(_WORK.get(np.dtype(dtype).char, "D"))
 
 
 @dataclass(frozen=True)
@@ -88,8 +98,7 @@ class TransformSpec:
     @property
     def work_dtype(self) -> np.dtype[Any]:
         """Complex dtype of the rounds."""
-        char = np.dtype(self.dtype).char
-        return np.dtype(_WORK.get(char, "D"))
+        return work_dtype(self.dtype)
 
     @property
     def real_dtype(self) -> np.dtype[Any]:

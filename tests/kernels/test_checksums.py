@@ -21,18 +21,9 @@ def test_it_is_the_weighted_sum(size, first):
     assert checksum(data) == by_hand(data.tobytes())
 
 
-@pytest.mark.parametrize("place", [0, 1, 511, 998])
-@pytest.mark.parametrize("bit", [0, 3, 7])
-def test_every_flipped_bit_is_seen(place, bit):
-    data = np.random.default_rng(2).integers(0, 256, 999, np.uint8)
-    before = checksum(data)
-    data[place] ^= 1 << bit
-    assert checksum(data) != before
-
-
 def test_words_that_change_places_are_seen():
     """Also where they differ in the highest bit only, and lie a power of two apart."""
-    assert FACTOR % 4 == 2
+    assert FACTOR % 4 == 2  # so weights are odd, and one word that changes is seen, too
     words = np.zeros(1 << 20, np.uint32)
     words[0] = 1 << 31
     found = set()

@@ -339,10 +339,9 @@ def test_other_dtypes_are_refused(library):
     for x in [np.ones(4, ">f8"), np.ones(4, ">c16")]:
         with pytest.raises(KernelError, match="`dtype`"):
             library.c2c(x, (0,), -1)
-    for x in [np.ones(4, int), np.ones(4, np.float16), np.ones(4, complex)]:
-        if x.dtype.kind != "c":
-            with pytest.raises(KernelError, match="`dtype`"):
-                r2c(library, x, 0, -1)
+    for x in [np.ones(4, int), np.ones(4, np.float16)]:
+        with pytest.raises(KernelError, match="`dtype`"):
+            r2c(library, x, 0, -1)
     if np.dtype(np.clongdouble) not in library.dtypes:
         with pytest.raises(KernelError, match=f"complex128.*{library.name}|{library.name}"):
             library.c2c(np.ones(4, np.clongdouble), (0,), -1)

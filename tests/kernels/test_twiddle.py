@@ -13,9 +13,7 @@ EPS = {"c8": 2.0**-23, "c16": 2.0**-52, "G": float(np.finfo(np.longdouble).eps)}
 def forgotten_tables():
     """The tables of these moduli are large: nothing keeps them."""
     yield
-    cache_clear = getattr(phase_table, "cache_clear", None)
-    if cache_clear is not None:
-        cache_clear()
+    phase_table.cache_clear()
 
 
 def exact(numerator, denominator):

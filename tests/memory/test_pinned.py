@@ -13,14 +13,14 @@ MIB = 1 << 20
 class Driver:
     """Keeps what is registered, and refuses what a driver refuses."""
 
-    def __init__(self, refuses=0):
-        self.ranges, self.refuses, self.registered = {}, refuses, 0
+    def __init__(self, refuses=0, page=4096):
+        self.ranges, self.refuses, self.registered, self.page = {}, refuses, 0, page
 
     def register(self, address, nbytes):
         if self.refuses:
             self.refuses -= 1
             raise OSError("no more pages can be locked")
-        assert address % 4096 == 0
+        assert address % self.page == 0
         for start, length in self.ranges.items():
             assert address + nbytes <= start or start + length <= address
         # Reading a byte of each page faults if the memory is not there.
@@ -75,19 +75,8 @@ def test_the_process_arena_pins_for_whoever_asks():
         default_arena().resize(before)
 
 
-class Anywhere(Driver):
-    """A driver that takes ranges that begin within a page."""
-
-    def register(self, address, nbytes):
-        if self.refuses:
-            self.refuses -= 1
-            raise OSError("no more pages can be locked")
-        self.ranges[address] = nbytes
-        self.registered += 1
-
-
 def test_arrays_of_others_are_pinned_as_long_as_they_live():
-    driver = Anywhere()
+    driver = Driver(page=1)
     pinner = Pinner(driver.register, driver.unregister, 0, adopted=48 * MIB)
     x = np.zeros((20, 1 << 20), np.uint8)
     part = x[3:9, 100:200]
@@ -106,7 +95,7 @@ def test_arrays_of_others_are_pinned_as_long_as_they_live():
 
 
 def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
-    driver = Anywhere(refuses=1)
+    driver = Driver(refuses=1, page=1)
     pinner = Pinner(driver.register, driver.unregister, 1 << 40, adopted=48 * MIB)
     refused = np.zeros(20 * MIB, np.uint8)
     assert not pinner.adopt(refused)

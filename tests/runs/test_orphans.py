@@ -69,9 +69,9 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
         killed(cluster, board, tmp_path / "said", source, out, **requested)
         real = targets.created
 
-        def created(*arguments: Any) -> targets.Target:
+        def created(*arguments: Any, **labels: Any) -> targets.Target:
             """Let the worker go on as soon as this life's result is there, and empty."""
-            found = real(*arguments)
+            found = real(*arguments, **labels)
             board.release()
             end = time.monotonic() + 60
             while board.process("tried") is None:

@@ -148,7 +148,7 @@ def report(y: Any) -> Report:
     >>> y = fft.fft(da.ones(4096, chunks=512), rounds=[64, 64])
     >>> _ = y.compute(scheduler="sync")
     >>> print(report(y))  # doctest: +ELLIPSIS
-    fft of (4096,) complex128: {X1} {X2}
+    fft of (4096,) float64: {X1} {X2}
       time     ...
     """
     plans = _remember(y) if is_dask_collection(y) else {}

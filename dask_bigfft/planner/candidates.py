@@ -352,8 +352,8 @@ class Candidates:
             for axis, n in zip(spec.axes, spec.lengths, strict=True):
                 if axis in padded:
                     choices.append([padded[axis]])
-                elif axis == spec.real_axis and self.rectangle:
-                    choices.append([self.rectangle])
+                elif axis == self.rectangle:
+                    choices.append(self._rectangle_factors(digits[axis]))
                 elif digits[axis] == 1:
                     choices.append([(n,)])
                 elif padded:
@@ -399,27 +399,32 @@ class Candidates:
         return max(1, -(-(0 if stored is None else stored.row_nbytes) // self.itemsize))
 
     @cached_property
-    def rectangle(self) -> Factors | None:
-        """Factors of the real axis if its half spectrum is stored in digits, else None.
+    def rectangle(self) -> int | None:
+        """The real axis if its half spectrum is stored in digits, which the rounds must produce.
 
-        The rounds must produce these digits. From others it would take a mirror image and thus an
-        exchange.
+        From other digits it would take a mirror image and thus an exchange.
         """
         spec, axis = self.spec, self.spec.real_axis
         if axis is None:
             return None
-        digits = spec.digits_of(axis) or transposed_digits(spec.lengths[-1])
         order = spec.orders_in[-1] if spec.kind == "c2r" else spec.orders_out[-1]
-        if order != "transposed" or len(digits) == 1:
-            return None
-        backwards = spec.kind == "c2r" or spec.orders_in[-1] == "transposed"
-        return digits[::-1] if backwards else digits
+        return axis if order == "transposed" and len(self._last_digits) > 1 else None
+
+    @property
+    def _last_digits(self) -> Factors:
+        """Digits of the last axis in transposed order."""
+        return self.spec.digits_of(self.spec.axes[-1]) or transposed_digits(self.spec.lengths[-1])
+
+    def _rectangle_factors(self, count: int) -> list[Factors]:
+        digits = self._last_digits
+        backwards = self.spec.kind == "c2r" or self.spec.orders_in[-1] == "transposed"
+        return [digits[::-1] if backwards else digits] if len(digits) == count else []
 
     def in_place(self) -> list[Candidate]:
         """Return candidates for axes that are whole in every block."""
         digits = dict.fromkeys(self.spec.axes, 1)
         if self.rectangle is not None:
-            digits[self.spec.axes[-1]] = len(self.rectangle)
+            digits[self.rectangle] = len(self._last_digits)
         rounds = max(digits.values())
         return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), {}))
 
@@ -445,7 +450,7 @@ class Candidates:
                 if pease and count == 0 and one_cut_axis:
                     continue  # an axis gathered whole has no geometry
                 for digits in digits_of_splits(axes, count, most):
-                    if self.rectangle and digits[axes[-1]] != len(self.rectangle):
+                    if self.rectangle is not None and digits[self.rectangle] == 1:
                         continue
                     if max(digits.values()) > rounds or sum(digits.values()) < rounds:
                         continue

@@ -127,7 +127,7 @@ def labels_of_array(array: Any) -> Labels:
 
 def numbers(axes: Any, labels: Callable[[], Labels]) -> Any:
     """Return axes as numbers, from numbers or names of dimensions."""
-    if axes is None or not any(isinstance(axis, str) for axis in axes):
+    if not isinstance(axes, tuple | list) or not any(isinstance(axis, str) for axis in axes):
         return axes
     names = labels().names or ()
     for axis in axes:

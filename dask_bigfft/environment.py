@@ -31,7 +31,8 @@ from dask_bigfft.errors import FallbackWarning, PlanError, raise_invalid
 from dask_bigfft.events import task_threads
 from dask_bigfft.gpu.dispatch import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
-from dask_bigfft.kernels.libraries import best_of, fastest_library, get_library, usable
+from dask_bigfft.kernels.fastest import best_of, fastest_library
+from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.memory_settings import (
     IMPORTS_NBYTES,
     WorkerMemory,

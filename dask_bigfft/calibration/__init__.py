@@ -21,7 +21,8 @@ from dask_bigfft.calibration.threads import DTYPES, page_speed, thread_prices
 from dask_bigfft.environment import raise_if_asynchronous, workers_of
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, raise_invalid
 from dask_bigfft.gpu.dispatch import leases
-from dask_bigfft.kernels.libraries import fastest_library, usable
+from dask_bigfft.kernels.fastest import fastest_library
+from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import Profile
 

@@ -19,7 +19,8 @@ from scipy.optimize import nnls
 
 from dask_bigfft.front import plan
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.kernels.libraries import get_library, measured_rates
+from dask_bigfft.kernels.fastest import measured_rates
+from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.memory.pages import Buffer, touch
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
 from dask_bigfft.tuning import Trial, timer_for

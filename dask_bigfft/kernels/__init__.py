@@ -5,7 +5,7 @@
     input            views (of memory and of segments) -> segmented (for GPUs)
     a round          loop (over tiles of a block); twiddle (exact phases and factors)
     verification     checks (sums before and after, and checksums of bytes)
-    libraries        libraries (a class for each, and the choice of the fastest)
+    libraries        libraries (a class for each) -> fastest (the choice by timing)
     copies           copies (tables of strided copies, and the loops that do them)
     loops            compiled (the decorator)
 """

@@ -27,12 +27,10 @@ import math
 import os
 import sys
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -40,7 +38,6 @@ import numpy.typing as npt
 import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
-from dask_bigfft import config, files
 from dask_bigfft.decomposition.layout import LONG_BYTES
 from dask_bigfft.errors import ArgumentError, KernelError, raise_invalid
 from dask_bigfft.events import current_place, measured
@@ -674,129 +671,3 @@ LIBRARIES: dict[str, Callable[[], FFTLibrary]] = {
     "ducc0": Ducc,
     "pyfftw": FFTW,
 }
-
-
-#: Shapes of tiles and transformed dimensions: lines, columns, planes that fit a cache, one plane
-#: that does not, and lines along the outermost dimension.
-TILES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((64, 1024), (1,)),
-    ((1024, 64), (0,)),
-    ((8, 8192), (1,)),
-    ((60, 1080), (1,)),
-    ((2, 256, 512), (1, 2)),
-    ((1, 1024, 1024), (1, 2)),
-    ((512, 4, 128), (0,)),
-)
-
-#: Minimum speed-up over the libraries before it in the list for a library to be preferred.
-BETTER = 1.05
-
-#: Seconds of timing per library and tile.
-SECONDS = 0.02
-
-SCHEMA = 2
-
-_lock = threading.Lock()
-
-
-def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
-    """Return the name of the fastest installed FFT library for a complex dtype.
-
-    The first call on a machine takes a fraction of a second for each library.
-
-    Parameters
-    ----------
-    dtype : dtype
-        Complex.
-    among : container of str, optional
-        Allowed names; by default all usable libraries.
-
-    Examples
-    --------
-    >>> fastest_library("G") in ("scipy", "ducc0")
-    True
-    """
-    folder = Path(config.get("bigfft.wisdom.directory"))
-    with _lock:
-        rates = _rates(np.dtype(dtype).name, folder)
-    return best_of({one: rate for one, rate in rates.items() if among is None or one in among})
-
-
-def best_of(rates: Mapping[str, float]) -> str:
-    """Return the first library that no later one clearly beats, the default if there is none."""
-    best = next(iter(rates), "scipy")
-    for name, rate in rates.items():
-        if rate > BETTER * rates[best]:
-            best = name
-    return best
-
-
-@cache
-def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
-    """Return rates by library from the file, or from a measurement that is then stored there."""
-    versions = {
-        name: version
-        for name, version in usable().items()
-        if np.dtype(dtype) in get_library(name).dtypes
-    }
-    names = list(versions)
-    if len(names) < 2:
-        return dict.fromkeys(names, 0.0)
-    path, context = folder / "kernels.json", {"machine": files.machine(), "versions": versions}
-    known = files.read_json(path, SCHEMA, _checked) or {}
-    found = known.get(dtype)
-    if found is not None and found["context"] == context:
-        return {name: float(found["rates"][name]) for name in names}
-    rates = measured_rates(names, dtype)
-    shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
-    log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
-    entries = {**known, dtype: {"context": context, "rates": rates}}
-    files.write_json(path, {"schema": SCHEMA, "dtypes": entries})
-    return rates
-
-
-def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
-    """Return floating point operations per second of libraries, the mean over some tiles.
-
-    5 n log2 n operations are counted for n points. The runs of the libraries alternate, and the
-    fastest run of each counts, to reduce the effect of other load.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names of libraries.
-    dtype : dtype
-        Complex.
-    """
-    libraries = [get_library(name) for name in names]
-    logs = dict.fromkeys(names, 0.0)
-    for shape, dims in TILES:
-        tile = np.empty(shape, dtype)
-        work = 5 * tile.size * math.log2(math.prod(shape[dim] for dim in dims))
-        best = dict.fromkeys(names, math.inf)
-        for library in libraries:
-            _seconds(library, tile, dims)  # plans
-        end = time.perf_counter() + SECONDS * len(names)
-        while time.perf_counter() < end:
-            for library in libraries:
-                best[library.name] = min(best[library.name], _seconds(library, tile, dims))
-        for name, seconds in best.items():
-            logs[name] += math.log(work / seconds) / len(TILES)
-    return {name: math.exp(value) for name, value in logs.items()}
-
-
-def _seconds(library: FFTLibrary, tile: Any, dims: tuple[int, ...]) -> float:
-    tile.fill(1)
-    started = time.perf_counter()
-    library.c2c(tile, dims, -1)
-    return max(time.perf_counter() - started, 1e-9)
-
-
-def _checked(found: Any) -> dict[str, Any]:
-    """Return the validated contents of the file by dtype."""
-    dtypes = dict(found["dtypes"])
-    for entry in dtypes.values():
-        names = entry["context"]["versions"]
-        if not all(float(entry["rates"][name]) > 0 for name in names):
-            raise ValueError("rates")
-    return dtypes

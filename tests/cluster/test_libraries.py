@@ -20,7 +20,7 @@ from support import local
 import dask_bigfft
 from dask_bigfft import environment, fft
 from dask_bigfft.errors import ArgumentError, FallbackWarning
-from dask_bigfft.kernels import libraries as wisdom
+from dask_bigfft.kernels import fastest as wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds
 from dask_bigfft.runs import resumable

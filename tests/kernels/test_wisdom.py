@@ -13,8 +13,9 @@ import dask_bigfft
 from dask_bigfft import environment
 from dask_bigfft.arguments import parse_kernel
 from dask_bigfft.errors import KernelError
-from dask_bigfft.kernels import libraries as wisdom
-from dask_bigfft.kernels.libraries import fastest_library, usable
+from dask_bigfft.kernels import fastest as wisdom
+from dask_bigfft.kernels.fastest import fastest_library
+from dask_bigfft.kernels.libraries import usable
 
 several = pytest.mark.skipif(len(usable()) < 2, reason="only one FFT library is installed")
 

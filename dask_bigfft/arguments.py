@@ -193,9 +193,9 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     largest number, because each worker uses its own devices. Workers that have not reported are
     assumed to have the devices that the request needs.
     """
-    known, device = [gpus for gpus, _ in machine.by_gpus], request.device  # fewest first
+    device, client = request.device, environment.running_client()
     if device == "cpu":
-        return replace(machine, by_gpus=())
+        return machine
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
     if limits:
         devices = tuple(
@@ -203,12 +203,11 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
             for one in machine.profile.devices or (DeviceProfile(),)
         )
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
-    if environment.running_client() is None:
-        return replace(machine, gpus=count(), by_gpus=())
-    if device == "hybrid" and len(known) > 1:
-        return replace(machine, gpus=max(known))
+    if client is None:
+        return replace(machine, gpus=count())
+    known = environment.workers_devices(environment.workers_of(client).values())
     least = int(device == "gpu" or (device == "hybrid" and not known))
-    return replace(machine, gpus=max([*known[:1], least]), by_gpus=())
+    return replace(machine, gpus=max([*(known[-1:] if device == "hybrid" else known[:1]), least]))
 
 
 Chunks = tuple[tuple[int, ...], ...]

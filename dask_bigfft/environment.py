@@ -9,7 +9,6 @@ Otherwise the libraries are measured in this process: their order rarely differs
 """
 
 import asyncio
-import collections
 import contextlib
 import hashlib
 import json
@@ -219,7 +218,6 @@ def current_machine(memory_limit: int | None) -> Machine:
         len(workers),
         shuffle_nbytes(),
         profile_of(workers),
-        by_gpus=workers_devices(workers),
     )
 
 
@@ -242,8 +240,8 @@ async def _tell_memory(dask_worker: Any) -> WorkerMemory | tuple[()]:
     return measured_memory(dask_worker)
 
 
-def workers_devices(workers: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
-    """Return pairs of a number of devices and a number of workers, fewest devices first.
+def workers_devices(workers: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Return the number of devices of each worker, the fewest first.
 
     Registered workers report their devices with their metrics. Otherwise a worker's resource
     ``GPU`` counts, or a driver that dask has found on it. Without any of these the result is empty.
@@ -256,16 +254,16 @@ def workers_devices(workers: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, in
     Examples
     --------
     >>> workers_devices([{"resources": {"GPU": 2}}, {"resources": {}}, {}])
-    ((0, 2), (2, 1))
+    [0, 0, 2]
     >>> workers_devices([{}, {}])
-    ()
+    []
     """
     told = [worker.get("metrics", {}).get(METRIC) for worker in workers]
     if None not in told:
         known = [len(found["devices"]) for found in told]
     elif not any(known := [_declared(worker) for worker in workers]):
-        return ()
-    return tuple(sorted(collections.Counter(known).items()))
+        return []
+    return sorted(known)
 
 
 def _declared(worker: Mapping[str, Any]) -> int:

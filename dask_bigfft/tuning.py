@@ -34,7 +34,7 @@ from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import decode
 from dask_bigfft.planner.search import find_plans
 from dask_bigfft.planner.tile_plan import DeviceSettings
-from dask_bigfft.planner.work_sharing import divided_among
+from dask_bigfft.planner.work_sharing import divided
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Block sizes to try, in units of the input's.
@@ -149,7 +149,7 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
         least = min(NEAR, config.get("bigfft.hybrid.min-speedup"))
         for plan in find_plans(spec, replace(request, device="cpu"), bare):
             yield plan
-            both = divided_among(replace(plan, device="hybrid"), machine.gpus, least)
+            both = divided(replace(plan, device="hybrid"), machine.gpus, least)
             if any(0 < share < 1 for share in both.shares):
                 yield both
 
@@ -277,7 +277,7 @@ def _context(machine: Machine) -> dict[str, Any]:
     return {
         "machine": files.machine(),
         "workers": workers_place(),
-        "running": [machine.threads, machine.workers, machine.gpus, *map(list, machine.by_gpus)],
+        "running": [machine.threads, machine.workers, machine.gpus],
         "versions": versions,
         "devices": [device.name for device in machine.devices],
     }

@@ -251,10 +251,7 @@ def share_text(plan: PlanData) -> str:
         part = f"devices {100 * found.share:.0f} % of it at the same time"
         who = names.get(found.share, part)
         parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
-    text = f"shared by the model, {', '.join(parts)}; the faster one takes more"
-    by_gpus = plan.machine.by_gpus
-    kinds = [f"{count} with {counted(n, 'device') if n else 'no devices'}" for n, count in by_gpus]
-    return f"{text}; of {plan.machine.workers} processes {', '.join(kinds)}" if kinds else text
+    return f"shared by the model, {', '.join(parts)}; the faster one takes more"
 
 
 def counted(count: int, noun: str) -> str:

@@ -161,9 +161,6 @@ class Machine:
         GPUs of each process that may be used.
     shared : bool
         Whether all tasks run in one process, so that blocks may share buffers.
-    by_gpus : tuple of (int, int)
-        Pairs of a GPU count, in ascending order, and the number of processes with that count. Empty
-        unless processes differ and each uses its own GPUs. `gpus` is the largest count.
     """
 
     memory_limit: int | None = None
@@ -173,7 +170,6 @@ class Machine:
     profile: Profile = DEFAULT
     gpus: int = 0
     shared: bool = False
-    by_gpus: tuple[tuple[int, int], ...] = ()
 
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:
@@ -302,7 +298,6 @@ class PlanData:
         Bytes of a GPU that may be used; None lets the process that runs the graph decide.
     shares : tuple of float
         Modelled fraction of each round for the GPUs of a process, where CPU threads may share it.
-        If processes differ, this is the one with most GPUs. The overall fraction is in `expected`.
     overwrite : bool
         Whether the input blocks may be overwritten.
     inside : bool

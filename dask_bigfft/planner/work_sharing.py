@@ -13,15 +13,13 @@ costs little.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
-from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Machine, Request, RoundForecast
+from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Stage
 from dask_bigfft.transforms.spec import TransformSpec
@@ -184,58 +182,6 @@ def divided(plan: Plan, gpus: int, least: float) -> Plan:
 #: Minimum forecast speed-up of CPU threads over GPUs for a transform on the CPU alone.
 CERTAIN = 2.0
 
-#: Maximum time of a plan for the processes with fewer GPUs, in units of the plan for those
-#: with most.
-SLOWED = 0.95
-
-#: Forecast rounds of a plan in a process with some number of devices.
-Rounds = Callable[[int], tuple[RoundForecast, ...]]
-
-
-def divided_among(plan: Plan, gpus: int, least: float) -> Plan:
-    """Return a plan whose rounds are shared by the CPU threads and devices of each process.
-
-    Parameters
-    ----------
-    plan : Plan
-        For the CPU.
-    gpus : int
-        GPUs of each process, or of the one with most.
-    least : float
-        Minimum speed-up, as `divided` takes it.
-    """
-    return _at_the_slowest_pace(
-        divided(plan, gpus, least),
-        lambda count: (divided(plan, count, least) if count else plan).expected.rounds,
-    )
-
-
-def _by_devices(plan: Plan) -> Plan:
-    """Return a plan for GPUs on a cluster where some processes have fewer or none."""
-
-    def of(count: int) -> tuple[RoundForecast, ...]:
-        on, device = replace(plan.machine, gpus=count), plan.device if count else "cpu"
-        return forecast(replace(plan, machine=on, device=device)).rounds
-
-    bare = any(not count for count, _ in plan.machine.by_gpus)
-    return _at_the_slowest_pace(replace(plan, device="hybrid") if bare else plan, of)
-
-
-def _at_the_slowest_pace(plan: Plan, of: Rounds) -> Plan:
-    """Return a plan with the seconds of its slowest processes."""
-    kinds = plan.machine.by_gpus
-    if not kinds:
-        return plan
-    workers = sum(count for _, count in kinds)
-    counts, rounds = [count for _, count in kinds], []
-    for each in zip(*(of(gpus) for gpus, _ in kinds), strict=True):
-        slowest = max(each, key=lambda found: found.seconds)
-        share = sum(found.share * n for found, n in zip(each, counts, strict=True)) / workers
-        rounds.append(replace(slowest, share=round(share, 4)))
-    before, after = (sum(one.seconds for one in each) for each in (plan.expected.rounds, rounds))
-    seconds = plan.expected.seconds + after - before
-    return replace(plan, expected=replace(plan.expected, seconds=seconds, rounds=tuple(rounds)))
-
 
 @lru_cache(maxsize=128)
 def decided(
@@ -245,8 +191,7 @@ def decided(
 
     One kind does all rounds, by its own plan, where the forecast speed-up of sharing is below
     `least`. Forecasts for a bus are better than those for many CPU threads, which therefore need
-    a speed-up of `CERTAIN` to work alone. If processes have different numbers of GPUs, the one with
-    most decides, unless waiting for the others makes another choice faster (`SLOWED`).
+    a speed-up of `CERTAIN` to work alone.
 
     Parameters
     ----------
@@ -257,14 +202,14 @@ def decided(
     machine : Machine
         Machine without GPUs.
     gpus : int
-        GPUs of each process, or of the one with most.
+        GPUs of each process.
     least : float
         Minimum speed-up for sharing; 0 shares every round.
     """
     base = find_plan(spec, request, machine)
-    if least == 0:
-        return divided_among(base, gpus, least)
     shared = divided(base, gpus, least)
+    if least == 0:
+        return shared
     ours = find_plan(spec, replace(request, device="cpu"), machine)
     ours = replace(ours, shares=(0.0,) * len(ours.rounds))
     theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, gpus=gpus))
@@ -277,9 +222,4 @@ def decided(
     both = any(0 < share < 1 for share in shared.shares)
     if both and faster.expected.seconds >= least * shared.expected.seconds:
         faster = shared
-    if not machine.by_gpus:
-        return faster
-    unlike = (divided_among(base, gpus, least), _by_devices(theirs), ours)
-    suited = unlike[[shared, theirs, ours].index(faster)]
-    best = min(unlike, key=lambda plan: plan.expected.seconds)
-    return best if best.expected.seconds < SLOWED * suited.expected.seconds else suited
+    return faster

@@ -38,7 +38,7 @@ Block = tuple[int, ...]
 RECORD = "run.json"
 
 #: Version of the format of `RECORD`.
-FORMAT = 5
+FORMAT = 6
 
 #: Names of the folders that a run makes in its scratch folder.
 _OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f-]+")

@@ -23,7 +23,7 @@ from dask_bigfft.decomposition.rounds import divided
 from dask_bigfft.errors import MemoryLimitError, PlanError, raise_invalid
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
 from dask_bigfft.planner.cost import with_forecast
-from dask_bigfft.planner.explain import enough_bytes, human_bytes, human_seconds
+from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.plan import Plan, merged_up_to
 from dask_bigfft.planner.plan_data import Forecast, Machine, Request, largest_block
@@ -153,56 +153,36 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     """Return the plan, or one in larger blocks if its writes to scratch files are small.
 
     Every source block writes a shard for every target block, so twice as large blocks have four
-    times as large shards. The reason names what was compared, and what larger writes would need.
+    times as large shards.
     """
     least, limit = search.request.piece_nbytes, search.machine.memory_limit
     size = max(round_.source.largest for round_ in plan.rounds)
     total = max(round_.source.size for round_ in plan.rounds)
     if plan.piece_nbytes >= least:
         return plan
-    if total * search.itemsize < FEWEST**2 * least:
-        return _small(plan, least, f"the data are less than {human_bytes(FEWEST**2 * least)}")
-    tried, too_large, local = [plan], list[Plan](), plan.exchanges[0].local
-    for _ in range(MOST_DOUBLED):
+    tried, local = [plan], plan.exchanges[0].local
+    possible = limit is not None and total * search.itemsize >= FEWEST**2 * least
+    for _ in range(MOST_DOUBLED if possible else 0):
         size *= 2
-        if limit is None or tried[-1].piece_nbytes >= least or total < FEWEST * size:
+        if tried[-1].piece_nbytes >= least or total < FEWEST * size:
             break
         for part in STEPS:  # a smaller part may fit into memory
-            found = _in_blocks(search, int(size * part), too_large, local)
+            found = _in_blocks(search, int(size * part), local)
             if found is not None and found.piece_nbytes > tried[-1].piece_nbytes:
                 tried.append(found)
                 break
         if found is None or part < 1:
             break
     best = _best(tried, least)
-    if others := "; ".join(_in_pieces(found) for found in tried if found is not best):
-        text = f"scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
-        best = _with_reason(best, text)
-    if best.piece_nbytes >= least:
-        return best
-    return _small(best, least, _why_no_larger(best, too_large))
-
-
-def _small(plan: Plan, least: int, why: str) -> Plan:
-    """Return a plan with the reason for small writes to scratch files."""
-    found, wanted = human_bytes(plan.piece_nbytes), human_bytes(least)
-    text = f"pieces of {found} are smaller than bigfft.scratch.min-write, {wanted}"
-    return _with_reason(plan, f"{text}: {why}")
+    text = f"scratch files take pieces of {human_bytes(best.piece_nbytes)} on average"
+    if best.piece_nbytes < least:
+        text += f", smaller than bigfft.scratch.min-write, {human_bytes(least)}: larger blocks "
+        text += "would take longer, be too few, or need more memory than the limit, if there is one"
+    return _with_reason(best, text)
 
 
 def _with_reason(plan: Plan, text: str) -> Plan:
     return replace(plan, reason=f"{plan.reason}; {text}")
-
-
-def _why_no_larger(best: Plan, too_large: list[Plan]) -> str:
-    """Return the reason why there are no larger writes, with the memory that they would take."""
-    if best.machine.memory_limit is None:
-        return "without a memory limit blocks stay as they are"
-    found = max(too_large, key=lambda plan: plan.piece_nbytes, default=best)
-    if found.piece_nbytes <= best.piece_nbytes:
-        return "larger blocks take longer by the model, or are fewer than are kept busy"
-    peak = human_bytes(found.expected.peak_host)
-    return f"{human_bytes(found.piece_nbytes)} would take {peak} of memory"
 
 
 def _best(plans: list[Plan], least: int) -> Plan:
@@ -215,17 +195,12 @@ def _best(plans: list[Plan], least: int) -> Plan:
     return min(alike, key=lambda plan: (-min(plan.piece_nbytes, least), plan.expected.seconds))
 
 
-def _in_pieces(plan: Plan) -> str:
-    size, seconds = human_bytes(plan.piece_nbytes), human_seconds(plan.expected.seconds)
-    return f"pieces of {size} on average and {seconds}"
-
-
-def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool) -> Plan | None:
+def _in_blocks(search: Candidates, size: int, local: bool) -> Plan | None:
     """Return the best plan with scratch files in blocks of some size, from merged input blocks.
 
     Input blocks stay unmerged where the first round reads rows of a stored array directly. If they
     are `local`, in the order of the first round, it may read them directly, too, which takes the
-    least memory. Plans that need too much memory are added to `too_large`.
+    least memory.
     """
     spec, request, stored = search.spec, search.request, search.request.stored
     nbytes = size * spec.work_dtype.itemsize
@@ -245,7 +220,7 @@ def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool
         requested = replace(request, chunks=chunks, reopened=reopened)
         requested = replace(requested, scale=size / largest_block(spec, requested))
         larger = Candidates(spec, requested, search.machine, search.storage, near)
-        found = _fitting_in(larger, too_large)
+        found = _fitting_in(larger)
         if found is None or (near and not found.from_rows):
             continue
         if new and not found.reopened:
@@ -253,7 +228,8 @@ def _in_blocks(search: Candidates, size: int, too_large: list[Plan], local: bool
         if stored is not None and found.moves[0] and not found.from_rows and chunks != merged:
             continue
         found = _as_it_fits(found)
-        (fitting if found.fits_memory else too_large).append(found)
+        if found.fits_memory:
+            fitting.append(found)
         if near and fitting:
             break
     return _best(fitting, request.piece_nbytes) if fitting else None
@@ -270,11 +246,8 @@ def _as_it_fits(plan: Plan) -> Plan:
     return with_forecast(plan, assembles=True)
 
 
-def _fitting_in(search: Candidates, too_large: list[Plan]) -> Plan | None:
-    """Return the cheapest plan that fits, in blocks of the first size.
-
-    If none fits, the one that needs the least memory is added to `too_large`.
-    """
+def _fitting_in(search: Candidates) -> Plan | None:
+    """Return the cheapest plan that fits, in blocks of the first size."""
     rungs = list(ladder(search.spec, search.request))
     for sizes in rungs:
         if sizes.target != rungs[0].target:
@@ -283,8 +256,6 @@ def _fitting_in(search: Candidates, too_large: list[Plan]) -> Plan | None:
         fitting = [plan for plan in plans if plan.fits_memory]
         if fitting:
             return chosen(fitting, sizes)
-        if plans:
-            too_large.append(min(plans, key=lambda plan: plan.expected.peak_host))
     return None
 
 

@@ -8,7 +8,7 @@ stores and restarts. This module overrides the following, with measured benefits
 - shards for blocks of the same worker do not go through a socket;
 - the shards of a source block for one worker are one array instead of one message each;
 - shards wait in memory as far as there is room, and are freed block by block;
-- shards are aligned, in memory and in files, so that a gather needs no further copy;
+- shards in memory are aligned, so that a gather needs no further copy;
 - a worker that cannot write a file reports the file and the missing room.
 
 Only this module uses distributed's private names. Its import fails if one is missing, and exchanges
@@ -19,7 +19,6 @@ import contextlib
 import errno
 import itertools
 import os
-import struct
 import threading
 import time
 import weakref
@@ -34,7 +33,6 @@ import numpy.typing as npt
 from distributed.comm.core import CommClosedError
 from distributed.core import Status
 from distributed.exceptions import Reschedule
-from distributed.protocol.utils import pack_frames_prelude
 from distributed.scheduler import Scheduler
 from distributed.shuffle._core import (
     P2PBarrierTask,
@@ -74,9 +72,6 @@ Shard = tuple[Block, int, Array]
 
 #: Number of requests to the scheduler of a shuffle before a lost connection is an error.
 ATTEMPTS = 3
-
-#: Alignment of the values of stored shards, in bytes.
-ALIGNMENT = 64
 
 
 class StorageError(RuntimeError):
@@ -220,21 +215,12 @@ class RechunkRun(ArrayRechunkRun):
             await super().inputs_done()
 
     def _write_frames(self, frames: Iterable[Any], id: str) -> None:
-        """Append pickled shards to the file of a target block, with their values aligned.
-
-        Each pickle consists of a prelude (the number of frames that follow, and their lengths), the
-        pickle itself and the values. The padding follows the pickle, which ignores it.
-        """
-        path, before, stream = self._folder / id, 0, iter(frames := list(frames))
+        """Append pickled shards to the file of a target block; name it and its room in errors."""
+        path, before, frames = self._folder / id, 0, list(frames)
         try:
             with path.open("ab") as file:
                 before = file.tell()
-                for prelude in stream:
-                    (count,) = struct.unpack_from("Q", prelude)
-                    pickled, *values = itertools.islice(stream, count)
-                    padding = -(file.tell() + len(prelude) + len(pickled)) % ALIGNMENT
-                    padded = [pickled + bytes(padding), *values]
-                    file.writelines([pack_frames_prelude(padded), *padded])
+                file.writelines(frames)
         except OSError as error:
             missing = sum(memoryview(frame).nbytes for frame in frames)
             with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dask_bigfft import fft
 from dask_bigfft.arguments import make_plan
-from dask_bigfft.exchange.p2p import ALIGNMENT, P2PBarrierTask, RechunkRun, Spec
+from dask_bigfft.exchange.p2p import P2PBarrierTask, RechunkRun, Spec
 from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.carriers import MOST_SHUFFLES
 from dask_bigfft.testing.strategies import chunks_of
@@ -99,8 +99,8 @@ def test_tasks_stay_small():
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c8", "c16", "g"])
-def test_values_are_aligned_in_files(dtype, tmp_path):
-    """Whatever lengths pickles have, and however often a file is added to."""
+def test_values_are_read_as_they_were_written(dtype, tmp_path):
+    """However often a file is added to."""
     written, run = [], RechunkRun.__new__(RechunkRun)
     vars(run).update(_folder=tmp_path, local_address="here")
     for turn in range(9):
@@ -115,6 +115,4 @@ def test_values_are_aligned_in_files(dtype, tmp_path):
     for lists in zip(found, written, strict=True):
         for (source, checksum, values), wanted in zip(*lists, strict=True):
             assert (source, checksum) == wanted[:2]
-            assert values.flags.aligned
             np.testing.assert_array_equal(values, wanted[2], strict=True)
-        assert lists[0][0][2].ctypes.data % ALIGNMENT == 0

@@ -30,7 +30,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -41,6 +41,7 @@ from numpy.lib.stride_tricks import as_strided
 from dask_bigfft.decomposition.layout import LONG_BYTES
 from dask_bigfft.errors import ArgumentError, KernelError, raise_invalid
 from dask_bigfft.events import current_place, measured
+from dask_bigfft.kernels.copies import regular_strides
 from dask_bigfft.memory.arena import ordinary_block
 
 #: Factor of the sum: 1 for "none", 1/sqrt(n) for "ortho", 1/n for "full".
@@ -70,14 +71,8 @@ def regular(x: Array) -> Array:
 
     mkl_fft refuses the former, and FFTW does not support the latter.
     """
-    whole = _in_whole_elements(x.strides, x.shape, x.itemsize)
-    return np.asarray(x) if whole and x.flags.aligned else np.array(x)
-
-
-@lru_cache(maxsize=1024)  # the tiles of a block are alike
-def _in_whole_elements(strides: tuple[int, ...], shape: tuple[int, ...], itemsize: int) -> bool:
-    pairs = zip(strides, shape, strict=True)
-    return all(s % itemsize == 0 and (s or n == 1) for s, n in pairs)
+    spread = all(s or n == 1 for s, n in zip(x.strides, x.shape, strict=True))
+    return np.asarray(x) if spread and regular_strides(x) else np.array(x)
 
 
 def same_memory(a: Array, b: Array) -> bool:
@@ -209,16 +204,9 @@ class FFTLibrary:
             x[...] = result
         return x
 
-    def c2c(
-        self,
-        x: Array,
-        dims: tuple[int, ...],
-        sign: int,
-        scale: Scale = "none",
-        out: Array | None = None,
-    ) -> Array:
+    def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale = "none") -> Array:
         """Return the transform of complex or real `x` over some axes; see `run`."""
-        return self.run(Call("c2c", tuple(d % x.ndim for d in dims), sign, scale), x, out)
+        return self.run(Call("c2c", tuple(d % x.ndim for d in dims), sign, scale), x)
 
 
 def _of_nothing(call: Call, x: Array) -> Array:

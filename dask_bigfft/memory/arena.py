@@ -61,6 +61,9 @@ LEAST_PART_NBYTES, MOST_PARTS = 4 * 1024**2, 64
 #: ones should not divide it.
 PATIENCE = 1 / 8
 
+#: Minimum time between two tests for memory pressure.
+PRESSURE_SECONDS = 0.1
+
 #: Kinds of dtypes that their string describes fully and for which all bytes are valid.
 NUMERIC_KINDS = frozenset("biufc")
 
@@ -202,12 +205,6 @@ class HostArena:
     limit
         Maximum bytes held at a time, allocated and idle together. An arena of limit 0 is switched
         off: it allocates ordinary memory and counts nothing.
-    pressure
-        Returns True if the process uses too much memory; idle memory is then freed. It is called
-        at times when a block is allocated or the counters are read, without the arena's lock. It
-        may use the arena.
-    pressure_interval_seconds
-        Minimum time between two calls of `pressure`.
     clock
         Monotonic clock in seconds; a test may pass its own.
 
@@ -235,14 +232,7 @@ class HostArena:
     1
     """
 
-    def __init__(
-        self,
-        limit: int,
-        *,
-        pressure: Callable[[], bool] | None = None,
-        pressure_interval_seconds: float = 0.1,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = parse_count("limit", limit, 0)
         self.lock = threading.Lock()
         self.returned = Returned()
@@ -252,9 +242,8 @@ class HostArena:
         self._divided: dict[Buffer, list[Part]] = {}
         self._in_vain = 0
         self._counters, self._uses = ArenaCounters(), 0
-        self._pressure, self._clock = pressure, clock
-        self._pressure_interval_seconds = pressure_interval_seconds
-        self._pressure_due_seconds = -math.inf
+        self._clock = clock
+        self.watch(None)
         #: Pins buffers before they are allocated from now on. Pinned buffers stay pinned until they
         #: are freed or the pinner is closed.
         self.pinner: Pinner | None = None
@@ -423,7 +412,12 @@ class HostArena:
         del doomed
 
     def watch(self, pressure: Callable[[], bool] | None) -> None:
-        """Set the test for memory pressure; None for no test."""
+        """Set the test for memory pressure; None for no test.
+
+        It returns True if the process uses too much memory; idle memory is then freed. It is called
+        at times when a block is allocated or the counters are read, without the arena's lock. It
+        may use the arena.
+        """
         self._pressure = pressure
         self._pressure_due_seconds = -math.inf
 
@@ -441,7 +435,7 @@ class HostArena:
         now = self._clock()
         if now >= self._pressure_due_seconds:
             # Two threads may both get here; a second call does no harm.
-            self._pressure_due_seconds = now + self._pressure_interval_seconds
+            self._pressure_due_seconds = now + PRESSURE_SECONDS
             if self._pressure is not None and self._pressure():
                 self.trim()
 
@@ -633,7 +627,7 @@ def configure(
     enabled
         If false, `allocate` allocates ordinary memory.
     pressure
-        Test for memory pressure, see `HostArena`.
+        Test for memory pressure, see `HostArena.watch`.
     prefault
         If false, `fault_in` does nothing.
 

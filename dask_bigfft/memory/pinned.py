@@ -39,6 +39,9 @@ MAX_RANGE_NBYTES = 64 * 1024**3
 #: Number of refusals after which pinning stops.
 MAX_FAILURES = 3
 
+#: Number of threads that prefault a buffer before it is registered; the driver would use one.
+THREADS = min(8, os.cpu_count() or 1)
+
 #: Minimum bytes of user arrays; smaller ones are often used once and go through the ring.
 LEAST_ADOPTED_NBYTES = 16 * 1024**2
 
@@ -67,10 +70,6 @@ class Pinner:
         Maximum bytes of pinned user arrays, beside the buffers.
     errors : tuple of exception classes
         Exceptions of the driver on failure.
-    least : int
-        Minimum bytes of a buffer to be pinned.
-    threads : int
-        Number of threads that prefault a buffer before it is registered; the driver would use one.
 
     Attributes
     ----------
@@ -98,11 +97,9 @@ class Pinner:
         *,
         adopted: int = 0,
         errors: tuple[type[BaseException], ...] = (OSError, MemoryError),
-        least: int = HUGE_PAGE_NBYTES,
-        threads: int = min(8, os.cpu_count() or 1),
     ) -> None:
         self._register, self._unregister, self._errors = register, unregister, errors
-        self.limit, self.most_adopted, self.least, self.threads = limit, adopted, least, threads
+        self.limit, self.most_adopted = limit, adopted
         # Reentrant: a finalizer may release a buffer in any allocation of the lock's holder.
         self._lock = threading.RLock()
         self._starts: list[int] = []
@@ -115,7 +112,7 @@ class Pinner:
 
     def pin(self, buffer: Buffer) -> None:
         """Pin a buffer unless it is pinned, too small or refused; its contents may be lost."""
-        if buffer.release is not None or not self.least <= buffer.nbytes <= MAX_RANGE_NBYTES:
+        if buffer.release is not None or not HUGE_PAGE_NBYTES <= buffer.nbytes <= MAX_RANGE_NBYTES:
             return
         with self._lock:
             room = self.pinned_bytes + buffer.nbytes <= self.limit
@@ -123,7 +120,7 @@ class Pinner:
                 return
             self.pinned_bytes += buffer.nbytes
         try:
-            touch([buffer], self.threads)
+            touch([buffer], THREADS)
             self._register(buffer.address, buffer.nbytes)
         except self._errors:
             with self._lock:

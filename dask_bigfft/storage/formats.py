@@ -57,12 +57,6 @@ class PlainChunks:
         """Return the file of a chunk."""
         return self.folder / str(self.array.metadata.encode_chunk_key(chunk))
 
-    def read(self, region: Region) -> Array:
-        """Return a region's values in memory from the arena."""
-        out = allocate(tuple(s.stop - s.start for s in region), self.array.dtype)
-        self.fill(region, out)
-        return out
-
     def fill(self, region: Region, out: Array) -> None:
         """Read a region into an array of its shape and dtype.
 

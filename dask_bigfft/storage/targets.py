@@ -169,8 +169,7 @@ class Target:
 
     def read(self, block: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return the values of a block."""
-        region = chunk_region(block, self.blocks, self.array.shape)
-        return self.plain.read(region) if self.plain else np.asarray(self.array[region])
+        return np.asarray(self.array[chunk_region(block, self.blocks, self.array.shape)])
 
     def chunk_file(self, block: tuple[int, ...]) -> Path:
         """Return the file of a block."""

@@ -96,7 +96,8 @@ class ArenaAgainstModel(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.pressure = Pressure()
-        self.arena = HostArena(self.LIMIT, pressure=self.pressure, clock=lambda: self.pressure.now)
+        self.arena = HostArena(self.LIMIT, clock=lambda: self.pressure.now)
+        self.arena.watch(self.pressure)
         self.live = []
         self.allocations = self.overflows = 0
 

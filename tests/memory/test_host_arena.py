@@ -213,9 +213,8 @@ def test_resize(arena):
 
 def test_pressure_gives_idle_memory_back():
     pressure = Pressure()
-    arena = HostArena(
-        64 * MIB, pressure=pressure, pressure_interval_seconds=0.1, clock=lambda: pressure.now
-    )
+    arena = HostArena(64 * MIB, clock=lambda: pressure.now)
+    arena.watch(pressure)
     blocks = [arena.allocate(MIB, np.uint8) for _ in range(3)]
     assert pressure.requested == 1
     where = address(blocks[2])

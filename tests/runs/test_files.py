@@ -322,7 +322,8 @@ def test_plain_chunks_are_read_and_written_as_zarr_does(shape):
     for _ in range(100):
         ends = [sorted(RNG.integers(0, n + 1, 2).tolist()) for n in shape]
         region = tuple(slice(*pair) for pair in ends)
-        np.testing.assert_array_equal(plain.read(region), values[region])
+        plain.fill(region, out := np.empty_like(values[region]))
+        np.testing.assert_array_equal(out, values[region])
     np.testing.assert_array_equal(sources.open_reader(Path("in"))[1:], values[1:])  # by zarr
     first = tuple(slice(0, n) for n in chunks)
     assert plain.write(first, values[first].copy() * 2)

@@ -44,7 +44,7 @@ from dask_bigfft.planner.plan import (
 from dask_bigfft.planner.plan_data import Machine, Request, overwritten
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
+from dask_bigfft.planner.search import changes_that_fit, find_plan
 from dask_bigfft.planner.work_sharing import decided
 from dask_bigfft.transforms.spec import (
     FAMILIES,
@@ -100,8 +100,10 @@ def chosen_plan(
             found = _unmerged(_searched(spec, merged, here, kernels, inside), request, merged)
     try:
         found = found or _searched(spec, request, here, kernels, inside)
-    except PlanError as error:
-        raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
+    except MemoryLimitError as error:
+        on = replace(here, gpus=0) if request.device == "hybrid" else here
+        changes = (f", or {change}" for change in changes_that_fit(spec, request, on))
+        raise MemoryLimitError("".join([str(error), *changes])) from None
     found = replace(found, overwrite=overwrite)
     on_devices = inside and found.machine.gpus
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
@@ -134,16 +136,6 @@ def _plan_within(spec: TransformSpec, request: Request, machine: Machine) -> Pla
         if inside.inside and inside.expected.peak_host <= limit:
             return replace(roomy, machine=machine)
     return search(machine)
-
-
-def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: Machine) -> str:
-    """Return the changes to a request that make a plan possible, as the end of an error message."""
-    if request.device == "hybrid":
-        machine = replace(machine, gpus=0)
-    if isinstance(error, MemoryLimitError):
-        return "".join(f", or {change}" for change in changes_that_fit(spec, request, machine))
-    chunks = larger_chunks_that_fit(spec, request, machine)
-    return "" if chunks is None else f"; there is one for an array in chunks of {chunks}"
 
 
 def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:

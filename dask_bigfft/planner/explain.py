@@ -497,7 +497,6 @@ def explain(plan: PlanData) -> str:
     return "\n".join(lines)
 
 
-_CELL = "text-align:left;padding:2px 10px 2px 0"
 _BOX = "border:1px solid #888888;border-radius:3px;padding:2px 6px;white-space:nowrap;background:"
 _PLAIN, _WORK = "#8888882e", "#f2933f8c"
 _SIDE = "display:inline-block;text-align:center;margin:2px"
@@ -509,10 +508,6 @@ def _tag(name: str, inner: str, style: str = "") -> str:
 
 def _lines(*texts: str) -> str:
     return "".join(_tag("div", escape(text)) for text in texts)
-
-
-def _html_row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(_tag(tag, escape(cell), _CELL) for cell in cells)}</tr>"
 
 
 def digit_name(program: AxisProgram | None, digit: Digit) -> str:
@@ -577,17 +572,10 @@ def _rounds(plan: PlanData) -> str:
 
 
 def draw(plan: PlanData) -> str:
-    """Return the plan as HTML: rounds from left to right, forecast, and runners-up."""
-    spec = plan.spec
-    title = escape(f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)}: {plan.notation}")
-    forecast = "".join(_html_row("td", row) for row in forecast_rows(plan))
-    steps = ("  ".join(step_text(plan, s) for s in round_.steps) for round_ in plan.rounds)
-    rejected = "".join(_html_row("td", row) for row in rejected_rows(plan))
+    """Return the plan as HTML: rounds from left to right, and what `explain` says, folded."""
     return (
-        f"<div><p><b>{title}</b></p>"
-        f'<div style="overflow-x:auto">{_rounds(plan)}</div><table>{forecast}</table>'
+        f"<div><p><b>{escape(in_a_line(plan)[1:-1])}</b></p>"
+        f'<div style="overflow-x:auto">{_rounds(plan)}</div>'
         f"<details><summary>why: {escape(plan.reason or 'not said')}</summary>"
-        f"<ol>{''.join(f'<li><code>{escape(text)}</code></li>' for text in steps)}</ol>"
-        f"<table>{_html_row('th', HEADINGS)}{rejected}</table>"
-        f"<p>{escape(_LEGEND)}</p></details></div>"
+        f"<pre>{escape(explain(plan))}</pre></details></div>"
     )

@@ -381,7 +381,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         text = f"axes of length r**m for constant geometry, m at most {request.max_rounds}"
         raise_invalid("variant", "pease", f"{text}; these are {spec.lengths}")
     what = f"{spec.name} of {spec.shape} in chunks of {_widths(request)}"
-    raise PlanError(f"no plan was found for {what}")
+    raise PlanError(f"no plan was found for {what}; larger ones may allow one")
 
 
 #: Bytes of a request without a plan.
@@ -396,9 +396,6 @@ def _least_in_smallest(search: Candidates) -> int:
 
 
 # --- what would fit instead -----------------------------------------------------------------
-
-#: Maximum number of doublings of chunks until there is a plan.
-DOUBLED = 16
 
 
 def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) -> list[str]:
@@ -440,29 +437,6 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
             found.append(f"an array in chunks of {_widths(smaller)}")
             break
     return found
-
-
-def larger_chunks_that_fit(
-    spec: TransformSpec, request: Request, machine: Machine
-) -> tuple[int, ...] | None:
-    """Return larger chunks that allow a plan; None if none are found.
-
-    Parameters
-    ----------
-    spec, request, machine
-        As `find_plan` takes them.
-    """
-    axis = max(spec.axes, key=lambda axis: len(request.chunks[axis]))
-    for _ in range(DOUBLED):
-        widths = list(_widths(request))
-        widths[axis] *= 2
-        request = _in_chunks(request, tuple(widths))
-        try:
-            find_plan(spec, request, machine)
-        except PlanError:
-            continue
-        return _widths(request)
-    return None
 
 
 def _threads_that_fit(limit: int, machine: Machine, needs: Callable[[Machine], int]) -> int | None:

@@ -131,12 +131,8 @@ def test_an_axis_in_thousands_of_chunks_is_planned_in_three_rounds() -> None:
     assert max(exchange.shape.fan_in for exchange in found.exchanges) <= 4096
 
 
-def test_chunks_that_allow_no_plan_are_refused_with_some_that_do() -> None:
+def test_chunks_that_allow_no_plan_are_refused() -> None:
     requested = {"kind": "fft", "memory_limit": "1024 PiB"}
-    x = da.zeros(10**12 + 39, chunks=10**8, dtype="c16")
-    with pytest.raises(PlanError, match="no plan was found") as told:
-        dask_bigfft.plan(x, **requested)
-    chunks = re.search(CHANGES["chunks"], str(told.value))
-    assert chunks is not None
-    other = da.zeros(x.shape, chunks=ast.literal_eval(chunks[1]), dtype="c16")
-    assert dask_bigfft.plan(other, **requested)
+    with pytest.raises(PlanError, match=r"no plan was found .*chunks of \(100000000,\)"):
+        dask_bigfft.plan(da.zeros(10**12 + 39, chunks=10**8, dtype="c16"), **requested)
+    assert dask_bigfft.plan(da.zeros(10**12 + 39, chunks=10**9, dtype="c16"), **requested)

@@ -195,11 +195,6 @@ class Reader:
         with self._errors(region):
             if isinstance(self.stored, H5Dataset) and out.size and out.flags.c_contiguous:
                 self.stored.read_into(region, out)
-            elif hasattr(self.stored, "get_basic_selection"):  # saves zarr an array of its own
-                from zarr.core.buffer import default_buffer_prototype
-
-                buffers: Any = default_buffer_prototype().nd_buffer
-                self.stored.get_basic_selection(region, out=buffers.from_ndarray_like(out))
             else:
                 out[...] = self.stored[region]
 

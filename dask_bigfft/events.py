@@ -407,5 +407,4 @@ class Record:
 #: The record of this process.
 RECORD = Record()
 add_sink(RECORD.take)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=RECORD.start_afresh)
+os.register_at_fork(after_in_child=RECORD.start_afresh)

@@ -118,8 +118,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "bigfft-files", partial(setattr, _inside, "yes", True))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 class Underway(Generic[T]):

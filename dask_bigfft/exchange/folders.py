@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import uuid
@@ -11,11 +12,6 @@ from dask.utils import format_bytes
 
 from dask_bigfft.errors import ScratchError
 from dask_bigfft.files import sync_path
-
-try:
-    import fcntl
-except ImportError:  # on systems without POSIX locks there are no scratch files
-    fcntl = None  # type: ignore[assignment, unused-ignore]
 
 #: Bytes kept free for records and folders when the room is checked.
 MARGIN = 1 << 20

@@ -604,8 +604,7 @@ class _Process:
 
 #: The limit is a quarter of the machine's memory until `configure` sets another.
 _process = _Process(psutil.virtual_memory().total // 4)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process.start_afresh)
+os.register_at_fork(after_in_child=_process.start_afresh)
 
 
 def configure(

@@ -176,8 +176,6 @@ def populate(memory: npt.NDArray[np.uint8]) -> bool:
     memory
         Whole pages of a buffer that the caller keeps alive.
     """
-    if _madvise is None:
-        return False
     address: int = memory.__array_interface__["data"][0]
     return bool(_madvise(address, memory.nbytes, _POPULATE_WRITE) == 0)
 
@@ -186,24 +184,12 @@ def populate(memory: npt.NDArray[np.uint8]) -> bool:
 _POPULATE_WRITE = 23
 
 
-def _system_call() -> Any:
-    """Return ``madvise`` of the C library, which runs without the GIL; None without one."""
-    if sys.platform != "linux":
-        return None
-    try:
-        found = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
-        return None
-    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
-    return found
-
-
-_madvise = _system_call()
+#: ``madvise`` of the C library, which runs without the GIL.
+_madvise: Any = ctypes.CDLL(None).madvise
+_madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 def _map(nbytes: int) -> mmap.mmap:
-    if sys.platform == "win32":
-        return mmap.mmap(-1, nbytes)
     # Private, unlike the default: after a fork, parent and child must not share blocks.
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux" and nbytes >= HUGE_PAGE_NBYTES:

@@ -42,10 +42,6 @@ Block = tuple[int, ...]
 Rolls = tuple[tuple[int, int], ...]
 _Pair = tuple[Step, int]
 
-#: Number of sub-tiles of a tile that is read in place and checked. Most sub-tiles and results are
-#: then in a core's own cache when they are summed and when the FFT reads them.
-CHECKED_PARTS = 2
-
 
 def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
     """Return the scale that an FFT of n points applies itself, and the division that remains."""
@@ -386,9 +382,7 @@ class CPUExecutor:
         begins, only = library.supports_out and free, calls.one_call
         halved = begins and calls.begins_with_r2c
         array = source.array if source.array is not None and not source.owned else None
-        if not halved and not (begins and (calls.begins_with_ffts or only)):
-            array = None
-        if self.checked and array is not None and not array.flags.c_contiguous:
+        if self.checked or not (halved or (begins and (calls.begins_with_ffts or only))):
             array = None
         # Libraries that return new memory have two tiles in cache.
         changes = out.shape != source.shape or out.dtype != source.dtype
@@ -403,15 +397,12 @@ class CPUExecutor:
             dense = dense and math.prod(out.shape[: self.tiling[0]]) == 1
         #: True if the library may write its result in place.
         self.writes = free and (dense or not self.checked)
-        if not dense and (self.checked or not only):
-            array = None  # other steps and sums need contiguous tiles
+        if not dense and not only:
+            array = None  # other steps need contiguous tiles
         #: The block if the library may read it in place, else None.
         self.reads = array
-        alone = self.cut is None and not self.checked
-        if array is not None and only and len(calls.dims) == 1 and alone:
+        if array is not None and only and len(calls.dims) == 1 and self.cut is None:
             self.tiling = None
-        if self.tiling is not None and self.checked and array is not None:
-            self.tiling = self.tiling[0], -(-self.tiling[1] // CHECKED_PARTS)
 
     def take(self, cuts: Iterable[slice] | None = None) -> Iterator[tuple[slice | None, Array]]:
         """Yield the slice and the values of each tile; None stands for the whole block.

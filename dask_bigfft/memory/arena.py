@@ -172,8 +172,6 @@ class ArenaCounters:
         Maximum of the sum of `allocated_bytes` and `idle_bytes`.
     fresh_bytes
         Memory taken from the system since the arena was made.
-    prefaulted_bytes
-        Fresh memory prefaulted before the first write, since the arena was made.
     allocations
         Number of all blocks.
     reuses
@@ -186,7 +184,6 @@ class ArenaCounters:
     idle_bytes: int = 0
     peak_bytes: int = 0
     fresh_bytes: int = 0
-    prefaulted_bytes: int = 0
     allocations: int = 0
     reuses: int = 0
     overflows: int = 0
@@ -339,7 +336,6 @@ class HostArena:
         # Until now these count as allocated. They go back like any block, also when interrupted.
         try:
             touch(fresh, threads)
-            self._count_prefaulted(size * len(fresh))
             if self.pinner is not None:
                 for buffer in fresh:
                     self.pinner.pin(buffer)
@@ -374,7 +370,6 @@ class HostArena:
                 buffer.untouched.clear()
                 break
             done += part.stop - part.start
-        self._count_prefaulted(done)
         return done
 
     def trim(self, target_bytes: int = 0) -> int:
@@ -438,10 +433,6 @@ class HostArena:
             self._pressure_due_seconds = now + PRESSURE_SECONDS
             if self._pressure is not None and self._pressure():
                 self.trim()
-
-    def _count_prefaulted(self, nbytes: int) -> None:
-        with self.lock:
-            self._counters.prefaulted_bytes += nbytes
 
     def _take(self, nbytes: int) -> Buffer | None:
         """Return a buffer that counts as allocated, or None beyond the limit."""

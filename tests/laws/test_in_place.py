@@ -98,8 +98,8 @@ def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
     assert close(found, reference(kind, x.compute(), {}))
     after = default_arena().counters()
     fresh = after.fresh_bytes - before.fresh_bytes
-    faulted = after.prefaulted_bytes - before.prefaulted_bytes
-    assert faulted == sum(numbers["nbytes"] for _, numbers in events) <= fresh <= forecast.peak_host
+    faulted = sum(numbers["nbytes"] for _, numbers in events)
+    assert faulted <= fresh <= forecast.peak_host
     of_rounds = [numbers["index"] for _, numbers in events if "plan" in numbers]
     assert all(index >= 1 for index in of_rounds)  # others are of the whole result
     assert bool(of_rounds) == wanted

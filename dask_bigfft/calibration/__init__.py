@@ -1,7 +1,7 @@
 """Calibration: measures the speeds of a machine once, in half a minute, for the cost model.
 
-`threads` fits the CPU's prices to timed transforms and measures fresh pages. `gpus` measures GPUs
-and the bus. `cluster` combines the profiles of workers and measures disks and network.
+`threads` fits the CPU's prices to timed transforms. `gpus` measures GPUs and the bus. `cluster`
+combines the profiles of workers and measures disks and network.
 """
 
 import logging
@@ -17,7 +17,7 @@ import dask.config
 from dask_bigfft import config, environment
 from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
-from dask_bigfft.calibration.threads import DTYPES, page_speed, thread_prices
+from dask_bigfft.calibration.threads import DTYPES, thread_prices
 from dask_bigfft.environment import raise_if_asynchronous, workers_of
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, raise_invalid
 from dask_bigfft.gpu.dispatch import leases
@@ -56,9 +56,8 @@ def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> P
     """
     first = fastest_library(DTYPES[0], kernels)
     names = sorted(kernels, key=lambda name: name != first)
-    few = min(nbytes, USUAL_NBYTES)
-    found = thread_prices(threads, nbytes, repeat, names) | _devices(8 * few)
-    found["touch"] = page_speed(threads, 4 * few)
+    found = thread_prices(threads, nbytes, repeat, names)
+    found |= _devices(8 * min(nbytes, USUAL_NBYTES))
     return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, **found)
 
 
@@ -90,8 +89,8 @@ def calibrate(
 
     Calibration takes up to half a minute, during which nothing else should run. A few dozen small
     transforms with the installed FFT libraries give the prices of copies, FFTs, checks, tasks,
-    tiles, shards and exchanges. Fresh pages, the disk of the scratch folder and GPUs are measured
-    separately. For GPUs these are the bus, pinning, memory, FFTs, and copies between GPUs.
+    tiles, shards and exchanges. The disk of the scratch folder and GPUs are measured separately.
+    For GPUs these are the bus, pinning, memory, FFTs, and copies between GPUs.
 
     Parameters
     ----------

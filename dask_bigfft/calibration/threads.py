@@ -1,4 +1,4 @@
-"""Prices of a CPU, fitted to whole transforms, and its speed at fresh pages.
+"""Prices of a CPU, fitted to whole transforms.
 
 A forecast is linear in the prices of a profile (`planner.seconds`). Calibration runs a few dozen
 small transforms of different shapes, chunks and FFT libraries. Non-negative least squares of the
@@ -21,7 +21,6 @@ from dask_bigfft.front import plan
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.fastest import measured_rates
 from dask_bigfft.kernels.libraries import get_library
-from dask_bigfft.memory.pages import Buffer, touch
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
 from dask_bigfft.tuning import Trial, timer_for
 
@@ -39,9 +38,6 @@ PRIOR = 0.25
 
 #: Seconds after which the remaining libraries run each problem only once.
 ENOUGH = 12.0
-
-#: Bytes of each prefaulted buffer.
-PAGE_NBYTES = 4 << 20
 
 
 class Problem(NamedTuple):
@@ -185,18 +181,3 @@ def _checked(elements: int, threads: int, kernel: str, repeat: int) -> dict[str,
     }
     plain, nbytes = seconds.pop("none"), 2 * 16 * plane.shape[0] * plane.shape[1] / threads
     return {mode: nbytes / max(found - plain, 0.01 * plain) for mode, found in seconds.items()}
-
-
-def page_speed(threads: int, nbytes: int) -> float:
-    """Return the bytes per second at which all threads together prefault fresh pages.
-
-    The second pass counts, because a virtual machine may get its memory from the host in the first.
-    """
-    sizes = [min(PAGE_NBYTES, nbytes - at) for at in range(0, nbytes, PAGE_NBYTES)]
-    for _ in range(2):
-        buffers = [Buffer(size) for size in sizes]
-        started = time.perf_counter()
-        touch(buffers, threads)
-        taken = time.perf_counter() - started
-        del buffers
-    return nbytes / max(taken, 1e-9)

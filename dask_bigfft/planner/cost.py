@@ -345,13 +345,6 @@ def with_forecast(plan: P, **changes: Any) -> P:
     return replace(found, expected=forecast(found))
 
 
-def fresh_seconds(plan: PlanData) -> float:
-    """Return the extra seconds of a first run, whose memory comes as fresh pages."""
-    machine = plan.machine
-    came = plan.source.size * np.dtype(plan.spec.dtype).itemsize / machine.workers
-    return max(0.0, peak_host(plan) - came) / machine.profile.touch
-
-
 def model_of(plan: PlanData) -> Model:
     """Return the cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name

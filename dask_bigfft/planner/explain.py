@@ -13,7 +13,6 @@ import numpy as np
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, Step
-from dask_bigfft.planner.cost import fresh_seconds
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
@@ -386,8 +385,6 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
     seconds = f"{human_seconds(forecast.seconds)} by the cost model ({speeds})"
     rows += [("tasks", str(forecast.tasks)), ("work", human_count(forecast.flops, "flop"))]
     rows.append(("time", f"{seconds}, for {workers} of {threads}"))
-    if machine.profile.name and plan.device == "cpu":
-        rows.append(("first run", f"{human_seconds(fresh_seconds(plan))} more, for fresh pages"))
     return rows
 
 

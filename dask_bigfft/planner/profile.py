@@ -84,7 +84,7 @@ def _number(hint: Any, value: Any) -> Any:
 
 
 #: Version of the JSON. A profile of another version is not read.
-SCHEMA = 7
+SCHEMA = 8
 
 #: Bounds of a plausible speed. They keep forecasts finite.
 LEAST, MOST = 1e-30, 1e30
@@ -205,8 +205,6 @@ class Profile(_Prices):
         Measured FFT libraries.
     energy, checksum : float
         Bytes per second of blocks verified in this mode, input and output together.
-    touch : float
-        Bytes per second at which fresh pages are prefaulted.
     start : float
         Seconds for each graph.
     task, tile, shard : float
@@ -240,7 +238,6 @@ class Profile(_Prices):
     libraries: tuple[LibrarySpeeds, ...] = ()
     energy: float = MOST
     checksum: float = MOST
-    touch: float = 1e9
     start: float = 0.0
     task: float = 3e-4
     tile: float = 0.0

@@ -8,7 +8,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.planner.cost import forecast, fresh_seconds, peak_host
+from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
 
@@ -111,16 +111,9 @@ def test_a_machine_like_this_one_has_the_same_forecast():
     assert plan.forecast(profile, workers=2, threads=1).seconds != plan.expected.seconds
 
 
-def test_a_first_run_waits_for_fresh_pages():
-    plan = planned((1024, 1024), (64, 1024), replace(FREE, touch=1e9))
-    assert fresh_seconds(plan) == pytest.approx((peak_host(plan) - 16 * 1024**2) / 1e9)
-    assert "first run" in plan.explain()
-    assert "first run" not in planned((1024, 1024), (64, 1024), Profile()).explain()
-
-
 def test_every_price_of_a_profile_matters():
     """A number that changes no forecast is not worth measuring."""
-    elsewhere = {"together", "touch", "shared_round"}
+    elsewhere = {"together", "shared_round"}
     prices = {f.name for f in fields(Profile) if f.type in ("float", float)} - elsewhere
     told = set()
     for shape, chunks, carrier, workers, verify in (

@@ -113,8 +113,6 @@ def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
     >>> balanced_split(7) is None
     True
     """
-    if parts < 1:
-        raise_invalid("parts", parts, "1 or more")
     if parts == 1:
         return (n,)
     if sum(factorize(n).values()) < parts:

@@ -312,15 +312,7 @@ class HostArena:
             Number of blocks.
         threads
             Number of threads that touch pages.
-
-        Raises
-        ------
-        ArgumentError
-            If an argument is out of range.
         """
-        parse_count("nbytes", nbytes, 0)
-        parse_count("count", count, 0)
-        parse_count("threads", threads, 1)
         if nbytes < SMALL_NBYTES:
             return 0
         size, fresh = round_up(nbytes), list[Buffer]()
@@ -376,13 +368,7 @@ class HostArena:
         """Free idle memory down to `target_bytes`; return the freed bytes.
 
         The least recently used buffers are freed first.
-
-        Raises
-        ------
-        ArgumentError
-            If `target_bytes` is negative.
         """
-        parse_count("target_bytes", target_bytes, 0)
         with self.lock:
             doomed = self._drain() + self._evict(target_bytes)
         return sum(buffer.nbytes for buffer in doomed)
@@ -392,15 +378,7 @@ class HostArena:
 
         Live blocks are unaffected. Their memory is freed on its return while the arena is above the
         new limit.
-
-        Raises
-        ------
-        ArgumentTypeError
-            If `limit` is not an integer.
-        ArgumentError
-            If `limit` is negative.
         """
-        limit = parse_count("limit", limit, 0)
         with self.lock:
             self.limit = limit
             doomed = self._drain()

@@ -20,6 +20,7 @@ from dask_bigfft.decomposition.layout import Digit
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.copies import pays
 from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
@@ -217,6 +218,9 @@ def phase_table(modulus: int, sign: int) -> PhaseTable:
 #: Length of the inner table of a row.
 _INNER = 64
 
+#: Values that NumPy multiplies at a time; they stay in a cache.
+_PART = 1 << 14
+
 #: Largest length for which squares of indices fit int64.
 _SHORT = 3 * 10**9
 
@@ -330,7 +334,38 @@ def twiddle(x: Array, rest: Ints, modulus: int, sign: int, scale: Any = 1.0) -> 
         for row, r in zip(x, rest, strict=True):
             row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
         return
-    _twiddle_rows(x, rest, *phase_table(modulus, sign), float(scale))
+    table, pair = phase_table(modulus, sign), (x.dtype, x.dtype)
+    if pays(pair, 1, x.nbytes):
+        _twiddle_rows(x, rest, *table, float(scale))
+        return
+    step = max(1, _PART // max(1, x[:1].size))
+    for first in range(0, len(x), step):
+        _twiddle_by_numpy(x[first : first + step], rest[first : first + step], table, scale)
+
+
+def _twiddle_by_numpy(x: Array, rest: Ints, table: PhaseTable, scale: Any) -> None:
+    """Multiply some rows like `_twiddle_rows`, with the same bits."""
+    rows, digits, width = x.shape
+    outer = -(-digits // _INNER) * _INNER
+    t = rest[:, None] * np.r_[: min(_INNER, digits), :outer:_INNER]
+    powers = _product(table.coarse[t >> table.shift], table.fine[t & table.mask])
+    low, high = np.split(powers, [min(_INNER, digits)], axis=1)
+    high = _product(high, np.complex128(scale))
+    factors = _product(high[:, :, None], low[:, None]).reshape(rows, -1)[:, :digits]
+    kept = ((rest == 0) & (scale == 1))[:, None, None]
+    step = max(1, _PART // (rows * width))
+    for first in range(0, digits, step):
+        part = x[:, first : first + step]
+        product = _product(part, factors[:, first : first + step, None])
+        np.copyto(part, product, "same_kind", where=~kept)
+
+
+def _product(a: Array, b: Any) -> Array:
+    """Return a product as compiled code has it: NumPy's own may round a sum of products once."""
+    found = np.empty(np.broadcast_shapes(a.shape, b.shape), np.complex128)
+    np.subtract(a.real * b.real, a.imag * b.imag, out=found.real)
+    np.add(a.real * b.imag, a.imag * b.real, out=found.imag)
+    return found
 
 
 def multiply_chirp(

@@ -412,8 +412,6 @@ class Verification:
 
     def __post_init__(self) -> None:
         self.facts = facts_of(self.round)
-        #: Pairs of dimension and step, with the executor's numbering of dimensions.
-        self.steps = self.facts.steps
         #: Index of the remaining digits for all rows, by dimension of the steps with twiddles.
         self._rests: dict[int, Factors] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
@@ -537,7 +535,7 @@ class Verification:
         """Return the energy that c2r ignores: that of the imaginary parts of real entries."""
         places = [0, step.length // 2] if step.length % 2 == 0 else [0]
         planes, scale = np.ascontiguousarray(tile.take(places, axis=dim)), 1
-        for along, other in self.steps:
+        for along, other in self.facts.steps:
             if other is not step:
                 planes = self.library.c2c(planes, (along,), other.sign)
                 scale *= other.length
@@ -555,11 +553,11 @@ class Verification:
         if found is None:
             twiddled = frozenset[int]() if inward else self.facts.twiddled
             first = split(values.shape, twiddled)
-            found = first, weights_of(values.shape, values.dtype, first, self.steps, inward)
+            found = first, weights_of(values.shape, values.dtype, first, self.facts.steps, inward)
             self._ready[key] = found
         first, weights = found
         factors: PhaseFactors | None = None
-        for along, step in () if inward else self.steps:
+        for along, step in () if inward else self.facts.steps:
             if step.twiddle is None:
                 continue
             rest = self._rest(step, along, dim, part)
@@ -633,8 +631,6 @@ class CheckedExecutor(CPUExecutor):
     def __init__(self, *what: Any, check: Verification) -> None:
         super().__init__(*what)
         self.check = check
-        # Rounds that are one complex FFT may have their dimensions in another order.
-        check.steps = tuple((self.order.index(dim), step) for dim, step in check.facts.steps)
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
         """Transform all tiles, or those of some cuts."""

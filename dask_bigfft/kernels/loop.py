@@ -16,7 +16,6 @@ the last group of its axis. A row of a tile therefore has one value of the axis'
 determines the factors of the row.
 """
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,13 +99,6 @@ class Calls:
         self.one_call = (
             len(every) == 1 and all(map(_alike, steps)) and all(left is None for _, left in every)
         )
-
-    def reordered(self, order: tuple[int, ...]) -> "Calls":
-        """Return the calls of a round of one complex FFT for another order of dimensions."""
-        found, ((call, left),) = copy.copy(self), self.c2c
-        found.dims = tuple(map(order.index, self.dims))
-        found.c2c = ((call._replace(dims=tuple(map(order.index, call.dims))), left),)
-        return found
 
 
 calls_of = lru_cache(maxsize=256)(Calls)
@@ -383,30 +375,7 @@ class CPUExecutor:
         self.rolls, self.cut = round_.rolls if cut is None else (), cut
         self.source, self.out, self.library = source, out, library
         self.calls, self.works = calls_of(round_), works_of(round_, block, filters)
-        #: Order in which the dimensions of the round are processed.
-        self.order = tuple(range(out.ndim))
-        self._order_as_in_memory()
         self._choose_way()
-
-    def _order_as_in_memory(self) -> None:
-        """Order the dimensions as in memory, for rounds in place that are one FFT.
-
-        Tiles are then copied line by line instead of being transposed twice, which takes twice as
-        long. Libraries with `supports_out` gain by this, since they are as fast across lines as
-        along them. SciPy is not.
-        """
-        out, calls = self.out, self.calls
-        order = tuple(sorted(range(out.ndim), key=lambda dim: -out.strides[dim]))
-        one = self.library.supports_out and calls.one_call and not self.rolls and len(calls.c2c)
-        if not one or self.cut is not None or not self.source.in_place or order == self.order:
-            return
-        moved, shape = calls.reordered(order), tuple(out.shape[dim] for dim in order)
-        size = tile_bytes_of(self.library.beside)
-        if tiling(shape, set(moved.dims), out.nbytes, size, ROW_BYTES, size) is None:
-            return
-        self.out, self.order = out.transpose(order), order
-        self.source = BlockView.of(self.out, target=self.out)
-        self.calls = moved
 
     def _choose_way(self) -> None:
         """Choose the tiling, and if the library reads and writes in place."""
@@ -436,6 +405,8 @@ class CPUExecutor:
         self.writes = free and (dense or not self.checked)
         if not dense and (self.checked or not only):
             array = None  # other steps and sums need contiguous tiles
+        elif dense and only and calls.c2c and free and not self.checked and out is source.array:
+            array = out  # any library does it in place
         #: The block if the library may read it in place, else None.
         self.reads = array
         alone = self.cut is None and not self.checked

@@ -45,8 +45,7 @@ _left = [FIRST]
 
 def pays(pair: Pair, copies: int = 0, nbytes: int = 0) -> bool:
     """Count copies between two dtypes; return True if they have reached the JIT threshold."""
-    if pair in COMPILED and _counted[pair] < _left[0]:
-        _counted[pair] += copies * EACH + nbytes
+    _counted[pair] += copies * EACH + nbytes
     return pair in COMPILED and _counted[pair] >= _left[0]
 
 

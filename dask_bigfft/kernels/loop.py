@@ -385,9 +385,8 @@ class CPUExecutor:
         free = not self.rolls and not self.aliases
         begins, only = library.supports_out and free, calls.one_call
         halved = begins and calls.begins_with_r2c
-        array = source.array if source.array is not None and not source.owned else None
-        if not halved and not (begins and (calls.begins_with_ffts or only)):
-            array = None
+        reads = halved or (begins and (calls.begins_with_ffts or only))
+        array = source.array if reads and not source.owned else None
         if self.checked and array is not None and not array.flags.c_contiguous:
             array = None
         # Libraries that return new memory have two tiles in cache.

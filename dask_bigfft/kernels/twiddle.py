@@ -187,7 +187,7 @@ class PhaseTable(NamedTuple):
 
 # A process works on a few lengths at a time; the tables of 2**40 take 32 MiB.
 @lru_cache(maxsize=8)
-def phase_table(modulus: int, sign: int) -> PhaseTable:
+def phase_table(modulus: int, sign: int, dtype: str = "D") -> PhaseTable:
     """Return the cached table of the powers of exp(sign*2j*pi/modulus), in double precision.
 
     Kernels of complex64 data take it as well, so that the product of its two parts is rounded to
@@ -199,6 +199,8 @@ def phase_table(modulus: int, sign: int) -> PhaseTable:
         Number of powers, 1..2**53 (twiddles of an axis of that length).
     sign
         Sign of the exponent, -1 or +1.
+    dtype
+        "D", or "G" for long double.
 
     Examples
     --------
@@ -209,8 +211,8 @@ def phase_table(modulus: int, sign: int) -> PhaseTable:
         raise_invalid("modulus", modulus, "1..2**53")
     shift = ((modulus - 1).bit_length() + 1) // 2
     count = ((modulus - 1) >> shift) + 1
-    coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign)
-    fine = unit_roots(np.arange(1 << shift, dtype=np.int64), modulus, sign)
+    coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign, dtype)
+    fine = unit_roots(np.arange(1 << shift, dtype=np.int64), modulus, sign, dtype)
     coarse.flags.writeable = fine.flags.writeable = False
     return PhaseTable(coarse, fine, shift, (1 << shift) - 1)
 
@@ -329,13 +331,8 @@ def twiddle(x: Array, rest: Ints, modulus: int, sign: int, scale: Any = 1.0) -> 
     scale : float
         Real factor of all values.
     """
-    if x.dtype.char == "G":
-        steps = np.arange(x.shape[1], dtype=np.int64)
-        for row, r in zip(x, rest, strict=True):
-            row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
-        return
-    table, pair = phase_table(modulus, sign), (x.dtype, x.dtype)
-    if pays(pair, 1, x.nbytes):
+    table = phase_table(modulus, sign, "G" if x.dtype.char == "G" else "D")
+    if pays((x.dtype, x.dtype), 1, x.nbytes):
         _twiddle_rows(x, rest, *table, float(scale))
         return
     step = max(1, _PART // max(1, x[:1].size))
@@ -350,7 +347,7 @@ def _twiddle_by_numpy(x: Array, rest: Ints, table: PhaseTable, scale: Any) -> No
     t = rest[:, None] * np.r_[: min(_INNER, digits), :outer:_INNER]
     powers = _product(table.coarse[t >> table.shift], table.fine[t & table.mask])
     low, high = np.split(powers, [min(_INNER, digits)], axis=1)
-    high = _product(high, np.complex128(scale))
+    high = _product(high, high.dtype.type(scale))
     factors = _product(high[:, :, None], low[:, None]).reshape(rows, -1)[:, :digits]
     kept = ((rest == 0) & (scale == 1))[:, None, None]
     step = max(1, _PART // (rows * width))
@@ -362,7 +359,7 @@ def _twiddle_by_numpy(x: Array, rest: Ints, table: PhaseTable, scale: Any) -> No
 
 def _product(a: Array, b: Any) -> Array:
     """Return a product as compiled code has it: NumPy's own may round a sum of products once."""
-    found = np.empty(np.broadcast_shapes(a.shape, b.shape), np.complex128)
+    found = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
     np.subtract(a.real * b.real, a.imag * b.imag, out=found.real)
     np.add(a.real * b.imag, a.imag * b.real, out=found.imag)
     return found
@@ -389,13 +386,9 @@ def multiply_chirp(
         _chirp_rows(batches, *by_place, *phase_table(modulus, sign), modulus, float(factor))
         return
     factor = factor * (1, 1j, -1, -1j)[turns % 4]
-    steps = np.arange(x.shape[1], dtype=np.int64) * stride
-    for place, r in enumerate(rest):
-        n = r + steps
-        inside = int(np.count_nonzero(n < length))
-        values = chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
-        batches[:, place, :inside] *= (factor * values)[:, None]
-        batches[:, place, inside:] = 0
+    n = np.add.outer(rest, np.arange(x.shape[1], dtype=np.int64) * stride)
+    batches[:, n >= length] = 0
+    batches *= (factor * chirp(n, length, sign, x.dtype))[..., None]
 
 
 def chirp_filter(
@@ -430,10 +423,7 @@ def index_of_places(digits: Sequence[Digit], low: int, high: int) -> Ints:
 
 def _roots(t: Ints, modulus: int, sign: int, dtype: np.dtype[Any]) -> Array:
     """Return powers of exp(sign*2j*pi/modulus), from reduced integers."""
-    t = t % modulus
-    if dtype.char in "gG":
-        return unit_roots(t, modulus, sign, dtype)
-    return phase_table(modulus, sign).at(t)
+    return phase_table(modulus, sign, "G" if dtype.char in "gG" else "D").at(t % modulus)
 
 
 def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:

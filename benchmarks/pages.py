@@ -49,7 +49,8 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         {
             where: (title, "name=call and chunks | bigfft=ours, s | dask=`da.fft`, s | cost=ratio")
             for where, title in (("threads", "Threads"), ("workers", "Workers of one thread"))
-        },
+        }
+        | {"start": ("Processes", "name=what | bigfft=ours, s | dask=`import dask.array`, s")},
     ),
     "out_of_core": (
         "Larger than memory, from Zarr to Zarr",

@@ -1,12 +1,14 @@
-"""Small calls, warm: ours against `da.fft` after ``rechunk(-1)``, in alternating turns.
+"""Small calls, warm: ours against `da.fft` after ``rechunk(-1)``, in alternating turns; starts.
 
 In the JSON `graph` is the time in which ours plans and makes the lazy result, part of its seconds.
 One result of each call is compared with NumPy's.
 """
 
-import contextlib
 import statistics
+import subprocess
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,57 +56,61 @@ CALLS: list[tuple[Any, ...]] = [
 ]
 
 
-def calls(kind: str, a: np.ndarray, chunks: Any, axis: int | None) -> dict[str, Any]:
-    """Return the calls by name: what makes the lazy results, and NumPy's result."""
-    x = da.from_array(a, chunks=chunks, name=False).persist()
-    more = {} if axis is None else {"axis": axis}
-    many = range(a.ndim)[-2 if kind.endswith("2") else 0 :]
-    axes = many if kind.endswith(("2", "n")) else [-1 if axis is None else axis]
+#: Arguments of an interpreter, by name.
+STARTS = {
+    "import dask_bigfft.fft": ("-c", "import dask_bigfft.fft"),
+    "help": ("-m", "dask_bigfft", "--help"),
+    "error": ("-m", "dask_bigfft", "plan", ".", "--kind", "none"),
+}
 
-    def theirs() -> da.Array:
-        return getattr(da.fft, kind)(x.rechunk(dict.fromkeys(axes, -1)), **more)
 
-    return {
-        "bigfft": lambda: getattr(fft, kind)(x, **more),
-        "dask": theirs,
-        "truth": lambda: getattr(np.fft, kind)(a.astype(np.result_type(a, "f8")), **more),
-    }
+def start(words: Sequence[str], repeat: int) -> dict[str, Any]:
+    both = {"bigfft": words, "dask": ("-c", "import dask.array")}
+    run = partial(subprocess.run, capture_output=True)
+    works = {name: partial(run, [sys.executable, *some]) for name, some in both.items()}
+    return {k: core.median(v) for k, v in alternate(works, repeat).items()} | {"ok": True}
 
 
 def measure(call: tuple[Any, ...], repeat: int) -> dict[str, Any]:
     kind, shape, dtype, chunks, *axis = call
-    rng = np.random.default_rng(1)
-    a = rng.standard_normal(shape).astype(dtype)
-    if a.dtype.kind == "c":
-        a += (1j * rng.standard_normal(shape)).astype(dtype)
-    made = calls(kind, a, chunks, *(axis or [None]))
-    found, truth = made["bigfft"]().compute(), made["truth"]()
-    error = float(np.linalg.norm(found - truth) / np.linalg.norm(truth))
-    works = {name: lambda m=made[name]: m().compute() for name in ("bigfft", "dask")}
+    a = np.random.default_rng(1).standard_normal((*shape, 2)).view("c16")[..., 0]
+    a = (a if dtype[0] == "c" else a.real).astype(dtype)
+    x = da.from_array(a, chunks=chunks, name=False).persist()
+    more = {"axis": axis[0]} if axis else {}
+    many = range(a.ndim)[-2 if kind.endswith("2") else 0 :]
+    whole = dict.fromkeys(many if kind.endswith(("2", "n")) else axis or [-1], -1)
+    made = {
+        "bigfft": lambda: getattr(fft, kind)(x, **more),
+        "dask": lambda: getattr(da.fft, kind)(x.rechunk(whole), **more),
+    }
+    truth = getattr(np.fft, kind)(a.astype(np.result_type(a, "f8")), **more)
+    error = float(np.linalg.norm(made["bigfft"]().compute() - truth) / np.linalg.norm(truth))
+    works = {name: lambda m=made[name]: m().compute() for name in made}
     alternate(works, 3)
     times = alternate(works, repeat)
-    graph = statistics.median(seconds_of(made["bigfft"])[0] for _ in range(repeat))
-    found = {name: core.median(times[name]) for name in times}
-    limit = 1e-5 if a.dtype.char in "fF" else 1e-13
-    return {**found, "graph": graph, "cost": core.ratio(times["bigfft"], times["dask"])} | {
+    return {name: core.median(found) for name, found in times.items()} | {
+        "graph": statistics.median(seconds_of(made["bigfft"])[0] for _ in range(repeat)),
+        "cost": core.ratio(times["bigfft"], times["dask"]),
         "error": error,
-        "ok": error < limit,
+        "ok": error < (1e-5 if a.dtype.char in "fF" else 1e-13),
     }
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = core.arguments("small", __doc__, repeat=30)
-    args = parser.parse_args(argv)
+    args = core.arguments("small", __doc__, repeat=30).parse_args(argv)
     results = core.Results(args, "small")
     names = {" ".join(map(str, call)): call for call in CALLS}
-    for where in ("threads", "workers"):
-        with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(TemporaryDirectory()))
-            if where == "threads":
-                stack.enter_context(dask.config.set(scheduler="threads", num_workers=args.threads))
-            else:
-                stack.enter_context(cluster(args.threads, folder))
-            for name in core.chosen(names, args.only):
-                if not results.over and not results.has(where, name):
-                    results.add(where, name, **measure(names[name], args.repeat))
+    wanted = core.chosen([*names, *STARTS], args.only)
+    for name in STARTS if not results.over else ():
+        if name in wanted and not results.has("start", name):
+            results.add("start", name, **start(STARTS[name], args.repeat))
+    places = {
+        "threads": lambda _: dask.config.set(scheduler="threads", num_workers=args.threads),
+        "workers": lambda folder: cluster(args.threads, folder),
+    }
+    for where, place in places.items():
+        with TemporaryDirectory() as folder, place(Path(folder)):
+            for name, call in names.items():
+                if name in wanted and not results.over and not results.has(where, name):
+                    results.add(where, name, **measure(call, args.repeat))
     return int(not results.ok)

@@ -47,12 +47,6 @@ def main(argv: Sequence[str]) -> int:
                     task = Task(args.scale, args.threads, args.repeat, kernel, Path(folder))
                     times, check = verified(PROBLEMS[name], task, MODES, "disk" in name)
                 costs = {mode: core.ratio(times[mode], times["none"]) for mode in MODES[1:]}
-                results.add(
-                    "costs",
-                    row,
-                    seconds=core.median(times["none"]),
-                    **costs,
-                    error=check["samples"],
-                    ok=check["ok"],
-                )
+                figures = {"seconds": core.median(times["none"]), "error": check["samples"]}
+                results.add("costs", row, **figures, **costs, ok=check["ok"])
     return int(not results.ok)

@@ -360,7 +360,7 @@ def parse_limit(argument: str, value: Any) -> int | None:
     2147483648
     """
     if value is None:
-        return cast("int | None", config.get(f"bigfft.{argument.replace('_', '-')}"))
+        return cast("int | None", config.argument(argument))
     numbers = int | float | str | np.integer | np.floating
     if not isinstance(value, numbers) or isinstance(value, bool | np.timedelta64):
         allowed = "a positive number of bytes, or a string such as '2 GiB'"
@@ -391,7 +391,7 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
     """
     if not isinstance(kernel, str | None):
         raise_invalid("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
-    kernel = config.get("bigfft.kernel", "kernel", kernel)
+    kernel = config.argument("kernel", kernel)
     if kernel == "auto":
         return environment.fastest_everywhere(dtype)
     library = get_library(kernel)
@@ -412,7 +412,7 @@ def parse_device(device: Any, dtype: np.dtype[Any]) -> Device:
     dtype
         Complex dtype of the rounds.
     """
-    device = config.get("bigfft.device", "device", device)
+    device = config.argument("device", device)
     if device in ("gpu", "hybrid"):
         if dtype.char not in "FD":
             allowed = f'"cpu" for {dtype}: GPUs have single and double precision'
@@ -516,7 +516,7 @@ def make_plan(
     requested = extras.get
     order: Any = requested("order")
     order = config.get("bigfft.order") if order is None else order
-    variant = config.get("bigfft.variant", "variant", requested("variant"))
+    variant = config.argument("variant", requested("variant"))
     digits = requested("digits")
     spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, digits)
     rounds = parse_rounds(requested("rounds"), spec, variant)
@@ -538,7 +538,7 @@ def make_plan(
         rounds=rounds,
         variant=variant,
         kernel=kernel,
-        verify=config.get("bigfft.verify", "verify", requested("verify")),
+        verify=config.argument("verify", requested("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
         storage=environment.possible_storage(),
@@ -550,7 +550,7 @@ def make_plan(
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))
     machine = environment.current_machine(memory_limit)
     measured = None
-    if config.get("bigfft.planner.mode", "planner", requested("planner")) == "measure":
+    if config.argument("planner", requested("planner")) == "measure":
         free = (requested("kernel") or config.get("bigfft.kernel")) == "auto"
         measured = environment.common_libraries(spec.work_dtype)[0] if free else (kernel,)
     overwrite_x = requested("overwrite_x")

@@ -22,7 +22,7 @@ from dask.utils import parse_bytes
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 
-__all__ = ["SETTINGS", "Setting", "check", "get"]
+__all__ = ["SETTINGS", "Setting", "argument", "check", "get"]
 __dir__ = __all__.copy  # so that completion shows these names alone
 
 #: Minimum similarity of a suggested name, from 0 to 1.
@@ -139,10 +139,6 @@ _TYPES: Mapping[str, tuple[Callable[[Setting, Any], Any], str]] = {
         ),
         "the path of a file, or null",
     ),
-    "kernel": (
-        lambda _, value: _checked(value, isinstance(value, str) and value.isidentifier()),
-        "auto, scipy, mkl_fft, ducc0, pyfftw, or another kernel's name",
-    ),
     "order": (_order, "natural or transposed, or a list of these with one for each axis"),
     "chunks": (_chunks, "auto, preserve, or dask chunks: lengths, a size, or a list of these"),
     "rounds": (
@@ -188,6 +184,16 @@ def get(key: str, argument: str = "", value: Any = None) -> Any:
     if value is not None:
         return setting.parse(argument, value)
     return setting.parse(key, dask.config.get(key, default=setting.default))
+
+
+def argument(name: str, value: Any = None) -> Any:
+    """Return the checked value of a keyword that has a setting, by default the setting's.
+
+    >>> argument("planner"), argument("memory_limit", "2 GiB"), argument("digits")
+    ('estimate', 2147483648, None)
+    """
+    key = f"bigfft.{'planner.mode' if name == 'planner' else name.replace('_', '-')}"
+    return get(key, name, value) if key in SETTINGS else value
 
 
 def check() -> None:

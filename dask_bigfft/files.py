@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import platform
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -33,6 +34,9 @@ from dask_bigfft import config
 T = TypeVar("T")
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
+
+#: Beginning of a URL after `Path` has normalized it.
+URL = re.compile(r"\w+:/")
 
 #: Alignment in bytes of file offsets, sizes and addresses for direct I/O.
 UNIT = 4096

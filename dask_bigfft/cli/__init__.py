@@ -2,7 +2,7 @@
 
 Exit status: 0 done, 1 failed while running, 2 an argument that is not allowed, 130 and 143
 interrupted. Every outcome is reported in one line. The library is imported when the arguments are
-parsed: help and errors of these come at once.
+parsed and checked: help and errors of these come at once.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Container, Sequence
 
-from dask_bigfft.cli.arguments import joined, parser
+from dask_bigfft.cli.arguments import check, joined, parser
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
 
 __all__ = ["Terminated", "main"]
@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
     try:
+        check(args)
         from dask_bigfft.cli import commands
 
         with commands.handled(signal.SIGTERM, _terminate):
@@ -62,6 +63,8 @@ _TYPED = {"source": "IN", "a": "IN", "destination": "OUT", "path": "--output", "
 
 def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
     """Return the exit status and the error line, which names kept scratch files."""
+    if isinstance(error, ArgumentError | ArgumentTypeError):
+        return 2, _as_typed(str(error), vars(args))
     from dask_bigfft.runs import has_begun
 
     scratch, left = getattr(args, "scratch", None), "nothing was written"
@@ -71,8 +74,6 @@ def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
         return 143, f"ended by a signal; {left}"
     if isinstance(error, KeyboardInterrupt):
         return 130, f"interrupted; {left}"
-    if isinstance(error, ArgumentError | ArgumentTypeError):
-        return 2, _as_typed(str(error), vars(args))
     text = _as_typed(" ".join(str(error).split()), vars(args)) or "no message"
     if isinstance(error, ScratchError):
         return 1, f"{text}; {left}"

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["joined", "parser"]
+from dask_bigfft import config
+from dask_bigfft.errors import raise_invalid
+
+__all__ = ["check", "joined", "parser"]
 
 
 # Readers of values. argparse reports their names if they raise a ValueError.
@@ -126,6 +129,26 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     help_ = f"{text}number that replaces them"
     add("--missing", default="refuse", metavar="NUMBER", type=number, help=help_)
     flag("--quiet", "show no progress")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Check values before the library is imported, which checks them again with the array."""
+    if args.scheduler not in ("threads", "sync", "processes") and "://" not in args.scheduler:
+        need = "threads, sync, processes, or an address such as tcp://127.0.0.1:8786"
+        raise_invalid("scheduler", args.scheduler, need)
+    if args.command == "calibrate":
+        return
+    from dask_bigfft.storage.formats import parse_missing_chunks, refuse_absent
+    from dask_bigfft.transforms.spec import parse_name, parse_scale
+
+    parse_name(args.kind)
+    parse_scale(args.norm, forward=True)
+    for name, value in vars(args).items():
+        config.argument(name, value)
+    config.get("bigfft.memory-limit", "block_size", args.block_size)
+    parse_missing_chunks(getattr(args, "missing_chunks", "refuse"))
+    if not getattr(args, "resume", False):  # a killed run may have moved its source
+        refuse_absent(args.input)
 
 
 def joined(argv: Sequence[str]) -> list[str]:

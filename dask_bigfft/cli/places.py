@@ -22,9 +22,6 @@ __all__ = ["Place", "handled", "place", "waiting"]
 #: Seconds allowed for closing a client or a cluster.
 CLOSING = 60.0
 
-_THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
-_CLUSTER = ("processes", "cluster")
-
 
 @dataclass
 class Place:
@@ -71,20 +68,20 @@ class Place:
 @contextlib.contextmanager
 def place(scheduler: str, workers: int | None) -> Iterator[Place]:
     """Yield the scheduler of a command, which dask's settings and the planner then use."""
-    if scheduler in _SYNC:
+    if scheduler == "sync":
         with dask.config.set(scheduler="sync"):
             yield Place()
-    elif scheduler in _THREADS:
+    elif scheduler == "threads":
         count = workers or os.cpu_count() or 1
         pool = ThreadPoolExecutor(count, thread_name_prefix="bigfft")
         with pool, dask.config.set(scheduler="threads", pool=pool, num_workers=count):
             yield Place(pool)
-    elif scheduler in _CLUSTER or "://" in scheduler:
+    else:
         from distributed import Client
 
         where = Place()
         try:
-            where.cluster = _local_cluster(workers) if scheduler in _CLUSTER else None
+            where.cluster = _local_cluster(workers) if scheduler == "processes" else None
             try:
                 where.client = Client(where.cluster or scheduler, timeout=10)
             except (OSError, ValueError) as error:
@@ -93,9 +90,6 @@ def place(scheduler: str, workers: int | None) -> Iterator[Place]:
             yield where
         finally:
             where.stop()
-    else:
-        need = "threads, sync, processes, or an address such as tcp://127.0.0.1:8786"
-        raise_invalid("scheduler", scheduler, need)
 
 
 def _local_cluster(workers: int | None) -> Any:

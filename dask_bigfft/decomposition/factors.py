@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import next_fast_len
 
 from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, raise_invalid
 
@@ -214,6 +213,8 @@ def smooth_length(n: int) -> int:
     """
     if not 1 <= n <= MAX_LENGTH // 4:
         raise_invalid("n", n, f"1..{MAX_LENGTH // 4}")
+    from scipy.fft import next_fast_len  # takes 0.2 s, which errors of the command line need not
+
     found = next_fast_len(n, real=True)
     while len(pair := transposed_digits(found)) == 1 or pair[1] > MAX_RATIO * pair[0]:
         found = next_fast_len(found + 1, real=True)

@@ -7,8 +7,9 @@ transposes small tiles through a buffer that stays in cache, so that both sides 
 lines.
 
 Tables hold addresses, so their arrays must stay alive until the call returns. NumPy's strided copy
-does types that numba does not know (long double) and casts. It also does the first copies of a
-process, because compiling a loop takes seconds once per machine. Both copy the same bits.
+does types that numba does not know (long double) and casts. It also does the first copies and
+twiddles of a process: to compile a loop takes seconds once per machine, and to load numba and the
+loops 0.3 s in every process. Both ways give the same bits.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ HEAD = 5
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
 COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), strict=True))
 
-#: JIT threshold: bytes that NumPy copies between two dtypes before loops are compiled for them.
-#: Each copy counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
+#: JIT threshold: bytes that NumPy works on between two dtypes before loops are compiled for them.
+#: Each call counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
 FIRST, EACH = 1 << 29, 1 << 14
 
 #: End of a range without a limit, more than the length of any dimension.
@@ -42,14 +43,9 @@ _counted: Counter[Pair] = Counter()
 _left = [FIRST]
 
 
-def _count(pair: Pair, copies: int, nbytes: int) -> None:
-    """Count copies between two dtypes towards the JIT threshold."""
-    if pair in COMPILED and not _pays(pair):
-        _counted[pair] += copies * EACH + nbytes
-
-
-def _pays(pair: Pair) -> bool:
-    """Return True if copies between two dtypes have reached the JIT threshold."""
+def pays(pair: Pair, copies: int = 0, nbytes: int = 0) -> bool:
+    """Count copies between two dtypes; return True if they have reached the JIT threshold."""
+    _counted[pair] += copies * EACH + nbytes
     return pair in COMPILED and _counted[pair] >= _left[0]
 
 
@@ -162,7 +158,7 @@ class CopyTable:
             table = rows.table(dtype.itemsize, item).copy()
             table[:, 0] += addresses[mine]
             table[:, 1] += self.target.__array_interface__["data"][0]
-            _count((dtype, to), len(table), rows.size * item)
+            pays((dtype, to), len(table), rows.size * item)
             # No loop is compiled to conjugate real values.
             self._tables.append((dtype, rows.conjugate and dtype.kind == "c", table))
 
@@ -174,7 +170,7 @@ class CopyTable:
         """
         to = self.target.dtype
         for dtype, conjugate, table in self._tables:
-            if _pays((dtype, to)):
+            if pays((dtype, to)):
                 part = table, (table.shape[1] - HEAD) // 3, low, high, origin
                 _copy_rows(*part, _like(dtype), _like(to), conjugate or None)
             else:
@@ -194,8 +190,8 @@ def copy_array(target: np.ndarray, source: np.ndarray) -> None:
         source = source.real
     pair = dtype, to = source.dtype, target.dtype
     row = _row(pair, source.shape, source.strides, target.strides)
-    _count(pair, 1, target.nbytes)
-    if row is None or not source.flags.aligned or not source.size or not _pays(pair):
+    reached = pays(pair, 1, target.nbytes)
+    if row is None or not source.flags.aligned or not source.size or not reached:
         target[...] = source
         return
     table = row.copy()

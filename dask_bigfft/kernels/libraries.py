@@ -294,16 +294,9 @@ class Ducc(FFTLibrary):
         kind, dims, sign, scale, n = call
         if kind == "c2c" and out is None and x.dtype.kind == "c":
             out = x
-        length = {"lastsize": n} if kind == "c2r" else {}
-        result: Array = getattr(self._fft, kind)(
-            x,
-            axes=dims,
-            forward=sign < 0,
-            inorm=self._INORM[scale],
-            out=out,
-            nthreads=self.threads,
-            **length,
-        )
+        options: dict[str, Any] = {"lastsize": n} if kind == "c2r" else {}
+        options |= {"forward": sign < 0, "inorm": self._INORM[scale], "nthreads": self.threads}
+        result: Array = getattr(self._fft, kind)(x, axes=dims, out=out, **options)
         return result if out is None else out  # the library returns another array object
 
 
@@ -618,13 +611,10 @@ def get_library(name: str = "auto") -> FFTLibrary:
     >>> get_library("auto").name
     'scipy'
     """
-    wanted = "scipy" if name == "auto" else name
-    if wanted not in LIBRARIES:
-        raise_invalid("kernel", name, _allowed())
     try:
         with _loading:  # two first calls at once would make two libraries
-            found = _load(wanted)
-    except ImportError:
+            found = _load("scipy" if name == "auto" else name)
+    except (ImportError, KeyError):
         raise_invalid("kernel", name, _allowed())
     if isinstance(found, str):
         raise_invalid("kernel", name, f"{_allowed()}. Here it answers wrongly: {found}")

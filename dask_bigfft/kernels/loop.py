@@ -381,9 +381,8 @@ class CPUExecutor:
         free = not self.rolls and not self.aliases
         begins, only = library.supports_out and free, calls.one_call
         halved = begins and calls.begins_with_r2c
-        array = source.array if source.array is not None and not source.owned else None
-        if self.checked or not (halved or (begins and (calls.begins_with_ffts or only))):
-            array = None
+        reads = halved or (begins and (calls.begins_with_ffts or only))
+        array = source.array if reads and not source.owned and not self.checked else None
         # Libraries that return new memory have two tiles in cache.
         changes = out.shape != source.shape or out.dtype != source.dtype
         most = tile_bytes_of(library.beside)
@@ -399,6 +398,8 @@ class CPUExecutor:
         self.writes = free and (dense or not self.checked)
         if not dense and not only:
             array = None  # other steps need contiguous tiles
+        elif dense and only and calls.c2c and free and not self.checked and out is source.array:
+            array = out  # any library does it in place
         #: The block if the library may read it in place, else None.
         self.reads = array
         if array is not None and only and len(calls.dims) == 1 and self.cut is None:

@@ -19,6 +19,7 @@ from dask_bigfft.decomposition.cosines import Cosines, point_digits
 from dask_bigfft.decomposition.layout import Digit
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.copies import pays
 from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
@@ -172,7 +173,7 @@ class PhaseTable(NamedTuple):
 
 # A process works on a few lengths at a time; the tables of 2**40 take 32 MiB.
 @lru_cache(maxsize=8)
-def phase_table(modulus: int, sign: int) -> PhaseTable:
+def phase_table(modulus: int, sign: int, dtype: str = "D") -> PhaseTable:
     """Return the cached table of the powers of exp(sign*2j*pi/modulus), in double precision.
 
     Kernels of complex64 data take it as well, so that the product of its two parts is rounded to
@@ -184,6 +185,8 @@ def phase_table(modulus: int, sign: int) -> PhaseTable:
         Number of powers, 1..2**53 (twiddles of an axis of that length).
     sign
         Sign of the exponent, -1 or +1.
+    dtype
+        "D", or "G" for long double.
 
     Examples
     --------
@@ -192,14 +195,17 @@ def phase_table(modulus: int, sign: int) -> PhaseTable:
     """
     shift = ((modulus - 1).bit_length() + 1) // 2
     count = ((modulus - 1) >> shift) + 1
-    coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign)
-    fine = unit_roots(np.arange(1 << shift, dtype=np.int64), modulus, sign)
+    coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign, dtype)
+    fine = unit_roots(np.arange(1 << shift, dtype=np.int64), modulus, sign, dtype)
     coarse.flags.writeable = fine.flags.writeable = False
     return PhaseTable(coarse, fine, shift, (1 << shift) - 1)
 
 
 #: Length of the inner table of a row.
 _INNER = 64
+
+#: Values that NumPy multiplies at a time; they stay in a cache.
+_PART = 1 << 14
 
 #: Largest length for which squares of indices fit int64.
 _SHORT = 3 * 10**9
@@ -309,12 +315,38 @@ def twiddle(x: Array, rest: Ints, modulus: int, sign: int, scale: Any = 1.0) -> 
     scale : float
         Real factor of all values.
     """
-    if x.dtype.char == "G":
-        steps = np.arange(x.shape[1], dtype=np.int64)
-        for row, r in zip(x, rest, strict=True):
-            row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
+    table = phase_table(modulus, sign, "G" if x.dtype.char == "G" else "D")
+    if pays((x.dtype, x.dtype), 1, x.nbytes):
+        _twiddle_rows(x, rest, *table, float(scale))
         return
-    _twiddle_rows(x, rest, *phase_table(modulus, sign), float(scale))
+    step = max(1, _PART // max(1, x[:1].size))
+    for first in range(0, len(x), step):
+        _twiddle_by_numpy(x[first : first + step], rest[first : first + step], table, scale)
+
+
+def _twiddle_by_numpy(x: Array, rest: Ints, table: PhaseTable, scale: Any) -> None:
+    """Multiply some rows like `_twiddle_rows`, with the same bits."""
+    rows, digits, width = x.shape
+    outer = -(-digits // _INNER) * _INNER
+    t = rest[:, None] * np.r_[: min(_INNER, digits), :outer:_INNER]
+    powers = _product(table.coarse[t >> table.shift], table.fine[t & table.mask])
+    low, high = np.split(powers, [min(_INNER, digits)], axis=1)
+    high = _product(high, high.dtype.type(scale))
+    factors = _product(high[:, :, None], low[:, None]).reshape(rows, -1)[:, :digits]
+    kept = ((rest == 0) & (scale == 1))[:, None, None]
+    step = max(1, _PART // (rows * width))
+    for first in range(0, digits, step):
+        part = x[:, first : first + step]
+        product = _product(part, factors[:, first : first + step, None])
+        np.copyto(part, product, "same_kind", where=~kept)
+
+
+def _product(a: Array, b: Any) -> Array:
+    """Return a product as compiled code has it: NumPy's own may round a sum of products once."""
+    found = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
+    np.subtract(a.real * b.real, a.imag * b.imag, out=found.real)
+    np.add(a.real * b.imag, a.imag * b.real, out=found.imag)
+    return found
 
 
 def multiply_chirp(
@@ -338,13 +370,9 @@ def multiply_chirp(
         _chirp_rows(batches, *by_place, *phase_table(modulus, sign), modulus, float(factor))
         return
     factor = factor * (1, 1j, -1, -1j)[turns % 4]
-    steps = np.arange(x.shape[1], dtype=np.int64) * stride
-    for place, r in enumerate(rest):
-        n = r + steps
-        inside = int(np.count_nonzero(n < length))
-        values = chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
-        batches[:, place, :inside] *= (factor * values)[:, None]
-        batches[:, place, inside:] = 0
+    n = np.add.outer(rest, np.arange(x.shape[1], dtype=np.int64) * stride)
+    batches[:, n >= length] = 0
+    batches *= (factor * chirp(n, length, sign, x.dtype))[..., None]
 
 
 def chirp_filter(
@@ -379,10 +407,7 @@ def index_of_places(digits: Sequence[Digit], low: int, high: int) -> Ints:
 
 def _roots(t: Ints, modulus: int, sign: int, dtype: np.dtype[Any]) -> Array:
     """Return powers of exp(sign*2j*pi/modulus), from reduced integers."""
-    t = t % modulus
-    if dtype.char in "gG":
-        return unit_roots(t, modulus, sign, dtype)
-    return phase_table(modulus, sign).at(t)
+    return phase_table(modulus, sign, "G" if dtype.char in "gG" else "D").at(t % modulus)
 
 
 def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:

@@ -19,11 +19,13 @@ import numpy as np
 from dask_bigfft import config, front
 from dask_bigfft.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
+from dask_bigfft.files import URL
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs.labels import Labels, labels_of, labels_of_array, numbers, transformed
 from dask_bigfft.storage import sources, targets
-from dask_bigfft.storage.sources import URL, array_folder
+from dask_bigfft.storage.formats import parse_missing_chunks
+from dask_bigfft.storage.sources import array_folder
 from dask_bigfft.transforms.spec import parse_name
 
 
@@ -66,9 +68,7 @@ class Request:
     array: Any = None
 
     def __post_init__(self) -> None:
-        missing = self.missing_chunks
-        if not isinstance(missing, str) or missing not in ("refuse", "fill"):
-            raise_invalid("missing_chunks", missing, "'refuse' or 'fill'")
+        parse_missing_chunks(self.missing_chunks)
         parse_name(self.kind)
         if self.s is not None and not isinstance(self.s, Sequence):
             raise_invalid("s", self.s, "a sequence of integers", kind=ArgumentTypeError)
@@ -121,7 +121,10 @@ class Request:
             "missing": "refuse" if self.filled is None else repr(self.filled),
         }
         named = {name: value for name, value in self.options.items() if value is not None}
-        given = {name: _setting(name) for name in Extras.__annotations__} | {**self.where, **named}
+        given = {name: config.argument(name) for name in Extras.__annotations__} | {
+            **self.where,
+            **named,
+        }
         for name in ("memory_limit", "device_memory_limit"):
             given[name] = parse_limit(name, given[name])
         found |= {name: value for name, value in given.items() if value is not None}
@@ -176,12 +179,6 @@ class Request:
         ends = spec.nbytes, spec.out_nbytes
         component = targets.read_attributes(self.destination).get("array")
         return Done(self.destination, plan, str(dtype), *ends, seconds, already, component)
-
-
-def _setting(name: str) -> Any:
-    """Return the setting for an omitted keyword of transforms, or None."""
-    key = f"bigfft.{'planner.mode' if name == 'planner' else name.replace('_', '-')}"
-    return config.get(key) if key in config.SETTINGS else None
 
 
 def _plain(value: Any) -> Any:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import raise_invalid
-from dask_bigfft.files import Underway, opened, preallocate
+from dask_bigfft.files import URL, Underway, opened, preallocate
 from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
@@ -391,6 +391,19 @@ def package(name: str, what: str, extra: str) -> Any:
     except ImportError as error:
         text = f"{what} need the package {name}: pip install 'dask-bigfft[{extra}]'"
         raise ImportError(text) from error
+
+
+def refuse_absent(source: Path) -> None:
+    """Raise an error for a path without a file or folder."""
+    if not source.exists():
+        hint = "; only local paths are read" if URL.match(str(source)) else ""
+        raise_invalid("source", str(source), f"a file or folder that exists{hint}")
+
+
+def parse_missing_chunks(value: object) -> None:
+    """Raise an error unless missing chunks are refused or filled."""
+    if not isinstance(value, str) or value not in ("refuse", "fill"):
+        raise_invalid("missing_chunks", value, "'refuse' or 'fill'")
 
 
 def refuse_missing(path: Path, component: str | None, array: Any) -> None:

@@ -7,7 +7,6 @@ A block holds whole chunks of the file, as many as its size allows, in the order
 import contextlib
 import errno
 import math
-import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +36,7 @@ from dask_bigfft.storage.formats import (
     package,
     packing_of,
     plain_chunks,
+    refuse_absent,
     refuse_missing,
     zarr_attributes,
 )
@@ -57,9 +57,6 @@ IN_PLACE = 1 << 20
 #: Lock for parsing the header of an ``.npy`` file: concurrent parsing in Python 3.11 may end in a
 #: SystemError.
 _parsing = threading.Lock()
-
-#: Beginning of a URL after `Path` has normalized it.
-URL = re.compile(r"\w+:/")
 
 
 def zarr_package() -> Any:
@@ -306,9 +303,7 @@ def array_folder(path: Path, component: str | None) -> Path:
 
 def open_reader(path: Path, component: str | None = None, missing: float | None = None) -> Reader:
     """Return a reader of the array in a file; see `open_source`."""
-    if not path.exists():
-        hint = "; only local paths are read" if URL.match(str(path)) else ""
-        raise_invalid("source", str(path), f"a file or folder that exists{hint}")
+    refuse_absent(path)
     stored: Any
     name = str(path) if component is None else f"{component} in {path}"
     if path.is_dir() or path.suffix == ".zip":

@@ -33,9 +33,9 @@ import psutil
 from dask.utils import format_bytes
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
-from dask_bigfft.files import sync_path
+from dask_bigfft.files import URL, sync_path
 from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, Region, chunk_region, plain_chunks
-from dask_bigfft.storage.sources import URL, local_store, zarr_package
+from dask_bigfft.storage.sources import local_store, zarr_package
 
 #: Attribute of written arrays with their transform, and a mark of complete ones.
 ATTRIBUTE = "dask_bigfft"

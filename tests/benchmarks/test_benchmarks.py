@@ -15,7 +15,7 @@ TINY = ("--scale", "0.00002", "--threads", "2")
 #: Arguments of each program, and the rows that it writes.
 PROGRAMS = {
     "memory": ("--only real-512x512x256-x16 --repeat 1 --kernels scipy", 1),
-    "small": ("--only *(1000,)* --repeat 2", 2),
+    "small": ("--only *(1000,)* help --repeat 2", 3),
     "convolution": (["--only", "taps: oaconvolve", "--repeat", "1"], 1),
     "verification": ("--only 3d --repeat 1 --kernels scipy", 1),
     "forecasts": (

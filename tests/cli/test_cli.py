@@ -173,6 +173,16 @@ def test_what_is_not_allowed_is_said_in_a_line(here, files, capsys, source, rest
     only(here, *files)
 
 
+@pytest.mark.parametrize(
+    "words", ["--kind x", "--kernel x", "--chunks x", "--scheduler x", "--norm x", "--help"]
+)
+def test_help_and_errors_of_values_import_no_dask_array(here, words):
+    npy("a.npy", complex_values(4))
+    code = f"import sys, dask_bigfft.cli as cli; sys.argv[1:] = 'plan a.npy {words}'.split()\n"
+    code += "try: cli.main()\nexcept SystemExit: pass\nassert 'dask.array' not in sys.modules"
+    assert ("--help" in words) != ("`=" in python("-c", code).stderr)
+
+
 def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkeypatch):
     npy("a.npy", complex_values(64, 64))
     assert run("a.npy b.zarr --scratch a.npy/x --quiet") == 1

@@ -30,10 +30,9 @@ FIRST_COMPUTE = """
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape", "chunks", "compiled"),
-    [("rfft2", (100, 120), (25, 30), set()), ("fft", (4096,), 256, {"twiddle"})],
+    ("kind", "shape", "chunks"), [("rfft2", (100, 120), (25, 30)), ("fft", (4096,), 256)]
 )
-def test_a_first_compute_hardly_waits_for_the_compiler(kind, shape, chunks, compiled, tmp_path):
+def test_a_first_compute_does_not_wait_for_the_compiler(kind, shape, chunks, tmp_path):
     code = textwrap.dedent(FIRST_COMPUTE.format(kind=kind, shape=shape, chunks=chunks))
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -42,4 +41,4 @@ def test_a_first_compute_hardly_waits_for_the_compiler(kind, shape, chunks, comp
         capture_output=True,
         text=True,
     )
-    assert set(found.stdout.split()) == compiled
+    assert found.stdout == ""

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dask_bigfft.kernels import twiddle as module
 from dask_bigfft.kernels.twiddle import chirp_filter, multiply_chirp, phase_table, twiddle
 
 LONG = 2**33 + 1
@@ -48,6 +49,22 @@ def test_twiddles(modulus, digits, width, dtype, sign):
     assert np.abs(x - expected).max() < 4 * np.sqrt(5) * EPS[dtype]
     # a row without a phase is not touched
     assert (x[rest == 0] == 2 - 1j).all()
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize("shape", [(9, 3, 1), (9, 64, 2), (2, 5000, 5), (20_000, 65, 1), (0, 4, 4)])
+@pytest.mark.parametrize("scale", [1.0, 1 / 3])
+def test_numpy_gives_the_bits_of_the_loop(shape, dtype, scale, monkeypatch):
+    rng = np.random.default_rng(1)
+    found = [rng.normal(size=(*shape, 2)).view("c16")[..., 0].astype(dtype)] * 2
+    rest = rng.integers(0, 1000, shape[0]) * (np.arange(shape[0]) % 7 > 0)
+    for i, compiled in enumerate((True, False)):
+        monkeypatch.setattr(module, "pays", lambda *_, compiled=compiled: compiled)
+        found[i] = found[i].copy()
+        found[i][:, -1, -1] = np.inf  # stays where nothing is multiplied
+        with np.errstate(invalid="ignore"):
+            twiddle(found[i], rest, 1000 * shape[1], -1, scale)
+    np.testing.assert_array_equal(*(x.view(f"u{x.itemsize // 2}") for x in found))
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

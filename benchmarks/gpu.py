@@ -1,4 +1,4 @@
-"""One and two GPUs: the bus, rounds, whole transforms, peers, hybrid, exchanges.
+"""Data in host memory on a GPU: the bus, rounds, whole transforms, peers, hybrid.
 
 Data is larger than the device memory that may be used; an allocation holds the rest. *Of the bus*
 is the time that all crossings need at the two-way speed of the bus over the seconds taken. A part
@@ -9,12 +9,11 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import dask
-import dask.array as da
 import numpy as np
 
 import dask_bigfft
@@ -225,94 +224,21 @@ def by_ducc(x: np.ndarray, out: np.ndarray) -> None:
     c2c(x, out=out, nthreads=len(os.sched_getaffinity(0)), inorm=1)
 
 
-def copy_2d(view: np.ndarray, card: Any, to_device: bool) -> None:
-    """Copy between rows of pinned memory and a dense array on the GPU."""
-    width, pitch = view.shape[1] * view.itemsize, view.strides[0]
-    ends: tuple[int, ...] = (card.data.ptr, width, view.ctypes.data, pitch)
-    if not to_device:
-        ends = ends[2:] + ends[:2]
-    cupy().cuda.runtime.memcpy2DAsync(*ends, width, len(view), 1 if to_device else 2, 0)
-    cupy().cuda.get_current_stream().synchronize()
-
-
-def pieces(x: np.ndarray, budget: int) -> Iterator[tuple[np.ndarray, tuple[int, ...], Any]]:
-    """Yield host rows, shape and axes of pieces of at most a quarter of the budget."""
-    rest = tuple(range(1, x.ndim))
-    step = max(1, len(x) * budget // (4 * x.nbytes))
-    for low in range(0, len(x), step):
-        part = x[low : low + step]
-        yield part.reshape(1, -1), part.shape, rest
-    rows, last = x.reshape(-1, x.shape[-1]), x.shape[-1]
-    step = max(1, last * budget // (4 * x.nbytes))
-    for low in range(0, last, step):
-        part = rows[:, low : low + step]
-        yield part, (*x.shape[:-1], part.shape[1]), (0,)
-
-
-def pinned_loop(x: np.ndarray, out: np.ndarray, budget: int) -> None:
-    """Copy in, FFT, copy out, one after the other, from pinned memory."""
-    cp = cupy()
-    if x.ndim == 1:
-        long_loop(x, out, budget)
-    for view, shape, axes in pieces(x, budget) if x.ndim > 1 else ():
-        card = cp.empty(shape, x.dtype)
-        copy_2d(view, card, True)
-        for axis in axes:
-            card = cp.fft.fft(card, axis=axis, norm="ortho")
-        card = cp.ascontiguousarray(card)
-        copy_2d(view, card, False)
-        del card
-    cp.fft.config.get_plan_cache().clear()
-    cp.get_default_memory_pool().free_all_blocks()
-
-
-def long_loop(x: np.ndarray, out: np.ndarray, budget: int) -> None:
-    """Do the same for one long axis: columns, twiddle factors, rows, into other memory."""
-    cp, n = cupy(), x.size
-    columns = 1 << (n.bit_length() // 2)
-    rows, turned = x.reshape(-1, columns), out.reshape(columns, -1)
-    step = max(1, columns * budget // (6 * x.nbytes))
-    first = cp.arange(len(rows))[:, None]
-    for low in range(0, columns, step):
-        part = rows[:, low : low + step]
-        card = cp.empty(part.shape, x.dtype)
-        copy_2d(part, card, True)
-        card = cp.fft.fft(card, axis=0, norm="ortho")
-        card *= cp.exp(first * cp.arange(low, low + part.shape[1]) * (-2j * np.pi / n)).astype(
-            x.dtype
-        )
-        copy_2d(part, card, False)
-        del card
-    step = max(1, len(rows) * budget // (6 * x.nbytes))
-    for low in range(0, len(rows), step):
-        part = rows[low : low + step]
-        card = cp.empty(part.shape, x.dtype)
-        copy_2d(part, card, True)
-        card = cp.ascontiguousarray(cp.fft.fft(card, axis=1, norm="ortho").T)
-        copy_2d(turned[:, low : low + step], card, False)
-        del card
-
-
 def peers(
     bench: Bench, data: GpuData, problem: Problem, ours: list[float]
 ) -> dict[str, dict[str, float]]:
-    """Return how many times as long the host's library and a loop over the GPU take."""
-    if len(data.memory) > 16:  # once for each problem is enough
+    """Return how many times as long the host's library takes."""
+    if len(data.memory) > 16 or not find_spec("ducc0"):  # once for each problem is enough
         return {}
     x = data.memory[0].base if data.memory[0].base is not None else data.memory[0]
     x = np.asarray(x)[: data.nbytes].view(problem.dtype).reshape(problem.shape)
     out = GpuData.of(data.nbytes, data.nbytes, True, data.budget).memory[0]
     out = out.view(problem.dtype).reshape(problem.shape)
-    works: dict[str, Callable[[], None]] = {
-        "pinned loop": lambda: pinned_loop(x, out, bench.budget)
-    }
-    if find_spec("ducc0"):
-        works["ducc0"] = lambda: by_ducc(x, out)
-    with device_held(data.budget):
-        alternate(works, 1)
-        found = alternate(works, min(3, bench.args.repeat))
+    works = {"ducc0": lambda: by_ducc(x, out)}
+    alternate(works, 1)
+    found = alternate(works, min(3, bench.args.repeat))["ducc0"]
     fill_memory(data.memory, problem.dtype)
-    return {name.replace(" ", "_"): core.ratio(times, ours) for name, times in found.items()}
+    return {"ducc0": core.ratio(found, ours)}
 
 
 def fits(bench: Bench) -> None:
@@ -410,69 +336,6 @@ def hybrid(bench: Bench) -> None:
         )
 
 
-# --- two GPUs ---------------------------------------------------------------------------------
-
-
-def two(bench: Bench) -> None:
-    """Measure copies between GPUs, and 3D transforms of blocks that stay on them, by each way."""
-    cp, count = cupy(), cupy().cuda.runtime.getDeviceCount()
-    size, blocks = bench.size(GIB), 8
-    for a, b in [(0, 1), (1, 0)] if count > 1 else []:
-        with cp.cuda.Device(a):
-            source = cp.ones(size, np.uint8)
-        with cp.cuda.Device(b):
-            target = cp.empty(size, np.uint8)
-
-        def send(a: int = a, b: int = b, source: Any = source, target: Any = target) -> None:
-            cp.cuda.runtime.memcpyPeer(target.data.ptr, b, source.data.ptr, a, size)
-            cp.cuda.runtime.deviceSynchronize()
-
-        send()
-        seconds = statistics.median(alternate({"s": send}, bench.args.repeat)["s"])
-        bench.results.add("links", f"{a} to {b}", gb_per_second=size / seconds / 1e9)
-    problem = Problem("fftn", even_shape(bench.size(8 * GIB) // 8, 3), "c8", blocks)
-    host = GpuData.of(problem.nbytes, problem.nbytes // blocks, True, 0)
-    fill_memory(host.memory, "c8")
-    truth, name, graph = host.truth(problem), "gpu-spread", {}
-    for i, memory in enumerate(host.memory):
-        with cp.cuda.Device(i * count // blocks):
-            graph[(name, i, 0, 0)] = cp.asarray(memory.view("c8").reshape(-1, *problem.shape[1:]))
-    x = da.Array(graph, name, problem.chunks, meta=cp.empty((0, 0, 0), "c8"))
-    for way in ("host", "staged", "swap", "kernel", "auto"):
-        if bench.results.over or bench.results.has("two", way):
-            continue
-        with dask.config.set(settings(peer=way)):
-            y = graph_of(problem, x)
-        before = used_memory(count)
-        done = y.persist(scheduler="threads")
-        peak = max(b - a for a, b in zip(before, used_memory(count), strict=True))
-        check = truth.check(done.map_blocks(cp.asnumpy, dtype="c8").persist(scheduler="threads"))
-        del done
-        times = alternate(
-            {"seconds": lambda y=y: y.persist(scheduler="threads")}, bench.args.repeat
-        )
-        bench.results.add(
-            "two",
-            way,
-            seconds=statistics.median(times["seconds"]),
-            n=bench.args.repeat,
-            peak_gib=peak / GIB,
-            data_gib=x.nbytes / count / GIB,
-            error=check["samples"],
-            ok=check["ok"],
-        )
-
-
-def used_memory(count: int) -> list[int]:
-    """Return the bytes of CuPy's pools on all GPUs, after what is idle is freed."""
-    found = []
-    for device in range(count):
-        with cupy().cuda.Device(device):
-            pool = cupy().get_default_memory_pool()
-            found.append(pool.total_bytes())
-    return found
-
-
 PARTS: dict[str, Callable[[Bench], None]] = {
     "bus": bus,
     "rounds": rounds,
@@ -483,7 +346,6 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "fits": fits,
     "peak": peak,
     "hybrid": hybrid,
-    "two": two,
 }
 
 

@@ -32,11 +32,14 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.exchange.parts import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
+from dask_bigfft.graph.layer import gpus_of
 from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.plan import (
     Plan,
     merged_request,
+    request_on_gpus,
     roomy_request,
     whole_request,
     with_merging,
@@ -89,6 +92,8 @@ def chosen_plan(
     """
     inside = overwrite and machine.workers == 1
     small, tiny = config.get("bigfft.planner.small"), config.get("bigfft.planner.min-chunk")
+    if machine.holding:  # a block for each of them
+        request, small, tiny = request_on_gpus(spec, request, machine.holding), 0, 0
     here, found = _with_devices(machine, request), None
     whole = whole_request(spec, request, machine, small, tiny)
     with contextlib.suppress(PlanError):  # then blocks are smaller, or not merged
@@ -104,7 +109,8 @@ def chosen_plan(
         on = replace(here, gpus=0) if request.device == "hybrid" else here
         changes = (f", or {change}" for change in changes_that_fit(spec, request, on))
         raise MemoryLimitError("".join([str(error), *changes])) from None
-    found = replace(found, overwrite=overwrite)
+    if overwrite != found.overwrite:  # else the plan keeps what it has cached
+        found = replace(found, overwrite=overwrite)
     on_devices = inside and found.machine.gpus
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
 
@@ -186,7 +192,7 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     assumed to have the devices that the request needs.
     """
     device, client = request.device, environment.running_client()
-    if device == "cpu":
+    if device == "cpu" or machine.holding:
         return machine
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
     if limits:
@@ -549,6 +555,9 @@ def make_plan(
     )
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))
     machine = environment.current_machine(memory_limit)
+    if is_on_gpu(a._meta) and environment.running_client() is None:
+        speeds, count = machine.profile.inside_gpus(), gpus_of(a)
+        machine = Machine(memory_limit, count, profile=speeds, holding=count)
     measured = None
     if config.argument("planner", requested("planner")) == "measure":
         free = (requested("kernel") or config.get("bigfft.kernel")) == "auto"
@@ -562,4 +571,4 @@ def make_plan(
         if least is None:
             raise
         raise PlanError(f"{error}. {least}") from error
-    return replace(found, fallback=fallback)
+    return replace(found, fallback=fallback) if fallback else found

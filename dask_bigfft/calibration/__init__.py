@@ -16,7 +16,7 @@ import dask.config
 
 from dask_bigfft import config, environment
 from dask_bigfft.calibration import cluster
-from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
+from dask_bigfft.calibration.gpus import device_speeds
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
 from dask_bigfft.environment import raise_if_asynchronous, workers_of
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, raise_invalid
@@ -72,10 +72,7 @@ def _devices(nbytes: int) -> dict[str, Any]:
     except DeviceError as error:
         log.warning("a device was not measured: %s", error)
         return {}
-    peers = peer_speeds(ordinals_of([engine.device for engine in engines]), nbytes)
-    for engine in engines:
-        engine.recover()  # give back the memory of the copies, which is still in a pool
-    return {"devices": found, "peers": peers}
+    return {"devices": found}
 
 
 def calibrate(

@@ -68,14 +68,11 @@ def slowest(profiles: Sequence[Profile]) -> Profile:
     """
     libraries = _by_key({(one.name, one.dtype): one for one in p.libraries} for p in profiles)
     devices = _by_key(dict(enumerate(p.devices)) for p in profiles)
-    pairs = _by_key({(one.source, one.target): one for one in p.peers} for p in profiles)
-    having = {ends: sum(max(ends) < len(p.devices) for p in profiles) for ends in pairs}
     found: Profile = _slowest(profiles)
     return replace(
         found,
         libraries=tuple(_slowest(o) for o in libraries.values() if len(o) == len(profiles)),
         devices=tuple(map(_slowest, devices.values())),
-        peers=tuple(_slowest(o) for ends, o in sorted(pairs.items()) if len(o) == having[ends]),
     )
 
 

@@ -3,21 +3,17 @@
 A simulated device therefore gives back the speeds that it was made with.
 """
 
-import itertools
 import math
 import timeit
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dask_bigfft.gpu.cupy_gpu import CupyGPU
 from dask_bigfft.gpu.executor import Device
-from dask_bigfft.gpu.on_gpu import Gpus
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.profile import DeviceProfile, Peer
+from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import aligned
 
 #: Length of the timed FFTs, and bytes of the narrow rows.
@@ -106,31 +102,3 @@ def _compute(device: Device, nbytes: int) -> dict[str, float]:
         taken = _seconds(device, lambda: device.compute(stream, op, values, values, work))
         found["flops"] = 5 * values.shape[0] * n * math.log2(max(n, 2)) / taken
     return found
-
-
-def ordinals_of(devices: Sequence[Device]) -> tuple[int, ...]:
-    """Return the CUDA ordinals of devices; empty if any of them is not a CUDA device."""
-    found = tuple(device.ordinal for device in devices if isinstance(device, CupyGPU))
-    return found if len(found) == len(devices) else ()
-
-
-def peer_speeds(ordinals: Sequence[int], nbytes: int, gpus: Gpus | None = None) -> tuple[Peer, ...]:
-    """Return the bandwidth of contiguous copies for each pair of GPUs with peer access.
-
-    Parameters
-    ----------
-    ordinals : sequence of int
-        The GPUs. A `Peer` names them by their positions in this sequence.
-    nbytes : int
-        Bytes of a copy.
-    gpus : Gpus, optional
-        Provider of the copies; by default CuPy.
-    """
-    found, gpus = [], gpus or Gpus()
-    for (a, source), (b, target) in itertools.permutations(enumerate(ordinals), 2):
-        if not gpus.reaches(target, source):
-            continue
-        values, out = (gpus.empty(gpu, nbytes, np.dtype("u1")) for gpu in (source, target))
-        taken = timeit.repeat(partial(gpus.send, source, values, target, out), repeat=4, number=1)
-        found.append(Peer(a, b, nbytes / max(min(taken), 1e-9)))
-    return tuple(found)

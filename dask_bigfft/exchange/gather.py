@@ -1,6 +1,5 @@
 """Views of the target blocks of an exchange, whose shards are in source blocks or packed."""
 
-import functools
 import itertools
 import math
 import threading
@@ -15,18 +14,16 @@ from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit, measured
 from dask_bigfft.exchange.parts import windowed
 from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product, ShardTable
-from dask_bigfft.gpu.on_gpu import Gpus, Segment, gpus
+from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, Turn, gpus
+from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import CopyTable, Segments, regular_strides, strided_view
 from dask_bigfft.kernels.segmented import WindowView
 from dask_bigfft.kernels.views import BlockView, is_on_gpu, prefault
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.profile import DEFAULT, Profile
+from dask_bigfft.planner.profile import DeviceProfile
 
 Transport = Literal["host", "staged", "swap", "kernel"]
 TRANSPORTS: tuple[Transport, ...] = ("host", "staged", "swap", "kernel")
-
-#: Function that returns the transport from the first GPU to the second.
-Choice = Callable[[int, int], Transport]
 
 #: Minimum ratio of link speed to bus speed at which `kernel` is faster than `swap`. On two H200 the
 #: ratio is 6, and `kernel` takes 0.6 to 0.8 of the time.
@@ -36,15 +33,12 @@ LINK = 2
 _sending = threading.Lock()
 
 
-def transport_of(profile: Profile, found: Gpus, source: int, target: int) -> Transport:
-    """Return the fastest transport from one GPU to another by the measured speeds."""
+def transport_of(found: Gpus, source: int, target: int) -> Transport:
+    """Return the fastest transport from one GPU to another by the measured speed of their link."""
     there, back = found.reaches(target, source), found.reaches(source, target)
     if not (there and back):
         return "staged" if there or back else "host"
-    speed, known = profile.peer(source, target), profile.devices
-    if speed is None or not known:
-        return "swap"
-    bus = min(known[min(gpu, len(known) - 1)].h2d for gpu in (source, target))
+    speed, bus = found.speed(source, target), DeviceProfile().h2d
     if speed < bus / 2:
         return "host"
     return "kernel" if speed > LINK * bus else "swap"
@@ -59,10 +53,12 @@ class GpuTable:
         GPU of the new array.
     shape, dtype
         Shape and dtype of the new array, `target`.
-    choice : callable
-        Transport from another GPU.
     zeros : bool
         Whether the new array is filled with zeros first.
+    turn : Turn, optional
+        Turn of the copies. Without it the GPUs are joined before and after them.
+    target : array, optional
+        Memory for the new array.
     """
 
     def __init__(
@@ -70,11 +66,15 @@ class GpuTable:
         home: int,
         shape: int | tuple[int, ...],
         dtype: np.dtype[Any],
-        choice: Choice,
         zeros: bool = False,
+        turn: Turn | None = None,
+        target: Any = None,
     ) -> None:
-        self.home, self.choice, self._gpus = home, choice, gpus()
-        self.target = self._gpus.empty(home, shape, dtype, zeros)
+        self.home, self._gpus, self._joins = home, gpus(), turn is None
+        self.turn = turn or Turn() if zeros or turn is None else turn
+        if target is None or zeros:
+            target = self._gpus.empty(home, shape, dtype, zeros)
+        self.target = target
         self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
 
     def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
@@ -92,10 +92,15 @@ class GpuTable:
             by_source[i].append((values, target, rows.conjugate))
 
     def run(self) -> None:
-        """Do the copies and wait for them, because other threads use other streams."""
-        near: list[Segment] = []
+        """Enqueue the copies."""
+        near, homes = list[Segment](), {self.home, *(gpu for gpu, _ in self._segments)}
+        if self._joins:
+            self._gpus.join(homes)
         for (gpu, dtype), segments in self._segments.items():
-            choice = "kernel" if gpu == self.home else self.choice(gpu, self.home)
+            choice = "kernel"
+            if gpu != self.home:
+                choice = self.turn.transport
+                choice = transport_of(self._gpus, gpu, self.home) if choice == "auto" else choice
             by_host = choice == "host" or (choice == "staged" and gpu < self.home)
             kept = packed_dtype(dtype, self.target.dtype)
             size = sum(values.size for values, _, _ in segments)
@@ -107,7 +112,9 @@ class GpuTable:
                 nbytes = (1 + by_host) * size * kept.itemsize
                 emit("peer_host" if by_host else "peer_direct", nbytes=nbytes, seconds=0.0)
                 emit("device_memory", device=self.home, nbytes=self._gpus.most(self.home))
-        self._gpus.copy(self.home, near)
+        self._gpus.copy(self.home, near, self.turn)
+        if self._joins:
+            self._gpus.join(homes)
 
     def _send(
         self, source: int, segments: list[Segment], size: int, dtype: np.dtype[Any], by_host: bool
@@ -123,6 +130,7 @@ class GpuTable:
             found.send(source, packed, self.home, arrived, by_host)
             pairs = list(zip(segments, _dense(arrived, segments), strict=True))
             found.copy(self.home, [(part, place, turned) for (_, place, turned), part in pairs])
+            found.join((source, self.home))  # before the messages are freed
 
 
 def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
@@ -131,22 +139,6 @@ def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
     sizes = [int(np.prod(shape)) for shape in shapes]
     starts = itertools.accumulate(sizes, initial=0)
     return [buffer[a : a + n].reshape(s) for a, n, s in zip(starts, sizes, shapes, strict=False)]
-
-
-def table_for(
-    like: Any,
-    shape: int | tuple[int, ...],
-    dtype: np.dtype[Any],
-    home: int | None = None,
-    choice: Choice | None = None,
-    zeros: bool = False,
-) -> Any:
-    """Return an empty table of copies into a new array, on the GPU `home` or beside `like`."""
-    if home is None and not is_on_gpu(like):
-        return CopyTable(allocate(shape, dtype))
-    if choice is None:
-        choice = functools.partial(transport_of, DEFAULT, gpus())
-    return GpuTable(gpus().home(like) if home is None else home, shape, dtype, choice, zeros)
 
 
 Array = npt.NDArray[Any]
@@ -201,7 +193,7 @@ def view_of(
     source_of: Callable[[Block], Any],
     packed: bool = False,
     home: int | None = None,
-    choice: Choice | None = None,
+    turn: Turn | None = None,
 ) -> BlockView:
     """Return the view of a target block.
 
@@ -219,8 +211,8 @@ def view_of(
         Whether `source_of` returns packed shards, in which the mirror image is already conjugated.
     home : int, optional
         GPU on which the block is gathered; None for the GPU of the first source.
-    choice : callable, optional
-        Transport from other GPUs.
+    turn : Turn, optional
+        Turn of the copies from other GPUs.
     """
     used: dict[Block, int] | None = {} if packed else None
     shape, products = exchange.target.shape(block), exchange.products(block, packed)
@@ -243,14 +235,63 @@ def view_of(
 
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         padded = sum(table.size for table in tables) < math.prod(shape)
-        return table_for(sources[0] if sources else None, shape, dtype, home, choice, padded)
+        place = gpus().home(sources[0]) if home is None else home
+        return GpuTable(place, shape, dtype, padded, turn, turn.into.get(block) if turn else None)
 
-    found = BlockView(shape, dtype, tables=tables, boxes=boxes, new_table=new_table)
-    if not any(on_gpu):  # zeros on the GPU `home`, or the host memory of a simulated one
-        array = found.gather()
-        found = BlockView.of(array, owned=True)
-        found.on_gpu = is_on_gpu(array)
+    def runs() -> list[Run]:
+        homes = set(map(gpus().home, sources))
+        near = len(homes) == 1 and home in (None, *homes)
+        return _runs_of(tables, shape, dtype) if near else []
+
+    found = BlockView(shape, dtype, tables=tables, boxes=boxes, new_table=new_table, runs=runs)
+    # Zeros on the GPU `home`, or the host memory of a simulated one, are no segments.
+    return found if any(on_gpu) else gathered(found)
+
+
+def gathered(view: BlockView) -> BlockView:
+    """Return the view of a block after it was gathered."""
+    array = view.gather()
+    found = BlockView.of(array, owned=True)
+    found.on_gpu = is_on_gpu(array)
     return found
+
+
+def _runs_of(tables: Sequence[SegmentTable], shape: Block, dtype: np.dtype[Any]) -> list[Run]:
+    """Return a block on a GPU as parts that are contiguous there and in the block, or no parts."""
+    rows = [table.segments(dense(shape, dtype.itemsize), None) for table in tables]
+    whole = sum(found.size for found in rows) == math.prod(shape)
+    sources = [source for table in tables for source in table.sources]
+    if len(tables) > 1 or not whole or any(source.dtype != dtype for source in sources):
+        return []
+    (table,), (found,) = tables, rows
+    steps = dtype.itemsize * np.flip(np.cumprod(np.flip(found.counts, 1), 1), 1)
+    inner = np.roll(steps, -1, 1)
+    inner[:, -1] = dtype.itemsize
+    single = found.counts == 1
+    if not all(((s == inner) | single).all() for s in (found.source_strides, found.target_strides)):
+        return []
+    columns = found.source_starts, found.target_starts, steps[:, 0]
+    numbers = zip(table.which.tolist(), *(column.tolist() for column in columns), strict=True)
+    return [Run(table.sources[number], *where) for number, *where in numbers]
+
+
+def part_of_source(view: BlockView) -> Any | None:
+    """Return a block on a GPU as a view of its only source; None if it is no box of one."""
+    (table, *others), itemsize = view.tables, view.dtype.itemsize
+    if others or len(table.sources) != 1 or table.sources[0].dtype != view.dtype:
+        return None
+    strides = dense(view.shape, itemsize)
+    rows = table.segments(strides, None)
+    if len(rows.counts) != 1 or rows.conjugate:
+        return None
+    sides = rows.counts[0], rows.target_strides[0], rows.source_strides[0]
+    dims = [dim for dim in zip(*(side.tolist() for side in sides), strict=True) if dim[0] != 1]
+    whole = [dim for dim in zip(view.shape, strides, strict=True) if dim[0] != 1]
+    if [dim[:2] for dim in dims] != whole:
+        return None
+    counts, steps = [dim[0] for dim in dims], [dim[2] for dim in dims]
+    found = gpus().view(table.sources[0], int(rows.source_starts[0]), counts, steps)
+    return found.reshape(view.shape)
 
 
 class IncrementalGather:

@@ -8,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import packed_dtype
-from dask_bigfft.exchange.gather import table_for
+from dask_bigfft.exchange.gather import GpuTable
 from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product
+from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.kernels.checks import checksum
-from dask_bigfft.kernels.copies import Segments
+from dask_bigfft.kernels.copies import CopyTable, Segments
+from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.memory import allocate
 
 Array = npt.NDArray[Any]
 
@@ -90,7 +93,12 @@ def packed(
     for owner, blocks in owners.items():
         bounds = np.zeros(len(blocks) + 1, np.int64)
         np.cumsum([-(-used[block] // unit) * unit for block in blocks], out=bounds[1:])
-        table = table_for(values, int(bounds[-1]), kept)
+        size = int(bounds[-1])
+        table: Any = (
+            GpuTable(gpus().home(values), size, kept)
+            if is_on_gpu(values)
+            else CopyTable(allocate(size, kept))
+        )
         begins = dict(zip(blocks, bounds.tolist(), strict=False))
         for product, sources, (starts, steps) in copies:
             base = np.array([begins.get(b, -1) for b in product.blocks], np.int64)[product.which]

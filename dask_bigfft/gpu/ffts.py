@@ -34,6 +34,9 @@ MAX_RANK = 3
 #: large.
 MOST_NBYTES = 1 << 30
 
+#: Largest FFT of several dimensions in bytes; larger ones are done dimension by dimension.
+LARGEST_NBYTES = 1 << 32
+
 #: Bytes of a tile of columns, and at most of its work area. In the 60 MiB cache of an H200, tiles
 #: of 4 MiB do not evict the lines of others, but tiles of 8 MiB do.
 TILE_NBYTES = 1 << 22
@@ -152,10 +155,12 @@ def tiles(call: Call) -> Iterator[Tile]:
         yield row * n * inner, ((n, inner, count), (height, n * inner, inner), (inner, 1, 1))
 
 
+@functools.lru_cache(maxsize=256)
 def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
     """Return the calls that transform a dense array, in order.
 
-    The first call reads the source and writes the target, later calls work in the target.
+    One call reads the source and writes the target: the last one of ``c2r``, and the first one of
+    others. Calls before it work in the source, calls after it in the target.
 
     Parameters
     ----------
@@ -173,12 +178,10 @@ def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
     ...  fft_calls(FFT("c2c", (4, 8, 16), (4, 8, 16), (1,), -1, "<c16"))]
     [((8,), 16, 16, 4)]
     """
-    source, dims = op.source, op.dims
+    dims, source = op.dims, op.target if op.kind == "r2c" else op.source
     if math.prod(source) == 0:
         return ()
-    if op.kind != "c2c":
-        return (_along(op, dims[0], dims[0]),)
-    found: list[Call] = []
+    found, complex_ = list[Call](), replace(op, kind="c2c", source=source, target=source)
     last = len(dims)
     while last > 0:
         first = last - 1
@@ -186,11 +189,15 @@ def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
         while first > 0 and dims[first - 1] == dims[first] - 1 and last - first < MAX_RANK:
             if behind > 1 and math.prod(source[: dims[first - 1]]) > 1:
                 break  # one plan takes neighbours with nothing before them, or nothing behind
+            size = math.prod(source[dims[first - 1] : dims[last - 1] + 1])
+            if size * np.dtype(op.dtype).itemsize > LARGEST_NBYTES:
+                break  # the work area would be as large
             first -= 1
-        columns = _tiled(op, dims[first]) if tiled and last - first == 1 else None
-        found.append(columns or _bounded(_along(op, dims[first], dims[last - 1])))
+        part = op if last == len(dims) else complex_
+        columns = _tiled(part, dims[first]) if tiled and last - first == 1 else None
+        found.append(columns or _bounded(_along(part, dims[first], dims[last - 1])))
         last = first
-    return tuple(found)
+    return tuple(reversed(found) if op.kind == "c2r" else found)
 
 
 def _tiled(op: FFT, dim: int) -> Call | None:
@@ -199,7 +206,7 @@ def _tiled(op: FFT, dim: int) -> Call | None:
     n = shape[dim]
     rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
     room = TILE_NBYTES // (n * itemsize)  # columns
-    whole = math.prod(shape) * itemsize < TILED_NBYTES
+    whole = op.kind != "c2c" or math.prod(shape) * itemsize < TILED_NBYTES
     if whole or inner == 1 or room * itemsize < TILE_ROW_NBYTES:
         return None
     if inner > room:
@@ -219,7 +226,8 @@ def _bounded(call: Call) -> Call:
     """Return a call with batches of at most `MOST_NBYTES`, if they can be divided."""
     batch = call.batch
     nbytes = math.prod(batch.n) * (16 if batch.double else 8)
-    if call.times > 1 or batch.count * nbytes <= MOST_NBYTES:
+    odd = batch.kind != "c2c" and (batch.source.distance % 2 or batch.target.distance % 2)
+    if call.times > 1 or batch.count * nbytes <= MOST_NBYTES or odd:
         return call
     times = min(batch.count, -(-batch.count * nbytes // MOST_NBYTES))
     while batch.count % times:
@@ -366,10 +374,12 @@ class FFTPlans:
         cufft = cupy().cuda.cufft
         direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
         complex_ = np.dtype(op.dtype).itemsize
-        real = complex_ // 2
-        size_in, size_out = (real if op.kind == kind else complex_ for kind in ("r2c", "c2r"))
-        for call in fft_calls(op, self._tiled):
-            plan, ends = self._plan(call.batch, work), (source, target)
+        real, calls = complex_ // 2, fft_calls(op, self._tiled)
+        for call in calls:
+            kind = call.batch.kind
+            size_in, size_out = (real if kind == found else complex_ for found in ("r2c", "c2r"))
+            ends = source, source if op.kind == "c2r" and call is not calls[-1] else target
+            plan, goes = self._plan(call.batch, work), ends[1]
             beside = work + aligned(plan.need)
             if call.columns is not None:
                 for start, tile in tiles(call):
@@ -378,23 +388,23 @@ class FFTPlans:
                     kernels.copy(dims, complex_, come, beside, passing="s")
                     plan.raw.fft(_At(beside), _At(beside), direction)
                     kernels.copy(kernels.back(dims), complex_, beside, go, passing="st")
-                source = target
+                source = goes
                 continue
             if call.staged is not None:
                 rows, inner, padded = call.staged
                 (n,) = call.batch.n
                 dims = [(rows, n * inner, inner * padded, ()), (inner, 1, padded, ())]
                 dims.append((n, inner, 1, ()))
-                ends = (beside, target) if op.kind == "r2c" else (source, beside)
-                if op.kind == "r2c":
+                ends = (beside, target) if kind == "r2c" else (source, beside)
+                if kind == "r2c":
                     kernels.copy(dims, real, source, beside)
             for i in range(call.times):
                 come = ends[0] + i * call.source_step * size_in
                 go = ends[1] + i * call.target_step * size_out
                 plan.raw.fft(_At(come), _At(go), direction)
-            if call.staged is not None and op.kind == "c2r":
+            if call.staged is not None and kind == "c2r":
                 kernels.copy(kernels.back(dims), real, beside, target)
-            source, size_in = target, size_out
+            source = goes
 
     def _plan(self, batch: Batch, work: int) -> _Plan:
         """Return the prepared plan of a batch, set to a work area."""

@@ -3,15 +3,19 @@
 Results are CuPy arrays, too. The block is one tile, in passes without copies (one pass, except for
 lengths that cuFFT refuses), with the same computations as tiles of host blocks. Steps that cannot
 run in place allocate from CuPy's pool, so at most the block, its result and the FFT work area are
-needed. Everything runs in the user's current stream.
+needed. Everything is enqueued in the current streams of the thread, for which the host does not
+wait; streams of different GPUs wait for each other where data goes between them.
 """
 
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +23,9 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool
 from dask_bigfft.gpu.ffts import FFTPlans
-from dask_bigfft.gpu.operations import FFT, DeviceArray
-from dask_bigfft.gpu.tile_work import Job, TileWork
-from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
+from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
+from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.tile_plan import TileLimits
 
 Block = tuple[int, ...]
@@ -30,6 +34,13 @@ Block = tuple[int, ...]
 Segment = tuple[Any, Any, bool]
 
 _NO_LIMIT = 1 << 62
+
+#: Largest length that cuFFT transforms at a large stride in one pass over memory. Longer ones cost
+#: more than a copy: 16384 x 16384 in single precision then take 6 ms instead of 5 (H200).
+SHORT = 8192
+
+#: Bytes of a copy that measures a link.
+PROBE = 1 << 26
 
 #: Limits that make one tile and one pass.
 _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
@@ -73,16 +84,25 @@ def forget_plans() -> None:
         free_pinned()  # left by copies between GPUs through the host
 
 
-def round_on_gpu(job: Job, gather: Callable[[], Any], filters: Mapping[int, Any]) -> Any:
+class Run(NamedTuple):
+    """Contiguous part of a source block, and where it begins there and in a block, in bytes."""
+
+    source: Any
+    start: int
+    place: int
+    nbytes: int
+
+
+def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     """Return a block after a round, on the GPU where it is gathered.
 
     Parameters
     ----------
     job : Job
         The round on the block.
-    gather : callable
-        Returns the block: a CuPy array, contiguous and free to overwrite. It is called again
-        after memory ran out and caches were dropped.
+    view : BlockView
+        The block. If it is made of contiguous parts on its GPU, the first FFTs go from there to
+        the block after them, so that nothing is copied; else it is gathered.
     filters : mapping of int to array
         Spectrum of the convolution's filter, for the axes that need one; host arrays are copied.
 
@@ -93,7 +113,7 @@ def round_on_gpu(job: Job, gather: Callable[[], Any], filters: Mapping[int, Any]
     """
     with errors_of_cuda():
         try:
-            return _attempt(job, gather(), filters)
+            return _attempt(job, view, filters)
         except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):
             emit("fallback", nbytes=0)
         plans = _plans_of(int(cupy().cuda.runtime.getDevice()))
@@ -101,45 +121,125 @@ def round_on_gpu(job: Job, gather: Callable[[], Any], filters: Mapping[int, Any]
             cupy().cuda.get_current_stream().synchronize()
             plans.ffts.drop()
             cupy().get_default_memory_pool().free_all_blocks()
-        return _attempt(job, gather(), filters)
+        return _attempt(job, view, filters)
 
 
-def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
-    shape = job.round.target.shape(job.block)
-    if not values.size or not math.prod(shape):
-        return cupy().zeros(shape, job.target)
-    if values.dtype.str != job.source:
-        with values.device:
-            values = values.astype(job.source)
-    tiles = replace(job, inside=False).tiles(_WHOLE)
-    plans = _plans_of(values.device.id)
-    with current(values.device), plans.lock:
-        for number in range(len(tiles.plan.passes)):
-            (work,) = tiles.works(number)
-            values = _computed(plans.ffts, values, work, filters)
-        cupy().cuda.get_current_stream().synchronize()
+def _attempt(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
+    shape, tiles = job.round.target.shape(job.block), replace(job, inside=False).tiles(_WHOLE)
+    works = [
+        replace(work, computations=tuple(_joined(work.computations)))
+        for number in range(len(tiles.plan.passes))
+        for work in tiles.works(number)
+    ]
+    runs, parts = view.runs() if view.dtype.str == job.source else (), list[Part]()
+    values: Any = None
+    if works and runs:
+        works[0], parts = _from_runs(works[0], runs)
+    if not parts:
+        values = as_block(view.gather())
+        if not values.size or not math.prod(shape):
+            return cupy().zeros(shape, job.target)
+        if values.dtype.str != job.source:
+            with values.device:
+                values = values.astype(job.source)
+    device = runs[0].source.device if values is None else values.device
+    plans = _plans_of(device.id)
+    with current(device), plans.lock:
+        for work in works:
+            values, parts = _computed(plans.ffts, values, parts, work, filters), []
     return values.reshape(shape)
 
 
-def _computed(plans: FFTPlans, values: Any, work: TileWork, filters: Mapping[int, Any]) -> Any:
+def _joined(computations: Iterable[Computation]) -> list[Computation]:
+    """Return computations with a real FFT and the complex one of the dimensions before it as one.
+
+    cuFFT has plans for both together. A scale between them comes first.
+    """
+    found = list[Computation]()
+    for step in computations:
+        at, op = len(found) - 1, step.op
+        if isinstance(op, FFT) and op.kind == "c2r" and at > 0:
+            scale = found[at].op
+            at -= isinstance(scale, Multiply) and scale == Multiply(
+                scale.shape, scale.dtype, scale.scale
+            )
+        before = found[at].op if found else None
+        if isinstance(op, FFT) and isinstance(before, FFT) and op.sign == before.sign:
+            kinds = before.kind, op.kind
+            if kinds == ("r2c", "c2c") and op.dims[-1] < before.dims[0]:
+                found[at] = replace(found[at], op=replace(before, dims=op.dims + before.dims))
+                continue
+            if kinds == ("c2c", "c2r") and before.dims[-1] < op.dims[0]:
+                del found[at]
+                step = replace(step, op=replace(op, dims=before.dims + op.dims))
+        found.append(step)
+    return found
+
+
+class Part(NamedTuple):
+    """FFTs of whole lines, from an address to a place in a tile, in bytes."""
+
+    op: FFT
+    source: int
+    place: int
+
+
+def _from_runs(work: TileWork, runs: Sequence[Run]) -> tuple[TileWork, list[Part]]:
+    """Return FFTs that go from the runs of a block to its tile, and the work that is left.
+
+    They do the dimensions of the first FFT that the runs do not cut. There are none if the runs cut
+    all of them.
+    """
+    (first, *others), op = work.computations, work.computations[0].op
+    if not isinstance(op, FFT) or op.kind == "c2r":  # which may overwrite its source
+        return work, []
+    itemsize = np.dtype(first.source.dtype).itemsize
+    for dim in range(max(op.dims)):
+        inner, made = op.source[dim + 1 :], op.target[dim + 1 :]
+        row = itemsize * math.prod(inner)
+        if any(run.place % row or run.nbytes % row for run in runs):
+            continue
+        dims, cut = tuple(d - dim for d in op.dims if d > dim), op.dims[: bisect(op.dims, dim)]
+        if len(cut) == 1 and op.source[cut[0]] > SHORT and len(op.dims) == 2:
+            break
+        parts, step = list[Part](), math.prod(made) * np.dtype(op.dtype).itemsize
+        for run in runs:
+            n = run.nbytes // row
+            one = FFT(op.kind, (n, *inner), (n, *made), dims, op.sign, op.dtype)
+            parts.append(Part(one, run.source.data.ptr + run.start, run.place // row * step))
+        if cut:
+            rest = replace(op, kind="c2c", source=op.target, dims=cut)
+            others.insert(0, Computation(rest, first.target, first.target))
+        return replace(work, source=first.target, computations=tuple(others)), parts
+    return work, []
+
+
+def _computed(
+    plans: FFTPlans, values: Any, parts: Sequence[Part], work: TileWork, filters: Mapping[int, Any]
+) -> Any:
     """Do all operations on a tile, in the stream of the task; return the result."""
     from dask_bigfft.gpu.cupy_gpu import compute  # imports numba
 
     plans.trim()
-    ffts = [found.op for found in work.computations if isinstance(found.op, FFT)]
-    area = cupy().empty(max(map(plans.prepare, ffts), default=0), np.uint8)
+    ffts = [op for op, _, _ in parts]
+    ffts += [found.op for found in work.computations if isinstance(found.op, FFT)]
+    need = max(map(plans.prepare, ffts), default=0)
+    buffers = _memory(values, work, filters)  # before the work area, so that the pool cuts less
+    area = cupy().empty(need, np.uint8)
+    scratch = int(area.data.ptr)
     emit("device_memory", device=int(cupy().cuda.runtime.getDevice()), nbytes=in_pool())
-    buffers = _memory(values, work, filters)
 
     def array(found: DeviceArray) -> Any:
         memory = buffers[found.offset].data
         return cupy().ndarray(found.shape, np.dtype(found.dtype), memptr=memory)
 
-    if buffers[work.source.offset] is not values:
+    for op, begin, place in parts:
+        compute(plans, op, int(begin), int(buffers[work.source.offset].data.ptr) + place, scratch)
+    if values is not None and buffers[work.source.offset] is not values:
         array(work.source)[...] = values.reshape(work.source.shape)
     for found in work.computations:
         source, target = (int(buffers[x.offset].data.ptr) for x in (found.source, found.target))
-        compute(plans, found.op, source, target, int(area.data.ptr))
+        compute(plans, found.op, source, target, scratch)
     return array(work.result)
 
 
@@ -156,7 +256,8 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
     for array in (work.source, work.result, *ends):
         sizes[array.offset] = max(sizes.get(array.offset, 0), array.nbytes)
     for offset, nbytes in sizes.items():
-        if offset == work.source.offset and nbytes <= values.nbytes:
+        own = values is not None and offset == work.source.offset
+        if own and nbytes <= values.nbytes:
             buffers[offset] = values
         elif offset not in buffers:
             buffers[offset] = cp.empty(nbytes, np.uint8)
@@ -167,12 +268,36 @@ def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
     """Return a block after circular shifts: pairs of a dimension and its new first index."""
     with values.device:
         dims, firsts = zip(*rolls, strict=True)
-        done = cupy().roll(values, tuple(-first for first in firsts), dims)
-        cupy().cuda.get_current_stream().synchronize()
-        return done
+        return cupy().roll(values, tuple(-first for first in firsts), dims)
 
 
 # --- copies on and between GPUs ---------------------------------------------------------------
+
+
+@dataclass
+class Turn:
+    """Copies of an exchange between GPUs, which overlap with the rounds before and after it.
+
+    Parameters
+    ----------
+    transport : {"auto", "host", "staged", "swap", "kernel"}
+        Transport between GPUs.
+    into : dict
+        Memory for the target blocks, allocated before the rounds that make the source blocks.
+    begun : dict
+        Events by GPU after which this memory may be written; empty if nothing overlaps.
+    ready, arrived : dict
+        Events by the address of memory, after which a source block and a target block may be read.
+    """
+
+    transport: str = "auto"
+    into: dict[Block, Any] = field(default_factory=dict)
+    begun: dict[int, Any] = field(default_factory=dict)
+    ready: dict[int, Any] = field(default_factory=dict)
+    arrived: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+    def __bool__(self) -> bool:
+        return bool(self.begun)
 
 
 class Gpus:
@@ -184,6 +309,34 @@ class Gpus:
     def ordinal(self, gpu: int) -> int:
         """Return the CUDA device number of a GPU."""
         return gpu
+
+    def __init__(self) -> None:
+        self._speeds: dict[tuple[int, int], float] = {}
+        self._sides: dict[tuple[int, int], Any] = {}
+
+    def speed(self, source: int, target: int) -> float:
+        """Return bytes per second from one GPU to another, measured at the first call."""
+        if (source, target) not in self._speeds:
+            ends = [self.empty(gpu, PROBE, np.dtype("u1")) for gpu in (source, target)]
+            taken = []
+            for _ in range(3):
+                self.join((source, target))
+                with self._on(target):
+                    stream = cupy().cuda.get_current_stream()
+                    stream.synchronize()
+                    started = time.perf_counter()
+                    self.send(source, ends[0], target, ends[1])
+                    stream.synchronize()
+                taken.append(time.perf_counter() - started)
+            self._speeds[source, target] = PROBE / min(taken)
+        return self._speeds[source, target]
+
+    def join(self, found: Iterable[int]) -> None:
+        """Let later work in the current streams of these GPUs wait for that of all of them."""
+        ordinals = set(map(self.ordinal, found))
+        for ordinal in ordinals if len(ordinals) > 1 else ():
+            for other in ordinals - {ordinal}:
+                _wait(ordinal, other)
 
     def _on(self, gpu: int) -> Any:
         return cupy().cuda.Device(self.ordinal(gpu))
@@ -219,32 +372,51 @@ class Gpus:
         at = values.data + int(start)
         return cupy().ndarray(tuple(counts), values.dtype, memptr=at, strides=tuple(strides))
 
-    def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """Copy segments by kernels on one GPU, maybe from other GPUs, and wait for the end.
+    def mark(self, gpu: int) -> Any:
+        """Return an event after all work so far in the current stream of a GPU."""
+        with self._on(gpu):
+            return cupy().cuda.get_current_stream().record()
 
-        The kernels run in the thread's current stream, after all work in the current streams of the
-        other GPUs.
+    def wait(self, gpu: int, events: Iterable[Any]) -> None:
+        """Let later work in the current stream of a GPU wait for events."""
+        with self._on(gpu):
+            for event in events:
+                cupy().cuda.get_current_stream().wait_event(event)
+
+    def memory(self, values: Any) -> int:
+        """Return the address of the memory that an array is a part of."""
+        return int(values.data.mem.ptr)
+
+    def copy(self, gpu: int, segments: Iterable[Segment], turn: Turn | None = None) -> None:
+        """Copy segments by kernels on one GPU, those of each GPU in a stream of its own.
+
+        Without a `turn` in which copies overlap with rounds, the GPUs have to be joined before. In
+        any case they have to be joined before the segments are freed.
         """
-        cp, ready = cupy(), {self.ordinal(gpu)}
+        cp, own, groups = cupy(), self.ordinal(gpu), defaultdict[Any, list[Segment]](list)
+        for segment in segments:
+            at = self.memory(segment[0]) if turn else 0
+            groups[int(segment[0].device.id), at].append(segment)
         with self._on(gpu), errors_of_cuda():
             stream = cp.cuda.get_current_stream()
-            for values, target, conjugate in segments:
-                owner = int(values.device.id)
-                if owner not in ready:
-                    ready.add(owner)
+            begun = turn.begun[gpu] if turn else stream.record()
+            for (owner, at), found in groups.items():
+                if owner != own:
                     cp.cuda.runtime._deviceEnsurePeerAccess(owner)
-                    with cp.cuda.Device(owner):
-                        written = cp.cuda.get_current_stream().record()
-                    stream.wait_event(written)
-                if owner != self.ordinal(gpu):
-                    values = _mapped(values, self.ordinal(gpu))
-                if values.dtype.kind == "c" and target.dtype.kind != "c":
-                    values = values.real
-                if conjugate and values.dtype.kind == "c":
-                    cp.conj(values, out=target)
+                if len(groups) == 1 and not turn:
+                    _copy(found, own)
+                    continue
+                if (own, owner) not in self._sides:
+                    self._sides[own, owner] = cp.cuda.Stream(non_blocking=True)
+                with self._sides[own, owner] as side:
+                    side.wait_event(begun)
+                    if turn:
+                        side.wait_event(turn.ready[at])
+                    _copy(found, own)
+                if turn:
+                    turn.arrived[self.memory(found[0][1])].append(side.record())
                 else:
-                    target[...] = values
-            stream.synchronize()
+                    stream.wait_event(side.record())
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
         """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
@@ -258,13 +430,35 @@ class Gpus:
             stream = cp.cuda.get_current_stream()
             if by_host:
                 out.set(host)
-            else:
-                if own != far and self.reaches(target, source):
-                    # Without it the driver copies through the host.
+                stream.synchronize()
+                return
+            if own != far:
+                _wait(own, far)
+                if self.reaches(target, source):  # else the driver copies through the host
                     cp.cuda.runtime._deviceEnsurePeerAccess(far)
-                pointers = out.data.ptr, own, values.data.ptr, far
-                cp.cuda.runtime.memcpyPeerAsync(*pointers, values.nbytes, stream.ptr)
-            stream.synchronize()
+            pointers = out.data.ptr, own, values.data.ptr, far
+            cp.cuda.runtime.memcpyPeerAsync(*pointers, values.nbytes, stream.ptr)
+
+
+def _copy(segments: Iterable[Segment], ordinal: int) -> None:
+    """Copy segments in the current stream of a GPU."""
+    for values, target, conjugate in segments:
+        if int(values.device.id) != ordinal:
+            values = _mapped(values, ordinal)
+        if values.dtype.kind == "c" and target.dtype.kind != "c":
+            values = values.real
+        if conjugate and values.dtype.kind == "c":
+            cupy().conj(values, out=target)
+        else:
+            target[...] = values
+
+
+def _wait(ordinal: int, other: int) -> None:
+    """Let later work in the current stream of a GPU wait for that of another one."""
+    with cupy().cuda.Device(other):
+        done = cupy().cuda.get_current_stream().record()
+    with cupy().cuda.Device(ordinal):
+        cupy().cuda.get_current_stream().wait_event(done)
 
 
 def _mapped(values: Any, ordinal: int) -> Any:

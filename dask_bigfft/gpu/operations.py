@@ -162,11 +162,11 @@ class FFT:
     ----------
     kind : {"c2c", "r2c", "c2r"}
         ``c2c`` works in place or from one array to another; ``r2c`` and ``c2r`` from one array
-        to another along a single dimension, and ``c2r`` may overwrite its source.
+        to another, and ``c2r`` may overwrite its source.
     source, target : tuple of int
         Shapes before and after.
     dims : tuple of int
-        Transformed dimensions in ascending order.
+        Transformed dimensions in ascending order; the last one is halved.
     sign : {-1, 1}
         Sign in the exponent: always -1 for ``r2c`` and +1 for ``c2r``.
     dtype : str

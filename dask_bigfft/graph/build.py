@@ -93,9 +93,7 @@ class Builder:
     ) -> None:
         self.graph, self.plan, self.carrier, self.wanted = graph, plan, carrier, wanted
         self.names_of, self.run = names, TaskRef(names[-1]("plan"))
-        #: Transport between GPUs; empty for blocks in host memory.
-        self.transport = carrier.partition(ON_GPUS)[2]
-        self.on_disk, self.in_process = carrier == "disk", carrier == "shared" or self.transport
+        self.on_disk, self.in_process = carrier == "disk", carrier == "shared"
         #: Whether only this plan reads the blocks between rounds, all of them in one process.
         self.private = alone and carrier == "shared"
         none, in_place = (None,) * len(names), config.get("bigfft.exchange.in-place")
@@ -266,17 +264,14 @@ class Builder:
                 for block in targets:
                     self._task(block, disk.run_block_of_file, written)
                 continue
-            call: tuple[Any, ...] = tasks.barrier, self.wanted, None
-            if self.transport:
-                call = tasks.barrier_on_gpus, after, self.transport
-            elif self.shared_layout is not None:
-                call = tasks.barrier, self.wanted, self._shared_buffer(self.shared_layout, group)
+            into = None
+            if self.shared_layout is not None:
+                into = self._shared_buffer(self.shared_layout, group)
             elif len(targets) == 1 or len(sources) <= 1:
                 self._from_blocks(targets, sources, refs)
                 continue
-            function, *options = call
-            inputs = self.run, self.number, before, *options, *refs
-            self._from_blocks(targets, None, [self._put(name, group, function, *inputs)])
+            inputs = self.run, self.number, before, self.wanted, into, *refs
+            self._from_blocks(targets, None, [self._put(name, group, tasks.barrier, *inputs)])
 
     def _through_shuffles(self, shuffles: Shuffles) -> None:
         pack = self.names("pack", self.number)
@@ -308,7 +303,7 @@ class Builder:
 
     def _has_one_target(self) -> bool:
         """Return whether each group has one target block, which then depends on its sources."""
-        if self.on_disk or self.transport or self.shared_layout is not None:
+        if self.on_disk or self.shared_layout is not None:
             return False
         pairs = zip(Groups(self.exchange).axes, self.exchange.target.axes, strict=True)
         return all(axis.count == after.blocks for axis, after in pairs)
@@ -407,6 +402,16 @@ def build_graph(
     if on_disk and place is not None and place.rows is None and isinstance(plan, Plan):
         plan = replace(plan, from_rows=False)  # not in files here
     graph: Graph = {}
+    if carrier.startswith(ON_GPUS):
+        sources = tuple(plan.source.indices())
+        inputs = PlanRun(plan, token), sources, carrier.removeprefix(ON_GPUS)
+        output, refs = output_name(plan, token), [block_ref(source, block) for block in sources]
+        key = f"{output}-all"
+        graph[key] = Task(key, tasks.transform_on_gpus, *inputs, *refs)
+        for block in plan.result.indices():
+            one: Key = (output, *block)
+            graph[one] = Task(one, tasks.block_of, TaskRef(key), block)
+        return graph
     names = [_names(plan, token)] * len(plan.exchanges)
     if known is not None and not on_disk and (count := known.shared(plan)):
         names[:count] = [Names(known.token)] * count

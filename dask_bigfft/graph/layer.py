@@ -23,6 +23,8 @@ from dask.base import normalize_token, tokenize
 
 from dask_bigfft import config
 from dask_bigfft.exchange.scratch import ScratchPlace
+from dask_bigfft.gpu import dispatch
+from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.carriers import ON_GPUS, Graph, Key, Known, resolved
 from dask_bigfft.graph.dask_private import (
@@ -223,6 +225,14 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+
+def gpus_of(x: da.Array) -> int:
+    """Return the number of GPUs that hold the blocks of a persisted array, else of all GPUs."""
+    layer = x.dask.layers.get(x.name, {}) if isinstance(x.dask, HighLevelGraph) else x.dask
+    blocks = [getattr(value, "value", value) for value in dict(layer).values()]
+    held = blocks and all(map(is_on_gpu, blocks))
+    return len(set(map(gpus().home, blocks))) if held else max(1, dispatch.count())
 
 
 def scratch_place(plan: AnyPlan) -> ScratchPlace:

@@ -18,6 +18,7 @@ import math
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -27,12 +28,16 @@ import numpy as np
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, raise_invalid
 from dask_bigfft.events import current_worker, during, emit, task_threads
-from dask_bigfft.exchange.gather import TRANSPORTS, Choice, transport_of, view_of
+from dask_bigfft.exchange.gather import (
+    gathered,
+    part_of_source,
+    view_of,
+)
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.parts import stacked_layout, stacking
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
+from dask_bigfft.gpu.on_gpu import Turn, as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
 from dask_bigfft.graph.in_place import Array, Block, SharedBuffer
@@ -46,7 +51,7 @@ from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan
+from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
 from dask_bigfft.planner.plan_data import Exchange
 
 Indices = tuple[Block, ...]
@@ -86,7 +91,7 @@ class PlanRun:
         return PlanRun, (self.plan, self.token, self.private)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:
-        plan = self.plan.in_full() if isinstance(self.plan, Plan) else repr(self.plan)
+        plan = self.plan.in_full if isinstance(self.plan, Plan) else repr(self.plan)
         return "dask_bigfft.PlanRun", plan, self.token
 
     @cached_property
@@ -192,7 +197,9 @@ class PlanRun:
     def _gathered(self, number: int, view: BlockView) -> Array:
         """Return the block after the last exchange, gathered by a device or by the CPU."""
         found = None
-        if not view.on_gpu and self.on_devices(number):
+        if view.on_gpu:
+            found = part_of_source(view) if view.tables else None
+        elif self.on_devices(number):
             blocks = self.exchange(number).target.blocks
             found = dispatch.moved_on_device(view, self.places[number], blocks)
         return view.gather() if found is None else found
@@ -216,7 +223,7 @@ class PlanRun:
                 return None
             job = dispatch.job_of(round_, block, view.dtype, dtype, inside=self.overwrites(number))
             if view.on_gpu:
-                return round_on_gpu(job, view.gather, filters)  # type: ignore[no-any-return]
+                return round_on_gpu(job, view, filters)  # type: ignore[no-any-return]
             if place.device == "hybrid" and mode == "none":
                 with spare() as library:
                     shared = shared_with_device(job, view, library, filters, place)
@@ -282,17 +289,13 @@ def spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
 class Blocks:
     """Handle of a barrier: blocks of this process by their index, `checked`.
 
-    `common` is the shared buffer of all blocks, or None. `homes` are the GPUs on which target
-    blocks are gathered if source blocks are on several GPUs, and `choice` returns the transport
-    from one GPU to another.
+    `common` is the shared buffer of all blocks, or None.
     """
 
     def __init__(self, run: PlanRun, number: int, indices: Indices, blocks: Iterable[Any]) -> None:
         pairs = zip(indices, blocks, strict=True)
         self.blocks = {index: checked(run, number, index, values) for index, values in pairs}
         self.common: SharedBuffer | None = None
-        self.homes: dict[Block, int] = {}
-        self.choice: Choice | None = None
 
     def __getitem__(self, block: Block) -> Array:
         return self.blocks[block]
@@ -381,34 +384,6 @@ def shared_memory(run: PlanRun, number: int, group: Block) -> SharedBuffer:
     return SharedBuffer(run.token, shared_layout.layout, group, run.exchange(number).dtype)
 
 
-def barrier_on_gpus(
-    run: PlanRun, number: int, sources: Indices, targets: Indices, transport: str, *blocks: Array
-) -> Blocks:
-    """Return a handle of all source blocks of a group, which may be on several GPUs.
-
-    Parameters
-    ----------
-    run, number
-        Plan, and number of the exchange from 0.
-    sources, targets : tuple of block indices
-        Blocks of the group before and after the exchange.
-    transport : {"auto", "host", "staged", "swap", "kernel"}
-        Transport between GPUs; "auto" chooses by the plan's profile.
-    """
-    found = barrier(run, number, sources, False, None, *blocks)
-    homes = gpus().homes(found.blocks)
-    used = sorted(set(homes.values()))
-    if len(used) < 2:
-        return found
-    found.homes = {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets)}
-    if len(sources) == len(targets):  # each GPU holds as much after the exchange as before
-        found.homes = {t: homes[s] for s, t in zip(sources, targets, strict=True)}
-    named = next((known for known in TRANSPORTS if known == transport), None)
-    profile = run.plan.machine.profile
-    found.choice = lambda source, target: named or transport_of(profile, gpus(), source, target)
-    return found
-
-
 def _refuse_cluster(token: str, wanted: bool) -> None:
     """Raise in a task of a cluster, unless it has a single worker and sharing is `wanted`.
 
@@ -485,8 +460,7 @@ def run_block(
     def view() -> BlockView:
         if own is not None:
             return BlockView.of(own, target=place)
-        home, choice = blocks.homes.get(block), blocks.choice
-        found = run.view(number, block, blocks.__getitem__, home=home, choice=choice)
+        found = run.view(number, block, blocks.__getitem__)
         found.target = place
         return found
 
@@ -608,6 +582,113 @@ def generate_filter(run: PlanRun, number: int, block: Block, filters: Filters) -
         return BlockView.of(np.ascontiguousarray(values), owned=True)
 
     return run.finish(number, block, incoming, filters)
+
+
+# --- blocks on GPUs of this process ----------------------------------------------------------
+
+
+def transform_on_gpus(
+    run: PlanRun, indices: Indices, transport: str, *blocks: Any
+) -> dict[Block, Any]:
+    """Return all blocks of a result, whose source blocks are on GPUs of this process.
+
+    The calls enqueue work in the current streams of this thread. They are ordered with the user's
+    own work there, and the host does not wait.
+
+    Parameters
+    ----------
+    run : PlanRun
+        The plan.
+    indices : tuple of block indices
+        Indices of the source blocks.
+    transport : {"auto", "host", "staged", "swap", "kernel"}
+        Transport between GPUs; "auto" chooses by the plan's profile.
+    *blocks
+        Source blocks.
+    """
+    plan, filters = run.plan, dict[int, dict[int, Any]]()
+    for part in filter_plans(plan) if isinstance(plan, Plan) else ():
+        alone = PlanRun(part, run.token)
+        spectra = {b: generate_filter(alone, 0, b, ()) for b in part.rounds[0].target.indices()}
+        for number in range(1, len(part.exchanges)):
+            spectra = _next_blocks(alone, number, spectra, Turn(transport), {})
+        filters.setdefault(part.used_in, {})[part.axis] = spectra
+    found, turn = dict(zip(indices, blocks, strict=True)), Turn(transport)
+    for number in range(len(plan.exchanges)):
+        found = _next_blocks(run, number, found, turn, filters.get(number, {}))
+    return found
+
+
+def _next_blocks(
+    run: PlanRun,
+    number: int,
+    before: Mapping[Block, Any],
+    turn: Turn,
+    filters: Mapping[int, Mapping[Block, Any]],
+) -> dict[Block, Any]:
+    """Return all blocks after an exchange and its round, each on the GPU where it is gathered.
+
+    GPUs first enqueue all copies from each other. Each copy waits for the round that makes its
+    source, and each round for the copies of its block.
+    """
+    blocks = Blocks(run, number, tuple(before), before.values())
+    exchange, homes = run.exchange(number), gpus().homes(blocks.blocks)
+    used, spread = sorted(set(homes.values())), _spread(homes, exchange)
+    found = dict[Block, Any]()
+    with during(run.token, number + 1):
+        views = {
+            block: run.view(number, block, blocks.__getitem__, home=home, turn=turn)
+            for block, home in spread.items()
+        }
+        if crosses := len(used) > 1 and not exchange.local:
+            if not turn:
+                gpus().join(used)
+            views = {block: gathered(view) for block, view in views.items()}
+        arrived, turn.begun, turn.into = turn.arrived, {}, {}
+        if number + 1 < len(run.plan.exchanges) and len(used) > 1:
+            after, target = run.exchange(number + 1), run.map(number + 1).target
+            if not after.local:
+                dtype = np.dtype(after.dtype)
+                turn.into = {
+                    block: gpus().empty(home, target.shape(block), dtype)
+                    for block, home in _spread(spread, after).items()
+                    if home is not None
+                }
+                turn.begun = {gpu: gpus().mark(gpu) for gpu in used}
+        for block, home in spread.items():
+            if home is not None and views[block].array is not None and crosses:
+                gpus().wait(home, arrived.pop(gpus().memory(views[block].array), ()))
+            spectra = {axis: filters[axis][(block[axis],)] for axis in filters}
+            view = functools.partial(views.pop, block)
+            found[block] = run.finish(number, block, view, spectra)
+            if turn:
+                turn.ready[gpus().memory(found[block])] = gpus().mark(spread[block] or 0)
+        if crosses:
+            gpus().join(used)
+    return found
+
+
+def _spread(homes: Mapping[Block, Any], exchange: Exchange) -> dict[Block, Any]:
+    """Return the GPU of each target block of an exchange, one GPU after the other in turn.
+
+    Each GPU holds as much after the exchange as before. None stands for blocks in host memory.
+    """
+    targets, used = list(exchange.target.indices()), sorted(set(homes.values()) - {None})
+    if not used:
+        return dict.fromkeys(targets)
+    found = [used[home_of(i, len(targets), len(used))] for i in range(len(targets))]
+    if len(homes) == len(targets):
+        found = [homes[block] for block in sorted(homes)]
+    rank, order = Counter[int](), list[tuple[int, Block, int]]()
+    for block, home in zip(targets, found, strict=True):
+        order.append((rank[home], block, home))
+        rank[home] += 1
+    return {block: home for _, block, home in sorted(order)}
+
+
+def block_of(blocks: Mapping[Block, Any], block: Block) -> Any:
+    """Return one of several blocks."""
+    return blocks[block]
 
 
 # --- rounds that overwrite the source blocks ------------------------------------------------

@@ -74,6 +74,8 @@ class BlockView:
     boxes : callable, optional
         Returns the block as boxes of its sources, which a GPU copies without a gather, or None.
         With True the block may end within digits.
+    runs : callable
+        Returns the contiguous parts of blocks on a GPU that make up the block, if it has such.
     """
 
     def __init__(
@@ -87,9 +89,10 @@ class BlockView:
         target: Array | None = None,
         new_table: Callable[[tuple[int, ...], np.dtype[Any]], Any] = _new_block,
         boxes: Callable[[bool], WindowView | None] = lambda partial: None,
+        runs: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self.shape, self.dtype, self.array, self.tables = shape, dtype, array, tables
-        self.owned, self.target, self.boxes = owned, target, boxes
+        self.owned, self.target, self.boxes, self.runs = owned, target, boxes, runs
         self.new_table, self.on_gpu = new_table, new_table is not _new_block
         self._padded = array is None and sum(t.size for t in tables) < math.prod(shape)
 

@@ -124,8 +124,7 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
     for device in profile.devices:
         bus = f"bus {text('h2d', device.h2d)} and {text('d2h', device.d2h)} at once"
         rows.append((device.name, f"{bus}, FFTs {text('flops', device.flops)}"))
-    pairs = profile.peers
-    return rows + [(f"device {p.source} to {p.target}", text("speed", p.speed)) for p in pairs]
+    return rows
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -267,6 +266,8 @@ def placed(plan: PlanData) -> str:
     """Return the device of the rounds and the memory settings that the user chose."""
     where = {"auto": "", "hybrid": "; rounds by CPU threads and devices together"}
     text = where.get(plan.device, f"; rounds on the {plan.device}")
+    if plan.machine.holding:
+        text = f"; blocks and rounds on {counted(plan.machine.holding, 'GPU')}, in one task"
     if plan.device != "cpu" and plan.device_memory_limit is not None:
         text += f"; at most {human_bytes(plan.device_memory_limit)} of a GPU's memory"
     return text + ("; the input may be overwritten" if plan.overwrite else "")
@@ -382,6 +383,7 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
         rows.append(("scratch files", text))
     speeds = machine.profile.name or "common speeds"
     workers, threads = counted(machine.workers, "process"), counted(machine.threads, "thread")
+    threads = counted(machine.holding, "GPU") if machine.holding else threads
     seconds = f"{human_seconds(forecast.seconds)} by the cost model ({speeds})"
     rows += [("tasks", str(forecast.tasks)), ("work", human_count(forecast.flops, "flop"))]
     rows.append(("time", f"{seconds}, for {workers} of {threads}"))

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, scaled
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
 from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
@@ -375,6 +375,9 @@ def plan_summary(plan: Plan) -> dict[str, object]:
 #: Maximum number of blocks that are never merged.
 MANY = 64
 
+#: Blocks of each of several GPUs that hold an array.
+OVERLAPPING = 4
+
 #: Maximum number of blocks of an array that padding makes much longer.
 MOST_PADDED = 1024
 
@@ -502,6 +505,27 @@ def whole_request(
         saved += profile.exchange + before**2 / after * (profile.sent_task + profile.sent_shard)
     scale = request.scale * block / largest_block(spec, request)
     return replace(request, scale=scale, stored=None) if lost <= saved else request
+
+
+def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Request:
+    """Return the request for an array on GPUs: one block, or some for each of several GPUs.
+
+    Copies between GPUs overlap with rounds block by block. The chunks of a result on one GPU are
+    like the input's, and parts of the block there.
+    """
+    if not _is_free(request):
+        return request
+    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
+    size = math.prod(max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape))
+    block = math.prod(extents(spec, request.chunks))
+    wanted = request.wanted
+    if wanted is None and count == 1 and block_count(request.chunks) > 1:
+        wanted = tuple(scaled(c, n) for c, n in zip(request.chunks, spec.out_shape, strict=True))
+    scale = size / (count * block) if size else 1.0
+    if count > 1:
+        scale /= OVERLAPPING
+    rounds = 1 if count == 1 else request.max_rounds
+    return replace(request, scale=scale, wanted=wanted, storage="memory", max_rounds=rounds)
 
 
 def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request:

@@ -161,6 +161,8 @@ class Machine:
         GPUs of each process that may be used.
     shared : bool
         Whether all tasks run in one process, so that blocks may share buffers.
+    holding : int
+        GPUs of this process that hold the blocks; 0 for blocks in host memory.
     """
 
     memory_limit: int | None = None
@@ -170,6 +172,7 @@ class Machine:
     profile: Profile = DEFAULT
     gpus: int = 0
     shared: bool = False
+    holding: int = 0
 
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:
@@ -529,12 +532,13 @@ class PlanData:
         assert isinstance(plan, cls)
         return plan
 
+    @cached_property
     def in_full(self) -> str:
-        """Return a text with all fields of the plan, so that it is unique."""
+        """Text with all fields of the plan, so that it is unique."""
         return PlanData.__repr__(self)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return "dask_bigfft.Plan", self.in_full()
+        return "dask_bigfft.Plan", self.in_full
 
 
 def overwritten(plan: P) -> P | None:

@@ -89,23 +89,23 @@ SCHEMA = 8
 #: Bounds of a plausible speed. They keep forecasts finite.
 LEAST, MOST = 1e-30, 1e30
 
+#: Assumed bytes per second between GPUs; those of two H200 with NVLink reach 352e9.
+LINK = 3e11
+
 #: Prices in seconds, which may be 0. Other numbers are speeds, sizes and indices.
 PRICES = frozenset(
     {"run", "call", "move", "start", "task", "tile", "shard", "exchange", "pair"}
     | {"sent_task", "sent_shard", "shared_round"}
 )
 
-#: Numbers that may be 0: prices, and indices of devices.
-_FREE = PRICES | {"source", "target"}
-
 
 class _Prices:
-    """Mixin that rejects implausible numbers: negative ones, and 0 for names not in `_FREE`."""
+    """Mixin that rejects implausible numbers: negative ones, and 0 for names not in `PRICES`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            least = 0 if field.name in _FREE else LEAST
+            least = 0 if field.name in PRICES else LEAST
             if field.type in (int, float) and not least <= value <= MOST:
                 raise ValueError(f"{type(self).__name__}.{field.name} is {value!r}")
 
@@ -167,23 +167,6 @@ class DeviceProfile(_Prices):
 
 
 @dataclass(frozen=True)
-class Peer(_Prices):
-    """Speed at which one device of a process reads the memory of another.
-
-    Parameters
-    ----------
-    source, target : int
-        Indices in `Profile.devices`.
-    speed : float
-        Bytes per second.
-    """
-
-    source: int
-    target: int
-    speed: float
-
-
-@dataclass(frozen=True)
 class Profile(_Prices):
     """Speeds of a machine, or of the machines of a cluster.
 
@@ -225,8 +208,6 @@ class Profile(_Prices):
         Fraction of their speeds that CPU threads and GPUs keep while both work.
     shared_round : float
         Extra seconds of a round that CPU threads and GPUs share.
-    peers : tuple of Peer
-        GPUs that read each other's memory.
     """
 
     name: str = ""
@@ -252,15 +233,11 @@ class Profile(_Prices):
     devices: tuple[DeviceProfile, ...] = ()
     together: float = 0.75
     shared_round: float = 3e-2
-    peers: tuple[Peer, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.together > 1:
             raise ValueError(f"Profile.together is {self.together!r}, a part of 1")
-        for peer in self.peers:
-            if max(peer.source, peer.target) >= len(self.devices):
-                raise ValueError(f"{peer} of {len(self.devices)} devices")
 
     def library(self, name: str, dtype: str) -> LibrarySpeeds:
         """Return the speeds of a library in a complex dtype, or in another one as a fallback."""
@@ -268,10 +245,20 @@ class Profile(_Prices):
         unknown = LibrarySpeeds(name, dtype, self.flops, 0.95 * self.flops)
         return min(of_name, key=lambda found: found.dtype != dtype, default=unknown)
 
-    def peer(self, source: int, target: int) -> float | None:
-        """Return bytes per second from one GPU to another; None without direct access."""
-        found = (p.speed for p in self.peers if (p.source, p.target) == (source, target))
-        return next(found, None)
+    def inside_gpus(self) -> "Profile":
+        """Return the speeds of GPUs on blocks in their own memory, each like a thread."""
+        gpu = (self.devices or (DeviceProfile(),))[0]
+        return Profile(
+            name=gpu.name,
+            threads=1,
+            copy=gpu.memory / 2,
+            run=0.0,
+            move=1 / LINK,
+            flops=gpu.flops,
+            task=self.task,
+            shard=gpu.call,
+            exchange=0.0,
+        )
 
     def to_json(self) -> str:
         """Return the profile as JSON, from which `from_json` makes it again."""

@@ -24,6 +24,7 @@ from dask_bigfft import config
 from dask_bigfft.arguments import Options, parse_kernel, parse_options
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.front import applied, by_block
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import (
     Axes,
@@ -55,8 +56,9 @@ def _kernel_axes(
         split = size != 1 and len(plan.chunks[axis]) > 1
         if axis not in transforms.axes and (split or size > plan.spec.shape[axis]):
             return None
-    axes = spectrum_axes(transforms, plan)
-    return axes if all(is_local(along, kernel.shape[along.axis]) for along in axes) else None
+    axes, on_gpu = spectrum_axes(transforms, plan), is_on_gpu(kernel._meta)
+    local = not on_gpu and all(is_local(along, kernel.shape[along.axis]) for along in axes)
+    return axes if local else None
 
 
 def _spectra(
@@ -140,7 +142,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
         *(product, index, x, index, y, index),
         conjugate=correlated,
         dtype=dtype,
-        meta=np.empty((0,) * large.ndim, dtype),
+        meta=np.empty_like(pair[0]._meta, dtype),
     )
     starts = {
         w.axis: ((w.start - (w.second - 1 if correlated else 0)) % n, w.count)

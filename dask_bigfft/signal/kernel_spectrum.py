@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from dask_bigfft.kernels.libraries import Call, get_library
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.memory import allocate
 from dask_bigfft.signal.transforms import SpectrumAxis
 
@@ -115,6 +116,8 @@ def spectrum_block(
 
 def product(a: Array, b: Array, conjugate: bool) -> Array:
     """Return the product of two blocks in arena memory, optionally conjugating the second."""
+    if is_on_gpu(a):
+        return a * (b.conj() if conjugate else b)
     out: Array = allocate(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
     if not conjugate:
         return np.multiply(a, b, out=out)

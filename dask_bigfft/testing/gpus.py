@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.on_gpu import Gpus, Segment, home_of, use
+from dask_bigfft.gpu.on_gpu import Gpus, Segment, Turn, home_of, use
 from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.planner.profile import DeviceProfile
 
 Block = tuple[int, ...]
 
@@ -20,6 +21,7 @@ class _Batches(Gpus):
     """GPUs that hold equal batches of blocks, by block index."""
 
     def __init__(self, count: int) -> None:
+        super().__init__()
         self.count = count
         self._at: dict[int, int] = {}
 
@@ -83,6 +85,8 @@ class SimulatedGpus(_Batches):
     ----------
     used, peak : list of int
         Current and maximum bytes in use on each.
+    speeds : dict
+        Bytes per second from one to another.
     crossed : dict
         Bytes copied between two places. A place is the number of a GPU or ``"host"``.
     """
@@ -92,6 +96,7 @@ class SimulatedGpus(_Batches):
         self.nbytes, self.apart = tuple(nbytes), set(apart)
         self.used, self.peak = [0] * len(nbytes), [0] * len(nbytes)
         self.crossed: dict[tuple[Any, Any], int] = {}
+        self.speeds: dict[tuple[int, int], float] = {}
         self._live: set[int] = set()
         self._lock = threading.RLock()  # arrays may be freed at any time, in any thread
 
@@ -134,11 +139,28 @@ class SimulatedGpus(_Batches):
         """Return True if a GPU can read another one."""
         return (gpu, other) not in self.apart
 
+    def speed(self, source: int, target: int) -> float:
+        """Return bytes per second from one GPU to another, by default those of a bus."""
+        return self.speeds.get((source, target), DeviceProfile().h2d)
+
+    def join(self, found: Iterable[int]) -> None:
+        """Do nothing, because copies are done at once."""
+
+    def mark(self, gpu: int) -> None:
+        """Do nothing, as `join`."""
+
+    def wait(self, gpu: int, events: Iterable[Any]) -> None:
+        """Do nothing, as `join`."""
+
+    def memory(self, values: Any) -> int:
+        """Return the address of an array."""
+        return _address(values)
+
     def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
         """Return a NumPy view."""
         return strided_view(values, start, counts, strides)
 
-    def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
+    def copy(self, gpu: int, segments: Iterable[Segment], turn: Turn | None = None) -> None:
         """Copy segments immediately."""
         for values, target, conjugate in segments:
             if target.dtype.kind != "c":

@@ -67,10 +67,10 @@ def work_area(op: FFT) -> int:
 def transformed(op: FFT, x: Array) -> Array:
     """Return the FFT of an array."""
     if op.kind == "r2c":
-        return np.asarray(scipy.fft.rfft(x, axis=op.dims[0]))
+        return np.asarray(scipy.fft.rfftn(x, axes=op.dims))
     if op.kind == "c2r":
-        n = op.target[op.dims[0]]
-        return np.asarray(scipy.fft.irfft(x, n, axis=op.dims[0], norm="forward"))
+        lengths = [op.target[dim] for dim in op.dims]
+        return np.asarray(scipy.fft.irfftn(x, lengths, op.dims, norm="forward"))
     if op.sign < 0:
         return np.asarray(scipy.fft.fftn(x, axes=op.dims))
     return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))

@@ -13,7 +13,7 @@ from dask_bigfft import environment
 from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.kernels import libraries
-from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Profile
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +137,7 @@ def test_libraries_are_those_that_all_have():
 
 def test_devices_are_those_of_workers_that_have_some():
     slow, fast = DeviceProfile(h2d=1e10, call=1e-6), DeviceProfile(h2d=2e10, call=2e-6)
-    pair = (Peer(0, 1, 3e11), Peer(1, 0, 2e11))
-    three = {"devices": (slow,)}, {"devices": (fast, fast), "peers": pair}
-    last = {"devices": (fast, slow), "peers": pair[:1]}
-    found = slowest([DEFAULT, *(replace(DEFAULT, **given) for given in (*three, last))])
+    three = (slow,), (fast, fast), (fast, slow)
+    found = slowest([DEFAULT, *(replace(DEFAULT, devices=devices) for devices in three)])
     assert [device.h2d for device in found.devices] == [1e10, 1e10]
     assert [device.call for device in found.devices] == [2e-6, 2e-6]
-    assert found.peers == pair[:1]  # one worker has no other way back than by the host

@@ -2,9 +2,8 @@
 
 import pytest
 
-from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
+from dask_bigfft.calibration.gpus import device_speeds
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.testing.gpus import SimulatedGpus
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 
@@ -28,13 +27,3 @@ def test_a_small_device_is_measured_with_less():
     device = SimulatedGPU(1 << 15, dry=True)
     assert device_speeds(device).nbytes == 1 << 15
     assert device.peak <= 1 << 15
-
-
-def test_pairs_that_reach_each_other():
-    gpus = SimulatedGpus((1 << 20,) * 3, apart={(0, 1), (1, 0), (2, 0)})
-    found = peer_speeds(range(3), 1 << 16, gpus)
-    assert [(pair.source, pair.target) for pair in found] == [(1, 2), (2, 0), (2, 1)]
-    assert all(pair.speed > 0 for pair in found)
-    assert gpus.used == [0] * 3
-    assert gpus.crossed
-    assert ordinals_of([SimulatedGPU(1 << 10)] * 2) == ()

@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 import scipy.fft
 from devices.blocks import fft_at, memory
+from devices.random_cases import random_case
 
-from dask_bigfft import fft, plan, report
+from dask_bigfft import fft, report, transposed_index
 from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu import cuda, cupy_gpu, on_gpu
 from dask_bigfft.gpu.operations import FFT, Strided
-from dask_bigfft.graph.carriers import ON_GPUS
-from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.testing.simulated import computed
 from dask_bigfft.testing.strategies import random_array
@@ -37,6 +36,8 @@ class Memory:
 
     def __add__(self, nbytes):
         return Memory(self.kept, self.ptr + nbytes, self.device)
+
+    mem = property(lambda self: Memory(self.kept, id(self.kept), self.device))
 
     def at(self, shape, dtype, strides=None):
         told = {
@@ -95,6 +96,17 @@ class CardArray:
     def _view(cls, values, like):
         memory = Memory(like.data.kept, values.ctypes.data, like.data.device)
         return cls(values.shape, values.dtype, memory, values.strides)
+
+    def __array_function__(self, function, _, args, kwargs):
+        """Do what CuPy does for functions of NumPy."""
+
+        def inner(value):
+            if isinstance(value, (list, tuple)):
+                return type(value)(map(inner, value))
+            return getattr(value, "_values", value)
+
+        found = function(*inner(args), **kwargs)
+        return CardArray.of(found) if isinstance(found, np.ndarray) else found
 
     def __array__(self, *_, **__):
         raise TypeError("an implicit conversion to a NumPy array")
@@ -156,12 +168,23 @@ def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
     opened, waited = set(), set()
     pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
-    stream = SimpleNamespace(
-        synchronize=lambda: None,
-        record=Card.current,
-        ptr=0,
-        wait_event=lambda event: waited.add((Card.current(), event)),
-    )
+
+    class Stream(contextlib.nullcontext):
+        ptr = 0
+
+        def __enter__(self):
+            return self
+
+        def synchronize(self):
+            pass
+
+        def record(self):
+            return Card.current()
+
+        def wait_event(self, event):
+            if event != Card.current():
+                waited.add((Card.current(), event))
+
     runtime = SimpleNamespace(
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
         getDevice=Card.current,
@@ -183,7 +206,8 @@ def card(monkeypatch):
         get_default_memory_pool=lambda: pool,
         cuda=SimpleNamespace(
             Device=Card,
-            get_current_stream=lambda: stream,
+            get_current_stream=Stream,
+            Stream=lambda non_blocking: Stream(),
             alloc_pinned_memory=bytearray,
             UnownedMemory=lambda ptr, size, owner, device: Memory(owner, ptr, device),
             MemoryPointer=lambda memory, offset: memory + offset,
@@ -197,6 +221,7 @@ def card(monkeypatch):
     monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
     monkeypatch.setattr(cupy_gpu, "compute", compute)
     nothing = SimpleNamespace(prepare=lambda op: 0, trim=lambda: None, drop=lambda: None)
+    monkeypatch.setattr(on_gpu.Gpus, "speed", lambda *_: 1e12)
     plans = on_gpu._Plans(nothing)
     monkeypatch.setattr(on_gpu, "_plans_of", lambda ordinal: plans)
     yield module
@@ -230,13 +255,26 @@ def assembled(done):
     return host.compute(scheduler="sync"), devices
 
 
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
-@pytest.mark.parametrize(("name", "shape", "chunks", "keywords"), CASES)
-def test_nothing_goes_by_the_host(card, monkeypatch, name, shape, chunks, keywords, scheduler):
-    x = random_array(shape, "f8" if name in ("rfft", "rfft2", "ihfft") else "c16", len(shape))
+def uploaded(x, chunks, told=True, count=1):
+    """A persisted array of blocks on cards, batch after batch, whose meta is on one if `told`."""
     host = da.from_array(x, chunks)
-    lazy = host.map_blocks(CardArray.of, dtype=x.dtype, meta=np.empty(0, x.dtype))
-    blocks = lazy.persist(scheduler="sync")
+    meta = CardArray((0,) * x.ndim, x.dtype) if told else np.empty(0, x.dtype)
+
+    def upload(block, block_id):
+        with Card(block_id[0] * count // host.numblocks[0]):
+            return CardArray.of(block)
+
+    return host.map_blocks(upload, dtype=x.dtype, meta=meta).persist(scheduler="sync")
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(("name", "shape", "chunks", "keywords"), CASES)
+def test_nothing_goes_by_the_host(
+    card, monkeypatch, name, shape, chunks, keywords, told, scheduler
+):
+    x = random_array(shape, "f8" if name in ("rfft", "rfft2", "ihfft") else "c16", len(shape))
+    blocks = uploaded(x, chunks, told)
     monkeypatch.setattr(type(default_arena()), "allocate", refused)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
         lazy = getattr(fft, name)(blocks, **keywords)
@@ -251,15 +289,10 @@ def test_nothing_goes_by_the_host(card, monkeypatch, name, shape, chunks, keywor
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
 def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
     x = np.random.default_rng(3).standard_normal((24, 10, 18))
-    host = da.from_array(x if name == "rfftn" else x + 0j, (4, 10, 18))
-
-    def upload(block, block_id):
-        with Card(block_id[0] // 3):
-            return CardArray.of(block)
-
-    lazy = host.map_blocks(upload, dtype=host.dtype, meta=np.empty(0, host.dtype))
-    blocks = lazy.persist(scheduler="sync")
-    lazy = transformed_array(blocks, plan(host, name), ON_GPUS + transport)
+    blocks = uploaded(x if name == "rfftn" else x + 0j, (4, 10, 18), count=2)
+    floor = {"bigfft.planner.whole-axis-floor": 1}  # else one GPU does so little
+    with dask.config.set({"bigfft.gpu.peer-transport": transport, **floor}):
+        lazy = getattr(fft, name)(blocks)
     done = lazy.persist(scheduler="threads")
     got, devices = assembled(done)
     np.testing.assert_allclose(got, getattr(scipy.fft, name)(x), atol=1e-12)
@@ -268,4 +301,35 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
     assert card.opened == (
         set() if transport == "host" else pairs - ({(1, 0)} if transport == "staged" else set())
     )
-    assert card.waited == (pairs if transport == "kernel" else set())
+    assert card.waited == pairs
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_cases(card, seed):
+    x, chunks, name, keywords, expected, close = random_case(seed)
+    blocks = uploaded(x, chunks, count=1 + seed % 3)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        lazy = getattr(fft, name)(blocks, **keywords)
+    got, _ = assembled(lazy.persist(scheduler="threads"))
+    assert got.shape == expected.shape
+    assert np.linalg.norm(got - expected) <= close * (np.linalg.norm(expected) + 1)
+
+
+def test_orders_shifts_and_primes(card):
+    x = np.random.default_rng(0).standard_normal(4096) + 0j
+    a = uploaded(x, (256,))
+    there = fft.fft(a, order="transposed")
+    np.testing.assert_allclose(
+        assembled(there.persist())[0], scipy.fft.fft(x)[transposed_index(4096)], atol=1e-10
+    )
+    back = fft.ifft(there, order="transposed")
+    np.testing.assert_allclose(assembled(back.persist())[0], x, atol=1e-10)
+    shifted = fft.fftshift(fft.fft(fft.ifftshift(a)))
+    expected = np.fft.fftshift(np.fft.fft(np.fft.ifftshift(x)))
+    np.testing.assert_allclose(assembled(shifted.persist())[0], expected, atol=1e-10)
+    prime = fft.fft(uploaded(x[:4099], (500,)), n=4099)
+    np.testing.assert_allclose(assembled(prime.persist())[0], scipy.fft.fft(x, 4099), atol=1e-10)
+    digits = {"rounds": [{0: 64}, {0: -1}]}
+    np.testing.assert_allclose(
+        assembled(fft.fft(a, **digits).persist())[0], scipy.fft.fft(x), atol=1e-10
+    )

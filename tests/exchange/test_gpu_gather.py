@@ -9,8 +9,8 @@ from dask_bigfft import plan
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.exchange.gather import TRANSPORTS, transport_of, view_of
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.gpu.on_gpu import home_of
-from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
+from dask_bigfft.gpu.on_gpu import Turn, home_of
+from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
 from dask_bigfft.testing.strategies import random_array
 
@@ -45,7 +45,7 @@ def move(exchange, gpus, transport, upload=np.array):
 
     with several_gpus(gpus), heard(*moved) as seen:
         for block, home in homes_of(exchange.target, count).items():
-            made[block] = view(block, blocks, home, lambda source, target: transport).gather()
+            made[block] = view(block, blocks, home, Turn(transport)).gather()
             assert gpus.home(made[block]) == home
     for event, numbers in seen:
         moved[event] += int(numbers["nbytes"])
@@ -86,14 +86,10 @@ def test_a_gpu_that_reads_no_other_refuses_the_copy_engine():
 
 def test_transports_are_chosen_pair_by_pair():
     bus = DeviceProfile().h2d
-    profile = Profile(
-        devices=(DeviceProfile(),) * 3,
-        peers=(Peer(0, 1, bus), Peer(1, 0, 4 * bus), Peer(0, 2, 1e9)),
-    )
     gpus = SimulatedGpus((1, 1, 1, 1), {(0, 3), (3, 0), (1, 3)})
-    assert transport_of(profile, gpus, 0, 1) == "swap"
-    assert transport_of(profile, gpus, 1, 0) == "kernel"  # a link of its own
-    assert transport_of(Profile(), gpus, 1, 0) == "swap"  # nothing is known
-    assert transport_of(profile, gpus, 0, 2) == "host"  # a slow link
-    assert transport_of(profile, gpus, 0, 3) == "host"  # none at all
-    assert transport_of(profile, gpus, 1, 3) == "staged"  # one way only
+    gpus.speeds = {(0, 1): bus, (1, 0): 4 * bus, (0, 2): 1e9}
+    assert transport_of(gpus, 0, 1) == "swap"
+    assert transport_of(gpus, 1, 0) == "kernel"  # a link of its own
+    assert transport_of(gpus, 0, 2) == "host"  # a slow link
+    assert transport_of(gpus, 0, 3) == "host"  # none at all
+    assert transport_of(gpus, 1, 3) == "staged"  # one way only

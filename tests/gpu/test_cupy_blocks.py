@@ -5,11 +5,13 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+import scipy.signal
 from devices.blocks import NEEDS_GPU
+from devices.random_cases import random_case
 
-from dask_bigfft import fft
+from dask_bigfft import fft, signal
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.gpu.cuda import cupy
+from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.integrations.array_backend import ArenaBackend
 from dask_bigfft.testing.strategies import random_array
 
@@ -32,6 +34,19 @@ def no_host(monkeypatch):
 def on_card(x, chunks):
     blocks = da.from_array(x, chunks=chunks).map_blocks(cupy().asarray)
     return blocks.persist(scheduler="sync")
+
+
+def spread(x, chunks):
+    """Return an array whose blocks live on all GPUs, batch after batch."""
+    cp, count = cupy(), len(available())
+    array = da.from_array(x, chunks=chunks)
+
+    def put(block, block_id):
+        with cp.cuda.Device(available()[block_id[0] * count // array.numblocks[0]]):
+            return cp.asarray(block)
+
+    meta = cp.empty((0,) * x.ndim, x.dtype)
+    return array.map_blocks(put, dtype=x.dtype, meta=meta).persist(scheduler="sync")
 
 
 def blocks_of(result):
@@ -148,3 +163,24 @@ def test_blocks_move_from_the_card_into_the_arena():
     x = RNG.standard_normal((600, 512))
     moved = ArenaBackend.to_backend(on_card(x, (300, 256)))
     np.testing.assert_array_equal(moved.compute(), x)
+
+
+@pytest.mark.parametrize("seed", range(500))
+def test_random_cases(seed):
+    """On all GPUs, batch after batch; with 100 cases on several even where one would be chosen."""
+    x, chunks, name, keywords, expected, close = random_case(seed)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1 if seed % 5 else 4 << 20}):
+        result = getattr(fft, name)(spread(x, chunks), **keywords)
+    done = result.persist(scheduler="threads")
+    blocks = [getattr(block, "value", block) for block in done.dask.values()]
+    assert {type(block) for block in blocks} == {cupy().ndarray}
+    got = done.map_blocks(cupy().asnumpy, dtype=done.dtype).compute(scheduler="sync")
+    assert got.shape == expected.shape
+    assert np.linalg.norm(got - expected) <= close * (np.linalg.norm(expected) + 1)
+
+
+@pytest.mark.parametrize("length", [40, 300])
+def test_convolution_of_blocks_on_a_gpu(no_host, length):
+    x, kernel = RNG.standard_normal(2400), RNG.standard_normal(length)
+    result = signal.fftconvolve(on_card(x, 300), on_card(kernel, length), mode="same")
+    check(result, scipy.signal.fftconvolve(x, kernel, mode="same"), 1e-14)

@@ -1,12 +1,12 @@
 """Several GPUs of one process: two logical ones on a GPU, and as many GPUs as there are."""
 
 import dask
-import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
 from devices.blocks import NEEDS_GPU
 from exchange.test_gpu_gather import RATIO, move, slabs
+from gpu.test_cupy_blocks import spread
 
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import DeviceMemoryError
@@ -58,20 +58,6 @@ def test_a_gpu_without_memory_refuses(ordinals):
     finally:
         with cupy().cuda.Device(ordinals[1]):
             pool.set_limit(size=before)
-
-
-def spread(x, chunks):
-    """An array whose blocks live on all GPUs, batch after batch."""
-    cp, count = cupy(), len(available())
-
-    def put(block, block_id, total):
-        with cp.cuda.Device(available()[block_id[0] * count // total]):
-            return cp.asarray(block)
-
-    array = da.from_array(x, chunks=chunks)
-    meta = cp.empty((0,) * x.ndim, x.dtype)
-    total = array.numblocks[0]
-    return array.map_blocks(put, total=total, dtype=x.dtype, meta=meta).persist(scheduler="sync")
 
 
 CASES = pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from dask_bigfft.planner.profile import (
     DEFAULT,
     DeviceProfile,
     LibrarySpeeds,
-    Peer,
     Profile,
     decode,
     encode,
@@ -32,7 +31,6 @@ PROFILE = st.builds(
     task=PART,
     libraries=st.tuples(LIBRARY),
     devices=st.lists(DEVICE, min_size=1, max_size=2).map(tuple),
-    peers=st.just((Peer(0, 0, 1e9),)),
 )
 
 
@@ -73,13 +71,11 @@ def altered(**entries):
         altered(unknown=1),
         altered(libraries=[{"name": "scipy"}]),
         altered(devices=[{"h2d": 0}]),
-        altered(peers=[{"source": 0, "target": 1, "speed": 1}]),
         altered(network=float("inf")),
         altered(copy=10**400),
         altered(copy=1e-320),
         altered(copy="1e9"),
         altered(threads=True),
-        altered(peers={}),
         altered(together=1.5),
         "[" * 100_000,
     ],
@@ -102,5 +98,3 @@ def test_devices_that_were_not_measured_are_like_the_others():
     assert Machine(gpus=2).devices == (DeviceProfile(), DeviceProfile())
     slow = DeviceProfile(h2d=1.0)
     assert Machine(gpus=3, profile=Profile(devices=(DeviceProfile(), slow))).devices[2] == slow
-    assert Profile(devices=(slow,), peers=(Peer(0, 0, 3.0),)).peer(0, 0) == 3.0
-    assert DEFAULT.peer(0, 1) is None

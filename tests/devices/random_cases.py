@@ -1,0 +1,38 @@
+"""Random transforms of random arrays in random chunks."""
+
+import math
+
+import numpy as np
+import scipy.fft
+
+from dask_bigfft.testing.strategies import random_array
+
+LENGTHS = (1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 24, 31, 35, 64, 97, 120, 128, 243)
+OF_SEVERAL = ("fftn", "ifftn", "rfftn", "irfftn")
+OF_ONE = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+
+
+def cut(rng, n):
+    """Random chunks of an axis."""
+    ends = np.unique(rng.integers(1, n + 1, rng.integers(0, 4))) if n else []
+    return tuple(np.diff([0, *(e for e in ends if e < n), n]).tolist())
+
+
+def random_case(seed):
+    """An array, its chunks, the name and keywords of a transform, the result and its tolerance."""
+    rng = np.random.default_rng(seed)
+    shape = []
+    for _ in range(rng.integers(1, 6)):
+        shape.append(int(rng.choice([n for n in LENGTHS if n * math.prod(shape) <= 20000])))
+    several = rng.random() < 0.6
+    name = str(rng.choice(OF_SEVERAL if several else OF_ONE))
+    kinds = ["f8", "f4"] if name in ("rfftn", "rfft", "ihfft") else ["c16", "c8", "f8", "f4"]
+    x = random_array(tuple(shape), str(rng.choice(kinds)), rng)
+    axes = rng.permutation(x.ndim)[: rng.integers(1, x.ndim + 1)].tolist()
+    lengths = [max(2, int(n + rng.choice([0, 0, 0, 3, -1]))) for n in np.take(shape, axes)]
+    keywords = {"axes": axes, "s": lengths} if several else {"axis": axes[0], "n": lengths[0]}
+    keywords["norm"] = str(rng.choice(["backward", "ortho", "forward"]))
+    double = x.astype("c16" if x.dtype.kind == "c" else "f8")
+    expected = getattr(scipy.fft, name)(double, **keywords)
+    close = 1e-4 if x.real.dtype.itemsize == 4 else 1e-12
+    return x, tuple(cut(rng, n) for n in shape), name, keywords, expected, close

@@ -5,14 +5,12 @@ processes, with small blocks merged as the settings say and with none merged.
 """
 
 import dataclasses
-import json
 import multiprocessing
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +21,16 @@ import numpy as np
 from benchmarks import core
 from benchmarks.rows import (
     FIRST,
+    GIB,
     MIB,
     Problem,
     Task,
-    Truth,
     alternate,
     cluster,
-    fill,
+    data_of,
     first_task,
     graph_of,
-    random_block,
+    on_workers,
     seconds_of,
     settings,
     status,
@@ -43,37 +41,12 @@ TINY = {"288 blocks": 192, "1,152 blocks": 384, "9,248 blocks": 1088}
 TINY_BLOCK = (4, 32)
 
 
-@contextmanager
-def on_workers(problem: Problem, workers: int) -> Iterator[tuple[Any, da.Array, Truth]]:
-    """Give a client, an array that lies on its workers, and the truth about it."""
-    from distributed import wait
-
-    truth, start = Truth.of(problem), 0
-    for number, length in enumerate(problem.chunks[0]):
-        truth.add(fill(np.empty((length, *problem.shape[1:]), problem.dtype), number), start)
-        start += length
-    with tempfile.TemporaryDirectory() as folder, cluster(workers, Path(folder)) as client:
-        x = client.persist(da.map_blocks(random_block, chunks=problem.chunks, dtype=problem.dtype))
-        wait(x)
-        yield client, x, truth
-
-
-def transformed(problem: Problem, client: Any, x: da.Array) -> da.Array:
-    """Return the transform of an array when its blocks are there."""
-    from distributed import wait
-
-    y = client.persist(graph_of(problem, x))
-    wait(y)
-    return y
-
-
 def tiny_blocks(side: int, repeat: int) -> dict[str, Any]:
     """Measure the transform of a square in tiny blocks, and adding 1 to each of them."""
     problem = Problem("fft2", (side, side), "c16", (side // TINY_BLOCK[0], side // TINY_BLOCK[1]))
-    x = fill(np.empty(problem.shape, problem.dtype))
-    truth = Truth.of(problem, x)
+    x, truth = data_of(problem)
     with tempfile.TemporaryDirectory() as folder, cluster(2, Path(folder)) as client:
-        there = client.persist(da.from_array(x, chunks=TINY_BLOCK))
+        there = client.persist(x)
 
         def work() -> Any:
             return graph_of(problem, there).compute()
@@ -86,16 +59,14 @@ def tiny_blocks(side: int, repeat: int) -> dict[str, Any]:
         "blocks": there.npartitions,
         "first": first,
         **{name.replace(" ", "_"): statistics.median(found) for name, found in times.items()},
-        "error": check["samples"],
-        "ok": check["ok"],
+        **core.outcome(check),
     }
 
 
 def against_threads(nbytes: int, workers: int, repeat: int) -> dict[str, Any]:
     """Measure p2p between workers against as many threads of this process."""
     problem = Problem("fftn", (nbytes // (8 << 16), 256, 256), "c8", 8 * workers)
-    with on_workers(problem, workers) as (client, there, truth):
-        check = truth.check(client.compute(transformed(problem, client, there)).result())
+    with on_workers(problem, workers) as (client, there, work, check):
         here = client.compute(there).result()
         options = {"scheduler": "threads", "num_workers": workers, **settings(carrier="auto")}
 
@@ -104,15 +75,14 @@ def against_threads(nbytes: int, workers: int, repeat: int) -> dict[str, Any]:
                 array = da.from_array(here, chunks=problem.chunks, name=False)
                 return graph_of(problem, array).persist()
 
-        works = {"p2p": lambda: transformed(problem, client, there), "threads": by_threads}
+        works = {"p2p": work, "threads": by_threads}
         alternate(works, 2)
         times = alternate(works, repeat)
     return {
         "nbytes": problem.nbytes,
         **{name: statistics.median(t) for name, t in times.items()},
         "against_threads": core.ratio(times["p2p"], times["threads"]),
-        "error": check["samples"],
-        "ok": check["ok"],
+        **core.outcome(check),
     }
 
 
@@ -130,14 +100,13 @@ def copy_seconds(processes: int, nbytes: int) -> float:
     """Return the seconds of processes that copy as many bytes each at the same time."""
     context = multiprocessing.get_context("spawn")
     ready, times = context.Barrier(processes), context.Queue()
-    children = [
-        context.Process(target=copies, args=(nbytes, ready, times)) for _ in range(processes)
-    ]
-    for one in children:
-        one.start()
+    one = {"target": copies, "args": (nbytes, ready, times)}
+    children = [context.Process(**one) for _ in range(processes)]
+    for child in children:
+        child.start()
     found = [times.get(timeout=120) for _ in children]
-    for one in children:
-        one.join()
+    for child in children:
+        child.join()
     return float(max(found))
 
 
@@ -145,14 +114,13 @@ def scaling(workers: int, nbytes: int, repeat: int) -> dict[str, Any]:
     """Measure workers with the same bytes each: seconds, copies, balance and memory."""
     planes = workers * nbytes // (8 << 16)
     problem = Problem("fftn", (planes, 256, 256), "c8", 8 * workers)
-    with on_workers(problem, workers) as (client, x, truth):
-        y = transformed(problem, client, x)
+    with on_workers(problem, workers) as (client, _, work, check):
+        y = work()
         owners = [worker for workers in client.who_has(y).values() for worker in workers]
-        check = truth.check(client.compute(y).result())
         del y
         times: dict[str, list[float]] = {"seconds": [], "copy": []}
         for _ in range(repeat):
-            times["seconds"].append(seconds_of(lambda: transformed(problem, client, x))[0])
+            times["seconds"].append(seconds_of(work)[0])
             times["copy"].append(copy_seconds(workers, nbytes))
         peaks = client.run(status, "VmHWM")
     return {
@@ -160,28 +128,12 @@ def scaling(workers: int, nbytes: int, repeat: int) -> dict[str, Any]:
         "bytes_each": nbytes,
         **{name: statistics.median(found) for name, found in times.items()},
         "blocks_by_worker": sorted(Counter(owners).values()),
-        "peak_gib": max(peaks.values()) / 2**30,
-        "error": check["samples"],
-        "ok": check["ok"],
+        "peak_gib": max(peaks.values()) / GIB,
+        **core.outcome(check),
     }
 
 
 def main(argv: Sequence[str]) -> int:
-    if argv[:1] == ["--child"]:
-        given = json.loads(argv[1])
-        task = Task(**{**given["task"], "folder": Path(given["task"]["folder"])})
-        figures, check = first_task(*FIRST[given["name"]], task, given["merge"])
-        print(
-            json.dumps(
-                {
-                    "seconds": figures["seconds"],
-                    "client_gib": figures["client bytes"] / 2**30,
-                    "blocks": check["blocks"],
-                    "ok": True,
-                }
-            )
-        )
-        return 0
     args = core.arguments("clusters", __doc__).parse_args(argv)
     results = core.Results(args, "clusters")
     nbytes = max(1 << 20, int(256 * MIB * args.scale))
@@ -198,9 +150,9 @@ def main(argv: Sequence[str]) -> int:
         repeat = args.repeat if workers < 4 else 1
         jobs["scale", f"{workers} workers"] = lambda w=workers, r=repeat: scaling(w, nbytes, r)
     labels = core.chosen([f"{section}: {name}" for section, name in jobs], args.only)
-    for (section, name), job in jobs.items():
-        if f"{section}: {name}" in labels and not results.over and not results.has(section, name):
-            results.add(section, name, **job())
+    for section, name in (label.split(": ") for label in labels):
+        for _ in results.missing(section, [name]):
+            results.add(section, name, **jobs[section, name]())
     return int(not results.ok)
 
 
@@ -208,7 +160,11 @@ def first(args: Any, name: str, merge: bool) -> dict[str, Any]:
     """Measure a first task with the client in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         task = Task(args.scale, args.threads, 1, "auto", Path(folder))
-        given = {**dataclasses.asdict(task), "folder": folder}
-        text = json.dumps({"name": name, "merge": merge, "task": given})
-        found = core.child(["-m", "benchmarks", "clusters", "--child", text])
+        found = core.call(first_of, name, merge, dataclasses.asdict(task))
     return {"failed": found["error"]} if "error" in found else found
+
+
+def first_of(name: str, merge: bool, task: dict[str, Any]) -> dict[str, Any]:
+    figures, check = first_task(*FIRST[name], Task(**task), merge)
+    client = figures["client bytes"] / GIB
+    return {"seconds": figures["seconds"], "client_gib": client, **check}

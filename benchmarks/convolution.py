@@ -5,7 +5,6 @@ makes the inputs, convolves once (*cold*, with the peak of memory above the inpu
 (*warm*). A peer that takes longer than `SLOW` seconds convolves once.
 """
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import scipy.fft
 import scipy.signal
 
 from benchmarks import core
-from benchmarks.rows import check_convolution, fill, lazy, peak_of, seconds_of
+from benchmarks.rows import Problem, check_convolution, fill, lazy, peak_of, seconds_of, worst
 from dask_bigfft import signal
 
 SLOW, TAPS = 15.0, 4096
@@ -47,13 +46,13 @@ PROBLEMS = {"full": ("fftconvolve", "da.fft", "scipy"), "taps": tuple(CONTESTANT
 
 def inputs(problem: str, samples: int) -> Inputs:
     x, y = fill(np.empty(samples)), fill(np.empty(samples if problem == "full" else TAPS), 1)
-    step = -(-samples // 16)
-    cut = (tuple(min(step, samples - low) for low in range(0, samples, step)),)
+    cut = Problem("fft", (samples,), "f8", 16).chunks
     return x, y, lazy(x, cut), lazy(y, cut) if problem == "full" else y
 
 
-def measured(problem: str, name: str, samples: int) -> dict[str, Any]:
+def measured(problem: str, name: str, samples: int, threads: int) -> dict[str, Any]:
     """Return times, memory and a check of one contestant in this process."""
+    dask.config.set(scheduler="threads", num_workers=threads)
     given, run = inputs(problem, samples), CONTESTANTS[name]
     run(inputs("taps", 1 << 14))  # imports
     cold, (peak, result) = seconds_of(lambda: peak_of(lambda: run(given)))
@@ -66,25 +65,18 @@ def measured(problem: str, name: str, samples: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    if argv[:1] == ["--child"]:
-        problem, name, samples, threads = json.loads(argv[1])
-        with dask.config.set(scheduler="threads", num_workers=threads):
-            print(json.dumps(measured(problem, name, samples)))
-        return 0
     args = core.arguments("convolution", __doc__).parse_args(argv)
     results = core.Results(args, "convolution")
     samples = max(2 * TAPS, int((1 << 26) * args.scale))
     labels = [f"{problem}: {name}" for problem, names in PROBLEMS.items() for name in names]
-    for label in core.chosen(labels, args.only):
+    for label in results.missing("runs", core.chosen(labels, args.only)):
         problem, _, name = label.partition(": ")
         runs: list[dict[str, Any]] = []
-        while len(runs) < args.repeat and not results.over and not results.has("runs", label):
-            task = json.dumps([problem, name, samples, args.threads])
-            runs.append(core.child(["-m", "benchmarks", "convolution", "--child", task]))
+        while len(runs) < args.repeat and not (runs and results.over):
+            runs.append(core.call(measured, problem, name, samples, args.threads))
             if "error" in runs[-1] or (runs[-1]["cold"] > SLOW and name != "fftconvolve"):
                 break
-        if runs:
-            results.add("runs", label, **summary(runs))
+        results.add("runs", label, **summary(runs))
     return int(not results.ok)
 
 
@@ -96,6 +88,5 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         **{name: statistics.median(run[name] for run in runs) for name in names},
         "n": len(runs),
-        "error": max(run["samples"] for run in runs),
-        "ok": all(run["ok"] for run in runs),
+        **core.outcome(worst(runs)),
     }

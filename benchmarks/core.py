@@ -18,7 +18,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "ci" / "results"
+
+#: Libraries whose versions results name.
+LIBRARIES = "dask distributed numpy scipy numba zarr ducc0 mkl_fft pyFFTW cupy-cuda12x cupy-cuda13x"
 
 #: Part of the probability that an interval holds, and bootstrap samples behind it.
 LEVEL, DRAWS = 0.90, 4000
@@ -45,12 +49,8 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     drawn = np.random.default_rng(0).choice(found, (DRAWS, len(found)))
     edges = (1 - LEVEL) / 2, (1 + LEVEL) / 2
     low, high = np.quantile(np.median(drawn, axis=1), edges)
-    return {
-        "ratio": float(np.median(found)),
-        "low": float(low),
-        "high": float(high),
-        "n": len(found),
-    }
+    middle = float(np.median(found))
+    return {"ratio": middle, "low": float(low), "high": float(high), "n": len(found)}
 
 
 def median(values: Sequence[float]) -> float | None:
@@ -73,19 +73,7 @@ def describe(threads: int | None = None) -> dict[str, Any]:
         models = (x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
         cpu = next(models, cpu)
     versions = {}
-    for name in (
-        "dask",
-        "distributed",
-        "numpy",
-        "scipy",
-        "numba",
-        "zarr",
-        "ducc0",
-        "mkl_fft",
-        "pyFFTW",
-        "cupy-cuda12x",
-        "cupy-cuda13x",
-    ):
+    for name in LIBRARIES.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     found = {
@@ -182,9 +170,12 @@ class Results:
             if all(kept.get(name) == rounded(self.content[name]) for name in same):
                 self.content["sections"] = kept["sections"]
 
-    def has(self, section: str, name: str) -> bool:
-        """Return whether a section has a row of this name."""
-        return any(row["name"] == name for row in self.content["sections"].get(section, []))
+    def missing(self, section: str, names: Iterable[str]) -> Iterator[str]:
+        """Yield the names that a section has no row of, until the time is over."""
+        for name in names:
+            rows = self.content["sections"].get(section, [])
+            if not self.over and all(row["name"] != name for row in rows):
+                yield name
 
     def add(self, section: str, name: str, **row: Any) -> None:
         """Add a row, or replace the one of this name; write and print it."""
@@ -206,6 +197,11 @@ class Results:
         return all(row.get("ok", True) and "failed" not in row for row in rows)
 
 
+def outcome(check: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row says of the check of its results."""
+    return {"error": check["samples"], "ok": check["ok"]}
+
+
 def arguments(program: str, document: str, **defaults: Any) -> argparse.ArgumentParser:
     """Return a parser with the arguments that all programs have."""
     parser = argparse.ArgumentParser(
@@ -214,6 +210,8 @@ def arguments(program: str, document: str, **defaults: Any) -> argparse.Argument
     add = parser.add_argument
     add("--only", nargs="+", default=["*"], metavar="PATTERN", help="rows, by name or pattern")
     add("--repeat", type=int, default=5, metavar="N", help="turns that count (default: 5)")
+    kernels = [name for name in ("scipy", "ducc0") if find_spec(name)]
+    add("--kernels", nargs="+", default=kernels, metavar="NAME", help="FFT libraries of ours")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     add("--scale", type=float, default=1.0, metavar="F", help="part of the elements, to try things")
     add("--budget", type=float, default=math.inf, metavar="S", help="begin nothing after these")
@@ -234,6 +232,15 @@ def chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 # --- child processes ------------------------------------------------------------------------
 
 
+def call(
+    function: Callable[..., Any], *given: Any, threads: int = 1, limit: int = 0
+) -> dict[str, Any]:
+    """Return the result of a program's function in a new process; see `child` for the limit."""
+    program, text = function.__module__.rpartition(".")[2], json.dumps(given, default=str)
+    command = ["-m", "benchmarks", "--call", program, function.__name__, text]
+    return child(command, environment(threads), limit=limit)
+
+
 def environment(threads: int = 1, **extra: str) -> dict[str, str]:
     """Return the environment of a child whose FFT and BLAS libraries use some threads."""
     counts = dict.fromkeys(
@@ -244,11 +251,7 @@ def environment(threads: int = 1, **extra: str) -> dict[str, str]:
 
 
 def child(
-    command: Sequence[str],
-    env: Mapping[str, str] | None = None,
-    *,
-    limit: int = 0,
-    seconds: float = 1800.0,
+    command: Sequence[str], env: Mapping[str, str], limit: int = 0, seconds: float = 1800.0
 ) -> dict[str, Any]:
     """Return the JSON object that a new process prints last, or ``{"error": ...}``.
 
@@ -256,7 +259,7 @@ def child(
     ----------
     command : sequence of str
         Arguments of the Python interpreter.
-    env : mapping, optional
+    env : mapping
         Environment variables.
     limit : int
         Bytes of a memory cgroup around it and its children, 0 for none.
@@ -269,7 +272,7 @@ def child(
             full = group.command(full)
         process = subprocess.Popen(
             full,
-            env=dict(env) if env is not None else environment(),
+            env=dict(env),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

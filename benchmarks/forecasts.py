@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import dask
@@ -26,7 +25,7 @@ import numpy as np
 
 import dask_bigfft
 from benchmarks import core
-from benchmarks.rows import Problem, Truth, alternate, fill, graph_of, lazy, seconds_of, settings
+from benchmarks.rows import Problem, alternate, data_of, graph_of, plan_of, seconds_of, settings
 from dask_bigfft.environment import known_profile
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import machine_nbytes
@@ -79,9 +78,10 @@ HOPELESS = 3.0
 DROPPED, FINALISTS, FINALS, DUELS = 40, 6, 9, 31
 
 
-def data_of(problem: Problem) -> tuple[np.ndarray, da.Array, Truth]:
-    x = fill(np.empty(problem.shape, problem.dtype))
-    return x, lazy(x, problem.chunks), Truth.of(problem, x)
+def calibrate(args: Any, results: core.Results) -> None:
+    """Measure the machine's speeds, unless common ones are wanted."""
+    if not args.no_calibration:
+        results.content["calibration_seconds"], _ = seconds_of(dask_bigfft.calibrate)
 
 
 # --- errors -----------------------------------------------------------------------------------
@@ -90,20 +90,16 @@ def data_of(problem: Problem) -> tuple[np.ndarray, da.Array, Truth]:
 def errors(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
     """Add the errors of forecasts; calibration is repeated before each turn."""
     found: dict[str, list[tuple[float, float]]] = {}
-    checks: dict[str, dict[str, Any]] = {}
     for turn in range(args.turns):
         if turn and results.over:
             break
-        if not args.no_calibration:
-            seconds, _ = seconds_of(dask_bigfft.calibrate)
-            results.content["calibration_seconds"] = seconds
+        calibrate(args, results)
         for name, kernel in itertools.product(problems, args.kernels):
             problem, row = problems[name], f"{name}, {kernel}"
-            _, array, truth = data_of(problem)
-            axes = {} if problem.axes is None else {"axes": problem.axes}
-            plan = dask_bigfft.plan(array, problem.kind, kernel=kernel, device="cpu", **axes)
+            array, truth = data_of(problem)
+            plan = plan_of(problem, array, kernel=kernel, device="cpu")
             y = graph_of(problem, array, kernel=kernel, device="cpu")
-            checks[row] = truth.check(y.persist())
+            check = truth.check(y.persist())
             times = alternate({"seconds": y.persist}, args.repeat)["seconds"]
             found.setdefault(row, []).append((plan.expected.seconds, statistics.median(times)))
             forecast, measured = map(statistics.median, zip(*found[row], strict=True))
@@ -116,8 +112,7 @@ def errors(args: Any, results: core.Results, problems: dict[str, Problem]) -> No
                 seconds=measured,
                 forecast_over_measured=off,
                 within=abs(off["ratio"] - 1) <= ERROR,
-                error=checks[row]["samples"],
-                ok=checks[row]["ok"],
+                **core.outcome(check),
             )
 
 
@@ -156,13 +151,10 @@ def candidates(problem: Problem, array: da.Array, args: Any) -> list[tuple[Plan,
 
 def ranking(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
     """Add how far the plan ranked first is from the fastest of all."""
-    if not args.no_calibration:
-        dask_bigfft.calibrate()
-    for name, problem in problems.items():
-        if results.over or results.has("ranking", name):
-            continue
-        _, array, truth = data_of(problem)
-        plans = candidates(problem, array, args)
+    calibrate(args, results)
+    for name in results.missing("ranking", problems):
+        array, truth = data_of(problems[name])
+        plans = candidates(problems[name], array, args)
 
         def run(number: int, plans: Any = plans, array: da.Array = array) -> Any:
             plan, carrier = plans[number]
@@ -190,8 +182,7 @@ def ranking(args: Any, results: core.Results, problems: dict[str, Problem]) -> N
             fastest_seconds=statistics.median(finals[winner]),
             first_over_fastest=behind,
             within=behind["ratio"] <= 1 + BEHIND,
-            error=check["samples"],
-            ok=check["ok"],
+            **core.outcome(check),
         )
 
 
@@ -207,36 +198,26 @@ def tuner(args: Any, results: core.Results, problems: dict[str, Problem]) -> Non
     options: dict[str, Any] = {"device": args.device}
     if args.device == "gpu":
         options["device_memory_limit"] = int((1 << 30) * min(1.0, args.scale * 64))
-    if not args.no_calibration:
-        dask_bigfft.calibrate()
-    for name, problem in problems.items():
-        if results.over or results.has("tuner", name):
-            continue
-        _, array, truth = data_of(problem)
+    calibrate(args, results)
+    modes = ("estimate", "measure")
+    for name in results.missing("tuner", problems):
+        problem = problems[name]
+        array, truth = data_of(problem)
         started = time.perf_counter()
-        graphs = {
-            mode: graph_of(problem, array, planner=mode, **options)
-            for mode in ("estimate", "measure")
-        }
+        graphs = {mode: graph_of(problem, array, planner=mode, **options) for mode in modes}
         planning = time.perf_counter() - started
         check = truth.check(graphs["measure"].persist())
         times = alternate({mode: y.persist for mode, y in graphs.items()}, args.repeat)
-        axes = {} if problem.axes is None else {"axes": problem.axes}
-        plans = {
-            mode: dask_bigfft.plan(array, problem.kind, planner=mode, **axes, **options)
-            for mode in graphs
-        }
+        plans = {mode: plan_of(problem, array, planner=mode, **options) for mode in modes}
         results.add(
             "tuner",
             name,
             device=args.device,
             tuning_seconds=planning,
-            estimate=f"{plans['estimate'].notation} {plans['estimate'].kernel}",
-            measure=f"{plans['measure'].notation} {plans['measure'].kernel}",
+            **{mode: f"{plan.notation} {plan.kernel}" for mode, plan in plans.items()},
             seconds=statistics.median(times["measure"]),
             gain=core.ratio(times["estimate"], times["measure"]),
-            error=check["samples"],
-            ok=check["ok"],
+            **core.outcome(check),
         )
 
 
@@ -246,27 +227,20 @@ def tuner(args: Any, results: core.Results, problems: dict[str, Problem]) -> Non
 def paper(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
     """Add forecasts for large machines, whose speeds are assumed."""
     network = replace(DEFAULT, threads=16, network=1e10, sent_task=1e-4, sent_shard=5e-5)
-    gpus = replace(network, network=4e10, devices=(DeviceProfile(),))
+    cpus = replace(network, network=4e10)
+    gpus = replace(cpus, devices=(DeviceProfile(),))
     pencils = ((128,) * 256, (128,) * 256, (1 << 16,))
     slabs = ((4,) * 4096, (16384,), (16384,))
     cases = {
         "1 PiB over 4,096 workers, 10 GB/s each": (pencils, "c16", 4096, 0, 1 << 40, network),
         "16384^3 on 512 H200, 40 GB/s each": (slabs, "c8", 512, 1, 1 << 39, gpus),
-        "16384^3 on the CPUs of these workers": (
-            slabs,
-            "c8",
-            512,
-            0,
-            1 << 39,
-            replace(gpus, devices=()),
-        ),
+        "16384^3 on the CPUs of these workers": (slabs, "c8", 512, 0, 1 << 39, cpus),
     }
     for name, (chunks, dtype, workers, gpus, memory, profile) in cases.items():
         spec = transform_spec("fftn", tuple(map(sum, chunks)), np.dtype(dtype))
         machine = Machine(memory, 16, workers, 1 << 30, profile, gpus)
         plan = find_plan(spec, Request(chunks, device="gpu" if gpus else "cpu"), machine)
         found = plan.forecast(profile, workers=workers, threads=16, gpus=gpus)
-        bounds = ", ".join(one.bound for one in found.rounds)
         results.add(
             "paper",
             name,
@@ -274,7 +248,7 @@ def paper(args: Any, results: core.Results, problems: dict[str, Problem]) -> Non
             seconds=found.seconds,
             tasks=found.tasks,
             exchanged_tib=found.bytes_exchanged / 2**40,
-            bounds=bounds,
+            bounds=", ".join(one.bound for one in found.rounds),
             peak_gib=found.peak_host / 2**30,
         )
 
@@ -285,38 +259,19 @@ PARTS = {"errors": errors, "ranking": ranking, "tuner": tuner, "paper": paper}
 def main(argv: Sequence[str]) -> int:
     parser = core.arguments("forecasts", __doc__)
     add = parser.add_argument
-    add(
-        "--parts",
-        nargs="+",
-        choices=list(PARTS),
-        default=list(PARTS),
-        metavar="PART",
-        help=f"of: {', '.join(PARTS)}",
-    )
+    add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     add("--large", action="store_true", help="problems for many threads")
     add("--device", choices=("cpu", "gpu"), default="cpu", help="of the tuner")
     add("--turns", type=int, default=5, metavar="N", help="calibrations (default: 5)")
     add("--no-calibration", action="store_true", help="use common speeds, to try things")
-    add(
-        "--kernels",
-        nargs="+",
-        metavar="NAME",
-        default=[name for name in ("scipy", "ducc0") if find_spec(name)],
-    )
     args = parser.parse_args(argv)
     named = GPU if args.device == "gpu" else LARGE if args.large else SMALL
     problems = {name: named[name].scaled(args.scale) for name in core.chosen(named, args.only)}
     results = core.Results(args, "forecasts", error=ERROR, behind=BEHIND)
+    threads = {"scheduler": "threads", "num_workers": args.threads}
     with (
         tempfile.TemporaryDirectory() as folder,
-        dask.config.set(
-            {
-                "scheduler": "threads",
-                "num_workers": args.threads,
-                "bigfft.wisdom.directory": folder,
-                **settings(scratch=folder),
-            }
-        ),
+        dask.config.set(threads | {"bigfft.wisdom.directory": folder} | settings(scratch=folder)),
     ):
         for part in args.parts:
             PARTS[part](args, results, problems)

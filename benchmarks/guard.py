@@ -5,8 +5,8 @@ redesign, of which it makes a working tree in ``build``. Each process runs one r
 PYTHONPATH set to its tree and caches of its own. A figure fails if the whole interval of its median
 ratio, after over before, lies above the bound: 1.05, or 1.10 for 64 blocks. The JSON is written
 after every row, and ``--resume`` goes on with the rows that it lacks. All rows take about three
-hours on two cores. Exit status 1: a figure failed, or a row did not
-give a right answer.
+hours on two cores and 40 GiB of the temporary folder; both trees use the last of ``--kernels``.
+Exit status 1: a figure failed, or a row did not give a right answer.
 """
 
 import json
@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +36,13 @@ class Guard:
 
     trees: dict[str, Path]
     folder: Path
-    scale: float
-    threads: int
-    repeat: int
-    kernel: str
+    task: dict[str, Any]
 
     def call(self, side: str, row: str, prepare: bool = False) -> dict[str, Any]:
         """Return what a process on one of the trees finds."""
         tree = self.trees[side]
         cache = self.folder / f"cache-{side}"  # measured speeds and compiled code
-        task = {
-            "row": row,
-            "prepare": prepare,
-            "scale": self.scale,
-            "threads": self.threads,
-            "repeat": self.repeat,
-            "kernel": self.kernel,
-            "folder": str(self.folder / "files"),
-        }
+        task = self.task | {"folder": str(self.folder / "files")}
         others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         path = [str(tree), *(one for one in others if one and Path(one).resolve() != core.ROOT)]
         env = core.environment(
@@ -65,9 +53,8 @@ class Guard:
         for name in [name for name in env if name.startswith("DASK_BIGFFT")]:
             del env[name]
         program = str(Path(__file__).with_name("rows.py"))
-        answer = core.child(
-            ["-P", program, json.dumps(task)], env, limit=0 if prepare else ROWS[row].limit
-        )
+        command = ["-P", program, json.dumps([row, task, prepare])]
+        answer = core.child(command, env, limit=0 if prepare else ROWS[row].limit)
         if "error" not in answer and Path(answer["package"]).resolve() != tree.resolve():
             raise RuntimeError(f"{side}: dask_bigfft was imported from {answer['package']}")
         return answer
@@ -116,12 +103,8 @@ def summary(pairs: Sequence[dict[str, dict[str, Any]]], bound: float) -> dict[st
         verdict = "ok" if found["high"] <= bound else "open"
         if found["low"] > bound and len(pairs) >= LEAST_PAIRS:
             verdict = "slower"
-        figures[name] = {
-            "before": core.median(before),
-            "after": core.median(after),
-            **found,
-            "verdict": verdict,
-        }
+        medians = {"before": core.median(before), "after": core.median(after)}
+        figures[name] = {**medians, **found, "verdict": verdict}
     cgroup = [a["cgroup"] for pair in pairs for a in pair.values() if "cgroup" in a]
     ok = all(figure["verdict"] != "slower" for figure in figures.values())
     limited = {"cgroup": all(cgroup)} if cgroup else {}
@@ -148,44 +131,20 @@ def main(argv: Sequence[str]) -> int:
     add("--after", default=str(core.ROOT), metavar="TREE", help="folder or commit (default: here)")
     add("--rows", nargs="+", dest="only", metavar="PATTERN", help="the same as --only")
     add("--gpu", action="store_true", help="run the rows for a GPU, and only these")
-    add("--list", action="store_true", help="print the rows")
     add("--pairs", type=int, default=9, metavar="N", help="pairs of processes (default: 9)")
-    add(
-        "--kernel",
-        default="ducc0" if find_spec("ducc0") else "scipy",
-        metavar="NAME",
-        help="FFT library of both (default: %(default)s)",
-    )
-    add(
-        "--folder",
-        type=Path,
-        metavar="PATH",
-        help="disk for arrays larger than memory, about 40 GiB (default: a temporary folder)",
-    )
     args = parser.parse_args(argv)
     rows = core.chosen([name for name, row in ROWS.items() if row.gpu == args.gpu], args.only)
-    if args.list:
-        print("\n".join(rows))
-        return 0
     if core.load()[0] > 0.5 * args.threads:
         print(f"the machine is busy (load {core.load()[0]}): ratios may be noise", file=sys.stderr)
     trees = {side: tree_of(getattr(args, side)) for side in SIDES}
-    results = core.Results(
-        args,
-        "guard",
-        pairs=args.pairs,
-        kernel=args.kernel,
-        **{side: core.commit(tree) for side, tree in trees.items()},
-    )
-    temporary = None if args.folder else tempfile.mkdtemp(prefix="guard-")
-    folder = (args.folder or Path(temporary or "")).resolve()
-    guard = Guard(trees, folder, args.scale, args.threads, args.repeat, args.kernel)
-    try:
-        for row in rows:
-            if not results.over and not results.has("rows", row):
-                results.add("rows", row, **guard.row(row, args.pairs))
-    finally:
-        shutil.rmtree(temporary or folder / "files", ignore_errors=True)
+    commits = {side: core.commit(tree) for side, tree in trees.items()}
+    kernel = args.kernels[-1]
+    results = core.Results(args, "guard", pairs=args.pairs, kernel=kernel, **commits)
+    task = {name: getattr(args, name) for name in ("scale", "threads", "repeat")}
+    with tempfile.TemporaryDirectory(prefix="guard-", ignore_cleanup_errors=True) as folder:
+        guard = Guard(trees, Path(folder).resolve(), task | {"kernel": kernel})
+        for row in results.missing("rows", rows):
+            results.add("rows", row, **guard.row(row, args.pairs))
     for row in results.content["sections"].get("rows", []):
         for line in report(row):
             print(line)

@@ -5,10 +5,9 @@ with `to_zarr`, in a process of its own in a memory cgroup. Ours has 0.7 of the 
 `memory_limit`, because Python and libraries come on top. `da.fft` gets one axis in one chunk; of
 two axes it transforms one, rechunks and transforms the other, in chunks of 16 MiB. It runs on
 dask's threads, and on a worker of distributed, whose rechunk spills to the disk. Peaks are resident
-memory of Python, libraries and arrays without mapped files.
+memory of Python, libraries and arrays without mapped files. The temporary folder needs 8 GiB.
 """
 
-import fnmatch
 import json
 import math
 import os
@@ -20,7 +19,6 @@ from typing import Any
 
 import dask
 import dask.array as da
-import numpy as np
 
 from benchmarks import core, rows
 from dask_bigfft import fft
@@ -75,17 +73,15 @@ def measured(problem: rows.Problem, args: Any, limit: int) -> dict[str, Any]:
     import zarr
 
     row: dict[str, Any] = {"seconds": {}, "peak_gib": {}, "died": {}, "ok": True}
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         task = rows.Task(1.0, args.threads, 1, "auto", Path(folder))
         rows.write_source(problem, task)
         source, target = rows.source_path(problem, task), task.folder / "result.zarr"
-        known, truth = np.load(source.with_suffix(".npz")), rows.Truth.of(problem)
-        truth.values, truth.energy = known["values"], float(known["energy"])
+        truth = rows.Truth.stored(problem, source)
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
         for name in CONTESTANTS * args.repeat:
             rows.drop_cache(source)
-            text = json.dumps([name, str(source), str(target), args.threads, limit])
-            done = core.child(["-m", "benchmarks", "limited", "--child", text], limit=limit)
+            done = core.call(job, name, source, target, args.threads, limit, limit=limit)
             found[name].append(done)
             if "error" not in done:
                 row["ok"] &= truth.check(zarr.open_array(str(target), mode="r"))["ok"]
@@ -101,16 +97,12 @@ def measured(problem: rows.Problem, args: Any, limit: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    if argv[:1] == ["--child"]:
-        job(*json.loads(argv[1]))
-    parser = core.arguments("limited", __doc__, repeat=3)
-    parser.add_argument("--folder", type=Path, help="disk for files, about 8 GiB")
-    args = parser.parse_args(argv)
+    args = core.arguments("limited", __doc__, repeat=3).parse_args(argv)
     limit = max(int(rows.GIB * args.scale), rows.GIB // 2)  # of which Python takes a part
     results = core.Results(args, "limited", limit_gib=limit / rows.GIB)
-    for section, name in PROBLEMS:
-        wanted = any(fnmatch.fnmatch(f"{section}, {name}", pattern) for pattern in args.only)
-        if wanted and not (results.over or results.has(section, name)):
+    for label in core.chosen([", ".join(key) for key in PROBLEMS], args.only):
+        section, name = label.split(", ")
+        for _ in results.missing(section, [name]):
             problem = PROBLEMS[section, name].scaled(args.scale)
             results.add(section, name, **measured(problem, args, limit))
     return int(not results.ok)

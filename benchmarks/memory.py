@@ -7,7 +7,6 @@ more than four times as long as the fastest runs once. ``--cold N`` adds first t
 processes, with their peak memory.
 """
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,14 +24,15 @@ from benchmarks.rows import (
     Problem,
     Truth,
     alternate,
+    data_of,
     fill,
     graph_of,
     lazy,
     peak_of,
+    plan_of,
     seconds_of,
     worst,
 )
-from dask_bigfft import plan
 
 #: How many times as long as the fastest a slow contestant takes.
 SLOW = 4.0
@@ -181,7 +181,7 @@ def measured(problem: Problem, task: dict[str, Any]) -> dict[str, Any]:
     ours, check = times[best], worst(checks)
     return {
         "kernel": kernel,
-        "rounds": plan_of(problem, kernel),
+        "rounds": plan_of(problem, lazy(x, problem.chunks), kernel=kernel).notation,
         "seconds": medians,
         "n": {name: len(seconds) for name, seconds in times.items()},
         "peers": {
@@ -190,80 +190,43 @@ def measured(problem: Problem, task: dict[str, Any]) -> dict[str, Any]:
             if "/" not in name and name != "copy"
         },
         "compute": core.ratio(times[f"{kernel}/compute"], ours),
-        "error": check["samples"],
-        "ok": check["ok"],
+        **core.outcome(check),
         "worst": check["by"],
     }
 
 
-def plan_of(problem: Problem, kernel: str) -> str:
-    """Return the rounds of the plan."""
-    x = da.zeros(problem.shape, chunks=problem.chunks, dtype=problem.dtype)
-    return plan(x, problem.kind, kernel=kernel).notation
-
-
 def cold(problem: Problem, task: dict[str, Any]) -> dict[str, Any]:
     """Return seconds and peak memory of the first transform of this process."""
-    x = fill(np.empty(problem.shape, problem.dtype))
-    truth = Truth.of(problem, x)
-    y = graph_of(problem, lazy(x, problem.chunks), kernel=task["kernels"][0])
+    x, truth = data_of(problem)
+    y = graph_of(problem, x, kernel=task["kernels"][0])
     seconds, (peak, result) = seconds_of(lambda: peak_of(y.persist))
-    return {"seconds": seconds, "peak": peak / problem.nbytes, "check": truth.check(result)}
+    return {"first": seconds, "peak": peak / problem.nbytes, **truth.check(result)}
 
 
-def child(task: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Return what a new process finds."""
-    env = core.environment(task["threads"])
-    return core.child(["-m", "benchmarks", "memory", "--child", json.dumps(task | changes)], env)
+def in_process(way: str, name: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Return what `cold` or `measured` finds in this process."""
+    problem = PROBLEMS[name].scaled(task["scale"])
+    with dask.config.set(scheduler="threads", num_workers=task["threads"]):
+        return {"cold": cold, "measured": measured}[way](problem, task)
 
 
 def main(argv: Sequence[str]) -> int:
-    if argv[:1] == ["--child"]:
-        task = json.loads(argv[1])
-        problem = PROBLEMS[task["name"]].scaled(task["scale"])
-        with dask.config.set(scheduler="threads", num_workers=task["threads"]):
-            print(json.dumps((cold if task["cold"] else measured)(problem, task)))
-        return 0
     parser = core.arguments("memory", __doc__)
-    add = parser.add_argument
-    add(
-        "--peers",
-        nargs="*",
-        choices=list(PEERS),
-        metavar="NAME",
-        default=[name for name in PEERS if "MEASURE" not in name],
-        help=f"of: {', '.join(PEERS)} (default: all but MEASURE)",
-    )
-    add(
-        "--kernels",
-        nargs="+",
-        metavar="NAME",
-        help="FFT libraries of ours",
-        default=[name for name in ("ducc0", "scipy") if find_spec(name)],
-    )
-    add("--cold", type=int, default=0, metavar="N", help="new processes for first transforms")
+    peers = [name for name in PEERS if "MEASURE" not in name]
+    parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=peers, metavar="NAME")
+    parser.add_argument("--cold", type=int, default=0, metavar="N", help="processes")
     args = parser.parse_args(argv)
     results = core.Results(args, "memory")
-    for name in core.chosen(PROBLEMS, args.only):
-        if results.over or results.has("problems", name):
-            continue
-        task = {
-            "name": name,
-            "cold": False,
-            "scale": args.scale,
-            "threads": args.threads,
-            "repeat": args.repeat,
-            "peers": args.peers,
-            "kernels": args.kernels,
-        }
-        row = child(task)
-        if "error" in row and "ok" not in row:
+    task = {key: getattr(args, key) for key in ("scale", "threads", "repeat", "peers", "kernels")}
+    for name in results.missing("problems", core.chosen(PROBLEMS, args.only)):
+        row = core.call(in_process, "measured", name, task, threads=args.threads)
+        if "ok" not in row:
             row = {"failed": row["error"]}
         elif args.cold:
-            runs = [child(task, cold=True, kernels=[row["kernel"]]) for _ in range(args.cold)]
-            row["ok"] &= all(run.get("check", {}).get("ok", False) for run in runs)
-            good = [run for run in runs if "check" in run]
-            for key, what in (("seconds", "first"), ("peak", "peak")):
-                row[what] = core.median([run[key] for run in good])
+            once = ("cold", name, {**task, "kernels": [row["kernel"]]})
+            runs = [core.call(in_process, *once, threads=args.threads) for _ in range(args.cold)]
+            row["ok"] &= all(run.get("ok", False) for run in runs)
+            for key in ("first", "peak"):
+                row[key] = core.median([run[key] for run in runs if key in run])
         results.add("problems", name, **row)
     return int(not results.ok)

@@ -1,6 +1,7 @@
 """Rows: named problems, their data, their checks, and one measurement of each in this process.
 
-``python benchmarks/rows.py JSON`` runs one row and prints its figures as JSON. The file uses only
+``python benchmarks/rows.py JSON`` runs one row (the arguments of `answered`) and prints its figures
+as JSON. The file uses only
 the public functions of `dask_bigfft` and imports nothing else of this repository, so that `guard`
 can run it on any tree (``PYTHONPATH=TREE``).
 
@@ -99,11 +100,13 @@ class Problem:
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         ways = (self.ways,) if isinstance(self.ways, int) else self.ways
         ways += (1,) * (len(self.shape) - len(ways))
-        found = []
-        for n, count in zip(self.shape, ways, strict=True):
-            step = -(-n // count)
-            found.append(tuple(min(step, n - low) for low in range(0, n, step)))
-        return tuple(found)
+        steps = [-(-n // count) for n, count in zip(self.shape, ways, strict=True)]
+        return da.core.normalize_chunks(steps, self.shape)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the transform beside the array."""
+        return {} if self.axes is None else {"axes": self.axes}
 
     @property
     def transformed(self) -> int:
@@ -148,21 +151,20 @@ def fill(array: np.ndarray, key: int = 0) -> np.ndarray:
 
 def lazy(x: np.ndarray, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
     """Return a dask array whose blocks are views of `x`, or copies where these are strided."""
-    name, graph = f"row-{dask.base.tokenize(x.shape, str(x.dtype), x.ctypes.data)}", {}
-    ends = [np.cumsum(cut) for cut in chunks]
-    for index in np.ndindex(*map(len, chunks)):
-        place = tuple(
-            slice(end[i] - cut[i], end[i]) for end, cut, i in zip(ends, chunks, index, strict=True)
-        )
-        graph[(name, *index)] = np.ascontiguousarray(x[place])
-    return da.Array(graph, name, chunks, dtype=x.dtype)
+    name = f"row-{dask.base.tokenize(x.shape, str(x.dtype), x.ctypes.data)}"
+    keys, places = np.ndindex(*map(len, chunks)), da.core.slices_from_chunks(chunks)
+    blocks = {(name, *key): np.ascontiguousarray(x[i]) for key, i in zip(keys, places, strict=True)}
+    return da.Array(blocks, name, chunks, dtype=x.dtype)
 
 
 def graph_of(problem: Problem, array: da.Array, **options: Any) -> da.Array:
     """Return the lazy transform of an array."""
-    if problem.axes is not None:
-        options["axes"] = problem.axes
-    return getattr(fft, problem.kind)(array, **options)
+    return getattr(fft, problem.kind)(array, **problem.options, **options)
+
+
+def plan_of(problem: Problem, array: da.Array, **options: Any) -> Any:
+    """Return the plan of the transform of an array."""
+    return dask_bigfft.plan(array, problem.kind, **problem.options, **options)
 
 
 # --- checks ---------------------------------------------------------------------------------
@@ -254,18 +256,12 @@ def blocks_of(result: Any) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     if isinstance(result, np.ndarray):
         yield (0,) * result.ndim, result
         return
-    if isinstance(result, da.Array):
-        starts = [np.concatenate(([0], np.cumsum(cut))) for cut in result.chunks]
-        graph = result.__dask_graph__()
-        for index in np.ndindex(*result.numblocks):
-            value = graph[(result.name, *index)]
-            first = tuple(int(cut[i]) for cut, i in zip(starts, index, strict=True))
-            yield first, np.asarray(getattr(value, "value", value))
-        return
-    chunks = result.chunks  # of a Zarr array
-    for index in np.ndindex(*(-(-n // c) for n, c in zip(result.shape, chunks, strict=True))):
-        first = tuple(i * c for i, c in zip(index, chunks, strict=True))
-        yield first, result[tuple(slice(i, i + c) for i, c in zip(first, chunks, strict=True))]
+    graph = result.__dask_graph__() if isinstance(result, da.Array) else None
+    chunks = da.core.normalize_chunks(result.chunks, result.shape)
+    keys, places = np.ndindex(*map(len, chunks)), da.core.slices_from_chunks(chunks)
+    for key, place in zip(keys, places, strict=True):
+        value = result[place] if graph is None else graph[(result.name, *key)]
+        yield tuple(cut.start for cut in place), getattr(value, "value", value)
 
 
 @dataclass
@@ -288,6 +284,22 @@ class Truth:
         found = cls(problem, places, np.zeros(SAMPLES, np.complex128))
         if x is not None:
             found.add(x, 0)
+        return found
+
+    def random_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield first indices and blocks of a random input, each taken in."""
+        cuts = self.problem.chunks[0]
+        for number, start in enumerate(np.cumsum((0, *cuts[:-1])).tolist()):
+            shape = (cuts[number], *self.problem.shape[1:])
+            block = fill(np.empty(shape, self.problem.dtype), number)
+            self.add(block, start)
+            yield start, block
+
+    @classmethod
+    def stored(cls, problem: Problem, source: Path) -> "Truth":
+        """Return the truth that `write_source` has written beside a source."""
+        found, known = cls.of(problem), np.load(source.with_suffix(".npz"))
+        found.values, found.energy = known["values"], float(known["energy"])
         return found
 
     def add(self, block: np.ndarray, start: int) -> None:
@@ -432,6 +444,9 @@ class Task:
     kernel: str
     folder: Path
 
+    def __post_init__(self) -> None:
+        self.folder = Path(self.folder)  # JSON has text
+
 
 Figures = dict[str, float]
 Found = tuple[Figures, dict[str, Any]]
@@ -465,12 +480,17 @@ class Row:
 # --- in memory ------------------------------------------------------------------------------
 
 
+def data_of(problem: Problem) -> tuple[da.Array, Truth]:
+    """Return a random input in memory, and the truth about it."""
+    x = fill(np.empty(problem.shape, problem.dtype))
+    return lazy(x, problem.chunks), Truth.of(problem, x)
+
+
 def in_memory(problem: Problem, task: Task) -> Found:
     """Measure `persist()`, `compute()` and peak memory of a transform of data in memory."""
     problem = problem.scaled(task.scale)
-    x = fill(np.empty(problem.shape, problem.dtype))
-    truth = Truth.of(problem, x)
-    y = graph_of(problem, lazy(x, problem.chunks), kernel=task.kernel)
+    x, truth = data_of(problem)
+    y = graph_of(problem, x, kernel=task.kernel)
     peak, result = peak_of(y.persist)
     check = truth.check(result)
     del result
@@ -507,22 +527,18 @@ def verified(
         sink: Any = None
         options: dict[str, Any] = {}
         if stored:
-            x, sink = (
-                np.memmap(Path(folder, name), dtype, "w+", shape=shape)
-                for name, dtype, shape in (
-                    ("x", problem.dtype, problem.shape),
-                    ("y", problem.out_dtype, problem.out_shape),
-                )
-            )
+            x = np.memmap(f"{folder}/x", problem.dtype, "w+", shape=problem.shape)
+            sink = np.memmap(f"{folder}/y", problem.out_dtype, "w+", shape=problem.out_shape)
             options = settings(carrier="disk", scratch=folder)
         fill(x)
         truth = Truth.of(problem, x)
         with dask.config.set(options):
-            array = lazy(x, problem.chunks)
+            array, ways = (
+                lazy(x, problem.chunks),
+                {mode: mode for mode in modes} | {"again": "none"},
+            )
             graphs = {
-                mode: graph_of(
-                    problem, array, kernel=task.kernel, verify="none" if mode == "again" else mode
-                )
+                mode: graph_of(problem, array, kernel=task.kernel, verify=ways[mode])
                 for mode in modes
             }
 
@@ -581,8 +597,7 @@ def convolution(samples: int, task: Task) -> Found:
     """Measure the convolution of two arrays: time and peak memory."""
     samples = max(4096, int(samples * task.scale))
     x, y = (fill(np.empty(samples), key) for key in range(2))
-    cut = (tuple([-(-samples // 16)] * (samples // -(-samples // 16))),)
-    cut = (cut[0] + ((samples - sum(cut[0]),) if sum(cut[0]) < samples else ()),)
+    cut = Problem("fft", (samples,), "f8", 16).chunks
     lazy_x, lazy_y = lazy(x, cut), lazy(y, cut)
 
     def work() -> Any:
@@ -616,12 +631,8 @@ def write_source(problem: Problem, task: Task) -> None:
         overwrite=True,
         chunks=(problem.chunks[0][0], *problem.shape[1:]),
     )
-    start = 0
-    for number, length in enumerate(problem.chunks[0]):
-        block = fill(np.empty((length, *problem.shape[1:]), problem.dtype), number)
-        array[start : start + length] = block
-        truth.add(block, start)
-        start += length
+    for start, block in truth.random_blocks():
+        array[start : start + len(block)] = block
     np.savez(path.with_suffix(".npz"), values=truth.values, energy=truth.energy)
     drop_cache(path)
 
@@ -663,10 +674,7 @@ def out_of_core(problem: Problem, limit: int, task: Task) -> Found:
         before = moved_bytes()
         seconds, (peak, done) = seconds_of(lambda: peak_of(work))
         moved = moved_bytes() - before
-    known = np.load(source.with_suffix(".npz"))
-    truth = Truth.of(problem)
-    truth.values, truth.energy = known["values"], float(known["energy"])
-    check = truth.check(zarr.open_array(str(target), mode="r"))
+    check = Truth.stored(problem, source).check(zarr.open_array(str(target), mode="r"))
     check |= {"moved": moved, "rounds": done.plan.notation}
     return {"seconds": seconds, "peak bytes": float(peak)}, check
 
@@ -679,14 +687,9 @@ def cluster(workers: int, folder: Path, **wanted: Any) -> Iterator[Any]:
     """Give a client of single-threaded worker processes that use the p2p carrier."""
     import distributed
 
+    kept = {f"distributed.worker.memory.{limit}": False for limit in ("spill", "target")}
     with (
-        dask.config.set(
-            {
-                **settings(carrier="p2p", **wanted),
-                "distributed.worker.memory.spill": False,
-                "distributed.worker.memory.target": False,
-            }
-        ),
+        dask.config.set(settings(carrier="p2p", **wanted) | kept),
         distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
@@ -755,30 +758,35 @@ def random_block(block_info: Any = None) -> np.ndarray:
     return fill(np.empty(info["chunk-shape"], info["dtype"]), info["chunk-location"][0])
 
 
-def by_p2p(problem: Problem, workers: int, task: Task) -> Found:
-    """Measure a transform by p2p between single-threaded workers."""
+@contextlib.contextmanager
+def on_workers(
+    problem: Problem, workers: int, kernel: str = "auto", folder: Path | None = None
+) -> Iterator[tuple[Any, da.Array, Callable[[], da.Array], dict[str, Any]]]:
+    """Give a client, an array on its workers, its transform as a call, and a check of it."""
     from distributed import wait
 
-    problem = problem.scaled(task.scale)
-    truth, start = Truth.of(problem), 0
-    for number, length in enumerate(problem.chunks[0]):
-        truth.add(fill(np.empty((length, *problem.shape[1:]), problem.dtype), number), start)
-        start += length
+    truth = Truth.of(problem)
+    for _ in truth.random_blocks():
+        pass
     with (
-        tempfile.TemporaryDirectory(dir=task.folder) as folder,
-        cluster(workers, Path(folder)) as client,
+        tempfile.TemporaryDirectory(dir=folder) as name,
+        cluster(workers, Path(name)) as client,
     ):
-        there = client.persist(
-            da.map_blocks(random_block, chunks=problem.chunks, dtype=problem.dtype)
-        )
-        wait(there)
+        x = client.persist(da.map_blocks(random_block, chunks=problem.chunks, dtype=problem.dtype))
+        wait(x)
 
-        def work() -> Any:
-            y = client.persist(graph_of(problem, there, kernel=task.kernel))
+        def work() -> da.Array:
+            y = client.persist(graph_of(problem, x, kernel=kernel))
             wait(y)
             return y
 
-        check = truth.check(client.compute(work()).result())
+        yield client, x, work, truth.check(client.compute(work()).result())
+
+
+def by_p2p(problem: Problem, workers: int, task: Task) -> Found:
+    """Measure a transform by p2p between single-threaded workers."""
+    problem = problem.scaled(task.scale)
+    with on_workers(problem, workers, task.kernel, task.folder) as (_, _, work, check):
         alternate({"seconds": work}, 2)
         times = alternate({"seconds": work}, task.repeat)
     return {"seconds": statistics.median(times["seconds"])}, check
@@ -872,12 +880,11 @@ class GpuData:
 
     def truth(self, problem: Problem) -> Truth:
         """Return the truth about the present contents."""
-        rows = problem.shape[0] // len(self.memory)
+        blocks = list(blocks_of(self.array(problem.shape, problem.dtype)))
 
         def part(i: int) -> Truth:
             found = Truth.of(problem)
-            values = self.memory[i].view(problem.dtype).reshape(rows, *problem.shape[1:])
-            found.add(values, i * rows)
+            found.add(blocks[i][1], blocks[i][0][0])
             return found
 
         found = at_once(part, range(len(self.memory)), most=4)  # each needs much memory
@@ -886,8 +893,8 @@ class GpuData:
 
     def graph(self, problem: Problem, **options: Any) -> da.Array:
         """Return a lazy transform on the GPU, not normalised."""
-        limits: dict[str, Any] = {"device": "gpu", "device_memory_limit": self.budget}
-        return graph_of(problem, self.array(problem.shape, problem.dtype), **{**limits, **options})
+        options = {"device": "gpu", "device_memory_limit": self.budget} | options
+        return graph_of(problem, self.array(problem.shape, problem.dtype), **options)
 
     def round(self, name: str, dtype: str) -> Problem:
         """Return the problem of a round over axes that lie whole in each block."""
@@ -996,11 +1003,9 @@ def all_rows() -> Iterable[tuple[str, Row]]:
 ROWS: dict[str, Row] = dict(all_rows())
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one row as a JSON object says; print what was found."""
-    given = json.loads(argv[0])
-    name, prepare = given.pop("row"), given.pop("prepare", False)
-    task = Task(**{**given, "folder": Path(given["folder"])})
+def answered(name: str, given: dict[str, Any], prepare: bool = False) -> dict[str, Any]:
+    """Run or prepare one row with a task of JSON; return what was found."""
+    task = Task(**given)
     task.folder.mkdir(parents=True, exist_ok=True)
     row, answer = ROWS[name], {"package": str(Path(dask_bigfft.__file__).parent.parent)}
     with dask.config.set(scheduler="threads", num_workers=task.threads):
@@ -1009,9 +1014,8 @@ def main(argv: Sequence[str]) -> int:
         elif not prepare:
             figures, check = row.run(task)
             answer |= {"figures": figures, "check": check}
-    print(json.dumps({**answer, "pid": os.getpid()}))
-    return 0
+    return answer
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    print(json.dumps(answered(*json.loads(sys.argv[1]))))

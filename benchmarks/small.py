@@ -101,16 +101,14 @@ def main(argv: Sequence[str]) -> int:
     results = core.Results(args, "small")
     names = {" ".join(map(str, call)): call for call in CALLS}
     wanted = core.chosen([*names, *STARTS], args.only)
-    for name in STARTS if not results.over else ():
-        if name in wanted and not results.has("start", name):
-            results.add("start", name, **start(STARTS[name], args.repeat))
+    for name in results.missing("start", [name for name in STARTS if name in wanted]):
+        results.add("start", name, **start(STARTS[name], args.repeat))
     places = {
         "threads": lambda _: dask.config.set(scheduler="threads", num_workers=args.threads),
         "workers": lambda folder: cluster(args.threads, folder),
     }
     for where, place in places.items():
         with TemporaryDirectory() as folder, place(Path(folder)):
-            for name, call in names.items():
-                if name in wanted and not results.over and not results.has(where, name):
-                    results.add(where, name, **measure(call, args.repeat))
+            for name in results.missing(where, [name for name in names if name in wanted]):
+                results.add(where, name, **measure(names[name], args.repeat))
     return int(not results.ok)

@@ -6,7 +6,6 @@ checks ("again") shows the noise. Problems on disk go from file to file through 
 
 import tempfile
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import dask
@@ -28,25 +27,16 @@ PROBLEMS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = core.arguments("verification", __doc__, repeat=21)
-    parser.add_argument(
-        "--kernels",
-        nargs="+",
-        metavar="NAME",
-        default=[name for name in ("scipy", "ducc0") if find_spec(name)],
-    )
-    args = parser.parse_args(argv)
+    args = core.arguments("verification", __doc__, repeat=21).parse_args(argv)
     results = core.Results(args, "verification")
     with dask.config.set(scheduler="threads", num_workers=args.threads):
-        for kernel in args.kernels:
-            for name in core.chosen(PROBLEMS, args.only):
-                row = f"{name}, {kernel}"
-                if results.over or results.has("costs", row):
-                    continue
-                with tempfile.TemporaryDirectory() as folder:
-                    task = Task(args.scale, args.threads, args.repeat, kernel, Path(folder))
-                    times, check = verified(PROBLEMS[name], task, MODES, "disk" in name)
-                costs = {mode: core.ratio(times[mode], times["none"]) for mode in MODES[1:]}
-                figures = {"seconds": core.median(times["none"]), "error": check["samples"]}
-                results.add("costs", row, **figures, **costs, ok=check["ok"])
+        names = core.chosen(PROBLEMS, args.only)
+        for row in results.missing("costs", [f"{n}, {k}" for k in args.kernels for n in names]):
+            name, kernel = row.split(", ")
+            with tempfile.TemporaryDirectory() as folder:
+                task = Task(args.scale, args.threads, args.repeat, kernel, Path(folder))
+                times, check = verified(PROBLEMS[name], task, MODES, "disk" in name)
+            costs = {mode: core.ratio(times[mode], times["none"]) for mode in MODES[1:]}
+            seconds = core.median(times["none"])
+            results.add("costs", row, seconds=seconds, **costs, **core.outcome(check))
     return int(not results.ok)

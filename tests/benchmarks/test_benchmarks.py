@@ -23,10 +23,10 @@ PROGRAMS = {
         "--parts errors tuner paper",
         5,
     ),
-    "out_of_core": ("--only 3d --repeat 1 --kernel scipy", 1),
+    "out_of_core": ("--only 3d --repeat 1 --kernels scipy", 1),
     "limited": (["--only", "one axis, 64 MiB", "--repeat", "1"], 1),
     "clusters": (["--only", "first: 4096 blocks", "--repeat", "1"], 1),
-    "guard": (f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernel scipy", 1),
+    "guard": (f"--before {core.ROOT} --rows tall-8192*x16 --pairs 1 --repeat 1 --kernels scipy", 1),
 }
 
 

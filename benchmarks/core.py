@@ -171,11 +171,13 @@ class Results:
                 self.content["sections"] = kept["sections"]
 
     def missing(self, section: str, names: Iterable[str]) -> Iterator[str]:
-        """Yield the names that a section has no row of, until the time is over."""
-        for name in names:
-            rows = self.content["sections"].get(section, [])
-            if not self.over and all(row["name"] != name for row in rows):
-                yield name
+        """Yield the names of `lacks`."""
+        return (name for name in names if self.lacks(section, name))
+
+    def lacks(self, section: str, name: str) -> bool:
+        """Return whether a row is to be measured: it is missing, and the time is not over."""
+        rows = self.content["sections"].get(section, [])
+        return not self.over and all(row["name"] != name for row in rows)
 
     def add(self, section: str, name: str, **row: Any) -> None:
         """Add a row, or replace the one of this name; write and print it."""

@@ -16,7 +16,6 @@ from typing import Any
 import dask
 import numpy as np
 
-import dask_bigfft
 from benchmarks import core
 from benchmarks.rows import (
     GIB,
@@ -30,6 +29,7 @@ from benchmarks.rows import (
     fill_memory,
     graph_of,
     measured_on_gpu,
+    plan_of,
     settings,
     worst,
 )
@@ -39,6 +39,16 @@ def cupy() -> Any:
     import cupy
 
     return cupy
+
+
+def gpus() -> str:
+    """Return number and name of the GPUs; exit without any."""
+    try:
+        properties = cupy().cuda.runtime.getDeviceProperties(0)
+        count = cupy().cuda.runtime.getDeviceCount()
+    except Exception as error:  # no CuPy, or no GPU
+        raise SystemExit(f"no GPU: {error}") from None
+    return f"{count} x {properties['name'].decode()}"
 
 
 class Bench:
@@ -75,8 +85,7 @@ class Bench:
             crossings=crossings,
             seconds=seconds,
             of_bus=bus,
-            error=check["samples"],
-            ok=check["ok"],
+            **core.outcome(check),
             n=len(times),
             **more,
         )
@@ -118,7 +127,7 @@ def rounds(bench: Bench, kind: str = "pinned", nbytes: float = 16 * GIB) -> None
         for name, *_ in ROUNDS:
             for dtype in ("c16", "c8") if kind == "pinned" else ("c16",):
                 label = f"{name}, {dtype}, {block // MIB} MiB, {kind}"
-                if bench.results.over or bench.results.has("rounds", label):
+                if not bench.results.lacks("rounds", label):
                     continue
                 large = data.memory[0].nbytes > bench.budget // 2
                 crossings = {"1D": 3, "2D": 2, "3D": 2}.get(name, 1) if large else 1
@@ -143,16 +152,15 @@ def transforms(
         for ndim, dtype in ((2, "c16"), (3, "c16"), (1, "c16"), (2, "c8"), (3, "c8"), (1, "c8")):
             label = f"{ndim}D, {dtype}, {block // MIB} MiB, {kind}"
             skip = dtype == "c8" and (kind != "pinned" or options)
-            if skip or bench.results.over or bench.results.has(section, label):
+            if skip or not bench.results.lacks(section, label):
                 continue
             problem = data.whole(ndim, dtype)
             if options:  # in natural order an axis in several blocks needs other memory
                 options["order"] = "natural" if ndim > 1 else "transposed"
             with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
                 x = data.array(problem.shape, dtype)
-                plan = dask_bigfft.plan(
-                    x, "fftn", device="gpu", device_memory_limit=bench.budget, **options
-                )
+                limits = {"device": "gpu", "device_memory_limit": bench.budget}
+                plan = plan_of(problem, x, **limits, **options)
                 times, check = whole(bench, data, problem, options)
                 more = (
                     peers(bench, data, problem, times) if kind == "pinned" and not options else {}
@@ -246,7 +254,7 @@ def fits(bench: Bench) -> None:
     cp = cupy()
     for ndim, nbytes in ((1, 4 * GIB), (2, 4 * GIB), (3, 4 * GIB), (2, 256 * MIB)):
         label = f"{ndim}D, {nbytes // MIB} MiB"
-        if bench.results.over or bench.results.has("fits", label):
+        if not bench.results.lacks("fits", label):
             continue
         size = bench.size(nbytes)
         data, target = (GpuData.of(size, size, True, 16 * GIB) for _ in range(2))
@@ -274,8 +282,7 @@ def fits(bench: Bench) -> None:
             "fits",
             label,
             n=bench.args.repeat,
-            error=check["samples"],
-            ok=check["ok"],
+            **core.outcome(check),
             seconds={name: statistics.median(t) for name, t in times.items()},
             peers={
                 name: core.ratio(t, times["ours"]) for name, t in times.items() if name != "ours"
@@ -306,7 +313,7 @@ def hybrid(bench: Bench) -> None:
         label = f"{ndim}D, {dtype}, {mib} MiB in {block_mib} MiB" + (
             f", rows of {length}" * bool(axes)
         )
-        if bench.results.over or bench.results.has("hybrid", label):
+        if not bench.results.lacks("hybrid", label):
             continue
         nbytes, block = bench.size(mib * MIB), bench.size(block_mib * MIB)
         data = GpuData.of(nbytes, block, True, 64 * GIB)
@@ -320,8 +327,7 @@ def hybrid(bench: Bench) -> None:
         times = alternate({place: y.persist for place, y in graphs.items()}, 2 * bench.args.repeat)
         medians = {place: statistics.median(found) for place, found in times.items()}
         faster = min(("cpu", "gpu"), key=medians.__getitem__)
-        given = {} if axes is None else {"axes": axes}
-        plans = {place: dask_bigfft.plan(x, "fftn", device=place, **given) for place in graphs}
+        plans = {place: plan_of(problem, x, device=place) for place in graphs}
         bench.results.add(
             "hybrid",
             label,
@@ -331,8 +337,7 @@ def hybrid(bench: Bench) -> None:
             gain=core.ratio(times[faster], times["hybrid"]),
             by=plans["hybrid"].device,
             forecast={place: plan.expected.seconds for place, plan in plans.items()},
-            error=check["samples"],
-            ok=check["ok"],
+            **core.outcome(check),
         )
 
 
@@ -350,14 +355,8 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = core.arguments("gpu", __doc__, repeat=3, budget=540.0)
-    args = parser.parse_args(argv)
-    try:
-        properties = cupy().cuda.runtime.getDeviceProperties(0)
-        count = cupy().cuda.runtime.getDeviceCount()
-    except Exception as error:  # no CuPy, or no GPU
-        raise SystemExit(f"no GPU: {error}") from None
-    results = core.Results(args, "gpu", gpu=f"{count} x {properties['name'].decode()}")
+    args = core.arguments("gpu", __doc__, repeat=3, budget=540.0).parse_args(argv)
+    results = core.Results(args, "gpu", gpu=gpus())
     bench, started = Bench(args, results), time.monotonic()
     chosen = core.chosen(PARTS, args.only)
     with dask.config.set(scheduler="threads", num_workers=args.threads):

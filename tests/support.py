@@ -1,7 +1,8 @@
-"""What many tests need: other interpreters, waiting, listening, threads, clusters, refusals."""
+"""What many tests need: other interpreters, waiting, listening, threads, clusters, limits."""
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -75,6 +76,17 @@ def local(workers=2, threads=1, **options):
         Client(cluster) as client,
     ):
         yield client
+
+
+@contextlib.contextmanager
+def small_files(most):
+    """No file may grow further: as on a full disk, but for the number of the error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def close(found, wanted):

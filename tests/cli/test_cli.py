@@ -37,11 +37,6 @@ def npy(name, values):
     return values
 
 
-def stored(name, values, chunks):
-    zarr.create_array(name, data=values, chunks=chunks)
-    return values
-
-
 def complex_values(*shape):
     return RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
 
@@ -287,7 +282,7 @@ def test_as_a_program(here):
 )
 def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
     npy("a.npy", RNG.normal(size=(128, 128, 128)))
-    old = stored("b.zarr", complex_values(5, 5), (5, 5))
+    old = zarr.create_array("b.zarr", data=complex_values(5, 5), chunks=(5, 5))[...]
     words = "-m dask_bigfft run a.npy b.zarr --overwrite --chunks 8,8,8"
     arguments = [sys.executable, *words.split()]
     with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:

@@ -35,15 +35,11 @@ def home(shared, layout, block):
     return tuple(by[i] for by, i in zip(shared_blocks(shared, layout), block, strict=True))
 
 
-def planned(shape, chunks, kind, extras):
-    with dask.config.set(scheduler="threads", num_workers=2):
-        x = da.zeros(shape, chunks=chunks, dtype=float if kind[0] == "r" else complex)
-        return dask_bigfft.plan(x, kind, **extras)
-
-
 @pytest.mark.parametrize(("shape", "chunks", "kind", "extras"), PLANS)
 def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, extras):
-    plan = planned(shape, chunks, kind, extras)
+    x = da.zeros(shape, chunks=chunks, dtype=float if kind[0] == "r" else complex)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plan = dask_bigfft.plan(x, kind, **extras)
     found = [j for j in plan.shared_layouts.exchanges if j is not None]
     assert found
     for exchange, shared_layout in zip(plan.exchanges, plan.shared_layouts.exchanges, strict=True):

@@ -97,7 +97,6 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
         len(passes) * np.prod(shape) * 16 / DeviceProfile().h2d, 0.15
     )
     text = found.explain()
-    assert "bound by\n    round 1" in text
     rows = text.split("passes over the bus")[1].split("\n")[1:]
     assert [re.search(r"round 1 ({.*?}) ", row).group(1) for row in rows[: len(passes)]] == passes
 

@@ -21,11 +21,6 @@ from dask_bigfft.graph.carriers import MOST_SHUFFLES
 from dask_bigfft.testing.strategies import chunks_of
 
 
-def spec_of(grid, before=0):
-    """Return the spec of a shuffle of a whole grid of target blocks."""
-    return Spec("x", True, (), (), tuple(map(range, grid)), before, "plan", 0)
-
-
 def rotations(workers):
     """The scheduler hands workers over in another rotation for every shuffle."""
     return itertools.cycle([workers[i:] + workers[:i] for i in range(len(workers))])
@@ -56,7 +51,7 @@ def test_groups_take_turns(grids, number):
     """Over all groups of an exchange as over the blocks of one."""
     specs, before = [], 0
     for grid in grids:
-        specs.append(spec_of(grid, before))
+        specs.append(Spec("x", True, (), (), tuple(map(range, grid)), before, "plan", 0))
         before += math.prod(grid)
     workers = addresses(number)
     assert even(counts(specs, workers))

@@ -5,7 +5,6 @@ import gc
 import json
 import os
 import pickle
-import resource
 import threading
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import heard, in_threads, python
+from support import heard, in_threads, python, small_files
 
 from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import folders
@@ -318,22 +317,12 @@ def test_too_little_room_is_said_before_anything_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def small_files():
-    """No file may grow beyond 64 KiB: as a full disk, but for the number of the error."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_names_the_file_and_what_is_missing(tmp_path, small_files):
+def test_a_full_disk_names_the_file_and_what_is_missing(tmp_path):
     scratch = Scratch(tmp_path, sync=False, kept=True)
     shard = np.zeros(1000)
     scratch.write(file((0,), 8000), 0, shard)
-    with pytest.raises(ScratchError, match=r"\w+ are missing for a scratch file of 80000") as got:
+    text = r"\w+ are missing for a scratch file of 80000"
+    with small_files(1 << 16), pytest.raises(ScratchError, match=text) as got:
         scratch.write(file((1,), 80000), 0, shard)
     assert got.value.errno == errno.EFBIG
     assert got.value.filename.endswith("to-1.shards")

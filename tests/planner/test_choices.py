@@ -117,8 +117,3 @@ def test_memory_limit_changes_the_plan() -> None:
     assert small.expected.peak_host <= 2**30
     with pytest.raises(ValueError, match="memory_limit"):
         dask_bigfft.plan(x, "fft", memory_limit="300 MiB")
-
-
-def test_what_is_no_plan_is_refused() -> None:
-    with pytest.raises(ValueError, match="plan"):
-        dask_bigfft.Plan.from_json("{}")

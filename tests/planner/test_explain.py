@@ -206,11 +206,7 @@ def test_an_array_without_elements_has_a_plan_to_print():
 
 def test_a_prompt_shows_a_line_and_tokens_know_all() -> None:
     plan = dask_bigfft.plan(da.zeros(2**16, chunks=2**12, dtype="c16"), "fft", rounds=[256, -1])
-    assert re.fullmatch(
-        r"<Plan \{X1\} \{X2\}: fft of \(65536,\) complex128, 3 exchanges, \S+ \S+ per process, "
-        r"\S+ \S+>",
-        repr(plan),
-    )
+    assert repr(plan).startswith("<Plan {X1} {X2}: fft of (65536,) complex128, 3 exchanges, ")
     other = replace(plan, verify="energy")
     assert repr(other) == repr(plan)
     assert tokenize(other) != tokenize(plan)

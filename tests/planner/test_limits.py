@@ -7,7 +7,6 @@ from typing import Any
 
 import dask
 import dask.array as da
-import numpy as np
 import pytest
 
 import dask_bigfft
@@ -25,27 +24,19 @@ CASES = (
 )
 
 
-def _asked(case: tuple[Any, ...], carrier: str, **options: Any) -> tuple[Any, Request]:
-    shape, chunks, dtype, kind = case
-    cut = da.zeros(shape, chunks=chunks).chunks
-    return transform_spec(kind, shape, np.dtype(dtype)), Request(cut, storage=carrier, **options)
-
-
-def _bytes(case: tuple[Any, ...]) -> int:
-    shape, _, dtype, _ = case
-    return int(np.prod(shape)) * np.dtype(dtype).itemsize
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_not_searched_would_not_fit(
     case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shape, chunks, dtype, kind = case
+    x = da.zeros(shape, chunks=chunks, dtype=dtype)
     for times in (0.3, 1.5, 2.2, 3.0):
-        requested, on = _asked(case, "auto"), Machine(int(times * _bytes(case)), 2, 1)
 
-        def found(requested: Any = requested, on: Machine = on) -> Plan | None:
+        def found(times: float = times) -> Plan | None:
+            on = Machine(int(times * x.nbytes), 2, 1)
+            spec, request = transform_spec(kind, shape, x.dtype), Request(x.chunks, storage="auto")
             try:
-                return replace(search.find_plan(*requested, on), reason="")
+                return replace(search.find_plan(spec, request, on), reason="")
             except ValueError as error:
                 assert "memory_limit" in str(error)  # noqa: PT017
                 return None
@@ -87,12 +78,14 @@ def test_each_change_that_a_refusal_names_fits(
         assert set(named) == changes
         assert not re.search(r"\d{8}", text)  # sizes have units
         assert dask_bigfft.plan(x, "fftn", memory_limit=named["memory"])
-        if "threads" in named:
-            with dask.config.set(num_workers=int(named["threads"])):
-                assert dask_bigfft.plan(x, "fftn", memory_limit=limit)
-        if "scratch" in named:
-            with dask.config.set({"bigfft.exchange.carrier": "disk"}):
-                assert dask_bigfft.plan(x, "fftn", memory_limit=limit)
+        for name, setting in {
+            "threads": "num_workers",
+            "scratch": "bigfft.exchange.carrier",
+        }.items():
+            if name in named:
+                value = named[name] if name == "scratch" else int(named[name])
+                with dask.config.set({setting: value}):
+                    assert dask_bigfft.plan(x, "fftn", memory_limit=limit)
         if "chunks" in named:
             other = da.zeros(shape, chunks=ast.literal_eval(named["chunks"]), dtype="c16")
             assert dask_bigfft.plan(other, "fftn", memory_limit=limit)

@@ -13,10 +13,6 @@ RNG = np.random.default_rng(5)
 NEVER = {"bigfft.planner.min-chunk": 0}
 
 
-def shards(plan: Plan) -> int:
-    return sum(exchange.shape.shards for exchange in plan.travelling)
-
-
 #: kind, shape, chunks, options -> blocks after merging, shards of all exchanges at most
 TINY = {
     "1D, all in one": ("fft", (2**15,), (128,), {}, 1, 0),
@@ -36,7 +32,7 @@ def test_few_shards(case: str) -> None:
     x = da.zeros(shape, chunks=chunks, dtype="f8" if kind.startswith("r") else "c16")
     plan = dask_bigfft.plan(x, kind, **options)
     assert plan.source.blocks == blocks
-    assert shards(plan) <= most
+    assert sum(exchange.shape.shards for exchange in plan.travelling) <= most
     assert plan.incoming == x.chunks
     assert "neighbours become one" in plan.explain()
     if len(shape) < 3:  # many candidates among very many blocks take their time

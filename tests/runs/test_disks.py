@@ -1,19 +1,16 @@
 """Disks that are full, closed, or lose what was not synced: what is said, and what is left."""
 
-import contextlib
 import errno
 import json
 import os
-import resource
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 from runs.resuming import close, contents, stored
-from support import python
+from support import python, small_files
 
 import dask_bigfft
 from dask_bigfft.errors import ScratchError
@@ -34,17 +31,6 @@ def right(name: str = "out.zarr") -> bool:
     found = zarr.open_array(name, mode="r")
     assert found.attrs["dask_bigfft"]["complete"] is True
     return bool(close(found[...], np.fft.fft(VALUES)))
-
-
-@contextlib.contextmanager
-def small_files(most: int) -> Iterator[None]:
-    """No file may grow further: as on a full disk, but for the number of the error."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("scratch", [None, "scratch"])

@@ -82,10 +82,6 @@ def hdf5_file(values, attributes, chunks=CHUNKS):
     return "in.nc", "v", decoded(values, attributes)
 
 
-def contiguous_file(values, attributes):
-    return hdf5_file(values, attributes, None)
-
-
 def zarr_group(values, attributes, version, **encoding):
     """As `hdf5_file`, of a variable that xarray has written to a Zarr group."""
     attributes = dict(attributes)
@@ -100,7 +96,7 @@ def zarr_group(values, attributes, version, **encoding):
 
 FORMATS = {
     "HDF5": hdf5_file,
-    "HDF5, contiguous": contiguous_file,
+    "HDF5, contiguous": lambda *given: hdf5_file(*given, None),
     "Zarr 2": lambda values, attributes: zarr_group(values, attributes, 2),
     "Zarr 3": lambda values, attributes: zarr_group(values, attributes, 3),
     "Zarr 3, plain": lambda *given: zarr_group(*given, 3, compressors=()),

@@ -30,7 +30,7 @@ class Clock:
         self.favourite, self.calls = favourite, []
 
     def __call__(self, plan):
-        self.calls.append((plan.notation, plan.kernel, plan.programs))
+        self.calls.append(plan)
         return 1.0 if self.favourite(plan) else 2.0
 
 

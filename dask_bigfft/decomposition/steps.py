@@ -137,11 +137,6 @@ class Step:
         """Length of the FFTs."""
         return self.source.radix
 
-    @property
-    def alone(self) -> bool:
-        """True if this step is a whole convolution, whose spectrum has one digit."""
-        return None not in (self.chirp_in, self.convolve, self.chirp_out)
-
 
 def _follow(digits: Sequence[Digit]) -> bool:
     """Return True if digits follow one another as in a contiguous axis."""

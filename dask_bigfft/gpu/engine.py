@@ -27,31 +27,22 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import factorize, smooth_length
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, plain, whole
-from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.executor import BlockRun, Carve, Device, GPUExecutor
 from dask_bigfft.gpu.operations import FFT, dense, runs
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
 from dask_bigfft.kernels.segmented import SegmentedView, StackedView
-from dask_bigfft.kernels.twiddle import chirp_filter
-from dask_bigfft.kernels.views import BlockView, intervals
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.tile_plan import MOST_PRIME, TileLimits, aligned, apart, in_turn
+from dask_bigfft.planner.tile_plan import TileLimits, aligned, apart
 
 #: Smallest mean row of a tile, in units of `run_nbytes`, for shards to be read in place (1 KiB: a
 #: kernel reads such rows at bus speed). Threads gather blocks with shorter rows faster.
 NARROWEST = 1 / 8
-
-#: Values of a filter that are made at a time.
-FILTER_VALUES = 1 << 20
 
 
 # --- blocks in host memory ----------------------------------------------------------------------
@@ -189,102 +180,6 @@ def readable(
     return found if nbytes >= NARROWEST * limits.run_nbytes * rows else None
 
 
-# --- lengths with nothing to split -----------------------------------------------------------
-#
-# A block that holds a whole axis is transformed by an FFT of exactly that length. If the length
-# exceeds the GPU's memory and has a large prime factor, Bluestein's algorithm is used instead, with
-# FFTs of a smooth length of at least twice the size, which can be split. The block has only the
-# first values of those digits, and only the first values of the result are stored::
-#
-#     block of 11 values        12 * 2 digits of 24 on the GPU, in three passes
-#       x0 x1 ... x10     ->      x0  x1
-#                                 ..  ..
-#                                 x10  0       chirp, FFT, filter, FFT back, chirp
-#
-# The spectrum of the filter is computed likewise, from a chirp of the smooth length.
-#
-# The same holds for a digit of a split axis. Its index is that of the convolution, and the
-# remaining digits give the twiddle that follows. Half a spectrum is not completed, since real
-# values are
-#
-#     x[n] = Re(X[0] + 2 X[1] w^n + 2 X[2] w^2n + ...),    w = exp(2i pi / N),
-#
-# with no factor 2 for X[N/2]: half as many values are loaded, and the real parts are stored.
-
-
-@functools.lru_cache(maxsize=256)
-def is_hard(round_: Round) -> bool:
-    """Return True if a length has a prime factor for which FFT libraries have no kernel."""
-    return any(max(factorize(step.length), default=1) > MOST_PRIME for step in round_.steps)
-
-
-def convolving(job: Job) -> Job | None:
-    """Return an equivalent job by Bluestein's algorithm; None if there is none.
-
-    A job that convolves already has none.
-    """
-    if len(job.round.steps) != 1 or not is_hard(job.round):
-        return None
-    (step,) = job.round.steps
-    if any(found is not None for found in (step.convolve, step.chirp_in, step.chirp_out)):
-        return None
-    n, padded = step.length, smooth_length(2 * step.length - 1)
-    (found,) = axis_program(step.axis, n, (padded,), sign=step.sign, bluestein=True).steps
-    chirped = replace(
-        found,
-        sign=-step.sign,  # there; back with the sign of the step, which is that of its twiddle
-        source=Digit(0, 1, step.source.size, padded),
-        target=Digit(found.target.stage, 1, step.target.size, padded),
-        divisor=step.divisor,
-        twiddle=step.twiddle,
-    )
-    axes = list(job.round.source.axes)
-    axes[step.axis] = _beside(axes[step.axis], step, chirped)
-    layout = Layout(tuple(axes))
-    round_ = Round((chirped,), layout, transformed(layout, (chirped,)))
-    return Job(round_, job.block, job.dtype, job.target, settings=job.settings, convolves=True)
-
-
-def _beside(axis: AxisLayout, step: Step, chirped: Step) -> AxisLayout:
-    """Return an axis in which the digit of a step has stages of its own.
-
-    The digits of the twiddle are in the last stage but one, like those of all twiddles.
-    """
-
-    def staged(digit: Digit) -> Digit:
-        stage = chirped.target.stage
-        return replace(digit, stage=stage - 1 if digit.stage == step.source.stage else stage + 1)
-
-    groups = []
-    for group in axis.groups:
-        own = group.digits == (step.source,)
-        digits = tuple(map(staged, group.digits))
-        groups.append(whole(chirped.source) if own else replace(group, digits=digits))
-    return AxisLayout(tuple(groups))
-
-
-def filter_job(job: Job) -> Job:
-    """Return the job that computes the spectrum of the filter of a convolution."""
-    (step,) = job.round.steps
-    layout = Layout((plain(step.length, (step.length,)),))
-    (own,) = axis_program(0, step.length, (step.length,)).steps
-    round_ = Round((own,), layout, transformed(layout, (own,)))
-    return Job(round_, (0,), job.source, job.source, settings=job.settings)
-
-
-def filter_of(job: Job) -> Array:
-    """Return the filter of a convolution."""
-    (step,) = job.round.steps
-    assert step.convolve is not None
-    found = allocate((step.length,), np.dtype(job.source))
-    for part in intervals(step.length, FILTER_VALUES):
-        places = np.arange(part.start, part.stop, dtype=np.int64)
-        found[part] = chirp_filter(
-            places, step.length, step.convolve.length, step.convolve.sign, found.dtype
-        )
-    return found
-
-
 #: Number of halvings of the tile limit in each attempt. The first failure drops all caches.
 HALVINGS = (0, 0, 1, 2, 3, 4)
 
@@ -336,9 +231,6 @@ class Engine:
         #: Queue of ready blocks, of which the first one runs.
         self._ready: deque[BlockRun] = deque()
         self._turns = threading.Condition()
-        #: Spectra of filters, shared by concurrent blocks and not cached.
-        self._spectra: WeakValueDictionary[object, Array] = WeakValueDictionary()
-        self._making = threading.Lock()
         self._closed = False
         self._using = threading.Lock()
         self._users, self._since, self._busy = 0, 0.0, 0.0
@@ -380,14 +272,11 @@ class Engine:
         for link in before:
             made = functools.partial(self.run, link, source, filters, nbytes=nbytes)
             source = Source(made, again=source.again)
-        job, found = last, dict(filters or {})
-        if job.convolves:
-            found = {job.round.steps[0].axis: self._spectrum(job, nbytes)}
         for attempt, halvings in enumerate(HALVINGS):
             within = replace(limits, nbytes=limits.nbytes >> halvings)
             try:
-                tiles, arrays = self._placed(job, within, source)
-                self._submit(BlockRun(tiles, arrays, found), within.nbytes, source.let_go)
+                tiles, arrays = self._placed(last, within, source)
+                self._submit(BlockRun(tiles, arrays, filters or {}), within.nbytes, source.let_go)
                 return source.done(arrays[-1], tiles.shape(len(arrays) - 2))
             except DeviceMemoryError as error:
                 if source.lost:
@@ -401,20 +290,6 @@ class Engine:
             if attempt == 0:
                 self.recover()
         raise AssertionError("the last attempt returns or raises")
-
-    def _spectrum(self, job: Job, nbytes: int | None) -> Array:
-        """Return the filter spectrum of a convolution, computed once by the first thread.
-
-        The spectrum is at least as large as a block, so it is freed after its last user.
-        """
-        (step,) = job.round.steps
-        key = step.length, step.convolve, job.source
-        with self._making:
-            found = self._spectra.get(key)
-            if found is None:
-                source = Source(lambda: filter_of(job))
-                self._spectra[key] = found = self.run(filter_job(job), source, nbytes=nbytes)
-        return found
 
     def run_part(
         self,
@@ -545,35 +420,13 @@ class Engine:
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
 
     def links(self, job: Job, limits: TileLimits) -> tuple[Job, ...]:
-        """Return the job, or equivalent jobs if its tiles do not fit.
-
-        A step with a large prime factor becomes a job of its own. If that does not fit either, it
-        becomes a convolution of a smooth length.
-        """
+        """Return the job, or equivalent jobs if its tiles do not fit."""
         parts = job.links(apart(job.round))
-        if job.convolves or (len(parts) == 1 and not is_hard(job.round)) or self._fits(job, limits):
-            return (job,)
-        if not is_hard(job.round):
-            return parts
-        found = list[Job]()
-        for part in parts:
-            steps = [(step,) for step in part.round.steps]
-            one_by_one = part.links(in_turn(part.round, steps))
-            for one in (part,) if self._fits(part, limits) else one_by_one:
-                smooth = None if self._fits(one, limits) else convolving(one)
-                found.append(smooth or one)
-        return tuple(found)
-
-    def _fits(self, job: Job, limits: TileLimits) -> bool:
-        """Return True if a job has tiles that fit the device."""
-        try:
-            if is_hard(job.round):
-                self.tiles(job, limits)
-            else:
+        if len(parts) > 1:
+            with contextlib.suppress(DeviceMemoryError):
                 job.tiles(limits, 1)  # as much of a work area as most FFTs need
-        except DeviceMemoryError:
-            return False
-        return True
+                return (job,)
+        return parts
 
     def _placed(
         self, job: Job, limits: TileLimits, source: Source

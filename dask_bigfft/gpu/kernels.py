@@ -229,13 +229,8 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
             length = self.add("u64", f"c{f}_length", chirp.length)
             sign = self.add("double", f"c{f}_sign", chirp.sign)
             lines.append(f"    {{ const u64 n = {self._sum(f'c{f}', chirp.place, by.shape)};")
-            lines.append(f"      const u64 m = 2 * {length};")
-            end = f"n < {length}"
-            if chirp.half:  # doubled, except at 0 and at half the length
-                end = f"2 * n <= {length}"
-                lines.append(f"      if (n && 2 * n != {length}) {{ w.x *= 2; w.y *= 2; }}")
-            lines.append(f"      if ({end}) w = times(w, turn(square_mod(n, m), m, {sign}));")
-            lines.append("      else beyond = true; }")
+            lines.append(f"      const u64 m = 2 * {length}; beyond |= n >= {length};")
+            lines.append(f"      if (!beyond) w = times(w, turn(square_mod(n, m), m, {sign})); }}")
         return "\n".join(lines)
 
     def _product(self, by: Product, other: int) -> str:

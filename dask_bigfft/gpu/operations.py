@@ -137,21 +137,14 @@ class Twiddle:
 
 @dataclass(frozen=True, slots=True)
 class ChirpFactor:
-    """The factor exp(sign * 1j*pi * n**2 / length); 0 where n >= `end`, even for NaN.
+    """The factor exp(sign * 1j*pi * n**2 / length); 0 where n >= length, even for NaN.
 
     ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
-    ``half`` is for half a spectrum: twice the factor, except where n is 0 or half the length.
     """
 
     length: int
     sign: int
     place: tuple[Term, ...]
-    half: bool = False
-
-    @property
-    def end(self) -> int:
-        """Number of values."""
-        return self.length // 2 + 1 if self.half else self.length
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,8 +152,6 @@ class Job:
         Number of shards in which the block is written.
     settings : DeviceSettings
         Settings of the pipeline.
-    convolves : bool
-        True if the engine computes the spectrum of a filter for the round.
     window : HostView, optional
         Part of the enclosing block that a round without steps stores.
     scheme : Scheme, optional
@@ -170,7 +168,6 @@ class Job:
     mirrored: bool = False
     stores: int = 1
     settings: DeviceSettings = AS_IS
-    convolves: bool = False
     window: HostView | None = None
     scheme: Scheme | None = None
     #: Shapes of the block before and after.
@@ -412,8 +409,6 @@ class _Pass:
         self.firsts = list(itertools.accumulate(counts, initial=0))
         pairs = zip(job.round.steps, plan.digits, dims, strict=True)
         self.lines = [_Line(step, digits, dim, self.firsts[dim]) for step, digits, dim in pairs]
-        #: True if the result is the real part of a convolution.
-        self.real_parts = job.target != job.dtype and any(line.filtered for line in self.lines)
         done = [(self.lines[i], j, len(self.lines[i].digits) - 1) for i, j in self.one.steps]
         self.begun = [line for line, j, _ in done if j == 0]
         self.ended = [line for line, j, last in done if j == (1 + line.filtered) * last]
@@ -498,8 +493,6 @@ class _Tile:
         for step, dim in common.steps:
             if step.kind == "c2r":
                 self._real_fft("c2r", dim, step.length, self.real)
-        if common.real_parts and common.ended:
-            self._real_parts()
         if one.reorders:
             self._reorder()
         changed = zip(self.part, one.view, one.after, strict=True)
@@ -517,17 +510,13 @@ class _Tile:
     ) -> tuple[tuple[Move, ...], HostView]:
         """Return the copies of a tile and the view of the host block.
 
-        Half a spectrum is completed by its mirror image. Missing values of a convolution become
-        zeros when the chirp is applied.
+        Half a spectrum is completed by its mirror image.
         """
         plain, array, mirrored = HostView.of(shape), self.now, list[Move]()
         view = plain if before or self.common.window is None else self.common.window
         for line in lines:
             digit = line.step.source if before else line.step.target
             if len(line.digits) == 1 or not digit.is_partial:
-                continue
-            if line.filtered:
-                view = view.joined(line.first, line.digits, digit.size)
                 continue
             radices = line.digits if before else line.digits[::-1]
             view = view.joined(line.first, radices, line.step.length // 2 + 1)
@@ -603,18 +592,10 @@ class _Tile:
         after, sign = (*before[:dim], n, *before[dim + 1 :]), 1 if kind == "c2r" else -1
         self._do(FFT(kind, before, after, (dim,), sign, self.dtype), after, dtype)
 
-    def _real_parts(self) -> None:
-        """Copy the real parts to a dense array."""
-        shape, count = self.now.shape, self.now.size
-        self.now = replace(self.now, shape=(2 * count,), dtype=self.real)
-        self._do(Strided((count,), (2,), 0, (1,), 0, self.real), shape)
-
     def _convolve(self, line: _Line) -> None:
         """Multiply by the spectrum of a filter, then transform the last digit back."""
         step, digits, own, begin = line
         others = self.round.source.axes[step.axis].shape(self.block[step.axis])[:-1]
-        if step.alone:  # the spectrum is of this digit alone
-            others = ()
         end, shape = begin + len(digits), self.now.shape
         dims = range(self.common.firsts[own - len(others)], end)
         # The index of the spectrum has the digits from the last to the first.
@@ -648,7 +629,7 @@ class _Tile:
                 digit = line.step.source
                 place = self._index(self.round.source, line, digit.stage)
                 place += self._own(self.inner.source, line.dim, 0, digit.stride)
-                chirps.append(ChirpFactor(chirp.length, chirp.sign, place, self.common.real_parts))
+                chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
         shape = self.now.shape
         return Multiply(shape, self.dtype, conjugate=conjugate, chirps=tuple(chirps))
 

@@ -443,8 +443,6 @@ def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
                 runs = (f"C = {count}, W = {width}" for count, width in (one.reads, one.writes))
                 buffers = f"{tiles.buffers} x {human_bytes(tiles.buffer_nbytes)}"
                 rows.append((f"{name} {short}", human_count(one.tiles), buffers, *runs))
-        if not plans:
-            rows.append((name, "as a convolution", "-", "-", "-"))
     return rows
 
 

@@ -93,7 +93,7 @@ def tile_plans(
 ) -> tuple[TilePlan, ...]:
     """Return the tile plans of a round on its largest block, mostly one.
 
-    The result is empty if some FFT does not fit the GPU. Then a convolution or the CPU does it.
+    The result is empty if some FFT does not fit the GPU. Then the CPU does it.
 
     Parameters
     ----------
@@ -293,8 +293,6 @@ class _Shapes:
                 widens, after[first] = True, split[0] // 2 + 1
             if line.kind == "c2r" and j == last:
                 narrows, after[first + j] = True, split[-1]
-            if line.real and j + 1 == line.steps(len(split)):
-                narrows = True  # as far as buffers are concerned
             if line.filtered and j == last:
                 filters += 1 if j == 0 else 2  # a spectrum in digits is transposed
             # The mirror image of half a spectrum is loaded, or stored, beside it.

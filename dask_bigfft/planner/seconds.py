@@ -165,9 +165,6 @@ NARROWEST_NBYTES = 1 << 10
 #: Seconds of a thread for a shard that is a separate write to a scratch file.
 DISK_SHARD = 2e-4
 
-#: Bus passes, in units of a block, of an axis that a GPU can only transform as a convolution.
-CONVOLUTION_PASSES = 6
-
 #: Speed-up of an FFT for each further thread that the library may use.
 INNER_THREAD = 0.7
 
@@ -187,9 +184,6 @@ def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
         Its speeds and its memory.
     """
     passes = [one for plan in tile_plans(round_, dtype, device.nbytes) for one in plan.passes]
-    if not passes:  # a convolution of about twice the length, in three passes
-        nbytes = round_.source.largest * np.dtype(dtype).itemsize
-        return CONVOLUTION_PASSES * nbytes / min(device.h2d, device.d2h)
     bus = calls = most = 0.0
     for one in passes:
         ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
@@ -371,6 +365,8 @@ class Model:
         on_gpu = bool(self.devices)
         if round_ is not None and self.device != "gpu":
             on_gpu = on_gpu and round_.source.largest * self.itemsize >= LEAST_NBYTES
+        if on_gpu and round_ is not None:  # else the CPU does it
+            on_gpu = all(tile_plans(round_, self.dtype, one.nbytes) for one in self.devices)
         flow, nbytes = self.flow(stage), stage.after.size * self.itemsize
         gather = fft = device = handling = 0.0
         if stage.reads is None or round_ is not None:  # else blocks are in place

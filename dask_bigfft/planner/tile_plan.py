@@ -200,8 +200,6 @@ class Line:
         Whether the transformed digit is multiplied by a spectrum, which is then on the GPU, too.
     whole : bool
         Whether one FFT may be as long as the line. Else it is split if possible.
-    real : bool
-        Whether only the real parts of filtered values are stored.
     """
 
     dim: int
@@ -209,7 +207,6 @@ class Line:
     kind: Kind = "c2c"
     filtered: bool = False
     whole: bool = True
-    real: bool = False
 
     def steps(self, digits: int) -> int:
         """Return the number of steps for some digits; a filtered line is transformed back."""
@@ -414,8 +411,7 @@ def request_of(
             raise DeviceError(f"devices compute in single and double precision, not in {name}")
         if np.dtype(name).kind == "f" and source != target:
             itemsize = 2 * np.dtype(name).itemsize
-    real = np.dtype(target).kind == "f"
-    lines = tuple(_line(round_, step, real) for step in round_.steps)
+    lines = tuple(_line(round_, step) for step in round_.steps)
     return TileRequest(shape, lines, itemsize, blocks=round_.source.blocks, scheme=scheme)
 
 
@@ -439,12 +435,10 @@ def apart(round_: Round) -> tuple[Round, ...]:
     return in_turn(round_, [tuple(steps) for steps in kinds if steps])
 
 
-def _line(round_: Round, step: Step, real: bool) -> Line:
+def _line(round_: Round, step: Step) -> Line:
     filtered, n = step.convolve is not None, step.length
     whole = filtered or step.kind != "c2c" or not awkward(n)
-    if filtered and step.source.is_partial:
-        whole = False  # only digits are completed by zeros
-    return Line(round_.dim(step), n, step.kind, filtered, whole, real and filtered)
+    return Line(round_.dim(step), n, step.kind, filtered, whole)
 
 
 def awkward(n: int) -> bool:

@@ -103,10 +103,7 @@ def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
 
 def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
     place = index_of(factor.place, shape)
-    found = _in_parts(lambda part: chirp(part, factor.length, factor.sign), place)
-    if factor.half:
-        found[(place != 0) & (2 * place != factor.length)] *= 2
-    return found
+    return _in_parts(lambda part: chirp(part, factor.length, factor.sign), place)
 
 
 def multiplied(op: Multiply | None, x: Array) -> Array:
@@ -124,7 +121,7 @@ def multiplied(op: Multiply | None, x: Array) -> Array:
     with np.errstate(invalid="ignore"):  # values beyond the end of a chirp
         product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
     for found in op.chirps:
-        product = np.where(index_of(found.place, op.shape) < found.end, product, 0)
+        product = np.where(index_of(found.place, op.shape) < found.length, product, 0)
     return product
 
 

@@ -9,7 +9,6 @@ from devices.kernel_text import factors, kernels_of, needs_compiler
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.kernels import TILE
 from dask_bigfft.gpu.operations import ChirpFactor, Multiply, Product, Strided, Term, transposed
-from dask_bigfft.kernels.twiddle import chirp
 from dask_bigfft.testing.simulated import multiplied, places_at
 from dask_bigfft.testing.strategies import random_array
 
@@ -134,18 +133,6 @@ def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
     own.strided(transposed(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
     assert not out.T.ravel()[109:].any()
     close(out, multiplied(by, x).T)
-
-
-@pytest.mark.parametrize("length", [41, 42])
-def test_half_a_spectrum_is_doubled_but_at_its_ends(own, length):
-    n, place = np.arange(50), (Term(0, 0, 1, BIG, 10), Term(1, 0, 1, BIG, 1))
-    expected = np.where(n <= length // 2, 2 * chirp(n, length, -1), 0)
-    expected[[0, 21]] /= 2, 1 if length % 2 else 2
-    op = Multiply((5, 10), "<c16", chirps=(ChirpFactor(length, -1, place, half=True),))
-    x = np.ones(op.shape, "c16")
-    close(multiplied(op, x), expected.reshape(op.shape))
-    own.multiply(op, x.ctypes.data)
-    close(x, expected.reshape(op.shape))
 
 
 @pytest.mark.parametrize("other", [(1, 30, 1), (4, 1, 7), (4, 30, 7), (1, 1, 1)])

@@ -14,8 +14,9 @@ from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import axis_program
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.engine import Source, filter_of
+from dask_bigfft.gpu.engine import Source
 from dask_bigfft.gpu.tile_work import Job
+from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.planner.passes import find_tile_plan
 from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
 
@@ -132,7 +133,8 @@ def test_a_convolution_inside_a_blocks_own_memory():
     job, x = Job(round_, (0,), "<c16", "<c16", inside=True), np.zeros(2048, complex)
     x[:1021] = values(1021)
     expected, simulated = scipys(x[:1021], "fft"), engine(1 << 15)
-    spectrum = scipys(filter_of(job), "fft")
+    chirp = step.convolve
+    spectrum = scipys(chirp_filter(np.arange(2048), 2048, chirp.length, chirp.sign, x.dtype), "fft")
     got = simulated.run(job, Source(lambda: x, again=False), {0: spectrum})
     assert np.shares_memory(got, x)
     assert distance(got[:1021], expected) < 1e-14

@@ -174,8 +174,7 @@ CHIRPS = [
     ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1))),
     ChirpFactor(2**33 + 1, -1, (Term(0, 2**33 - 40, 1, BIG, 1), Term(1, 0, 1, BIG, 5))),
     ChirpFactor(2**45 + 9, 1, (Term(0, 0, 1, BIG, 2**40 + 3), Term(2, 17, 1, BIG, 2**20 + 7))),
-    ChirpFactor(1301, 1, PLACE, half=True),
-    ChirpFactor(1300, -1, PLACE, half=True),
+    ChirpFactor(1301, 1, PLACE),
 ]
 #: Behind the end of a chirp products of indices go on.
 BEYOND = Twiddle(97 * 41, -1, PLACE[1:], (Term(0, 9, 1, BIG, 3),))

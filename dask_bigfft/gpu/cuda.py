@@ -7,7 +7,6 @@ pinned while the process has a device. Arrays of others are pinned in place whil
 import contextlib
 import functools
 import importlib
-import importlib.util
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -26,7 +25,8 @@ INSTALL = (
 )
 
 
-_OUT_OF_MEMORY = 2
+#: Status of a runtime call, and results of cuFFT, that mean too little memory.
+_NO_MEMORY = (2, 5)
 
 #: Flag of registration: pinned for every device.
 _PORTABLE = 1
@@ -56,12 +56,9 @@ def errors_of_cuda() -> Iterator[None]:
         yield
     except cuda.memory.OutOfMemoryError as error:
         raise DeviceMemoryError(str(error)) from error
-    except cuda.runtime.CUDARuntimeError as error:
-        kind = DeviceMemoryError if error.status == _OUT_OF_MEMORY else DeviceError
-        raise kind(str(error)) from error
-    except cuda.cufft.CuFFTError as error:
-        kind = DeviceMemoryError if error.result in (_OUT_OF_MEMORY, 5) else DeviceError
-        raise kind(str(error)) from error
+    except (cuda.runtime.CUDARuntimeError, cuda.cufft.CuFFTError) as error:
+        status = getattr(error, "status", None) or error.result
+        raise (DeviceMemoryError if status in _NO_MEMORY else DeviceError)(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -98,8 +95,6 @@ def free_pinned() -> None:
 @functools.cache
 def _found() -> tuple[tuple[int, ...], str | None]:
     """Return the ordinals of usable devices, and the reason if there are none."""
-    if importlib.util.find_spec("cupy") is None:
-        return (), f"CuPy is missing: {INSTALL}"
     try:
         count = int(cupy().cuda.runtime.getDeviceCount())
     except DeviceError as error:
@@ -165,8 +160,7 @@ class _Pins:
                 def register(address: int, nbytes: int) -> None:
                     runtime.hostRegister(address, nbytes, _PORTABLE)
 
-                ends = register, runtime.hostUnregister
-                errors = (runtime.CUDARuntimeError,)
+                ends, errors = (register, runtime.hostUnregister), (runtime.CUDARuntimeError,)
                 self._pinner = Pinner(*ends, limit, adopted=limit, errors=errors)
                 pin_blocks(self._pinner)
 
@@ -178,21 +172,12 @@ class _Pins:
                 self._pinner.close()
                 self._pinner = None
 
-    def adopt(self, array: npt.NDArray[Any]) -> bool:
-        """Pin an array of others while it lives; return True if it may be pinned now.
-
-        That includes the case that another thread was pinning, maybe the same array.
-        """
+    def adopt(self, array: npt.NDArray[Any]) -> None:
+        """Pin an array of others while it lives, if allowed; wait while another one is pinned."""
         pinner = self._pinner
-        if pinner is None or not config.get("bigfft.memory.pin-arrays"):
-            return False
-        waits = not self._adopting.acquire(blocking=False)
-        if waits:
-            self._adopting.acquire()
-        try:
-            return pinner.adopt(array) or waits
-        finally:
-            self._adopting.release()
+        if pinner is not None and config.get("bigfft.memory.pin-arrays"):
+            with self._adopting:
+                pinner.adopt(array)
 
 
 pins = _Pins()
@@ -210,4 +195,7 @@ def is_pinned(view: npt.NDArray[Any]) -> bool:
 
 def reachable(view: npt.NDArray[Any]) -> bool:
     """Return True if a GPU can access a view directly, after pinning it if possible."""
-    return is_pinned(view) or (pins.adopt(view) and is_pinned(view))
+    if is_pinned(view):
+        return True
+    pins.adopt(view)
+    return is_pinned(view)

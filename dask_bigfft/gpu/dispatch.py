@@ -99,13 +99,9 @@ class Leases:
 
         Raises
         ------
-        DeviceError
-            If this thread has a lease already.
         TimeoutError
             If no device is free within `timeout`.
         """
-        if getattr(self._own, "leased", False):
-            raise DeviceError("a task may not take a second lease")
         ticket, started = object(), time.perf_counter()
 
         def free() -> bool:
@@ -122,20 +118,13 @@ class Leases:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
         emit("lease_wait", seconds=time.perf_counter() - started)
-        self._own.leased = True
         self.ready()
         try:
             yield self.engines[number]
         finally:
-            self._own.leased = False
             with self._changed:
                 self._used[number] -= 1
                 self._changed.notify_all()
-
-    def limits(self, nbytes: int | None) -> TileLimits:
-        """Return the tile limits of the smallest device, within `nbytes` if that is less."""
-        found = (engine.within(nbytes) for engine in self.engines)
-        return min(found, key=lambda limits: limits.nbytes)
 
     @property
     def in_use(self) -> int:
@@ -417,7 +406,8 @@ def _run(
 ) -> Array | None:
     """Return a block after a round on a leased device; None if the CPU has to do it."""
     try:
-        limits = found.limits(place.nbytes)
+        every = [engine.within(place.nbytes) for engine in found.engines]
+        limits = min(every, key=lambda limits: limits.nbytes)
         if source.gather is not None or source.shards(job.tiles(limits), limits) is not None:
             for link in found.engines[0].links(job, limits):
                 link.tiles(limits)  # raises if they do not fit, before the task waits

@@ -87,9 +87,6 @@ class Source:
     values: Array | None = field(default=None, init=False)
     gathered: bool = field(default=False, init=False)
 
-    def __post_init__(self) -> None:
-        self.again |= self.borrowed
-
     def shards(self, tiles: BlockTiles, limits: TileLimits) -> SegmentedView | None:
         """Return the shards that the device reads in place; None if it needs the whole block."""
         same = tiles.job.source == tiles.job.target
@@ -412,9 +409,8 @@ class Engine:
         if nbytes < 4 * libraries and nbytes not in self._warned:
             self._warned.add(nbytes)
             warnings.warn(
-                f"{nbytes} bytes of {self.device.name} may be used, but kernels and FFT plans "
-                f"alone take about {libraries}: they are counted in full from {4 * libraries} "
-                f"bytes on, and only as {nbytes // 4} here",
+                f"{nbytes} bytes of {self.device.name} may be used: of kernels and FFT plans "
+                f"only {nbytes // 4} of about {libraries} bytes are counted",
                 stacklevel=2,
             )
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))

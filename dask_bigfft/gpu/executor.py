@@ -189,14 +189,14 @@ def _copies(
     block: HostBlock, view: HostView, moves: Iterable[Move]
 ) -> Iterator[tuple[DeviceArray, Sequence[Array | ShardView]]]:
     """Yield the parts of a tile on the device, each with its views of host memory."""
-    for move in moves:
+    for part, array in moves:
         if isinstance(block, SegmentedView):
-            cuts = block.part(move.part)  # slices of the edges
+            cuts = block.part(part)  # slices of the edges
             assert cuts is not None
             shape = tuple(cut.stop - cut.start for cut in cuts)
-            yield replace(move.array, shape=shape), list(block.shards(cuts))
+            yield replace(array, shape=shape), list(block.shards(cuts))
         else:
-            yield move.array, [view.part(block, move.part)]
+            yield array, [view.part(block, part)]
 
 
 def _turned(shards: ShardView, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
@@ -245,8 +245,7 @@ class BlockRun:
         else:
             self.works = [iter(works)]
             self.nbytes = sum(w.source.nbytes for w in works), sum(w.result.nbytes for w in works)
-            ops = (found.op for work in works for found in work.computations)
-            self.ffts |= {op for op in ops if isinstance(op, FFT)}
+            self.ffts |= {x.op for w in works for x in w.computations if isinstance(x.op, FFT)}
 
     @cached_property
     def first(self) -> Tile:
@@ -319,33 +318,24 @@ class GPUExecutor:
         for number in range(len(block.works)):
             if number:
                 self.fence(stored)
-            for tile, last in self.take(block, number):
+            for tile, coming in itertools.pairwise(itertools.chain(block.tiles(number), (None,))):
+                assert tile is not None
+                self._announce(tile)
+                self._announce(coming)
                 buffer = next(self._next)
                 self.device.wait(buffer.h2d, buffer.free)  # until its former tile is stored
                 self.load(buffer, tile, block.filters)
-                if last and (after := following()) is not None:
-                    self._announce(after.first)
+                if coming is None and number == len(block.works) - 1:
+                    after = following()
+                    self._announce(None if after is None else after.first)
                 self.transform(buffer, tile)
                 self.store(buffer, tile)
             self.finish(stored)
         return stored
 
-    def take(self, block: BlockRun, number: int) -> Iterator[tuple[Tile, bool]]:
-        """Yield the tiles of a pass, with True for the last tile of the block.
-
-        The device is told of the tile after each one first.
-        """
-        final = number == len(block.works) - 1
-        for tile, coming in itertools.pairwise(itertools.chain(block.tiles(number), (None,))):
-            assert tile is not None
-            self._announce(tile)
-            if coming is not None:
-                self._announce(coming)
-            yield tile, final and coming is None
-
-    def _announce(self, tile: Tile) -> None:
-        """Let the device start to stage a tile, unless it was announced before."""
-        if not tile.announced:
+    def _announce(self, tile: Tile | None) -> None:
+        """Let the device start to stage a tile, unless there is none or it was announced before."""
+        if tile is not None and not tile.announced:
             for view, _ in tile.comes:
                 if view is not None:
                     self.device.ahead(self._buffers[0].h2d, view)

@@ -351,11 +351,6 @@ class _Buffer:
         """Return the bytes from a position on as an array like `values`."""
         return self.memory[at : at + values.nbytes].view(values.dtype).reshape(values.shape)
 
-    @property
-    def idle(self) -> bool:
-        """Return True if the GPU has finished with the buffer."""
-        return self.mark is None or bool(self.mark.done)
-
     def free(self) -> None:
         """Wait until the buffer is unused; errors of a scatter are raised by its future."""
         if self.scattered is not None:
@@ -409,7 +404,9 @@ class Ring:
 
     def _go_ahead(self) -> None:
         for loading in self._ahead:
-            while loading.parts and len(self.free) > 1 and self.free[0].idle:
+            while loading.parts and len(self.free) > 1:
+                if (mark := self.free[0].mark) is not None and not mark.done:
+                    return
                 self._fill(loading)
             if loading.parts:
                 return

@@ -80,12 +80,8 @@ class Filter:
     array: DeviceArray
 
 
-@dataclass(frozen=True)
-class Move:
-    """Copy between a part of a host view and an array on the GPU."""
-
-    part: Slices
-    array: DeviceArray
+#: Copy between a part of a host view and an array on the GPU.
+Move = tuple[Slices, DeviceArray]
 
 
 @dataclass(frozen=True)
@@ -341,10 +337,10 @@ def swaps(one: TilePass, dtype: str) -> Iterator[TileWork]:
         for part, other, come, go in ways[: 1 + (here != there)]:
             source = DeviceArray(come * one.places[0], shape_of(part), dtype)
             target = DeviceArray(go * one.places[0], shape_of(other), dtype)
-            comes.append(Move(part, source))
-            goes.append(Move(other, target))
+            comes.append((part, source))
+            goes.append((other, target))
             done.append(Computation(transposed(source.shape, tuple(order), dtype), source, target))
-        ends = comes[0].array, goes[0].array
+        ends = comes[0][1], goes[0][1]
         yield TileWork(view, tuple(comes), ends[0], (), tuple(done), ends[1], view, tuple(goes))
 
 
@@ -523,8 +519,8 @@ class _Tile:
             if line.step.kind == ("c2r" if before else "r2c"):
                 mirrored = list(self._mirrored(line, radices, part, before))
         if view is plain:
-            return (Move(part, array),), view
-        moves = (Move(found, _part_of(array, found, part)) for found in view.parts(part))
+            return ((part, array),), view
+        moves = ((found, _part_of(array, found, part)) for found in view.parts(part))
         return (*moves, *mirrored), view
 
     def _mirrored(self, line: _Line, radices: Block, part: Slices, before: bool) -> Iterator[Move]:
@@ -542,7 +538,7 @@ class _Tile:
                 for found in (own, image)
             )
             shape, steps = shape_of(there), list(dense(digits.shape, 1))
-            yield Move(there, DeviceArray(self.scratch + at * itemsize, shape, self.dtype))
+            yield there, DeviceArray(self.scratch + at * itemsize, shape, self.dtype)
             start = 0
             for dim, (cut, around) in enumerate(zip(here, part, strict=True)):
                 backwards = first <= dim <= first + last

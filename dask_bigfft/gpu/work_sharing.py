@@ -18,12 +18,10 @@ CPU. Parts are gathered from read-only sources, so a failed part can be gathered
 """
 
 import contextlib
-import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +29,7 @@ import numpy as np
 from dask_bigfft.decomposition.layout import ROW_BYTES, tile_bytes_of
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, task_threads, working_for
-from dask_bigfft.gpu.dispatch import Place, leases, takes
+from dask_bigfft.gpu.dispatch import Leases, Place, leases, takes
 from dask_bigfft.gpu.engine import Engine, Part, readable
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
 from dask_bigfft.kernels.libraries import FFTLibrary
@@ -128,10 +126,6 @@ class Interval:
         return Part(self.dim, self.high - rows, self.high, width)
 
 
-#: Leases an engine without waiting; raises `TimeoutError` if no device is free.
-Lease = Callable[[], AbstractContextManager[Engine]]
-
-
 def shared_with_device(
     job: Job, incoming: BlockView, library: FFTLibrary, filters: Mapping[int, Array], place: Place
 ) -> Array | None:
@@ -158,10 +152,10 @@ def shared_with_device(
         If a device fails.
     """
     job = replace(job, settings=place.settings)
-    found = _divided(job, incoming, library, place)
-    if found is None:
+    devices = leases()
+    if devices is None or (found := _divided(job, incoming, library, place, devices)) is None:
         return None
-    interval, lease = found
+    interval, admits = found
     out = allocate(job.round.target.shape(job.block), np.dtype(job.target))
 
     def feed(engine: Engine, work: tuple[str, int] | None) -> None:
@@ -186,12 +180,8 @@ def shared_with_device(
 
     def feeder() -> Future[None] | None:
         """Start the feeder thread if a device is free."""
-        try:
-            return pool.submit(feed, held.enter_context(lease()), working_for())
-        except DeviceMemoryError:
-            interval.leave(to_cpu=True)
-        except TimeoutError:
-            pass
+        with contextlib.suppress(TimeoutError):
+            return pool.submit(feed, held.enter_context(devices.lease(admits, 0.0)), working_for())
         return None
 
     def cpu_tiles() -> Iterator[slice]:
@@ -226,12 +216,10 @@ def shared_with_device(
 
 
 def _divided(
-    job: Job, incoming: BlockView, library: FFTLibrary, place: Place
-) -> tuple[Interval, Lease] | None:
-    """Return the rows of a block to share, and the lease function; None if it cannot be shared."""
-    found, before, round_ = leases(), incoming.shape, job.round
-    if found is None:
-        return None
+    job: Job, incoming: BlockView, library: FFTLibrary, place: Place, found: Leases
+) -> tuple[Interval, int] | None:
+    """Return the rows of a block to share and the tasks per device; None if it is not shared."""
+    before, round_ = incoming.shape, job.round
     engine, limits = found.engines[0], found.engines[0].limits
     after = math.prod(round_.target.shape(job.block)) * np.dtype(job.target).itemsize
     most = max(after, math.prod(before) * incoming.dtype.itemsize)
@@ -258,8 +246,7 @@ def _divided(
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, admits * len(found.engines))
     speed = place.share / max(1 - place.share, 1e-9) * tasks / leased
-    interval = Interval(dim, rows, tile, width, least, speed)
-    return interval, functools.partial(found.lease, admits, 0.0)
+    return Interval(dim, rows, tile, width, least, speed), admits
 
 
 def _part_reader(

@@ -70,7 +70,7 @@ def test_scheme(shape, nbytes, digits, notation):
         largest = max(works, key=lambda work: work.source.size)
         there, back = (largest.view.shape, largest.comes), (largest.stored_view.shape, largest.goes)
         for (view, moves), (runs, width) in ((there, one.reads), (back, one.writes)):
-            assert counted_runs(view, moves[0].part) == runs
+            assert counted_runs(view, moves[0][0]) == runs
             assert runs * width == largest.source.size
 
 

@@ -37,10 +37,7 @@ from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.transforms.spec import transform_spec, work_dtype
 
-__all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]
-__dir__ = __all__.copy  # so that completion shows these names alone
-
-Lengths = SupportsIndex | Sequence[SupportsIndex] | None
+#: Lengths or axes.
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 
@@ -66,7 +63,7 @@ def _over_several_axes(
     name: str,
     x: Any,
     type: int = 2,
-    s: Lengths = None,
+    s: Axes = None,
     axes: Axes = None,
     norm: str | None = None,
     overwrite_x: bool = False,
@@ -340,14 +337,16 @@ _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 # --- one axis -------------------------------------------------------------------------------
 
 
-def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
+def _rearranged(
+    a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str
+) -> da.Array:
     """Return the array with one axis rearranged, in one exchange."""
     kept = plain_layout(a.shape, a.chunks).axes
     before, after = (Layout((*kept[:axis], to, *kept[axis + 1 :])) for to in (source, target))
     return applied(a, ShiftPlan(before, after, a.dtype.str, part))
 
 
-def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> Any:
+def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> da.Array:
     """Return the array in other chunks, in one exchange."""
     before, after = plain_layout(a.shape, a.chunks), plain_layout(a.shape, chunks)
     return a if before == after else applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
@@ -519,7 +518,7 @@ def cosine_transform(
     else:
         found = _all_axes(array, plans, norm, inner)
     wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
-    return cast("da.Array", found if wanted is None else _gathered(found, wanted))
+    return found if wanted is None else _gathered(found, wanted)
 
 
 def _parse_type(value: Any, backwards: bool) -> Type:
@@ -533,9 +532,11 @@ def _parse_type(value: Any, backwards: bool) -> Type:
     return _INVERSE[found] if backwards else cast("Type", found)
 
 
-def _all_axes(array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras) -> Any:
+def _all_axes(
+    array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras
+) -> da.Array:
     """Return a real transform: of all axes that are whole in every block, then of the others."""
-    found: Any = array.astype(np.empty(0, work_dtype(array.dtype)).real.dtype)
+    found: da.Array = array.astype(np.empty(0, work_dtype(array.dtype)).real.dtype)
     groups: dict[tuple[int, bool], dict[int, int]] = {}
     for axis, plan in plans.items():
         if array.numblocks[axis] == 1:

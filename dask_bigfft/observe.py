@@ -17,9 +17,6 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.watch.progress import Display, LocalProgress, display_here
 from dask_bigfft.watch.report import Report, RunReport
 
-__all__ = ["progress", "report"]
-__dir__ = __all__.copy  # so that completion shows these names alone
-
 #: Transforms of the latest arrays by name, because a persisted array has lost its plans.
 _shown: dict[str, dict[str, Plan]] = {}
 _KEPT = 64

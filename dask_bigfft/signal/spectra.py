@@ -8,7 +8,7 @@ frequencies does not matter for this, so the spectrum stays in transposed order.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import dask.array as da
 import numpy as np
@@ -46,16 +46,13 @@ def _spectrum(
     there = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
     plans = [there, *(transforms.forward(a, options, chunks=there.chunks) for a in arrays[1:])]
     dtype = np.result_type(*(plan.spec.out_dtype for plan in plans))
-    return cast(
-        "da.Array",
-        by_block(
-            _crossed,
-            *map(applied, arrays, plans),
-            dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
-            scale=_scale(transforms.lengths, spacing, scaling),
-            axes=spectrum_axes(transforms, there),
-            onesided=parse_flag("onesided", onesided),
-        ),
+    return by_block(
+        _crossed,
+        *map(applied, arrays, plans),
+        dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
+        scale=_scale(transforms.lengths, spacing, scaling),
+        axes=spectrum_axes(transforms, there),
+        onesided=parse_flag("onesided", onesided),
     )
 
 
@@ -264,8 +261,7 @@ def radial_power_spectrum(
         parts = [sums[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
         sums = parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
     sums = sums.squeeze(axis=along[:-1]) if len(along) > 1 else sums
-    mean = sums.map_blocks(_mean, scale=scale, dtype=float)
-    return (edges[1:] + edges[:-1]) / 2, cast("da.Array", mean)
+    return (edges[1:] + edges[:-1]) / 2, by_block(_mean, sums, scale=scale, dtype=float)
 
 
 def _mean(sums: Array, scale: float) -> Array:

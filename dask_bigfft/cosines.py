@@ -337,9 +337,7 @@ _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 # --- one axis -------------------------------------------------------------------------------
 
 
-def _rearranged(
-    a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str
-) -> da.Array:
+def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
     """Return the array with one axis rearranged, in one exchange."""
     kept = plain_layout(a.shape, a.chunks).axes
     before, after = (Layout((*kept[:axis], to, *kept[axis + 1 :])) for to in (source, target))

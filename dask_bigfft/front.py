@@ -26,7 +26,6 @@ from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
 N = SupportsIndex | None
-Axis = SupportsIndex
 S = Sequence[SupportsIndex | None] | None
 Axes = Sequence[SupportsIndex] | None
 Norm = Literal["backward", "ortho", "forward"] | None

@@ -6,7 +6,7 @@ and the picture shows the last run. The cluster's page shows the same rows.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -188,12 +188,10 @@ class RunReport:
     @property
     def shares(self) -> dict[int, float]:
         """Fraction of each shared round that devices did, by the number of the round from 1."""
-        nbytes = {(row.phase, row.index): row.nbytes for row in self.rows}
-        both = {
-            index: (nbytes.get(("round_cpu", index), 0), nbytes.get(("round_device", index), 0))
-            for index in range(1, len(self.plan.rounds) + 1)
-        }
-        return {index: gpu / (cpu + gpu) for index, (cpu, gpu) in both.items() if cpu + gpu}
+        nbytes = Counter({(row.phase, row.index): row.nbytes for row in self.rows})
+        rounds = range(1, len(self.plan.rounds) + 1)
+        both = {i: (nbytes["round_cpu", i], nbytes["round_device", i]) for i in rounds}
+        return {i: gpu / (cpu + gpu) for i, (cpu, gpu) in both.items() if cpu + gpu}
 
     def _shares_text(self) -> str:
         planned = {one.index: one.share for one in self.plan.expected.rounds if self.plan.shares}
@@ -339,9 +337,9 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
 
 def _legend(plan: Plan) -> list[str]:
     names = [f"round {i} {{{name}}}" for i, name in enumerate(round_names(plan), 1)]
-    colours = [_colour("round", i) for i in range(1, len(names) + 1)]
     drawn, x = [], float(_MARGIN)
-    for name, colour in zip([*names, "exchange"], [*colours, _EXCHANGE], strict=True):
+    for i, name in enumerate([*names, "exchange"], 1):
+        colour = _colour("round" if i <= len(names) else name, i)
         drawn.append(f'<rect x="{x:.0f}" y="6" width="10" height="10" fill="{colour}"/>')
         drawn.append(_text(x + 14, 15, name))
         x += 30 + 7 * len(name)

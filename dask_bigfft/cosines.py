@@ -31,7 +31,7 @@ from dask_bigfft.arguments import (
 from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
 from dask_bigfft.decomposition.steps import Divisor
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block, transforms_by
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
@@ -521,10 +521,7 @@ def cosine_transform(
 
 def _parse_type(value: Any, backwards: bool) -> Type:
     """Return the type of the transform; for an inverse transform the type of its equivalent."""
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise_invalid("type", value, "1, 2, 3 or 4", kind=ArgumentTypeError)
+    found = parse_as(operator.index, "type", value, "1, 2, 3 or 4")
     if found not in _INVERSE:
         raise_invalid("type", value, "1, 2, 3 or 4")
     return _INVERSE[found] if backwards else cast("Type", found)

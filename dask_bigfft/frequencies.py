@@ -14,7 +14,7 @@ from dask_bigfft import config
 from dask_bigfft.arguments import normalized_chunks
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.decomposition.layout import Order
-from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
 from dask_bigfft.front import transforms_by
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan, ShiftPlan
@@ -170,10 +170,7 @@ def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
     length = parse_count("n", n)
     if length > MAX_LENGTH:
         raise_invalid("n", n, f"an integer of at least 1, and at most {MAX_LENGTH}")
-    try:
-        step = float(d)
-    except (TypeError, ValueError):
-        raise_invalid("d", d, "a number other than 0", kind=ArgumentTypeError)
+    step = parse_as(float, "d", d, "a number other than 0")
     if step == 0 or step != step:
         raise_invalid("d", d, "a number other than 0")
     return length, step

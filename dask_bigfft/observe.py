@@ -79,11 +79,8 @@ def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
 def _showing(display: Display) -> Iterator[None]:
     """Context manager that shows computations, and stops all tasks on an interrupt."""
     client = running_client()
-    if client is not None:
-        with following(client, display):
-            yield
-        return
-    with LocalProgress(display), _own_pool():
+    shown: Any = LocalProgress(display) if client is None else following(client, display)
+    with shown, _own_pool():
         yield
 
 

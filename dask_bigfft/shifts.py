@@ -91,8 +91,7 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
     offsets = {a: (array.shape[a] + up) // 2 % max(array.shape[a], 1) for a in places}
     found = origin(array)
     if found is not None and isinstance(found.plan, Plan):
-        folded = _folded(array, found, found.plan, offsets)
-        if folded is not None:
+        if (folded := _folded(array, found, found.plan, offsets)) is not None:
             return folded
     elif found is not None and isinstance(found.plan, ShiftPlan) and found.plan.is_shift:
         array, offsets = found.array, _summed(found.plan.result, offsets)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, parse_array
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
+from dask_bigfft.errors import parse_as, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.signal.arguments import Axes, nonempty, parse_choice, parse_pair
 from dask_bigfft.signal.differentiation import Spacing, parse_samples
@@ -191,12 +191,10 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
         width = max(1 / (n * d) for n, d in zip(lengths, spacing, strict=True))
         highest = min((n // 2) / (n * d) for n, d in zip(lengths, spacing, strict=True))
         return np.asarray((np.arange(int(highest / width + 1e-9) + 2) - 0.5) * width)
-    try:
-        edges = np.asarray(bins, float)
-    except (ValueError, TypeError):
-        raise_invalid("bins", bins, "None, or two or more rising edges", kind=ArgumentTypeError)
+    allowed = "None, or two or more rising edges"
+    edges = parse_as(lambda found: np.asarray(found, float), "bins", bins, allowed)
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
-        raise_invalid("bins", bins, "None, or two or more rising edges")
+        raise_invalid("bins", bins, allowed)
     return edges
 
 

@@ -176,15 +176,6 @@ class RunReport:
             for device, nbytes in sorted(record.devices.items())
         }
 
-    def _peaks_text(self) -> str:
-        peaks, workers = self.device_peaks, sorted(self.places)
-        texts = [
-            f"{human_bytes(nbytes)} of device {device}"
-            + (f" of worker {workers.index(place)}" if place else "")
-            for (place, device), nbytes in peaks.items()
-        ]
-        return f"at most {', '.join(texts)}" if texts else ""
-
     @property
     def shares(self) -> dict[int, float]:
         """Fraction of each shared round that devices did, by the number of the round from 1."""
@@ -192,14 +183,6 @@ class RunReport:
         rounds = range(1, len(self.plan.rounds) + 1)
         both = {i: (nbytes["round_cpu", i], nbytes["round_device", i]) for i in rounds}
         return {i: gpu / (cpu + gpu) for i, (cpu, gpu) in both.items() if cpu + gpu}
-
-    def _shares_text(self) -> str:
-        planned = {one.index: one.share for one in self.plan.expected.rounds if self.plan.shares}
-        return ", ".join(
-            f"{100 * share:.0f} % of round {index}"
-            + (f" ({100 * planned[index]:.0f} % by the model)" if index in planned else "")
-            for index, share in self.shares.items()
-        )
 
     @property
     def summary(self) -> list[tuple[str, str]]:
@@ -214,14 +197,26 @@ class RunReport:
         busy = worked / whole if whole else 0.0
         more = max(record.rss_peak - record.rss_before for record in self.places.values())
         held = f"{human_bytes(max(0, more))} more at most in a process"
+        workers = sorted(self.places)
+        peaks = [
+            f"{human_bytes(nbytes)} of device {device}"
+            + (f" of worker {workers.index(place)}" if place else "")
+            for (place, device), nbytes in self.device_peaks.items()
+        ]
+        planned = {one.index: one.share for one in forecast.rounds if plan.shares}
+        shares = [
+            f"{100 * share:.0f} % of round {index}"
+            + (f" ({100 * planned[index]:.0f} % by the model)" if index in planned else "")
+            for index, share in self.shares.items()
+        ]
         rows = [
             ("time", f"{taken} from the first block to the last; forecast {expected}"),
             ("speed", human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"),
             ("threads", f"{threads}, busy {100 * busy:.0f} % of the time"),
             ("memory", f"{held}; forecast {budget_text(plan)}"),
             ("kernel", plan.fallback or plan.kernel),
-            ("devices", self._shares_text()),
-            ("on GPUs", self._peaks_text()),
+            ("devices", ", ".join(shares)),
+            ("on GPUs", f"at most {', '.join(peaks)}" if peaks else ""),
             ("runs", f"{self.runs}; phases are their means" if self.runs > 1 else ""),
         ]
         return [row for row in rows if row[1]]

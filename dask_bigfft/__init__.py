@@ -38,13 +38,11 @@ __all__ = [
 ]
 
 
-#: Modules of public names. They are imported at their first use: the command line needs few.
+#: Modules of public names that are no modules themselves. They are imported at their first use: the
+#: command line needs few.
 _MODULES = {
     "Plan": "planner.plan",
     "calibrate": "calibration",
-    "cluster": "cluster",
-    "errors": "errors",
-    "fft": "fft",
     "install": "integrations.installation",
     "installed": "integrations.installation",
     "plan": "front",
@@ -52,18 +50,16 @@ _MODULES = {
     "report": "observe",
     "run": "runs",
     "scipy_backend": "integrations.scipy_backend",
-    "signal": "signal",
     "transposed_index": "decomposition.factors",
     "uninstall": "integrations.installation",
-    "xarray": "xarray",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import the module of a public name."""
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"dask_bigfft.{_MODULES[name]}")
+    module = import_module(f"dask_bigfft.{_MODULES.get(name, name)}")
     return module if module.__name__.endswith(f".{name}") else getattr(module, name)
 
 

@@ -31,16 +31,13 @@ from dask_bigfft.arguments import (
 from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
 from dask_bigfft.decomposition.steps import Divisor
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block, transforms_by
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.transforms.spec import transform_spec, work_dtype
 
-__all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]
-__dir__ = __all__.copy  # so that completion shows these names alone
-
-Lengths = SupportsIndex | Sequence[SupportsIndex] | None
+#: Lengths or axes.
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 
@@ -66,7 +63,7 @@ def _over_several_axes(
     name: str,
     x: Any,
     type: int = 2,
-    s: Lengths = None,
+    s: Axes = None,
     axes: Axes = None,
     norm: str | None = None,
     overwrite_x: bool = False,
@@ -347,7 +344,7 @@ def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, 
     return applied(a, ShiftPlan(before, after, a.dtype.str, part))
 
 
-def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> Any:
+def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> da.Array:
     """Return the array in other chunks, in one exchange."""
     before, after = plain_layout(a.shape, a.chunks), plain_layout(a.shape, chunks)
     return a if before == after else applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
@@ -519,23 +516,22 @@ def cosine_transform(
     else:
         found = _all_axes(array, plans, norm, inner)
     wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
-    return cast("da.Array", found if wanted is None else _gathered(found, wanted))
+    return found if wanted is None else _gathered(found, wanted)
 
 
 def _parse_type(value: Any, backwards: bool) -> Type:
     """Return the type of the transform; for an inverse transform the type of its equivalent."""
-    try:
-        found = operator.index(value)
-    except TypeError:
-        raise_invalid("type", value, "1, 2, 3 or 4", kind=ArgumentTypeError)
+    found = parse_as(operator.index, "type", value, "1, 2, 3 or 4")
     if found not in _INVERSE:
         raise_invalid("type", value, "1, 2, 3 or 4")
     return _INVERSE[found] if backwards else cast("Type", found)
 
 
-def _all_axes(array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras) -> Any:
+def _all_axes(
+    array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras
+) -> da.Array:
     """Return a real transform: of all axes that are whole in every block, then of the others."""
-    found: Any = array.astype(np.empty(0, work_dtype(array.dtype)).real.dtype)
+    found: da.Array = array.astype(np.empty(0, work_dtype(array.dtype)).real.dtype)
     groups: dict[tuple[int, bool], dict[int, int]] = {}
     for axis, plan in plans.items():
         if array.numblocks[axis] == 1:

@@ -22,7 +22,8 @@
 import operator
 import re
 import reprlib
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,8 @@ __all__ = ["ArgumentError", "ArgumentTypeError", "AxisError", "BigFFTError", "Ca
 __all__ += ["ClusterError", "DeviceError", "DeviceMemoryError", "FallbackWarning", "KernelError"]
 __all__ += ["MemoryLimitError", "PlanError", "ScratchError", "VerificationError"]
 __dir__ = __all__.copy  # so that completion shows these names alone
+
+T = TypeVar("T")
 
 
 class BigFFTError(Exception):
@@ -168,6 +171,19 @@ def parse_count(argument: str, value: object, least: int = 1) -> int:
     if found < least:
         raise_invalid(argument, value, allowed)
     return found
+
+
+def parse_as(kind: Callable[[Any], T], argument: str, value: Any, allowed: str) -> T:
+    """Return an argument as a type makes it of its value; an error names it.
+
+    >>> parse_as(float, "fs", "fast", "a number")
+    Traceback (most recent call last):
+    dask_bigfft.errors.ArgumentTypeError: `fs`='fast' is not allowed: need a number
+    """
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise_invalid(argument, value, allowed, kind=ArgumentTypeError)
 
 
 def parse_flag(name: str, value: Any) -> bool:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import astuple, dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import dask.config
@@ -58,24 +57,22 @@ _FILE = frozenset({"nbytes", "seconds"})
 
 #: The numbers of each event: bytes, seconds, the plan's token in task names, and `index`, the
 #: number of the round, or of the round that an exchange leads to, from 1 as in task names.
-EVENTS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        **dict.fromkeys(WATCHED, _WORK),
-        "begun": frozenset({"plan", "index"}),  # before a task takes memory
-        "compiling": frozenset({"plan", "index"}),  # `compile` tells its end
-        # memory in use of a device of this process; devices count from 0
-        "device_memory": frozenset({"plan", "index", "device", "nbytes"}),
-        # files; `index` is that of the exchange
-        "scratch_write": _WORK,
-        "scratch_read": _WORK,
-        "scratch_free": frozenset({"nbytes"}),  # deleted: everything made from it is durable
-        "source_read": _FILE,
-        "sink_write": _FILE,
-        # verification
-        "mismatch": _WORK,  # a check failed, and the work is done once more
-        "unverified": _WORK,  # values that cannot be checked: NaN, infinity
-    }
-)
+EVENTS: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(WATCHED, _WORK),
+    "begun": frozenset({"plan", "index"}),  # before a task takes memory
+    "compiling": frozenset({"plan", "index"}),  # `compile` tells its end
+    # memory in use of a device of this process; devices count from 0
+    "device_memory": frozenset({"plan", "index", "device", "nbytes"}),
+    # files; `index` is that of the exchange
+    "scratch_write": _WORK,
+    "scratch_read": _WORK,
+    "scratch_free": frozenset({"nbytes"}),  # deleted: everything made from it is durable
+    "source_read": _FILE,
+    "sink_write": _FILE,
+    # verification
+    "mismatch": _WORK,  # a check failed, and the work is done once more
+    "unverified": _WORK,  # values that cannot be checked: NaN, infinity
+}
 
 #: Installed sinks, in order. Single operations on a dict need no lock, which a fork might inherit.
 _sinks: dict[Sink, None] = {}

@@ -15,7 +15,7 @@ from dask_bigfft.arguments import Extras
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
-from dask_bigfft.front import Axes, Axis, N, Norm, S, transform, transforms_by
+from dask_bigfft.front import Axes, N, Norm, S, transform, transforms_by
 from dask_bigfft.shifts import fftshift, ifftshift
 
 __all__ = ["fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "irfft", "rfft", "rfft2", "rfftn"]
@@ -30,7 +30,7 @@ def _over_one_axis(
     name: str,
     a: Any,
     n: N = None,
-    axis: Axis = -1,
+    axis: SupportsIndex = -1,
     norm: Norm = None,
     out: None = None,
     **extras: Unpack[Extras],

@@ -4,7 +4,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 import dask.array as da
 import numpy as np
@@ -13,18 +13,17 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.arguments import normalized_chunks
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
-from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
+from dask_bigfft.decomposition.layout import Order
+from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
+from dask_bigfft.front import transforms_by
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
-__all__ = ["fftfreq", "frequencies_of", "rfftfreq"]
-__dir__ = __all__.copy  # so that completion shows these names alone
 
-Order = Literal["natural", "transposed"]
-
-
-def fftfreq(
+@transforms_by
+def _in_order(
+    name: str,
     n: SupportsIndex,
     d: float = 1.0,
     chunks: Any = "auto",
@@ -32,6 +31,22 @@ def fftfreq(
     order: Order | None = None,
     digits: Sequence[int] | None = None,
 ) -> da.Array:
+    """Return the frequencies of a spectrum in natural or transposed order."""
+    length, step = _parse_samples(n, d)
+    named = config.get("bigfft.order") if order is None else order
+    if parse_orders(named, 1) == ("natural",):
+        if digits is not None:
+            raise_invalid("digits", digits, "None in natural order", kind=ArgumentTypeError)
+        found: tuple[int, ...] = (length,)
+    elif digits is None:
+        found = transposed_digits(length)
+    else:
+        found = parse_factors("digits", digits, length)
+    return _frequencies(length, step, found, chunks, name == "rfftfreq")
+
+
+@_in_order
+def fftfreq() -> None:
     """Return the frequency at each place of a spectrum, in cycles per unit of `d`.
 
     Parameters
@@ -65,17 +80,10 @@ def fftfreq(
     >>> fftfreq(6, order="transposed").compute() * 6
     array([ 0.,  2., -2.,  1., -3., -1.])
     """
-    return _in_order(n, d, chunks, order, digits, half=False)
 
 
-def rfftfreq(
-    n: SupportsIndex,
-    d: float = 1.0,
-    chunks: Any = "auto",
-    *,
-    order: Order | None = None,
-    digits: Sequence[int] | None = None,
-) -> da.Array:
+@_in_order
+def rfftfreq() -> None:
     """Return the frequency at each place of the spectrum of real data.
 
     Parameters
@@ -102,7 +110,6 @@ def rfftfreq(
     >>> rfftfreq(6, order="transposed").compute() * 6
     array([ 0.,  2., -2.,  1.,  3., -1.])
     """
-    return _in_order(n, d, chunks, order, digits, half=True)
 
 
 def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0) -> da.Array:
@@ -163,28 +170,10 @@ def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
     length = parse_count("n", n)
     if length > MAX_LENGTH:
         raise_invalid("n", n, f"an integer of at least 1, and at most {MAX_LENGTH}")
-    try:
-        step = float(d)
-    except (TypeError, ValueError):
-        raise_invalid("d", d, "a number other than 0", kind=ArgumentTypeError)
+    step = parse_as(float, "d", d, "a number other than 0")
     if step == 0 or step != step:
         raise_invalid("d", d, "a number other than 0")
     return length, step
-
-
-def _in_order(n: Any, d: Any, chunks: Any, order: Any, digits: Any, half: bool) -> da.Array:
-    """Return the frequencies of a spectrum in natural or transposed order."""
-    length, step = _parse_samples(n, d)
-    order = config.get("bigfft.order") if order is None else order
-    if parse_orders(order, 1) == ("natural",):
-        if digits is not None:
-            raise_invalid("digits", digits, "None in natural order", kind=ArgumentTypeError)
-        found: tuple[int, ...] = (length,)
-    elif digits is None:
-        found = transposed_digits(length)
-    else:
-        found = parse_factors("digits", digits, length)
-    return _frequencies(length, step, found, chunks, half)
 
 
 def _frequencies(

@@ -26,7 +26,6 @@ from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
 N = SupportsIndex | None
-Axis = SupportsIndex
 S = Sequence[SupportsIndex | None] | None
 Axes = Sequence[SupportsIndex] | None
 Norm = Literal["backward", "ortho", "forward"] | None
@@ -227,7 +226,7 @@ def _described(array: da.Array) -> Stored | None:
 def _lazily(array: da.Array, found: Plan) -> da.Array:
     rows = stored_reader(original_of(array), array) if found.from_rows else None
     place = None if rows is None else replace(scratch_place(found), rows=rows)
-    result: da.Array = applied(array, found, place)
+    result = applied(array, found, place)
     one = len(found.spec.axes) == 1  # of several, all but the last give NumPy complex64
     half = array.dtype.char == "e" and found.spec.kind == "c2r" and one  # in any byte order
     return result.astype(np.float16) if half else result
@@ -327,20 +326,21 @@ def plan_of_stored(
     return take_over(array, found)[1]
 
 
-def applied(array: Any, plan: Plan | ShiftPlan, place: Any = None) -> Any:
+def applied(array: Any, plan: Plan | ShiftPlan, place: Any = None) -> da.Array:
     """Return the lazy result of a plan on an array."""
     configure_arena()
     return transformed_array(array, plan, config.get("bigfft.exchange.carrier"), place=place)
 
 
-def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: Any) -> Any:
+def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: Any) -> da.Array:
     """Return the lazy result of a function of blocks; it has the axes of the first array.
 
     Keywords are those of `dask.array.map_blocks` and of the function. The function is not called to
     infer the dtype.
     """
     meta = np.empty((0,) * arrays[0].ndim, dtype)
-    return da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords)
+    found: da.Array = da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords)
+    return found
 
 
 def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:

@@ -17,9 +17,6 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.watch.progress import Display, LocalProgress, display_here
 from dask_bigfft.watch.report import Report, RunReport
 
-__all__ = ["progress", "report"]
-__dir__ = __all__.copy  # so that completion shows these names alone
-
 #: Transforms of the latest arrays by name, because a persisted array has lost its plans.
 _shown: dict[str, dict[str, Plan]] = {}
 _KEPT = 64
@@ -82,11 +79,8 @@ def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
 def _showing(display: Display) -> Iterator[None]:
     """Context manager that shows computations, and stops all tasks on an interrupt."""
     client = running_client()
-    if client is not None:
-        with following(client, display):
-            yield
-        return
-    with LocalProgress(display), _own_pool():
+    shown: Any = LocalProgress(display) if client is None else following(client, display)
+    with shown, _own_pool():
         yield
 
 

@@ -18,9 +18,6 @@ from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
-__all__ = ["fftshift", "ifftshift"]
-__dir__ = __all__.copy  # so that completion shows these names alone
-
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
 Offsets = Mapping[int, int]
 
@@ -94,8 +91,7 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
     offsets = {a: (array.shape[a] + up) // 2 % max(array.shape[a], 1) for a in places}
     found = origin(array)
     if found is not None and isinstance(found.plan, Plan):
-        folded = _folded(array, found, found.plan, offsets)
-        if folded is not None:
+        if (folded := _folded(array, found, found.plan, offsets)) is not None:
             return folded
     elif found is not None and isinstance(found.plan, ShiftPlan) and found.plan.is_shift:
         array, offsets = found.array, _summed(found.plan.result, offsets)
@@ -106,8 +102,7 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
         back = [-first for first in offsets.values()]
         return cast("da.Array", da.roll(array, back, list(offsets)).rechunk(array.chunks))
     source = plain_layout(array.shape, array.chunks)
-    shifted = applied(array, ShiftPlan(source, rolled(source, offsets), array.dtype.str))
-    return cast("da.Array", shifted)
+    return applied(array, ShiftPlan(source, rolled(source, offsets), array.dtype.str))
 
 
 def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:

@@ -26,8 +26,6 @@ from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import Profile
 
-__all__ = ["calibrate"]
-
 log = logging.getLogger(__name__)
 
 #: Minimum bytes of the arrays: smaller ones measure only the overhead of calls.

@@ -16,8 +16,6 @@ from collections.abc import Container, Sequence
 from dask_bigfft.cli.arguments import check, joined, parser
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
 
-__all__ = ["Terminated", "main"]
-
 
 class Terminated(KeyboardInterrupt):
     """Request to end the process (SIGTERM)."""
@@ -39,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
     try:
         check(args)
-        from dask_bigfft.cli import commands
+        from dask_bigfft.cli import commands, places
 
-        with commands.handled(signal.SIGTERM, _terminate):
+        with places.handled(signal.SIGTERM, _terminate):
             commands.COMMANDS[args.command](args)
     except BrokenPipeError:  # the reader of the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,9 +10,6 @@ from typing import Any
 from dask_bigfft import config
 from dask_bigfft.errors import raise_invalid
 
-__all__ = ["check", "joined", "parser"]
-
-
 # Readers of values. argparse reports their names if they raise a ValueError.
 
 

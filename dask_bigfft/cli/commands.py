@@ -9,12 +9,10 @@ from pathlib import Path
 
 from dask_bigfft import calibration, runs
 from dask_bigfft.arguments import Extras
-from dask_bigfft.cli.places import handled, place
+from dask_bigfft.cli.places import place
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
 from dask_bigfft.storage import targets
 from dask_bigfft.watch.progress import TextDisplay
-
-__all__ = ["COMMANDS", "handled"]
 
 
 def _requested(args: argparse.Namespace) -> runs.Request:

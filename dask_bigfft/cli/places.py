@@ -17,8 +17,6 @@ import dask.config
 from dask_bigfft.errors import DamagedShardError, raise_invalid
 from dask_bigfft.watch.progress import Display, LocalProgress
 
-__all__ = ["Place", "handled", "place", "waiting"]
-
 #: Seconds allowed for closing a client or a cluster.
 CLOSING = 60.0
 
@@ -43,10 +41,8 @@ class Place:
 
                 with following(self.client, display) if display else contextlib.nullcontext():
                     wait_for(self.client, self.client.persist(stored))
-            elif display is None:
-                stored.compute()
             else:
-                with LocalProgress(display):
+                with LocalProgress(display) if display else contextlib.nullcontext():
                     stored.compute()
         except DamagedShardError:
             raise

@@ -47,9 +47,7 @@ def page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
     def refresh() -> None:
         plugin = scheduler.plugins.get("bigfft")
         gone = "Nobody watches transforms here any more."
-        text = gone if plugin is None else page_html(plugin.state())
-        if shown.text != text:
-            shown.text = text
+        shown.text = gone if plugin is None else page_html(plugin.state())
 
     refresh()
     doc.title = "Dask: bigfft"

@@ -15,7 +15,7 @@ speed-ups of 1.9 for creating blocks, 1.4 for copying them and 1.0 for a transfo
 512 KiB are in ordinary memory, and so are random numbers, which come from NumPy's generators.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import dask
 import dask.array as da
@@ -28,8 +28,6 @@ from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import NUMERIC_KINDS, is_allocated
 from dask_bigfft.memory_settings import configure_arena
-
-__all__ = ["ArenaBackend"]
 
 Array = npt.NDArray[Any]
 
@@ -66,7 +64,7 @@ class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
         if kind is not np.ndarray and kind.__module__.partition(".")[0] != "cupy":
             found, allowed = kind.__qualname__, "blocks of numpy.ndarray or cupy.ndarray"
             raise_invalid("data", f"blocks of {found}", allowed, kind=ArgumentTypeError)
-        return cast("da.Array", by_block(into_arena, data, dtype=data.dtype, **kwargs))
+        return by_block(into_arena, data, dtype=data.dtype, **kwargs)
 
     # Dask parses arguments, dtypes and chunks; its ones, zeros and full take no memory.
     ones, zeros, full = map(_created_by, ("ones", "zeros", "full"))

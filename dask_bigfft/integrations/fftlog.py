@@ -20,8 +20,6 @@ from scipy.special import loggamma, poch
 
 from dask_bigfft import fft
 
-__all__ = ["fht", "ifht"]
-
 Array = npt.NDArray[Any]
 
 

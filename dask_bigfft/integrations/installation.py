@@ -16,8 +16,6 @@ import numpy as np
 
 from dask_bigfft import fft
 
-__all__ = ["install", "installed", "uninstall"]
-
 #: The replaced functions: all that `dask.array.fft` and this library have in common.
 NAMES = tuple(name for name in fft.__all__ if name != "next_fast_len" and hasattr(dask_fft, name))
 

@@ -27,8 +27,6 @@ from dask_bigfft.integrations import fftlog
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.transforms.spec import NAMES
 
-__all__: list[str] = []
-
 __ua_domain__ = "numpy.scipy.fft"
 
 

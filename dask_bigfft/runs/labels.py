@@ -154,10 +154,9 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
         names[axis] = f"freq_{name}" if forward else name.removeprefix("freq_")
         if name in labels.coordinates:
             with contextlib.suppress(ImportError, ArgumentError, ArgumentTypeError):
-                made = _coordinate(labels, plan, axis, length, forward)
-                names[axis] = made[0]
-                if made[1] is not None:
-                    coordinates[made[0]] = made[1]
+                names[axis], made = _coordinate(labels, plan, axis, length, forward)
+                if made is not None:
+                    coordinates[names[axis]] = made
     if len(set(names)) < len(names):
         return Labels(None, labels.attributes)
     return Labels(tuple(names), labels.attributes, coordinates, labels.variable)

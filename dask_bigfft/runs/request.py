@@ -333,10 +333,8 @@ def _whole(argument: str, path: Path) -> Path:
         found = path.resolve()
         found.exists()
         return found
-    except (ValueError, RuntimeError) as error:  # null bytes, or a cycle of links
-        reason: Exception = error
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+    except (OSError, ValueError, RuntimeError) as error:  # also null bytes, or a cycle of links
+        if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
             raise
-        reason = OSError(error.strerror)
-    raise_invalid(argument, str(path), f"a path that a file can have ({reason})")
+        reason = getattr(error, "strerror", error)
+        raise_invalid(argument, str(path), f"a path that a file can have ({reason})")

@@ -35,11 +35,11 @@ from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import unlock_folder
 from dask_bigfft.exchange.scratch import RESULT, Scratch, ScratchPlace, records
 from dask_bigfft.files import explained, sync_path
+from dask_bigfft.front import applied
 from dask_bigfft.gpu.dispatch import takes
 from dask_bigfft.graph.disk import exchange_folder
-from dask_bigfft.graph.layer import scratch_place, transformed_array
+from dask_bigfft.graph.layer import scratch_place
 from dask_bigfft.kernels.checks import checksum
-from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import request as requests
 from dask_bigfft.runs import run_json
@@ -153,10 +153,10 @@ def execute(request: Request, store: Store = store_now) -> Done:
     try:
         target = _created(request, x, plan, partial, {})
         try:
-            _store(store, x, plan, place, Sink(target))
+            store(applied(x, plan, place), Sink(target))
         except DamagedShardError as error:  # its files are gone: repeat everything
             _warn(error)
-            _store(store, x, plan, place, Sink(target))
+            store(applied(x, plan, place), Sink(target))
         if stored:
             refuse_changed_source(before, source_identity(request, content=False), kept=False)
         target.finish(request.overwrite)
@@ -186,13 +186,6 @@ def _created(
     layout, path = layout_of_result(plan, x), request.destination
     found = vars(request.labels(plan))
     return targets.created(path, partial, *layout, record, request.inner_chunks, **found)
-
-
-def _store(store: Store, x: da.Array, plan: Plan, place: ScratchPlace | None, sink: Sink) -> None:
-    """Store the transform of an array in a sink."""
-    configure_arena()
-    carrier = config.get("bigfft.exchange.carrier")
-    store(transformed_array(x, plan, carrier, place=place), sink)
 
 
 def _warn(error: DamagedShardError) -> None:
@@ -379,11 +372,6 @@ class ScratchRun:
         return Plan.from_json(self.found["plan"])
 
     @property
-    def partial(self) -> Path:
-        """Folder of the partial result."""
-        return Path(self.found["partial"])
-
-    @property
     def is_complete(self) -> bool:
         """True if the result is at its final path, and only cleaning up is left."""
         record = targets.read_attributes(self.request.destination)
@@ -414,7 +402,7 @@ class ScratchRun:
 
     def target(self, x: da.Array, begun: bool) -> targets.Target:
         """Return the partial result, or a new one if nothing is stored yet."""
-        partial = self.partial
+        partial = Path(self.found["partial"])
         if not begun:
             more = {"run": self.found["run"]}
             target = _created(self.request, x, self.plan, partial, more)
@@ -450,7 +438,7 @@ def _go_on(request: Request, store: Store, scratch: Path) -> Done:
     run = None if found is None else ScratchRun(request, scratch, found)
     complete, there = run is not None and run.is_complete, None
     if run is not None:
-        targets.settle(run.partial, complete)
+        targets.settle(Path(run.found["partial"]), complete)
     request.open()  # errors of the source come first
     made = _read_identity(request.destination)
     if complete:
@@ -503,7 +491,8 @@ def _make(run: ScratchRun, store: Store) -> None:
     damaged = Counter[str]()
     while True:
         try:
-            _store(store, x, plan, place, run.sink(target, place))
+            sink = run.sink(target, place)
+            store(applied(x, plan, place), sink)
             break
         except DamagedShardError as error:
             damaged[str(error.filename)] += 1  # count each file alone

@@ -7,23 +7,11 @@ Functions that exist in `scipy.signal` have the same names and arguments. The mo
     spectra (power, cross, radial); segments (Welch's averages); differentiation
 """
 
-from dask_bigfft.signal.convolution import convolve, correlate, fftconvolve, oaconvolve
-from dask_bigfft.signal.differentiation import gradient, laplacian, poisson
-from dask_bigfft.signal.segments import csd, welch
-from dask_bigfft.signal.spectra import cross_spectrum, power_spectrum, radial_power_spectrum
+from dask_bigfft.signal import convolution, differentiation, segments, spectra
+from dask_bigfft.signal.convolution import *  # noqa: F403
+from dask_bigfft.signal.differentiation import *  # noqa: F403
+from dask_bigfft.signal.segments import *  # noqa: F403
+from dask_bigfft.signal.spectra import *  # noqa: F403
 
-__all__ = [
-    "convolve",
-    "correlate",
-    "cross_spectrum",
-    "csd",
-    "fftconvolve",
-    "gradient",
-    "laplacian",
-    "oaconvolve",
-    "poisson",
-    "power_spectrum",
-    "radial_power_spectrum",
-    "welch",
-]
+__all__ = convolution.__all__ + differentiation.__all__ + segments.__all__ + spectra.__all__
 __dir__ = __all__.copy  # so that completion shows these names alone

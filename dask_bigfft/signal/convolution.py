@@ -65,7 +65,7 @@ def _spectra(
     large: da.Array, small: da.Array, transforms: Transforms, there: Plan, options: Options
 ) -> tuple[da.Array, da.Array]:
     """Return two spectra with equal chunks, that of a small kernel computed block by block."""
-    spectrum = cast("da.Array", applied(large, there))
+    spectrum = applied(large, there)
     axes = _kernel_axes(transforms, there, small)
     if axes is not None:
         return spectrum, _kernel_array(small.rechunk(-1), axes, there, options)
@@ -154,7 +154,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     # transform. Blocks that travel through files or to other processes do not wait.
     if there.machine.shared and all(any(p.shared_layouts.exchanges) for p in (there, back)):
         spectrum = _after(spectrum, spectrum)
-    return cast("da.Array", applied(spectrum, back))
+    return applied(spectrum, back)
 
 
 def _result_chunks(inputs: Inputs, chunks: Any) -> Any:

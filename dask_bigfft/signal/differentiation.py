@@ -9,7 +9,7 @@ takes the fewest exchanges for both transforms, and blocks are multiplied in pla
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import dask.array as da
 import numpy as np
@@ -53,7 +53,9 @@ def parse_samples(
     return array, along, parse_spacing(d, len(along))
 
 
-def _filtered(array: da.Array, spacing: dict[int, float], factor: Any, options: Options) -> Any:
+def _filtered(
+    array: da.Array, spacing: dict[int, float], factor: Any, options: Options
+) -> da.Array:
     """Return the inverse transform of the spectrum of `array` times a factor."""
     axes = tuple(sorted(spacing, key=lambda axis: (array.numblocks[axis] == 1, axis)))
     lengths = nonempty(array, axes)
@@ -86,15 +88,16 @@ def _derivative(
     return 2j * np.pi * (index / (along.length * d))
 
 
-def _laplace(
-    block: tuple[int, ...], axes: Sequence[SpectrumAxis], spacing: Sequence[float], inverse: bool
-) -> Any:
-    """Return the factor -4 pi**2 |f|**2, or its inverse with zero for frequency 0."""
+def _laplace(block: tuple[int, ...], axes: Sequence[SpectrumAxis], spacing: Sequence[float]) -> Any:
+    """Return the factor -4 pi**2 |f|**2."""
     pairs = zip(axes, spacing, strict=True)
     squares: Any = sum((along.index(block) / (along.length * d)) ** 2 for along, d in pairs)
-    factor = -4 * np.pi**2 * squares
-    if not inverse:
-        return factor
+    return -4 * np.pi**2 * squares
+
+
+def _inverse_laplace(block: tuple[int, ...], **samples: Any) -> Any:
+    """Return the inverse of the factor `_laplace`, with zero for frequency 0."""
+    factor = _laplace(block, **samples)
     return np.divide(1, factor, out=np.zeros_like(factor), where=factor != 0)
 
 
@@ -165,7 +168,8 @@ def laplacian(
     >>> laplacian(np.cos(2 * np.pi * t), d=1 / 8).compute().round(3)[0]
     np.float64(-39.478)
     """
-    return _by_laplacian(x, axes, d, options, inverse=False)
+    array, along, spacing = parse_samples(x, axes, d, options)
+    return _filtered(array, dict(zip(along, spacing, strict=True)), _laplace, options)
 
 
 def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> da.Array:
@@ -195,11 +199,5 @@ def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Op
     >>> poisson(laplacian(np.cos(2 * np.pi * t), d=1 / 8), d=1 / 8).compute().round(3)[0]
     np.float64(1.0)
     """
-    return _by_laplacian(f, axes, d, options, inverse=True)
-
-
-def _by_laplacian(x: Any, axes: Axes, d: Spacing, options: Options, *, inverse: bool) -> da.Array:
-    array, along, spacing = parse_samples(x, axes, d, options)
-    factor = partial(_laplace, inverse=inverse)
-    found = _filtered(array, dict(zip(along, spacing, strict=True)), factor, options)
-    return cast("da.Array", found)
+    array, along, spacing = parse_samples(f, axes, d, options)
+    return _filtered(array, dict(zip(along, spacing, strict=True)), _inverse_laplace, options)

@@ -57,7 +57,7 @@ def _convolved(
     return full[tuple(crop)].astype(out_dtype, copy=False)
 
 
-def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> Any:
+def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
     """Return the convolution of a long array, first, with a short one, in one block."""
     x, h = inputs.first, inputs.second
     h = h.rechunk(dict.fromkeys(inputs.axes, -1))
@@ -96,7 +96,7 @@ def by_overlap(inputs: Inputs, direct: bool) -> da.Array:
         turned = tuple(replace(w, first=w.second, second=w.first) for w in inputs.windows)
         inputs = replace(inputs, first=inputs.second, second=inputs.first, windows=turned)
     if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in inputs.windows):
-        return cast("da.Array", _by_blocks(inputs, direct, dtype))
+        return _by_blocks(inputs, direct, dtype)
     windows = tuple(window(w.axis, w.first, w.second, "full") for w in inputs.windows)
     full = _by_blocks(replace(inputs, windows=windows), direct, dtype)
     crop = [slice(None)] * full.ndim

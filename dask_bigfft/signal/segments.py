@@ -25,7 +25,7 @@ import scipy.signal
 
 from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.errors import ArgumentTypeError, parse_count, parse_flag, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, parse_flag, raise_invalid
 from dask_bigfft.signal.arguments import long_enough, parse_choice, parse_pair, without_empty
 from dask_bigfft.transforms.spec import parse_axes
 
@@ -94,10 +94,7 @@ def _parse_length(name: str, value: Any, default: int, least: int, most: int) ->
 
 
 def _parse_rate(fs: Any) -> float:
-    try:
-        rate = float(fs)
-    except (TypeError, ValueError):
-        raise_invalid("fs", fs, "a positive number", kind=ArgumentTypeError)
+    rate = parse_as(float, "fs", fs, "a positive number")
     if not 0 < rate < math.inf:
         raise_invalid("fs", fs, "a positive number")
     return rate

@@ -8,14 +8,14 @@ frequencies does not matter for this, so the spectrum stays in transposed order.
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, parse_array
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
+from dask_bigfft.errors import parse_as, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.signal.arguments import Axes, nonempty, parse_choice, parse_pair
 from dask_bigfft.signal.differentiation import Spacing, parse_samples
@@ -46,16 +46,13 @@ def _spectrum(
     there = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
     plans = [there, *(transforms.forward(a, options, chunks=there.chunks) for a in arrays[1:])]
     dtype = np.result_type(*(plan.spec.out_dtype for plan in plans))
-    return cast(
-        "da.Array",
-        by_block(
-            _crossed,
-            *map(applied, arrays, plans),
-            dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
-            scale=_scale(transforms.lengths, spacing, scaling),
-            axes=spectrum_axes(transforms, there),
-            onesided=parse_flag("onesided", onesided),
-        ),
+    return by_block(
+        _crossed,
+        *map(applied, arrays, plans),
+        dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
+        scale=_scale(transforms.lengths, spacing, scaling),
+        axes=spectrum_axes(transforms, there),
+        onesided=parse_flag("onesided", onesided),
     )
 
 
@@ -194,12 +191,10 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
         width = max(1 / (n * d) for n, d in zip(lengths, spacing, strict=True))
         highest = min((n // 2) / (n * d) for n, d in zip(lengths, spacing, strict=True))
         return np.asarray((np.arange(int(highest / width + 1e-9) + 2) - 0.5) * width)
-    try:
-        edges = np.asarray(bins, float)
-    except (ValueError, TypeError):
-        raise_invalid("bins", bins, "None, or two or more rising edges", kind=ArgumentTypeError)
+    allowed = "None, or two or more rising edges"
+    edges = parse_as(lambda found: np.asarray(found, float), "bins", bins, allowed)
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
-        raise_invalid("bins", bins, "None, or two or more rising edges")
+        raise_invalid("bins", bins, allowed)
     return edges
 
 
@@ -264,8 +259,7 @@ def radial_power_spectrum(
         parts = [sums[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
         sums = parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
     sums = sums.squeeze(axis=along[:-1]) if len(along) > 1 else sums
-    mean = sums.map_blocks(_mean, scale=scale, dtype=float)
-    return (edges[1:] + edges[:-1]) / 2, cast("da.Array", mean)
+    return (edges[1:] + edges[:-1]) / 2, by_block(_mean, sums, scale=scale, dtype=float)
 
 
 def _mean(sums: Array, scale: float) -> Array:

@@ -339,16 +339,12 @@ class TextDisplay:
             filled = 20 * done // total if total else 0
             line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
             line, end = ("", "\r") if last and not runs else (line, "\n" if last else "")
-            self._write(f"\r{line.ljust(self._width)}{end}")
+            print(f"\r{line.ljust(self._width)}", end=end, file=self.stream, flush=True)
             self._shown, self._width = now, len(line)
         elif not self.terminal and (label != self._label or now - self._shown >= SPARSE):
             if runs or not last:
-                self._write(f"{line_of(runs)}\n")
+                print(line_of(runs), file=self.stream, flush=True)
             self._shown, self._label = now, label
-
-    def _write(self, text: str) -> None:
-        self.stream.write(text)
-        self.stream.flush()
 
 
 class NotebookDisplay:

@@ -6,7 +6,7 @@ and the picture shows the last run. The cluster's page shows the same rows.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -176,32 +176,13 @@ class RunReport:
             for device, nbytes in sorted(record.devices.items())
         }
 
-    def _peaks_text(self) -> str:
-        peaks, workers = self.device_peaks, sorted(self.places)
-        texts = [
-            f"{human_bytes(nbytes)} of device {device}"
-            + (f" of worker {workers.index(place)}" if place else "")
-            for (place, device), nbytes in peaks.items()
-        ]
-        return f"at most {', '.join(texts)}" if texts else ""
-
     @property
     def shares(self) -> dict[int, float]:
         """Fraction of each shared round that devices did, by the number of the round from 1."""
-        nbytes = {(row.phase, row.index): row.nbytes for row in self.rows}
-        both = {
-            index: (nbytes.get(("round_cpu", index), 0), nbytes.get(("round_device", index), 0))
-            for index in range(1, len(self.plan.rounds) + 1)
-        }
-        return {index: gpu / (cpu + gpu) for index, (cpu, gpu) in both.items() if cpu + gpu}
-
-    def _shares_text(self) -> str:
-        planned = {one.index: one.share for one in self.plan.expected.rounds if self.plan.shares}
-        return ", ".join(
-            f"{100 * share:.0f} % of round {index}"
-            + (f" ({100 * planned[index]:.0f} % by the model)" if index in planned else "")
-            for index, share in self.shares.items()
-        )
+        nbytes = Counter({(row.phase, row.index): row.nbytes for row in self.rows})
+        rounds = range(1, len(self.plan.rounds) + 1)
+        both = {i: (nbytes["round_cpu", i], nbytes["round_device", i]) for i in rounds}
+        return {i: gpu / (cpu + gpu) for i, (cpu, gpu) in both.items() if cpu + gpu}
 
     @property
     def summary(self) -> list[tuple[str, str]]:
@@ -216,14 +197,26 @@ class RunReport:
         busy = worked / whole if whole else 0.0
         more = max(record.rss_peak - record.rss_before for record in self.places.values())
         held = f"{human_bytes(max(0, more))} more at most in a process"
+        workers = sorted(self.places)
+        peaks = [
+            f"{human_bytes(nbytes)} of device {device}"
+            + (f" of worker {workers.index(place)}" if place else "")
+            for (place, device), nbytes in self.device_peaks.items()
+        ]
+        planned = {one.index: one.share for one in forecast.rounds if plan.shares}
+        shares = [
+            f"{100 * share:.0f} % of round {index}"
+            + (f" ({100 * planned[index]:.0f} % by the model)" if index in planned else "")
+            for index, share in self.shares.items()
+        ]
         rows = [
             ("time", f"{taken} from the first block to the last; forecast {expected}"),
             ("speed", human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"),
             ("threads", f"{threads}, busy {100 * busy:.0f} % of the time"),
             ("memory", f"{held}; forecast {budget_text(plan)}"),
             ("kernel", plan.fallback or plan.kernel),
-            ("devices", self._shares_text()),
-            ("on GPUs", self._peaks_text()),
+            ("devices", ", ".join(shares)),
+            ("on GPUs", f"at most {', '.join(peaks)}" if peaks else ""),
             ("runs", f"{self.runs}; phases are their means" if self.runs > 1 else ""),
         ]
         return [row for row in rows if row[1]]
@@ -339,9 +332,9 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
 
 def _legend(plan: Plan) -> list[str]:
     names = [f"round {i} {{{name}}}" for i, name in enumerate(round_names(plan), 1)]
-    colours = [_colour("round", i) for i in range(1, len(names) + 1)]
     drawn, x = [], float(_MARGIN)
-    for name, colour in zip([*names, "exchange"], [*colours, _EXCHANGE], strict=True):
+    for i, name in enumerate([*names, "exchange"], 1):
+        colour = _colour("round" if i <= len(names) else name, i)
         drawn.append(f'<rect x="{x:.0f}" y="6" width="10" height="10" fill="{colour}"/>')
         drawn.append(_text(x + 14, 15, name))
         x += 30 + 7 * len(name)

@@ -21,30 +21,9 @@ except ImportError as error:
     text = "dask_bigfft.xarray needs xarray: pip install 'dask-bigfft[xarray]'"
     raise ImportError(text) from error
 
-from dask_bigfft.xarray.functions import (
-    dct,
-    dst,
-    fft,
-    fftshift,
-    hfft,
-    idct,
-    idst,
-    ifft,
-    ifftshift,
-    ihfft,
-    irfft,
-    rfft,
-)
-from dask_bigfft.xarray.spectra import (
-    Accessor,
-    cross_spectrum,
-    csd,
-    isotropic_power_spectrum,
-    power_spectrum,
-    welch,
-)
+from dask_bigfft.xarray import functions, spectra
+from dask_bigfft.xarray.functions import *  # noqa: F403
+from dask_bigfft.xarray.spectra import *  # noqa: F403
 
-__all__ = ["Accessor", "cross_spectrum", "csd", "dct", "dst", "fft", "fftshift", "hfft", "idct"]
-__all__ += ["idst", "ifft", "ifftshift", "ihfft", "irfft", "isotropic_power_spectrum"]
-__all__ += ["power_spectrum", "rfft", "welch"]
+__all__ = functions.__all__ + spectra.__all__
 __dir__ = __all__.copy  # so that completion shows these names alone

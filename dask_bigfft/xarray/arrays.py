@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Literal
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -16,7 +16,7 @@ from dask.graph_manipulation import bind
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
-from dask_bigfft.front import transforms_by
+from dask_bigfft.front import Norm, transforms_by
 from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders
 from dask_bigfft.xarray.coordinates import (
     PREFIX,
@@ -28,8 +28,6 @@ from dask_bigfft.xarray.coordinates import (
 )
 
 Dims = Hashable | Sequence[Hashable] | None
-Norm = Literal["backward", "ortho", "forward"] | None
-Work = Callable[[xr.DataArray, Any], xr.DataArray]
 
 
 def listed(dim: Hashable | Sequence[Hashable]) -> list[Hashable]:
@@ -54,47 +52,6 @@ def is_spectral(array: xr.DataArray) -> Callable[[Hashable], bool]:
     return lambda dim: dim in array.coords and "direct_dim" in array.coords[dim].attrs
 
 
-def _each(field: Any, dim: Dims, spectral: bool, work: Work) -> Any:
-    """Return the result of `work` for an array, or for the variables of a dataset.
-
-    Parameters
-    ----------
-    field : xarray.DataArray or xarray.Dataset
-        An array, or several.
-    dim : str or sequence of str, optional
-        The dimensions. By default, of a dataset, all of its variables', or those of frequencies.
-    spectral : bool
-        True if the default is only dimensions of frequencies.
-    work : callable
-        Takes an array and its dimensions.
-
-    Raises
-    ------
-    ArgumentError
-        If a variable has some of the dimensions, or none has any.
-    """
-    if not isinstance(field, xr.Dataset):
-        return work(field, dim)
-    dims = _dims(field, dim, spectral)
-    variables = {name: a for name, a in field.data_vars.items() if set(a.dims) & set(dims)}
-    partly = [name for name, array in variables.items() if not set(dims) <= set(array.dims)]
-    if partly or not variables:
-        whole = [name for name in variables if name not in partly]
-        raise_invalid(
-            "dim",
-            dim,
-            f"dimensions that each variable has all or none of, and one has all: "
-            f"{partly} have some; try dataset[{whole}]"
-            if partly
-            else f"some of the dimensions {tuple(field.dims)}",
-        )
-    found = {name: work(array, dims) for name, array in variables.items()}
-    kept = {name: array for name, array in field.data_vars.items() if name not in found}
-    coords = {name: c for name, c in field.coords.items() if not set(c.dims) & set(dims)}
-    made = xr.Dataset(kept, coords=coords, attrs=field.attrs).assign(found)
-    return made[list(field.data_vars)]
-
-
 def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
     """Return the requested dimensions, by default all in the order of the variables.
 
@@ -111,13 +68,30 @@ def over_variables(*, spectral: bool) -> Callable[[Callable[..., Any]], Callable
     """Return a decorator for functions of an array, which then take datasets, too.
 
     The functions take a name, the array, its dimensions and keywords. By default the dimensions are
-    all, or only those of frequencies if `spectral`.
+    all, or only those of frequencies if `spectral`. Of a dataset, all variables with these
+    dimensions are transformed. Each has all of them or none, and one has all.
     """
 
     def decorator(work: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(work)
         def function(name: str, array: Any, dim: Dims = None, **keywords: Any) -> Any:
-            return _each(array, dim, spectral, lambda a, dims: work(name, a, dims, **keywords))
+            if not isinstance(array, xr.Dataset):
+                return work(name, array, dim, **keywords)
+            dims = _dims(array, dim, spectral)
+            there = {key: a for key, a in array.data_vars.items() if set(a.dims) & set(dims)}
+            partly = [key for key, a in there.items() if not set(dims) <= set(a.dims)]
+            if partly or not there:
+                allowed = f"some of the dimensions {tuple(array.dims)}"
+                if partly:
+                    whole = [key for key in there if key not in partly]
+                    allowed = "dimensions that each variable has all or none of, and one has all: "
+                    allowed += f"{partly} have some; try dataset[{whole}]"
+                raise_invalid("dim", dim, allowed)
+            found = {key: work(name, a, dims, **keywords) for key, a in there.items()}
+            kept = {key: a for key, a in array.data_vars.items() if key not in found}
+            coords = {key: c for key, c in array.coords.items() if not set(c.dims) & set(dims)}
+            made = xr.Dataset(kept, coords=coords, attrs=array.attrs).assign(found)
+            return made[list(array.data_vars)]
 
         return function
 

@@ -25,7 +25,14 @@ from dask_bigfft.xarray.arrays import (
 )
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, samples_of
 
-__all__ = ["cross_spectrum", "csd", "isotropic_power_spectrum", "power_spectrum", "welch"]
+__all__ = [
+    "Accessor",
+    "cross_spectrum",
+    "csd",
+    "isotropic_power_spectrum",
+    "power_spectrum",
+    "welch",
+]
 
 
 def _units(
@@ -335,12 +342,6 @@ class Accessor:
         self._array = array
 
 
-for _function in (
-    *(getattr(functions, name) for name in functions.__all__),
-    cross_spectrum,
-    csd,
-    isotropic_power_spectrum,
-    power_spectrum,
-    welch,
-):
-    setattr(Accessor, _function.__name__, _method(_function))
+_functions = {**vars(functions), **globals()}
+for _name in {*functions.__all__, *__all__} - {"Accessor"}:
+    setattr(Accessor, _name, _method(_functions[_name]))

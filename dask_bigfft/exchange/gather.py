@@ -70,11 +70,11 @@ class GpuTable:
         turn: Turn | None = None,
         target: Any = None,
     ) -> None:
-        self.home, self._gpus, self._joins = home, gpus(), turn is None or zeros
-        self.turn = turn or Turn()
-        if zeros:  # which are written in the current stream
-            self.turn, target = Turn(self.turn.transport), None
-        self.target = self._gpus.empty(home, shape, dtype, zeros) if target is None else target
+        self.home, self._gpus, self._joins = home, gpus(), turn is None
+        self.turn = turn or Turn() if zeros or turn is None else turn
+        if target is None or zeros:
+            target = self._gpus.empty(home, shape, dtype, zeros)
+        self.target = target
         self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
 
     def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:

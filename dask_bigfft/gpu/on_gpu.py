@@ -383,11 +383,6 @@ class Gpus:
             for event in events:
                 cupy().cuda.get_current_stream().wait_event(event)
 
-    def drain(self) -> None:
-        """Wait for all copies that overlap with rounds."""
-        for side in self._sides.values():
-            side.synchronize()
-
     def memory(self, values: Any) -> int:
         """Return the address of the memory that an array is a part of."""
         return int(values.data.mem.ptr)

@@ -614,12 +614,8 @@ def transform_on_gpus(
             spectra = _next_blocks(alone, number, spectra, Turn(transport), {})
         filters.setdefault(part.used_in, {})[part.axis] = spectra
     found, turn = dict(zip(indices, blocks, strict=True)), Turn(transport)
-    try:
-        for number in range(len(plan.exchanges)):
-            found = _next_blocks(run, number, found, turn, filters.get(number, {}))
-    except BaseException:
-        gpus().drain()  # before memory that copies still use is freed
-        raise
+    for number in range(len(plan.exchanges)):
+        found = _next_blocks(run, number, found, turn, filters.get(number, {}))
     return found
 
 

@@ -11,7 +11,6 @@ hardly matter for rounds that CPU threads share.
 """
 
 import contextlib
-import importlib.metadata
 import math
 import statistics
 import time
@@ -28,6 +27,7 @@ from dask_bigfft.environment import device_software, workers_place
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
+from dask_bigfft.kernels.libraries import version_of
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
@@ -271,9 +271,7 @@ def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str])
 def _context(machine: Machine) -> dict[str, Any]:
     """Return the conditions under which wisdom holds, beside the problem."""
     versions = device_software() if machine.gpus else {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
+    versions |= {name: version_of(name) for name in PACKAGES}
     return {
         "machine": files.machine(),
         "workers": workers_place(),

@@ -1,10 +1,11 @@
 """Views of the target blocks of an exchange, whose shards are in source blocks or packed."""
 
+import functools
 import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit, measured
 from dask_bigfft.exchange.parts import windowed
 from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product, ShardTable
-from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, Turn, gpus
+from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, gpus
 from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import CopyTable, Segments, regular_strides, strided_view
 from dask_bigfft.kernels.segmented import WindowView
@@ -22,8 +23,11 @@ from dask_bigfft.kernels.views import BlockView, is_on_gpu, prefault
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.profile import DeviceProfile
 
-Transport = Literal["host", "staged", "swap", "kernel"]
-TRANSPORTS: tuple[Transport, ...] = ("host", "staged", "swap", "kernel")
+#: Transports between GPUs.
+TRANSPORTS = ("host", "staged", "swap", "kernel")
+
+#: Function that returns the transport from the first GPU to the second.
+Choice = Callable[[int, int], str]
 
 #: Minimum ratio of link speed to bus speed at which `kernel` is faster than `swap`. On two H200 the
 #: ratio is 6, and `kernel` takes 0.6 to 0.8 of the time.
@@ -33,7 +37,7 @@ LINK = 2
 _sending = threading.Lock()
 
 
-def transport_of(found: Gpus, source: int, target: int) -> Transport:
+def transport_of(found: Gpus, source: int, target: int) -> str:
     """Return the fastest transport from one GPU to another by the measured speed of their link."""
     there, back = found.reaches(target, source), found.reaches(source, target)
     if not (there and back):
@@ -53,12 +57,10 @@ class GpuTable:
         GPU of the new array.
     shape, dtype
         Shape and dtype of the new array, `target`.
+    choice : callable, optional
+        Transport from another GPU. If it is given, the caller joins the GPUs after all copies.
     zeros : bool
         Whether the new array is filled with zeros first.
-    turn : Turn, optional
-        Turn of the copies. Without it the GPUs are joined before and after them.
-    target : array, optional
-        Memory for the new array.
     """
 
     def __init__(
@@ -66,15 +68,12 @@ class GpuTable:
         home: int,
         shape: int | tuple[int, ...],
         dtype: np.dtype[Any],
+        choice: Choice | None = None,
         zeros: bool = False,
-        turn: Turn | None = None,
-        target: Any = None,
     ) -> None:
-        self.home, self._gpus, self._joins = home, gpus(), turn is None
-        self.turn = turn or Turn() if zeros or turn is None else turn
-        if target is None or zeros:
-            target = self._gpus.empty(home, shape, dtype, zeros)
-        self.target = target
+        self.home, self._gpus, self._joins = home, gpus(), choice is None
+        self.choice = choice or functools.partial(transport_of, self._gpus)
+        self.target = self._gpus.empty(home, shape, dtype, zeros)
         self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
 
     def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
@@ -97,10 +96,7 @@ class GpuTable:
         if self._joins:
             self._gpus.join(homes)
         for (gpu, dtype), segments in self._segments.items():
-            choice = "kernel"
-            if gpu != self.home:
-                choice = self.turn.transport
-                choice = transport_of(self._gpus, gpu, self.home) if choice == "auto" else choice
+            choice = "kernel" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and gpu < self.home)
             kept = packed_dtype(dtype, self.target.dtype)
             size = sum(values.size for values, _, _ in segments)
@@ -112,7 +108,7 @@ class GpuTable:
                 nbytes = (1 + by_host) * size * kept.itemsize
                 emit("peer_host" if by_host else "peer_direct", nbytes=nbytes, seconds=0.0)
                 emit("device_memory", device=self.home, nbytes=self._gpus.most(self.home))
-        self._gpus.copy(self.home, near, self.turn)
+        self._gpus.copy(self.home, near)
         if self._joins:
             self._gpus.join(homes)
 
@@ -193,7 +189,7 @@ def view_of(
     source_of: Callable[[Block], Any],
     packed: bool = False,
     home: int | None = None,
-    turn: Turn | None = None,
+    choice: Choice | None = None,
 ) -> BlockView:
     """Return the view of a target block.
 
@@ -211,8 +207,8 @@ def view_of(
         Whether `source_of` returns packed shards, in which the mirror image is already conjugated.
     home : int, optional
         GPU on which the block is gathered; None for the GPU of the first source.
-    turn : Turn, optional
-        Turn of the copies from other GPUs.
+    choice : callable, optional
+        Transport from other GPUs.
     """
     used: dict[Block, int] | None = {} if packed else None
     shape, products = exchange.target.shape(block), exchange.products(block, packed)
@@ -236,7 +232,7 @@ def view_of(
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         padded = sum(table.size for table in tables) < math.prod(shape)
         place = gpus().home(sources[0]) if home is None else home
-        return GpuTable(place, shape, dtype, padded, turn, turn.into.get(block) if turn else None)
+        return GpuTable(place, shape, dtype, choice, padded)
 
     def runs() -> list[Run]:
         homes = set(map(gpus().home, sources))
@@ -258,12 +254,13 @@ def gathered(view: BlockView) -> BlockView:
 
 def _runs_of(tables: Sequence[SegmentTable], shape: Block, dtype: np.dtype[Any]) -> list[Run]:
     """Return a block on a GPU as parts that are contiguous there and in the block, or no parts."""
-    rows = [table.segments(dense(shape, dtype.itemsize), None) for table in tables]
-    whole = sum(found.size for found in rows) == math.prod(shape)
-    sources = [source for table in tables for source in table.sources]
-    if len(tables) > 1 or not whole or any(source.dtype != dtype for source in sources):
+    if len(tables) != 1:
         return []
-    (table,), (found,) = tables, rows
+    (table,) = tables
+    found = table.segments(dense(shape, dtype.itemsize), None)
+    whole = found.size == math.prod(shape)
+    if not whole or any(source.dtype != dtype for source in table.sources):
+        return []
     steps = dtype.itemsize * np.flip(np.cumprod(np.flip(found.counts, 1), 1), 1)
     inner = np.roll(steps, -1, 1)
     inner[:, -1] = dtype.itemsize

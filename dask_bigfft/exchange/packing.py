@@ -93,12 +93,9 @@ def packed(
     for owner, blocks in owners.items():
         bounds = np.zeros(len(blocks) + 1, np.int64)
         np.cumsum([-(-used[block] // unit) * unit for block in blocks], out=bounds[1:])
-        size = int(bounds[-1])
-        table: Any = (
-            GpuTable(gpus().home(values), size, kept)
-            if is_on_gpu(values)
-            else CopyTable(allocate(size, kept))
-        )
+        size, near = int(bounds[-1]), is_on_gpu(values)
+        table: Any = GpuTable(gpus().home(values), size, kept) if near else None
+        table = table or CopyTable(allocate(size, kept))
         begins = dict(zip(blocks, bounds.tolist(), strict=False))
         for product, sources, (starts, steps) in copies:
             base = np.array([begins.get(b, -1) for b in product.blocks], np.int64)[product.which]

@@ -7,6 +7,7 @@ needed. Everything is enqueued in the current streams of the thread, for which t
 wait; streams of different GPUs wait for each other where data goes between them.
 """
 
+import itertools
 import math
 import os
 import threading
@@ -48,7 +49,7 @@ _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=
 
 def as_block(values: Any) -> Any:
     """Return an array on a GPU as a CuPy array."""
-    return values if isinstance(values, cupy().ndarray) else cupy().asarray(values)
+    return cupy().asarray(values)
 
 
 # --- rounds -----------------------------------------------------------------------------------
@@ -64,20 +65,18 @@ class _Plans:
 
 
 _plans: dict[int, _Plans] = {}
-_lock = threading.Lock()
 
 
 def _plans_of(ordinal: int) -> _Plans:
-    with _lock:
-        return _plans.setdefault(ordinal, _Plans())
+    return _plans.setdefault(ordinal, _Plans())
 
 
 def forget_plans() -> None:
     """Drop the cached plans of all GPUs."""
-    with _lock:  # a fork inherits the objects, but not the GPUs
-        own = [ordinal for ordinal, plans in _plans.items() if plans.process == os.getpid()]
-        held = {ordinal: _plans.pop(ordinal) for ordinal in own}
-    for ordinal, plans in held.items():
+    # A fork inherits the objects, but not the GPUs.
+    held = [found for found in list(_plans.items()) if found[1].process == os.getpid()]
+    for ordinal, plans in held:
+        _plans.pop(ordinal, None)
         with plans.lock, cupy().cuda.Device(ordinal):
             plans.ffts.drop()
     if held:
@@ -159,10 +158,9 @@ def _joined(computations: Iterable[Computation]) -> list[Computation]:
     for step in computations:
         at, op = len(found) - 1, step.op
         if isinstance(op, FFT) and op.kind == "c2r" and at > 0:
-            scale = found[at].op
-            at -= isinstance(scale, Multiply) and scale == Multiply(
-                scale.shape, scale.dtype, scale.scale
-            )
+            by = found[at].op
+            if isinstance(by, Multiply) and not (by.conjugate or by.twiddles or by.chirps):
+                at -= 1
         before = found[at].op if found else None
         if isinstance(op, FFT) and isinstance(before, FFT) and op.sign == before.sign:
             kinds = before.kind, op.kind
@@ -176,12 +174,8 @@ def _joined(computations: Iterable[Computation]) -> list[Computation]:
     return found
 
 
-class Part(NamedTuple):
-    """FFTs of whole lines, from an address to a place in a tile, in bytes."""
-
-    op: FFT
-    source: int
-    place: int
+#: FFTs of whole lines, from an address to a place in a tile, in bytes.
+Part = tuple[FFT, int, int]
 
 
 def _from_runs(work: TileWork, runs: Sequence[Run]) -> tuple[TileWork, list[Part]]:
@@ -206,7 +200,7 @@ def _from_runs(work: TileWork, runs: Sequence[Run]) -> tuple[TileWork, list[Part
         for run in runs:
             n = run.nbytes // row
             one = FFT(op.kind, (n, *inner), (n, *made), dims, op.sign, op.dtype)
-            parts.append(Part(one, run.source.data.ptr + run.start, run.place // row * step))
+            parts.append((one, run.source.data.ptr + run.start, run.place // row * step))
         if cut:
             rest = replace(op, kind="c2c", source=op.target, dims=cut)
             others.insert(0, Computation(rest, first.target, first.target))
@@ -274,32 +268,6 @@ def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
 # --- copies on and between GPUs ---------------------------------------------------------------
 
 
-@dataclass
-class Turn:
-    """Copies of an exchange between GPUs, which overlap with the rounds before and after it.
-
-    Parameters
-    ----------
-    transport : {"auto", "host", "staged", "swap", "kernel"}
-        Transport between GPUs.
-    into : dict
-        Memory for the target blocks, allocated before the rounds that make the source blocks.
-    begun : dict
-        Events by GPU after which this memory may be written; empty if nothing overlaps.
-    ready, arrived : dict
-        Events by the address of memory, after which a source block and a target block may be read.
-    """
-
-    transport: str = "auto"
-    into: dict[Block, Any] = field(default_factory=dict)
-    begun: dict[int, Any] = field(default_factory=dict)
-    ready: dict[int, Any] = field(default_factory=dict)
-    arrived: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
-
-    def __bool__(self) -> bool:
-        return bool(self.begun)
-
-
 class Gpus:
     """GPUs of this process by CuPy, numbered as in CUDA, and copies on and between them.
 
@@ -318,25 +286,21 @@ class Gpus:
         """Return bytes per second from one GPU to another, measured at the first call."""
         if (source, target) not in self._speeds:
             ends = [self.empty(gpu, PROBE, np.dtype("u1")) for gpu in (source, target)]
-            taken = []
-            for _ in range(3):
-                self.join((source, target))
+            self.join((source, target))
+            for _ in range(2):  # the first one opens the way
                 with self._on(target):
                     stream = cupy().cuda.get_current_stream()
                     stream.synchronize()
                     started = time.perf_counter()
                     self.send(source, ends[0], target, ends[1])
                     stream.synchronize()
-                taken.append(time.perf_counter() - started)
-            self._speeds[source, target] = PROBE / min(taken)
+            self._speeds[source, target] = PROBE / (time.perf_counter() - started)
         return self._speeds[source, target]
 
     def join(self, found: Iterable[int]) -> None:
         """Let later work in the current streams of these GPUs wait for that of all of them."""
-        ordinals = set(map(self.ordinal, found))
-        for ordinal in ordinals if len(ordinals) > 1 else ():
-            for other in ordinals - {ordinal}:
-                _wait(ordinal, other)
+        for ordinal, other in itertools.permutations(set(map(self.ordinal, found)), 2):
+            _wait(ordinal, other)
 
     def _on(self, gpu: int) -> Any:
         return cupy().cuda.Device(self.ordinal(gpu))
@@ -372,51 +336,29 @@ class Gpus:
         at = values.data + int(start)
         return cupy().ndarray(tuple(counts), values.dtype, memptr=at, strides=tuple(strides))
 
-    def mark(self, gpu: int) -> Any:
-        """Return an event after all work so far in the current stream of a GPU."""
-        with self._on(gpu):
-            return cupy().cuda.get_current_stream().record()
-
-    def wait(self, gpu: int, events: Iterable[Any]) -> None:
-        """Let later work in the current stream of a GPU wait for events."""
-        with self._on(gpu):
-            for event in events:
-                cupy().cuda.get_current_stream().wait_event(event)
-
-    def memory(self, values: Any) -> int:
-        """Return the address of the memory that an array is a part of."""
-        return int(values.data.mem.ptr)
-
-    def copy(self, gpu: int, segments: Iterable[Segment], turn: Turn | None = None) -> None:
+    def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments by kernels on one GPU, those of each GPU in a stream of its own.
 
-        Without a `turn` in which copies overlap with rounds, the GPUs have to be joined before. In
-        any case they have to be joined before the segments are freed.
+        The GPUs have to be joined before, and before the segments are freed.
         """
-        cp, own, groups = cupy(), self.ordinal(gpu), defaultdict[Any, list[Segment]](list)
+        cp, own, by_owner = cupy(), self.ordinal(gpu), defaultdict[int, list[Segment]](list)
         for segment in segments:
-            at = self.memory(segment[0]) if turn else 0
-            groups[int(segment[0].device.id), at].append(segment)
+            by_owner[int(segment[0].device.id)].append(segment)
         with self._on(gpu), errors_of_cuda():
             stream = cp.cuda.get_current_stream()
-            begun = turn.begun[gpu] if turn else stream.record()
-            for (owner, at), found in groups.items():
+            begun = stream.record()
+            for owner, found in by_owner.items():
                 if owner != own:
                     cp.cuda.runtime._deviceEnsurePeerAccess(owner)
-                if len(groups) == 1 and not turn:
+                if len(by_owner) == 1:
                     _copy(found, own)
                     continue
                 if (own, owner) not in self._sides:
                     self._sides[own, owner] = cp.cuda.Stream(non_blocking=True)
                 with self._sides[own, owner] as side:
                     side.wait_event(begun)
-                    if turn:
-                        side.wait_event(turn.ready[at])
                     _copy(found, own)
-                if turn:
-                    turn.arrived[self.memory(found[0][1])].append(side.record())
-                else:
-                    stream.wait_event(side.record())
+                stream.wait_event(side.record())
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
         """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""

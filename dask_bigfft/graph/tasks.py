@@ -18,7 +18,6 @@ import math
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -31,13 +30,14 @@ from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange.gather import (
     gathered,
     part_of_source,
+    transport_of,
     view_of,
 )
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.parts import stacked_layout, stacking
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.on_gpu import Turn, as_block, gpus, home_of, roll_on_gpu, round_on_gpu
+from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
 from dask_bigfft.graph.in_place import Array, Block, SharedBuffer
@@ -611,11 +611,11 @@ def transform_on_gpus(
         alone = PlanRun(part, run.token)
         spectra = {b: generate_filter(alone, 0, b, ()) for b in part.rounds[0].target.indices()}
         for number in range(1, len(part.exchanges)):
-            spectra = _next_blocks(alone, number, spectra, Turn(transport), {})
+            spectra = _next_blocks(alone, number, spectra, transport, {})
         filters.setdefault(part.used_in, {})[part.axis] = spectra
-    found, turn = dict(zip(indices, blocks, strict=True)), Turn(transport)
+    found = dict(zip(indices, blocks, strict=True))
     for number in range(len(plan.exchanges)):
-        found = _next_blocks(run, number, found, turn, filters.get(number, {}))
+        found = _next_blocks(run, number, found, transport, filters.get(number, {}))
     return found
 
 
@@ -623,67 +623,35 @@ def _next_blocks(
     run: PlanRun,
     number: int,
     before: Mapping[Block, Any],
-    turn: Turn,
+    transport: str,
     filters: Mapping[int, Mapping[Block, Any]],
 ) -> dict[Block, Any]:
-    """Return all blocks after an exchange and its round, each on the GPU where it is gathered.
-
-    GPUs first enqueue all copies from each other. Each copy waits for the round that makes its
-    source, and each round for the copies of its block.
-    """
+    """Return all blocks after an exchange and its round, each on the GPU where it is gathered."""
     blocks = Blocks(run, number, tuple(before), before.values())
     exchange, homes = run.exchange(number), gpus().homes(blocks.blocks)
-    used, spread = sorted(set(homes.values())), _spread(homes, exchange)
-    found = dict[Block, Any]()
+    targets, used = list(exchange.target.indices()), sorted(set(homes.values()))
+    spread = {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets) if used}
+    if len(homes) == len(targets):  # each GPU holds as much after the exchange as before
+        spread = dict(zip(targets, homes.values(), strict=True))
+    crosses, found = len(used) > 1 and not exchange.local, dict[Block, Any]()
+
+    def choice(source: int, target: int) -> Any:
+        return transport_of(gpus(), source, target) if transport == "auto" else transport
+
+    def view(block: Block) -> BlockView:
+        places = {"home": spread.get(block), "choice": choice if crosses else None}
+        return run.view(number, block, blocks.__getitem__, **places)
+
     with during(run.token, number + 1):
-        views = {
-            block: run.view(number, block, blocks.__getitem__, home=home, turn=turn)
-            for block, home in spread.items()
-        }
-        if crosses := len(used) > 1 and not exchange.local:
-            if not turn:
-                gpus().join(used)
-            views = {block: gathered(view) for block, view in views.items()}
-        arrived, turn.begun, turn.into = turn.arrived, {}, {}
-        if number + 1 < len(run.plan.exchanges) and len(used) > 1:
-            after, target = run.exchange(number + 1), run.map(number + 1).target
-            if not after.local:
-                dtype = np.dtype(after.dtype)
-                turn.into = {
-                    block: gpus().empty(home, target.shape(block), dtype)
-                    for block, home in _spread(spread, after).items()
-                    if home is not None
-                }
-                turn.begun = {gpu: gpus().mark(gpu) for gpu in used}
-        for block, home in spread.items():
-            if home is not None and views[block].array is not None and crosses:
-                gpus().wait(home, arrived.pop(gpus().memory(views[block].array), ()))
-            spectra = {axis: filters[axis][(block[axis],)] for axis in filters}
-            view = functools.partial(views.pop, block)
-            found[block] = run.finish(number, block, view, spectra)
-            if turn:
-                turn.ready[gpus().memory(found[block])] = gpus().mark(spread[block] or 0)
-        if crosses:
+        views = {block: view(block) for block in targets}
+        if crosses:  # GPUs read each other before they compute
             gpus().join(used)
+            views = {block: gathered(found) for block, found in views.items()}
+            gpus().join(used)
+        for block in targets:
+            spectra = {axis: filters[axis][(block[axis],)] for axis in filters}
+            found[block] = run.finish(number, block, functools.partial(views.pop, block), spectra)
     return found
-
-
-def _spread(homes: Mapping[Block, Any], exchange: Exchange) -> dict[Block, Any]:
-    """Return the GPU of each target block of an exchange, one GPU after the other in turn.
-
-    Each GPU holds as much after the exchange as before. None stands for blocks in host memory.
-    """
-    targets, used = list(exchange.target.indices()), sorted(set(homes.values()) - {None})
-    if not used:
-        return dict.fromkeys(targets)
-    found = [used[home_of(i, len(targets), len(used))] for i in range(len(targets))]
-    if len(homes) == len(targets):
-        found = [homes[block] for block in sorted(homes)]
-    rank, order = Counter[int](), list[tuple[int, Block, int]]()
-    for block, home in zip(targets, found, strict=True):
-        order.append((rank[home], block, home))
-        rank[home] += 1
-    return {block: home for _, block, home in sorted(order)}
 
 
 def block_of(blocks: Mapping[Block, Any], block: Block) -> Any:

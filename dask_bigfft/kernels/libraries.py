@@ -580,12 +580,13 @@ def usable() -> dict[str, str]:
     for name in available():
         with suppress(ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's
             get_library(name)
-            found[name] = _version(name)
+            found[name] = version_of(name)
     return found
 
 
 @cache
-def _version(name: str) -> str:
+def version_of(name: str) -> str:
+    """Return the version of an installed package, else ``"unknown"``."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

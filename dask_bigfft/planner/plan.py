@@ -375,9 +375,6 @@ def plan_summary(plan: Plan) -> dict[str, object]:
 #: Maximum number of blocks that are never merged.
 MANY = 64
 
-#: Blocks of each of several GPUs that hold an array.
-OVERLAPPING = 4
-
 #: Maximum number of blocks of an array that padding makes much longer.
 MOST_PADDED = 1024
 
@@ -508,10 +505,9 @@ def whole_request(
 
 
 def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Request:
-    """Return the request for an array on GPUs: one block, or some for each of several GPUs.
+    """Return the request for an array on GPUs: a block for each of them.
 
-    Copies between GPUs overlap with rounds block by block. The chunks of a result on one GPU are
-    like the input's, and parts of the block there.
+    The chunks of a result on one GPU are like the input's, and parts of the block there.
     """
     if not _is_free(request):
         return request
@@ -523,7 +519,7 @@ def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Reques
         wanted = tuple(scaled(c, n) for c, n in zip(request.chunks, spec.out_shape, strict=True))
     scale = size / (count * block) if size else 1.0
     if count > 1:
-        scale /= OVERLAPPING
+        scale *= 1 - 2**-20  # twice a block is less than the array, which one GPU may not hold
     rounds = 1 if count == 1 else request.max_rounds
     return replace(request, scale=scale, wanted=wanted, storage="memory", max_rounds=rounds)
 

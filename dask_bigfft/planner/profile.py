@@ -248,17 +248,8 @@ class Profile(_Prices):
     def inside_gpus(self) -> "Profile":
         """Return the speeds of GPUs on blocks in their own memory, each like a thread."""
         gpu = (self.devices or (DeviceProfile(),))[0]
-        return Profile(
-            name=gpu.name,
-            threads=1,
-            copy=gpu.memory / 2,
-            run=0.0,
-            move=1 / LINK,
-            flops=gpu.flops,
-            task=self.task,
-            shard=gpu.call,
-            exchange=0.0,
-        )
+        speeds = gpu.memory / 2, 0.0, 1 / LINK, gpu.flops
+        return Profile(gpu.name, 1, *speeds, task=self.task, shard=gpu.call, exchange=0.0)
 
     def to_json(self) -> str:
         """Return the profile as JSON, from which `from_json` makes it again."""

@@ -17,7 +17,6 @@ import shutil
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from dask_bigfft.exchange.scratch import DIGEST, RESULT, Scratch, digest_of, put
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.kernels.checks import checksum
+from dask_bigfft.kernels.libraries import version_of
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.storage.formats import UNREADABLE
 from dask_bigfft.storage.targets import Target
@@ -49,11 +49,7 @@ PACKAGES = ("numpy", "scipy", "numba")
 
 def versions(kernel: str) -> dict[str, str]:
     """Return the versions of the packages that compute on the host, in this process."""
-    found = dict.fromkeys((*PACKAGES, kernel), "unknown")
-    for name in found:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    return {name: version_of(name) for name in (*PACKAGES, kernel)}
 
 
 def read_record(scratch: Path) -> dict[str, Any] | None:

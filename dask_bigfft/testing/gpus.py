@@ -1,4 +1,4 @@
-"""Several simulated or logical GPUs of one process, for machines with none or one."""
+"""Several simulated GPUs of one process, for machines with none or one."""
 
 import contextlib
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.on_gpu import Gpus, Segment, Turn, home_of, use
+from dask_bigfft.gpu.on_gpu import Gpus, Segment, home_of, use
 from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.profile import DeviceProfile
@@ -17,7 +17,7 @@ from dask_bigfft.planner.profile import DeviceProfile
 Block = tuple[int, ...]
 
 
-class _Batches(Gpus):
+class Batches(Gpus):
     """GPUs that hold equal batches of blocks, by block index."""
 
     def __init__(self, count: int) -> None:
@@ -45,33 +45,7 @@ def _address(values: Any) -> int:
     return int(values.data.ptr if is_on_gpu(values) else values.__array_interface__["data"][0])
 
 
-class LogicalGpus(_Batches):
-    """Logical GPUs, several of which may share a device.
-
-    Parameters
-    ----------
-    ordinals : sequence of int
-        CUDA device of each GPU.
-    """
-
-    def __init__(self, ordinals: Sequence[int]) -> None:
-        super().__init__(len(ordinals))
-        self.ordinals = tuple(ordinals)
-
-    def ordinal(self, gpu: int) -> int:
-        """Return the CUDA device of a GPU's number."""
-        return self.ordinals[gpu]
-
-    def empty(
-        self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
-    ) -> Any:
-        """Return memory of CuPy's pool."""
-        values = super().empty(gpu, shape, dtype, zeros)
-        self.put(gpu, values)
-        return values
-
-
-class SimulatedGpus(_Batches):
+class SimulatedGpus(Batches):
     """GPUs simulated with NumPy, which count bytes.
 
     Parameters
@@ -146,21 +120,11 @@ class SimulatedGpus(_Batches):
     def join(self, found: Iterable[int]) -> None:
         """Do nothing, because copies are done at once."""
 
-    def mark(self, gpu: int) -> None:
-        """Do nothing, as `join`."""
-
-    def wait(self, gpu: int, events: Iterable[Any]) -> None:
-        """Do nothing, as `join`."""
-
-    def memory(self, values: Any) -> int:
-        """Return the address of an array."""
-        return _address(values)
-
     def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
         """Return a NumPy view."""
         return strided_view(values, start, counts, strides)
 
-    def copy(self, gpu: int, segments: Iterable[Segment], turn: Turn | None = None) -> None:
+    def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments immediately."""
         for values, target, conjugate in segments:
             if target.dtype.kind != "c":

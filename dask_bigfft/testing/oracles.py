@@ -166,19 +166,3 @@ def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:
     size = np.sqrt(np.sum(np.abs(b) ** 2))
     error = np.sqrt(np.sum(np.abs(a - b) ** 2))
     return float(error / size if size > 0 else error)
-
-
-def index_valued(shape: Sequence[int], dtype: npt.DTypeLike = np.complex128) -> Array:
-    """Return an array whose elements hold their row-major index plus one.
-
-    The imaginary part of complex elements is the negative of this, to detect conjugations.
-
-    Examples
-    --------
-    >>> index_valued((2, 2))
-    array([[1.-1.j, 2.-2.j],
-           [3.-3.j, 4.-4.j]])
-    """
-    index = np.arange(1, math.prod(shape) + 1).reshape(shape)
-    dtype = np.dtype(dtype)
-    return (index - 1j * index).astype(dtype) if dtype.kind == "c" else index.astype(dtype)

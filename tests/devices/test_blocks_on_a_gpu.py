@@ -37,8 +37,6 @@ class Memory:
     def __add__(self, nbytes):
         return Memory(self.kept, self.ptr + nbytes, self.device)
 
-    mem = property(lambda self: Memory(self.kept, id(self.kept), self.device))
-
     def at(self, shape, dtype, strides=None):
         told = {
             "data": (self.ptr, False),

@@ -9,7 +9,7 @@ from dask_bigfft import plan
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.exchange.gather import TRANSPORTS, transport_of, view_of
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.gpu.on_gpu import Turn, home_of
+from dask_bigfft.gpu.on_gpu import home_of
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
 from dask_bigfft.testing.strategies import random_array
@@ -45,7 +45,7 @@ def move(exchange, gpus, transport, upload=np.array):
 
     with several_gpus(gpus), heard(*moved) as seen:
         for block, home in homes_of(exchange.target, count).items():
-            made[block] = view(block, blocks, home, Turn(transport)).gather()
+            made[block] = view(block, blocks, home, lambda source, target: transport).gather()
             assert gpus.home(made[block]) == home
     for event, numbers in seen:
         moved[event] += int(numbers["nbytes"])

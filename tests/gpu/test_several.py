@@ -14,7 +14,7 @@ from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.testing.gpus import LogicalGpus, several_gpus
+from dask_bigfft.testing.gpus import Batches, several_gpus
 from dask_bigfft.testing.strategies import random_array
 
 pytestmark = NEEDS_GPU
@@ -23,6 +23,22 @@ several = pytest.mark.skipif(len(available()) < 2, reason="one CUDA device")
 on_one_and_two = pytest.mark.parametrize(
     "ordinals", [(0, 0), pytest.param((0, 1), marks=several)], ids=str
 )
+
+
+class LogicalGpus(Batches):
+    """GPUs by the CUDA device of each; several may share one."""
+
+    def __init__(self, ordinals):
+        super().__init__(len(ordinals))
+        self.ordinals = ordinals
+
+    def ordinal(self, gpu):
+        return self.ordinals[gpu]
+
+    def empty(self, gpu, *what):
+        values = super().empty(gpu, *what)
+        self.put(gpu, values)
+        return values
 
 
 def uploader(ordinals, blocks):

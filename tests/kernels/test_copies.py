@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from dask_bigfft.kernels import copies as module
 from dask_bigfft.kernels.copies import COMPILED, CopyTable, Segments
 from dask_bigfft.kernels.copy_loops import TILE
-from dask_bigfft.testing.oracles import index_valued
 
 PAIRS = [(a.str, b.str) for a, b in sorted(COMPILED, key=str)] + [
     ("c16", "f8"),
@@ -25,6 +24,13 @@ PAIRS = [(a.str, b.str) for a, b in sorted(COMPILED, key=str)] + [
     ("G", "G"),
     ("G", "g"),
 ]
+
+
+def index_valued(shape, dtype="c16"):
+    """An array of row-major indices plus one; the imaginary part shows conjugations."""
+    index = np.arange(1, np.prod(shape) + 1).reshape(shape)
+    dtype = np.dtype(dtype)
+    return (index - 1j * index if dtype.kind == "c" else index).astype(dtype)
 
 
 @pytest.fixture(params=["compiled", "numpy"], autouse=True, scope="module")

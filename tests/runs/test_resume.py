@@ -194,7 +194,7 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
     with pytest.raises(ArgumentError, match=r"`source`=.*in\.zarr, which the scratch folder is of"):
         dask_bigfft.run("copy.zarr", "out.zarr", **ASKED, scratch="scratch", resume=True)
     with monkeypatch.context() as patch:
-        patch.setattr(run_json, "version", lambda name: "0.0")
+        patch.setattr(run_json, "version_of", lambda name: "0.0")
         with pytest.raises(ArgumentError, match=r"numba .*same result to the bit; this is 0\.0"):
             again()
     assert contents("scratch") == before

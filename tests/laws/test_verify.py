@@ -173,7 +173,9 @@ def test_squares_of_what_is_checked_may_be_too_small(found, mode, chunks, dtype)
     for name, where in (("fft", {"axis": 1}), ("fft2", {}), ("ifft", {"axis": 0})):
         function = getattr(fft, name)
         right, result = function(x, **where), function(x, verify=mode, **where)
-        np.testing.assert_array_equal(*dask.compute(result, right, scheduler="sync"))
+        result, right = dask.compute(result, right, scheduler="sync")
+        off = np.linalg.norm(result - right)  # checked tiles are copies, others are read in place
+        assert off <= 4 * np.finfo(result.dtype).eps * np.linalg.norm(right)
     assert not found
 
 

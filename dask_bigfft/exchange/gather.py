@@ -235,9 +235,8 @@ def view_of(
         return GpuTable(place, shape, dtype, choice, padded)
 
     def runs() -> list[Run]:
-        homes = set(map(gpus().home, sources))
-        near = len(homes) == 1 and home in (None, *homes)
-        return _runs_of(tables, shape, dtype) if near else []
+        homes = {home, *map(gpus().home, sources)} - {None}
+        return _runs_of(tables, shape, dtype) if len(homes) == 1 else []
 
     found = BlockView(shape, dtype, tables=tables, boxes=boxes, new_table=new_table, runs=runs)
     # Zeros on the GPU `home`, or the host memory of a simulated one, are no segments.

@@ -120,6 +120,12 @@ def in_pool() -> int:
     return int(cupy().get_default_memory_pool().used_bytes())
 
 
+def settle() -> None:
+    """Wait for the current stream, unless it is CuPy's default one, which all threads share."""
+    if cupy().cuda.get_current_stream().ptr:
+        cupy().cuda.get_current_stream().synchronize()
+
+
 def reason() -> str | None:
     """Return the reason for a missing device and the remedy; None if there is a device."""
     return _found()[1]

@@ -408,10 +408,8 @@ def build_graph(
         output, refs = output_name(plan, token), [block_ref(source, block) for block in sources]
         key = f"{output}-all"
         graph[key] = Task(key, tasks.transform_on_gpus, *inputs, *refs)
-        for block in plan.result.indices():
-            one: Key = (output, *block)
-            graph[one] = Task(one, tasks.block_of, TaskRef(key), block)
-        return graph
+        ones: list[Key] = [(output, *block) for block in plan.result.indices()]
+        return graph | {one: Task(one, tasks.block_of, TaskRef(key), one[1:]) for one in ones}
     names = [_names(plan, token)] * len(plan.exchanges)
     if known is not None and not on_disk and (count := known.shared(plan)):
         names[:count] = [Names(known.token)] * count

@@ -229,8 +229,9 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
 def gpus_of(x: da.Array) -> int:
     """Return the number of GPUs that hold the blocks of a persisted array, else of all GPUs."""
-    layer = x.dask.layers.get(x.name, {}) if isinstance(x.dask, HighLevelGraph) else x.dask
-    blocks = [getattr(value, "value", value) for value in dict(layer).values()]
+    layer = getattr(x.dask, "layers", {}).get(x.name)
+    tasks = dict(layer) if layer is not None and layer.is_materialized() else {}
+    blocks = [getattr(value, "value", value) for value in tasks.values()]
     held = blocks and all(map(is_on_gpu, blocks))
     return len(set(map(gpus().home, blocks))) if held else max(1, dispatch.count())
 

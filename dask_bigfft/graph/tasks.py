@@ -27,12 +27,7 @@ import numpy as np
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, raise_invalid
 from dask_bigfft.events import current_worker, during, emit, task_threads
-from dask_bigfft.exchange.gather import (
-    gathered,
-    part_of_source,
-    transport_of,
-    view_of,
-)
+from dask_bigfft.exchange.gather import gathered, part_of_source, transport_of, view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.parts import stacked_layout, stacking
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
@@ -55,6 +50,9 @@ from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
 from dask_bigfft.planner.plan_data import Exchange
 
 Indices = tuple[Block, ...]
+
+#: Arrays of any kind by block.
+ByBlock = dict[Block, Any]
 
 #: Blocks of filters by their axes.
 Filters = Mapping[int, Array]
@@ -587,9 +585,7 @@ def generate_filter(run: PlanRun, number: int, block: Block, filters: Filters) -
 # --- blocks on GPUs of this process ----------------------------------------------------------
 
 
-def transform_on_gpus(
-    run: PlanRun, indices: Indices, transport: str, *blocks: Any
-) -> dict[Block, Any]:
+def transform_on_gpus(run: PlanRun, indices: Indices, transport: str, *blocks: Any) -> ByBlock:
     """Return all blocks of a result, whose source blocks are on GPUs of this process.
 
     The calls enqueue work in the current streams of this thread. They are ordered with the user's
@@ -602,10 +598,16 @@ def transform_on_gpus(
     indices : tuple of block indices
         Indices of the source blocks.
     transport : {"auto", "host", "staged", "swap", "kernel"}
-        Transport between GPUs; "auto" chooses by the plan's profile.
+        Transport between GPUs; "auto" chooses by the speed of each link.
     *blocks
         Source blocks.
+
+    Raises
+    ------
+    CarrierError
+        In a task of a cluster, where one worker would get all blocks.
     """
+    _refuse_cluster(run.token, False)
     plan, filters = run.plan, dict[int, dict[int, Any]]()
     for part in filter_plans(plan) if isinstance(plan, Plan) else ():
         alone = PlanRun(part, run.token)
@@ -625,7 +627,7 @@ def _next_blocks(
     before: Mapping[Block, Any],
     transport: str,
     filters: Mapping[int, Mapping[Block, Any]],
-) -> dict[Block, Any]:
+) -> ByBlock:
     """Return all blocks after an exchange and its round, each on the GPU where it is gathered."""
     blocks = Blocks(run, number, tuple(before), before.values())
     exchange, homes = run.exchange(number), gpus().homes(blocks.blocks)
@@ -633,7 +635,7 @@ def _next_blocks(
     spread = {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets) if used}
     if len(homes) == len(targets):  # each GPU holds as much after the exchange as before
         spread = dict(zip(targets, homes.values(), strict=True))
-    crosses, found = len(used) > 1 and not exchange.local, dict[Block, Any]()
+    crosses, found = len(used) > 1 and not exchange.local, ByBlock()
 
     def choice(source: int, target: int) -> Any:
         return transport_of(gpus(), source, target) if transport == "auto" else transport

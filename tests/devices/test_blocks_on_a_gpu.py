@@ -150,6 +150,7 @@ class CardArray:
 def compute(plans, op, source, target, work):
     """What a GPU does, at addresses."""
     if isinstance(op, FFT):
+        assert source % np.dtype(op.dtype).itemsize == 0  # which cuFFT needs
         fft_at(op, source, target)
     else:  # of a block that is whole there
         shape = op.counts if isinstance(op, Strided) else op.shape
@@ -331,3 +332,27 @@ def test_orders_shifts_and_primes(card):
     np.testing.assert_allclose(
         assembled(fft.fft(a, **digits).persist())[0], scipy.fft.fft(x), atol=1e-10
     )
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+def test_blocks_that_begin_between_complex_numbers(card, begin):
+    """As parts of larger arrays do. They are gathered first."""
+    x = np.random.default_rng(1).standard_normal((8, 60)).astype("f4")
+    blocks = {}
+    for i in (0, 1):
+        flat = CardArray.of(np.concatenate([x[:1, :begin].ravel(), x[4 * i : 4 * i + 4].ravel()]))
+        blocks[("parts", i, 0)] = flat[begin:].reshape(4, 60)
+    a = da.Array(blocks, "parts", ((4, 4), (60,)), meta=CardArray((0, 0), "f4"))
+    got, _ = assembled(fft.rfft2(a).persist())
+    np.testing.assert_allclose(got, scipy.fft.rfft2(x), atol=1e-4)
+
+
+def test_the_host_waits_for_streams_that_threads_do_not_share(card, monkeypatch):
+    stream, waits = type(card.cuda.get_current_stream()), []
+    monkeypatch.setattr(stream, "synchronize", lambda self: waits.append(self))
+    blocks = uploaded(np.ones((8, 6)) + 0j, (4, 6))
+    fft.fft2(blocks).persist()
+    assert not waits
+    monkeypatch.setattr(stream, "ptr", 2)
+    fft.fft2(blocks).persist()
+    assert waits

@@ -14,6 +14,7 @@ import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.graph import carriers
+from dask_bigfft.graph.layer import transformed_array
 
 RNG = np.random.default_rng(7)
 FIELD = RNG.standard_normal((24, 20, 18))
@@ -60,8 +61,12 @@ def test_built_with_a_client_computed_without_one(client: Client) -> None:
     assert close(y.compute(scheduler="sync"), REFERENCE)
 
 
-def test_optimised_without_a_client_says_how_to_rebuild(cluster: LocalCluster) -> None:
-    (y,) = dask.optimize(fft.rfftn(blocks()))
+@pytest.mark.parametrize("carrier", ["auto", f"{carriers.ON_GPUS}auto"])
+def test_optimised_without_a_client_says_how_to_rebuild(
+    cluster: LocalCluster, carrier: str
+) -> None:
+    x = blocks()
+    (y,) = dask.optimize(transformed_array(x, dask_bigfft.plan(x, "rfftn"), carrier))
     with Client(cluster), pytest.raises(CarrierError, match=r"bigfft.exchange.carrier"):
         y.compute()
 

@@ -108,7 +108,7 @@ def transform(
     chunks : "auto", "preserve", mapping or dask chunks, optional
         Chunks of the result. "auto" takes those of the last round: about as large as the input's,
         or whole transforms if these are small (a few MiB), or of 1 MiB if the input's are tiny and
-        numerous. Of an array on one GPU they are like the input's. "preserve" takes these.
+        numerous; on one GPU, like the input's. "preserve" takes the input's chunks.
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
     rounds : sequence of mappings of axis to factor, optional

@@ -293,7 +293,7 @@ whole transforms of 16 GiB of pinned data: part of the bus | gpu.transforms | * 
 the same, `ducc0` on 16 cores over ours | gpu.transforms | * | ducc0
 whole transforms of data that is not pinned: part of the bus | gpu.unpinned | * | of_bus
 threads and GPU together, if the model takes both: speed-up | gpu.hybrid | by=hybrid | gain
-blocks on one H200: seconds | on_gpus.one | fftn, 1024*8x1x1 | bigfft
+1024^3 complex64 in 8 slabs on one H200: seconds | on_gpus.one | fftn, 1024*8x1x1 | bigfft
 the same, CuPy on the whole array | on_gpus.one | fftn, 1024*8x1x1 | cupy
 the same on two H200 | on_gpus.several | 2 GPUs, 1024*2 blocks, auto | bigfft
 the same, torch and NCCL by hand | on_gpus.several | 2 GPUs, 1024*2 blocks, auto | by_hand

@@ -85,7 +85,7 @@ def calibrate(
     Calibration takes up to half a minute, during which nothing else should run. A few dozen small
     transforms with the installed FFT libraries give the prices of copies, FFTs, checks, tasks,
     tiles, shards and exchanges. The disk of the scratch folder and GPUs are measured separately.
-    For GPUs these are the bus, pinning, memory, FFTs, and copies between GPUs.
+    For GPUs these are the bus, narrow rows, memory, FFTs, and the start of an operation.
 
     Parameters
     ----------

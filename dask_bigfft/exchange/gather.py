@@ -272,7 +272,7 @@ def _runs_of(tables: Sequence[SegmentTable], shape: Block, dtype: np.dtype[Any])
 
 
 def part_of_source(view: BlockView) -> Any | None:
-    """Return a block on a GPU as a view of its only source; None if it is no box of one."""
+    """Return a block on a GPU as a view of its source; None if it is not a box of one source."""
     (table, *others), itemsize = view.tables, view.dtype.itemsize
     if others or len(table.sources) != 1 or table.sources[0].dtype != view.dtype:
         return None

@@ -246,7 +246,7 @@ class Profile(_Prices):
         return min(of_name, key=lambda found: found.dtype != dtype, default=unknown)
 
     def inside_gpus(self) -> "Profile":
-        """Return the speeds of GPUs on blocks in their own memory, each like a thread."""
+        """Return the speeds of GPUs on blocks in their own memory; each counts as a thread."""
         gpu = (self.devices or (DeviceProfile(),))[0]
         speeds = gpu.memory / 2, 0.0, 1 / LINK, gpu.flops
         return Profile(gpu.name, 1, *speeds, task=self.task, shard=gpu.call, exchange=0.0)

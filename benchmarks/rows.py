@@ -12,6 +12,7 @@ first axis so that each of 64 blocks has one, and the energy with that of the in
 import contextlib
 import dataclasses
 import gc
+import importlib
 import json
 import math
 import os
@@ -402,7 +403,11 @@ def moved_bytes() -> int:
 
 
 def peak_of(work: Callable[[], Any]) -> tuple[int, Any]:
-    """Return the most bytes of memory that a call adds to those in use before, and its result."""
+    """Return the most bytes of memory that a call adds to those in use before, and its result.
+
+    What imports cost is not counted. One tree imports numba when a call first needs it.
+    """
+    importlib.import_module("numba")
     before = reset_peak()
     result = work()
     return status("VmHWM") - before, result

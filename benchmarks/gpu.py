@@ -165,7 +165,7 @@ def transforms(
                 more = (
                     peers(bench, data, problem, times) if kind == "pinned" and not options else {}
                 )
-            crossings = len(getattr(plan, "exchanges", plan.rounds))
+            crossings = len(plan.exchanges) - sum(map(bool, plan.shared_layouts.exchanges))
             bench.add(
                 section, label, data.nbytes, crossings, times, check, rounds=plan.notation, **more
             )

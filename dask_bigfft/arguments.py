@@ -38,6 +38,7 @@ from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.plan import (
     Plan,
+    fits_gpu,
     merged_request,
     request_on_gpus,
     roomy_request,
@@ -95,6 +96,8 @@ def chosen_plan(
     if machine.holding:  # a block for each of them
         request, small, tiny = request_on_gpus(spec, request, machine.holding), 0, 0
     here, found = _with_devices(machine, request), None
+    if not overwrite and fits_gpu(spec, request, here):  # one block crosses the bus once
+        request, small, tiny = request_on_gpus(spec, request, 1), 0, 0
     whole = whole_request(spec, request, machine, small, tiny)
     with contextlib.suppress(PlanError):  # then blocks are smaller, or not merged
         if whole is not request:

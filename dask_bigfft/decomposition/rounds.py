@@ -466,6 +466,21 @@ class Place:
     cuts: tuple[slice, ...]
     order: tuple[int, ...]
 
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Dimensions of the block in the order of the shared layout's block."""
+        return tuple(sorted(range(len(self.order)), key=self.order.__getitem__))
+
+    @property
+    def width(self) -> int:
+        """Elements of each contiguous run of the block in the shared layout's block."""
+        width = 1
+        for n, cut in zip(reversed(self.shape), reversed(self.cuts), strict=True):
+            width *= cut.stop - cut.start
+            if cut.stop - cut.start < n:
+                break
+        return width
+
 
 def shared_blocks(shared_layout: Layout, layout: Layout) -> list[list[int]]:
     """Return the shared layout's block that contains each block of a layout, by axis."""

@@ -381,6 +381,10 @@ def on_device(
     if found is None:
         return None
     source, job = _source(incoming), replace(job, settings=place.settings)
+    target = None if incoming.in_place else incoming.target
+    if target is not None:
+        job = replace(job, order=tuple(np.argsort(np.negative(target.strides), kind="stable")))
+        source.target = target.transpose(job.order)
     if stacked is not None:
         count = job.round.target.shape(job.block)[stacked.dim] // stacked.width
         source.stacked, job = stacked, replace(job, stores=count)
@@ -391,7 +395,8 @@ def on_device(
         job = replace(job, shards=shards.count, mirrored=bool(shards.image) and plain)
     # In a hybrid round the CPU takes the block if no device is free.
     timeout = 0.0 if place.device == "hybrid" else None
-    return _run(found, job, source, place, nbytes, filters, timeout=timeout)
+    done = _run(found, job, source, place, nbytes, filters, timeout=timeout)
+    return target if done is not None and done is source.target else done
 
 
 def _run(

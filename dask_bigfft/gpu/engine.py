@@ -76,6 +76,8 @@ class Source:
         True if the round is done in place on the shards.
     stacked : Stacked, optional
         Preferred memory layout of the result.
+    target : ndarray, optional
+        Memory for the result, with dimensions in the order of the job.
     """
 
     gather: Callable[[], Array] | None
@@ -84,6 +86,7 @@ class Source:
     segmented: SegmentedView | None = None
     inside: bool = False
     stacked: StackedView | None = None
+    target: Array | None = None
     values: Array | None = field(default=None, init=False)
     gathered: bool = field(default=False, init=False)
 
@@ -108,6 +111,8 @@ class Source:
         only_read = self.borrowed if shards is None else not self.inside
         last = len(tiles.plan.passes) - 1
         for number, one in enumerate(tiles.plan.passes):
+            if self.target is not None and last == 0 and one.order == tiles.job.order:
+                return [*arrays, self.target]
             dtype, shape, before = tiles.written(number), tiles.shape(number), arrays[-1]
             same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
             if same and not tiles.moves(number) and not (only_read and number == 0):
@@ -123,7 +128,7 @@ class Source:
     def done(self, last: Array | SegmentedView, shape: tuple[int, ...]) -> Array:
         """Return the block after a round, given the last of `arrays`."""
         if not isinstance(last, SegmentedView):
-            return last.reshape(shape)
+            return last if last is self.target else last.reshape(shape)
         if self.inside or self.stacked is None:
             return np.empty(0, last.dtype)  # the shards hold the result
         return self.stacked.whole(last)

@@ -320,7 +320,12 @@ class HostView:
         return first, tuple(strides)
 
     def part(self, block: npt.NDArray[Any], part: Slices) -> npt.NDArray[Any]:
-        """Return a part of the view, contained in the block, as a NumPy view."""
+        """Return a part of the view, contained in the block, as a NumPy view.
+
+        A block that is not contiguous has no digits.
+        """
+        if not block.flags.c_contiguous:
+            return block[part]
         first, strides = self._places
         first += sum(cut.start * step for cut, step in zip(part, strides, strict=True))
         # Unlike `as_strided`, this checks bounds and keeps the owner of the memory.

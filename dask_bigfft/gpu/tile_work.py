@@ -139,7 +139,7 @@ class Job:
     inside : bool
         True to use no host memory beside the block, where possible.
     order : tuple of int
-        Order in which a round without steps writes the dimensions of the block.
+        Order in which the dimensions of the block are written, in a single pass.
     shards : int
         Number of source blocks from which the block is read.
     mirrored : bool
@@ -209,10 +209,11 @@ def _tile_plan(job: Job, limits: TileLimits, work: int) -> TilePlan:
     other = replace(request, order=job.order, shards=job.shards, stores=job.stores)
     wishes = [replace(request, inside=True)] * job.inside
     wishes += [replace(other, mirrored=True)] * job.mirrored
+    wishes += [other] * bool(job.order and request.lines)
     for wish in wishes:
         with contextlib.suppress(DeviceMemoryError):
             return find_tile_plan(wish, limits, work)
-    return find_tile_plan(other, limits, work)
+    return find_tile_plan(replace(other, order=() if request.lines else job.order), limits, work)
 
 
 @dataclass(frozen=True)

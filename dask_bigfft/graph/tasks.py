@@ -166,7 +166,8 @@ class PlanRun:
         if self.private and plan.verify == "none":
             for number in range(1, len(plan.exchanges)):
                 on_gpu = self.on_devices(number - 1) and dispatch.missing() is None
-                if on_gpu and not plan.rounds[number - 1].rolls:
+                shared = plan.shared_layouts.exchanges[number]
+                if on_gpu and shared is None and not plan.rounds[number - 1].rolls:
                     found[number] = stacking(self.exchange(number))
         return found
 
@@ -371,11 +372,13 @@ def barrier(
 def shared_memory(run: PlanRun, number: int, group: Block) -> SharedBuffer:
     """Return a shared buffer for the blocks of a group before an exchange.
 
-    It is empty on workers of a cluster, where a task may be repeated, and where devices compute.
+    It is empty on workers of a cluster, where a task may be repeated, and before rounds on devices.
     """
     shared_layout = run.plan.shared_layouts.exchanges[number]
-    used = run.plan.device != "cpu" and dispatch.missing() is None
-    if shared_layout is None or used or current_worker() is not None:
+    read = run.plan.device != "cpu" and number < len(run.plan.rounds)
+    if read and dispatch.missing() is None:
+        shared_layout = None
+    if shared_layout is None or current_worker() is not None:
         return SharedBuffer(run.token)
     with during(run.token, number):
         emit("begun")

@@ -32,6 +32,7 @@ from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
 from dask_bigfft.planner.plan_data import Machine, Request, flattened, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, Stage, flops, is_real
+from dask_bigfft.planner.tile_plan import LEAST_WRITTEN_NBYTES
 from dask_bigfft.transforms.spec import TransformSpec
 
 Factors = tuple[int, ...]
@@ -258,6 +259,13 @@ class Candidates:
         possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
         return possible and self.machine.gpus > 0
 
+    @property
+    def tile(self) -> int:
+        """Elements of a tile on the smallest device."""
+        known = min((found.nbytes for found in self.machine.devices), default=0)
+        nbytes = min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
+        return max(1, nbytes // self.itemsize)
+
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes
     ) -> Candidate | None:
@@ -382,9 +390,12 @@ class Candidates:
         found = factor_choices(spec, axis, places, whole, self.request.variant)
         if count == 2 and natural and auto:
             if self.on_gpu:
-                known = min((found.nbytes for found in self.machine.devices), default=0)
-                tile = min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
-                room = tile // self.itemsize // max(whole.get(place, 1) for place in places)
+                room = self.tile // max(whole.get(place, 1) for place in places)
+                # The second round may write in natural order if rows are wide both times.
+                first, second = balanced_split(n) or (1, n)
+                row = min(first // chunks, room // second) * self.itemsize
+                if self.machine.shared and row >= LEAST_WRITTEN_NBYTES:
+                    return [(first, second)]
                 return wide_factors(n, room, chunks) or found
             if self.storage == "disk" and self.request.stored is not None:
                 return [*found, *row_factors(n, target, self.row)]

@@ -211,9 +211,7 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
 
 def shared_layouts_in(plan: PlanData) -> SharedLayouts:
     """Return the shared buffers of a plan on its own machine."""
-    machine = plan.machine
-    one = machine.shared and machine.workers == 1
-    if one and (not machine.gpus or plan.device == "cpu"):
+    if plan.machine.shared and plan.machine.workers == 1:
         return plan.shared_layouts
     return no_shared_layouts(len(plan.exchanges), len(plan.rounds))
 

@@ -13,9 +13,11 @@ import numpy as np
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, Step
+from dask_bigfft.planner.cost import shared_layouts_in
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.seconds import Stage
 from dask_bigfft.planner.tile_plan import apart
 
 #: Maximum line length.
@@ -325,6 +327,8 @@ def _travels(plan: PlanData) -> Iterator[str]:
         if rows or not (exchange.local or plan.moves[number]):
             kind = "rows" if rows else "split"
             instead = _WITHOUT_FILES[kind]
+        if plan.machine.gpus and shared_layouts_in(plan).exchanges[number] is not None:
+            instead = "the round before writes there, without another pass over the bus"
         text = exchange_text(exchange, instead)
         if plan.assembles and plan.moves[number]:
             text += ", blocks are put together as shards arrive, to save memory"
@@ -436,7 +440,9 @@ def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
         if not found.share:
             continue
         name, axes = f"round {number + 1}", len(plan.source.axes)
-        plans = tile_plans(round_, dtype, nbytes, plan.settings)
+        writes = (*shared_layouts_in(plan).exchanges, None)[number + 1]
+        order = Stage(round_.source, round_, round_.source, writes=writes).written
+        plans = tile_plans(round_, dtype, nbytes, plan.settings, order)
         for tiles, part in zip(plans, apart(round_) if len(plans) > 1 else (round_,), strict=False):
             names = tiles.names([axis_letter(step.axis, axes) for step in part.steps])
             for short, one in zip(names, tiles.passes, strict=True):

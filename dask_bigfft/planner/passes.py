@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -89,7 +90,11 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
 
 @lru_cache(maxsize=1024)
 def tile_plans(
-    round_: Round, dtype: str, nbytes: int, settings: DeviceSettings = AS_IS
+    round_: Round,
+    dtype: str,
+    nbytes: int,
+    settings: DeviceSettings = AS_IS,
+    order: tuple[int, ...] = (),
 ) -> tuple[TilePlan, ...]:
     """Return the tile plans of a round on its largest block, mostly one.
 
@@ -105,16 +110,20 @@ def tile_plans(
         Bytes of the GPU.
     settings : DeviceSettings
         Settings by hand.
+    order : tuple of int
+        Dimensions in the order in which they are written, if that is possible.
     """
     limits, real = TileLimits(nbytes).tuned(settings), np.empty(0, dtype).real.dtype.name
-    for rounds in dict.fromkeys(((round_,), apart(round_))):
+    ways = [((round_,), order), ((round_,), ()), (apart(round_), ())]
+    for rounds, written in dict.fromkeys(ways):
         with contextlib.suppress(DeviceMemoryError):
             found = []
             for one in rounds:
                 kinds = {step.kind for step in one.steps}
                 source, target = (real if kind in kinds else dtype for kind in ("r2c", "c2r"))
                 shape = one.source.shape(one.source.largest_block)
-                found.append(find_tile_plan(request_of(one, shape, source, target), limits, 1))
+                request = replace(request_of(one, shape, source, target), order=written)
+                found.append(find_tile_plan(request, limits, 1))
             return tuple(found)
     return ()
 
@@ -153,6 +162,8 @@ def _schemes(request: TileRequest, count: int) -> Iterator[Scheme]:
 
     Without FFTs there is one pass, which only reorders.
     """
+    if request.order and count > 1:
+        return
     if request.scheme is not None:
         if count == 1 + max(itertools.chain(*request.scheme[1])):
             yield request.scheme

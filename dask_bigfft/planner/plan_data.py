@@ -27,6 +27,7 @@ from dask_bigfft.decomposition.rounds import (
     exchange_shape,
     fits,
     packed_dtype,
+    place_of,
     shared_layout_of,
     transformed,
 )
@@ -34,7 +35,7 @@ from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode, encode
 from dask_bigfft.planner.rows import NOT_STORED, Stored, is_split
-from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
+from dask_bigfft.planner.tile_plan import AS_IS, LEAST_WRITTEN_NBYTES, DeviceSettings
 from dask_bigfft.transforms.spec import TransformSpec
 
 
@@ -373,12 +374,23 @@ class PlanData:
     def shared_layouts(self) -> SharedLayouts:
         """The shared buffers of blocks, if all tasks run in one process.
 
-        GPUs have none: they read shards directly and write new blocks.
+        GPUs read shards directly and write new blocks. Only before an exchange without a round they
+        write to a shared buffer, if rows are wide: such blocks need not cross the bus again.
         """
-        on_gpu = self.machine.gpus > 0 and self.device in ("auto", "gpu")
-        if self.carrier == "disk" or on_gpu:
-            return no_shared_layouts(len(self.exchanges), len(self.rounds))
         rounds, exchanges = self.rounds, self.exchanges
+        none = no_shared_layouts(len(exchanges), len(rounds))
+        if self.carrier == "disk":
+            return none
+        if self.machine.gpus > 0 and self.device != "cpu":
+            plain = self.device != "hybrid" and self.verify == "none"
+            follows = rounds and len(exchanges) > len(rounds) and not rounds[-1].rolls
+            last = _shared(exchanges[-1], len(rounds)) if plain and follows else None
+            if last is None:
+                return none
+            origin = (0,) * len(last.layout.axes)
+            width = place_of(last.layout, rounds[-1].target, origin).width
+            wide = width * np.dtype(self.dtypes[-1]).itemsize >= LEAST_WRITTEN_NBYTES
+            return replace(none, exchanges=(*none.exchanges[:-1], last)) if wide else none
         found: list[SharedAxis | None] = [None]
         inside: list[Layout | None] = [None] if rounds else []
         held: SharedAxis | None = None

@@ -29,6 +29,7 @@ from dask_bigfft.planner.plan_data import (
     no_shared_layouts,
 )
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
+from dask_bigfft.planner.tile_plan import NARROWEST_NBYTES
 
 #: Minimum shards of a connected group for which a shuffle between processes is faster than tasks.
 SHUFFLE_SHARDS = 64
@@ -96,10 +97,8 @@ NO_ROUND = Traffic("shards", stored=False, direct=False, tiles=0)
 def _contiguous(shared_layout: SharedAxis, layout: Layout) -> bool:
     """Return whether a block is contiguous in its shared buffer."""
     place = place_of(shared_layout.layout, layout, tuple(0 for _ in layout.axes))
-    lengths = [cut.stop - cut.start for cut in place.cuts]
-    first = next((d for d, n in enumerate(lengths) if n > 1), 0)
-    in_order = place.order == tuple(range(len(lengths)))
-    return in_order and lengths[first + 1 :] == list(place.shape[first + 1 :])
+    size = math.prod(cut.stop - cut.start for cut in place.cuts)
+    return place.order == tuple(range(len(place.order))) and place.width == size
 
 
 def _halved(round_: Round, supports_out: bool) -> bool:
@@ -151,6 +150,14 @@ class Stage:
         """Fan-in, C, W and groups of the exchange."""
         return exchange_shape(self.before, self.after)
 
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Dimensions of the round's blocks in the order of the shared buffer that it writes to."""
+        if self.writes is None or self.round_ is None:
+            return ()
+        layout = self.round_.target
+        return place_of(self.writes.layout, layout, (0,) * len(layout.axes)).written
+
 
 #: Minimum bytes of a block for a GPU, unless the user chose the GPU.
 LEAST_NBYTES = 1 << 20
@@ -159,9 +166,6 @@ LEAST_NBYTES = 1 << 20
 #: of a run where a kernel, not the copy engine, reads narrow rows.
 SHARDS, BY_KERNEL = 0.9, 0.25
 
-#: Minimum bytes of a row for direct reads of shards by a GPU. Threads gather narrower ones.
-NARROWEST_NBYTES = 1 << 10
-
 #: Seconds of a thread for a shard that is a separate write to a scratch file.
 DISK_SHARD = 2e-4
 
@@ -169,7 +173,9 @@ DISK_SHARD = 2e-4
 INNER_THREAD = 0.7
 
 
-def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
+def device_seconds(
+    round_: Round, dtype: str, device: DeviceProfile, order: tuple[int, ...] = ()
+) -> float:
     """Return the seconds of a device for each of many blocks of a round.
 
     Both directions of the bus and the FFTs overlap.
@@ -182,8 +188,11 @@ def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
         Of complex values.
     device : DeviceProfile
         Its speeds and its memory.
+    order : tuple of int
+        Dimensions in the order in which they are written, if not as they are.
     """
-    passes = [one for plan in tile_plans(round_, dtype, device.nbytes) for one in plan.passes]
+    plans = tile_plans(round_, dtype, device.nbytes, order=order)
+    passes = [one for plan in plans for one in plan.passes]
     bus = calls = most = 0.0
     for one in passes:
         ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
@@ -334,9 +343,9 @@ class Model:
 
     # --- on a device -------------------------------------------------------------------------
 
-    def of_device(self, round_: Round) -> float:
+    def of_device(self, round_: Round, order: tuple[int, ...] = ()) -> float:
         """Return the seconds that a device takes for each of many blocks of a round."""
-        return max(device_seconds(round_, self.dtype, found) for found in self.devices)
+        return max(device_seconds(round_, self.dtype, found, order) for found in self.devices)
 
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Return the seconds of a GPU's direct reads of a block; None if threads gather it."""
@@ -376,7 +385,7 @@ class Model:
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
         python = (handling + tasks * profile.task) / workers
         if on_gpu:
-            device = 0.0 if round_ is None else self.of_device(round_)
+            device = 0.0 if round_ is None else self.of_device(round_, stage.written)
             read = self.read(shape, nbytes / blocks) if round_ else None
             if read is not None:
                 gather, device = 0.0, max(device, read)

@@ -54,6 +54,14 @@ RING_SHARE = 1 / 2
 #: one scattered, without overlap (H200, 16 cores).
 STAGED_RUN_NBYTES, STAGED_ENDS, STAGED_FOLLOWING = 1024, 3, 16
 
+#: Minimum bytes of a row of a block that a GPU reads in place. Threads copy narrower ones.
+NARROWEST_NBYTES = 1 << 10
+
+#: Minimum bytes of a row that it writes to several blocks of a result. Narrower ones take as long
+#: as one more pass over the bus: two passes of 16 GiB took 1.10 s in rows of 8 KiB and 1.17 s in
+#: rows of 4 KiB, three passes in wide rows 1.14 s (H200).
+LEAST_WRITTEN_NBYTES = 8 << 10
+
 #: Minimum bytes of a tile where the number of tiles is set.
 LEAST_TILE = 1 << 16
 
@@ -240,7 +248,7 @@ class TileRequest:
     inside : bool
         Whether a round that keeps its shape must work in the memory of the block.
     order : tuple of int
-        Without FFTs: dimensions in the order in which they are written.
+        Dimensions in the order in which they are written, in a single pass.
     blocks : int
         Consecutive blocks, of which one loads while another is stored.
     shards : int

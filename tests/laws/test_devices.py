@@ -83,6 +83,25 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
     assert device.memory().free == device.total  # given back with the context
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "chunks", "nbytes", "crossings"),
+    [
+        ("fft", (1 << 22,), 1 << 20, 1 << 27, 2),  # digits in tiles, written in natural order
+        ("ifft", (5 << 20,), 5 << 18, 1 << 28, 2),
+        ("fftn", (60, 64, 64), (7, 64, 64), 1 << 25, 1),  # all of it at a time
+        ("rfftn", (60, 64, 63), (7, 32, 63), 1 << 25, 1),
+    ],
+)
+def test_crossings_of_the_bus(name, shape, chunks, nbytes, crossings):
+    x = values(*shape, real=name == "rfftn")
+    with split(), dask.config.set({"bigfft.planner.small": 0}), simulated_devices(nbytes):
+        lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu")
+        with heard("h2d") as found:
+            got = lazy.compute()
+    assert_close(got, getattr(scipy.fft, name)(x))
+    assert sum(numbers["nbytes"] for _, numbers in found) == crossings * x.nbytes
+
+
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize("name", ["fftn", "ifftn"])
 def test_transposed_order_of_several_axes(name, slots):

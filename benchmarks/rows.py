@@ -405,9 +405,10 @@ def moved_bytes() -> int:
 def peak_of(work: Callable[[], Any]) -> tuple[int, Any]:
     """Return the most bytes of memory that a call adds to those in use before, and its result.
 
-    What imports cost is not counted. One tree imports numba when a call first needs it.
+    What imports and the compiler cost is not counted: one tree imports them when it needs them.
     """
-    importlib.import_module("numba")
+    importlib.import_module("distributed")
+    importlib.import_module("numba").njit(lambda: 0)()
     before = reset_peak()
     result = work()
     return status("VmHWM") - before, result

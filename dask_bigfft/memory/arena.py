@@ -59,7 +59,7 @@ LEAST_PART_NBYTES, MOST_PARTS = 4 * 1024**2, 64
 
 #: Fraction of a buffer for which fresh pages are taken first: a few small blocks between two large
 #: ones should not divide it.
-PATIENCE = 1 / 8
+PATIENCE = 1 / 32
 
 #: Minimum time between two tests for memory pressure.
 PRESSURE_SECONDS = 0.1

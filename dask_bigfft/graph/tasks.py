@@ -452,10 +452,13 @@ def run_block(
     The `inputs` are source blocks of the indices `sources`, or the handle of a barrier if that is
     None. `into` is the shared buffer for the block after the round.
     """
-    place = None if into is None else into.place(run.plan.rounds[number].target, block)
-    if sources is None and inputs[0].common is not None:
-        return _where_it_lies(run, number, block, inputs[0].common, place, filters)
     blocks = inputs[0] if sources is None else Blocks(run, number, sources, inputs)
+    on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
+    place = None
+    if into is not None and not on_gpu:
+        place = into.place(run.plan.rounds[number].target, block)
+    if blocks.common is not None:
+        return _where_it_lies(run, number, block, blocks.common, place, filters)
     own = _own(run, number, blocks.blocks) if run.stays(number) else None
 
     def view() -> BlockView:
@@ -472,7 +475,6 @@ def run_block(
             with in_place.poisoning(lambda: [own]):
                 return run.finish(number, block, lambda: here, filters)
     turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
     if run.on_devices(number) and not on_gpu:  # limit the blocks that are prepared for a device
         exchange = run.exchange(number)
         nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize

@@ -49,6 +49,7 @@ from dask_bigfft.planner.plan_data import Machine, Request, overwritten
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan
+from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.planner.work_sharing import decided
 from dask_bigfft.transforms.spec import (
     FAMILIES,
@@ -114,8 +115,17 @@ def chosen_plan(
         raise MemoryLimitError("".join([str(error), *changes])) from None
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
         found = replace(found, overwrite=overwrite)
+    if found.machine.gpus and (settings := device_settings()) != AS_IS:
+        found = replace(found, settings=settings)
     on_devices = inside and found.machine.gpus
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
+
+
+def device_settings() -> DeviceSettings:
+    """Return the pipelines of GPUs as set by hand."""
+    names = ("buffers", "tiles", "streams")
+    buffers, tiles, streams = (config.get(f"bigfft.gpu.{name}") for name in names)
+    return DeviceSettings(buffers or None, tiles or None, None if streams == "auto" else streams)
 
 
 def _inside_blocks(plan: Plan) -> Plan:

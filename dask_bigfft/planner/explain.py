@@ -272,6 +272,8 @@ def placed(plan: PlanData) -> str:
         text = f"; blocks and rounds on {counted(plan.machine.holding, 'GPU')}, in one task"
     if plan.device != "cpu" and plan.device_memory_limit is not None:
         text += f"; at most {human_bytes(plan.device_memory_limit)} of a GPU's memory"
+    if plan.settings.streams is not None:
+        text += f"; a stream for each {plan.settings.streams}"
     return text + ("; the input may be overwritten" if plan.overwrite else "")
 
 

@@ -3,15 +3,14 @@
 import itertools
 from dataclasses import replace
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft import tuning
-from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft import fft, plan, tuning
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile, Profile
-from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -38,16 +37,15 @@ def test_answers_do_not_depend_on_settings(streams, seed):
     values = rng.standard_normal((16, 32, 60)) + 1j * rng.standard_normal((16, 32, 60))
     x = da.from_array(values, chunks=(4, 32, 60))
     limits = TileLimits(0, least=256, run_nbytes=64)
-    plan = find_plan(
-        transform_spec("fftn", x.shape, x.dtype),
-        Request(x.chunks, kernel="scipy", device="gpu"),
-        Machine(),
-    )
-    for k, passes in itertools.product((1, 8), (1, 5)):
-        settings = DeviceSettings(k, passes, streams)
-        with simulated_devices(1 << 18, seed=seed, limits=limits):
-            found = transformed_array(x, replace(plan, settings=settings), "shared").compute()
-        assert np.allclose(found, np.fft.fftn(values))
+    for k, tiles in itertools.product((1, 8), (1, 5)):
+        by_hand = {"buffers": k, "tiles": tiles, "streams": streams}
+        by_hand = {f"bigfft.gpu.{name}": value for name, value in by_hand.items()}
+        with dask.config.set(by_hand), simulated_devices(1 << 18, seed=seed, limits=limits):
+            lazy = fft.fftn(x, device="gpu")
+            found = plan(x, device="gpu")
+            assert found.settings == DeviceSettings(k, tiles, streams)
+            assert f"a stream for each {streams}" in found.explain()
+            assert np.allclose(lazy.compute(), np.fft.fftn(values))
 
 
 def test_settings_are_kept_with_the_plan(monkeypatch):
@@ -59,9 +57,9 @@ def test_settings_are_kept_with_the_plan(monkeypatch):
     spec, request, on = requested()
     wanted = DeviceSettings(buffers=2, passes=16, streams="tile")
 
-    def timer(plan):
+    def timer(one):
         names = ("buffers", "passes", "streams")
-        return 2.0 - sum(getattr(plan.settings, n) == getattr(wanted, n) for n in names) / 4
+        return 2.0 - sum(getattr(one.settings, n) == getattr(wanted, n) for n in names) / 4
 
     with simulated_devices(NBYTES):
         found = tuned(spec, request, on, ["scipy"], timer)

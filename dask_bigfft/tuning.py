@@ -128,7 +128,9 @@ def region(
     for scale in SCALES if request.rounds is None else (1.0,):
         for kernel in kernels:
             for plan in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
-                same = (plan.rounds, plan.result, plan.kernel, plan.carrier, plan.device)
+                shares = [one.share for one in plan.expected.rounds[: len(plan.rounds)]]
+                library = plan.kernel if min(shares, default=0) < 1 else ""  # it does nothing
+                same = (plan.rounds, plan.result, library, plan.carrier, plan.device)
                 found.setdefault(same, Trial(plan, scale))
     return sorted(found.values(), key=lambda trial: trial.plan.expected.seconds)
 

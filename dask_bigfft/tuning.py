@@ -360,7 +360,8 @@ def tuned(
     best = done[0]
     plans = {**_entries(), name: {"context": context, "winner": best.winner}}
     files.write_json(_path(), {"schema": SCHEMA, "plans": plans})
-    reason = f"the fastest of {len(done)} that were measured: {human_seconds(best.seconds)}"
+    reason = f"the fastest of {len(done)} that were measured{_settings(best.plan)}: "
+    reason += human_seconds(best.seconds)
     return Tuning(replace(best.plan, reason=reason, rejected=tuple(_rejected(done))), tuple(done))
 
 
@@ -371,4 +372,10 @@ def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:
         plan = trial.plan
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
         place = f", {_DONE_BY[plan.device]}" if differ else ""
-        yield f"{plan.notation} with {digits}, {plan.kernel}{place}", plan.expected
+        yield f"{plan.notation} with {digits}, {plan.kernel}{_settings(plan)}{place}", plan.expected
+
+
+def _settings(plan: Plan) -> str:
+    """Return the settings of the devices' pipelines that are not left to the engine, in words."""
+    found = asdict(plan.settings).items()
+    return "".join(f", {name}: {value}" for name, value in found if value is not None)

@@ -27,7 +27,7 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import cuda
-from dask_bigfft.gpu.engine import Engine, Source
+from dask_bigfft.gpu.engine import MEMORY_SHARE, Engine, Source
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.operations import HostView
@@ -218,7 +218,9 @@ def _opened() -> tuple[Device, ...]:
 
 
 def known_nbytes() -> int | None:
-    """Return the memory limit of registered devices in bytes; None if there is none."""
+    """Return the memory limit of the devices in bytes, without opening any; None if unknown."""
+    if _process.given is None and count():
+        return int(MEMORY_SHARE * cuda.least_nbytes(cuda.available()))
     return _process.nbytes
 
 

@@ -190,6 +190,7 @@ def card(monkeypatch):
         deviceCanAccessPeer=lambda one, other: True,
         _deviceEnsurePeerAccess=lambda other: opened.add((Card.current(), other)),
         memcpyPeerAsync=lambda to, _, at, __, size, ___: ctypes.memmove(to, at, size),
+        getDeviceProperties=lambda _: {"totalGlobalMem": 1 << 34},
     )
     module = SimpleNamespace(
         opened=opened,

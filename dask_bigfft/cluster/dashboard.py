@@ -27,8 +27,8 @@ from dask_bigfft.watch.report import COLOURS, legend
 #: Number of runs on the page, and milliseconds between two updates.
 SHOWN, REFRESH = 6, 500
 
-#: Greys: of memory and of parts of a phase, and of bars inside.
-GREY, DARK = "#BBBBBB", "#555555"
+#: Colours of parts of a round, of memory, and of bars inside.
+PART, GREY, DARK = "#A6CEE3", "#BBBBBB", "#555555"
 
 
 def add_page(scheduler: Any, prefix: str) -> None:
@@ -86,9 +86,9 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
         if bar.mark is not None:
             drawn += part.format(0, 14, 100 * bar.mark / most, "border-right:2px solid black")
         rows.append(
-            f'<tr><td>{escape(bar.name)}</td><td style="width:50%">'
+            f'<tr><td>{escape(bar.name)}</td><td style="width:45%">'
             f'<div style="position:relative;height:14px">{drawn}</div></td>'
-            f"<td>{escape(bar.text)}</td></tr>"
+            f'<td style="white-space:nowrap">{escape(bar.text)}</td></tr>'
         )
     return f'<p>{escape(title)}</p><table style="width:100%">{"".join(rows)}</table>'
 
@@ -96,7 +96,7 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
 def side_by_side(*parts: str) -> str:
     """Return parts of a page from left to right, in more lines where the page is narrow."""
     columns = "".join(f'<div style="flex:1 1 400px">{part}</div>' for part in parts if part)
-    return f'<div style="display:flex;flex-wrap:wrap;gap:0 3em">{columns}</div>'
+    return f'<div style="width:96vw;display:flex;flex-wrap:wrap;gap:0 3em">{columns}</div>'
 
 
 def page_html(state: Mapping[str, Any]) -> list[str]:
@@ -105,7 +105,7 @@ def page_html(state: Mapping[str, Any]) -> list[str]:
     Earlier runs that have ended are folded.
     """
     workers = {worker["address"]: worker["name"] for worker in state["workers"]}
-    colours = "".join(legend([*COLOURS.items(), ("part of a round", GREY)]))
+    colours = "".join(legend([*COLOURS.items(), ("part of a round", PART)]))
     parts = [f'<b>{escape(totals_text(state))}</b><br><svg width="600" height="22">{colours}</svg>']
     for number, run in enumerate(state["runs"][: -SHOWN - 1 : -1]):
         speeds = phases(run)
@@ -154,7 +154,7 @@ def phases(run: Mapping[str, Any]) -> list[Bar]:
     """Return a bar for each phase of a run: bytes per second of a thread, and by the profile."""
     bars = []
     for phase in run["phases"]:
-        speed, colour = phase["bytes_per_thread_second"], COLOURS.get(phase["phase"], GREY)
+        speed, colour = phase["bytes_per_thread_second"], COLOURS.get(phase["phase"], PART)
         text = f"{human_count(speed, 'B/s')}: {made(phase)}"
         name = f"{phase['phase']} {phase['index']}"
         bars.append(Bar(name, speed, text, colour, mark=phase["limit"]))

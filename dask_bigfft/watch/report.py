@@ -269,8 +269,8 @@ class Report:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> str:
-    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+    lines = (f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>{''.join(lines).replace('<td>  ', '<td>&emsp;')}</table>"
 
 
 # --- the picture ----------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from support import ROOT, local, python
 
 import dask_bigfft
 from dask_bigfft.cluster import dashboard, register, state, unregister
-from dask_bigfft.events import PHASES
 from dask_bigfft.testing.traps import until
 
 ARTIFACTS = Path(os.environ.get("BIGFFT_ARTIFACTS", ROOT / "ci" / "out"))
@@ -233,11 +232,10 @@ def test_the_page_has_all_runs_workers_and_versions_and_escapes_names(client):
     workers = [{**one, "version": "0.0.1", "name": "w", "memory_limit": 0}, other]
     text = "".join(dashboard.page_html({**found, "runs": [run] * 9, "workers": workers}))
     assert text.count("&lt;script&gt; ") == 2 * text.count("<section") == 2 * 6
-    assert all(f">{phase}</text>" in text for phase in PHASES)
+    assert ">barrier</text>" in text
     assert "mark: by the profile" not in text  # nothing is calibrated
     assert "<script>" not in text
     assert "w (0.0.1)" in text
     assert "4 of 4 blocks" in text
-    assert "B/s" in text
     assert f"<td>{other['name']}</td>" in text
     assert "No transform has been seen yet" in dashboard.page_html({**found, "runs": []})[1]

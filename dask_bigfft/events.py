@@ -40,6 +40,7 @@ WATCHED = (
     "send",
     "barrier",
     "unpack",
+    "prefault",  # fresh pages of blocks, before anybody writes there
     "round",
     "round_cpu",  # of a round that is shared: what CPU threads did of a block,
     "round_device",  # and what devices did
@@ -47,7 +48,6 @@ WATCHED = (
     "peer_direct",  # bytes that went from device to device
     "lease_wait",  # a task waited for a device
     "compile",  # a task waited for its code; its phases leave that out
-    "prefault",  # fresh pages of blocks, before anybody writes there
     *SUBPHASES,
     "fallback",  # a slower way was taken, and what it cost
 )

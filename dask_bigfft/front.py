@@ -211,7 +211,7 @@ def transform_as_planned(
     array, digits = parse_array(array, name), dict(given.spec.digits)
     order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
     found = make_plan(array, name, lengths, axes, norm, order=order, digits=digits)
-    wanted, made = replace(found.spec, name=""), replace(given.spec, name="")
+    wanted, made = (replace(one.spec, name="", dims=()) for one in (found, given))
     if wanted != made or given.source != found.source:
         other()
     return _lazily(array, given)

@@ -1,7 +1,7 @@
-"""What dask's array backend "bigfft" buys, and what it does not: examples/array_backend.py
+"""Measure dask's array backend "bigfft": examples/array_backend.py
 
-Blocks in the arena are ordinary NumPy arrays. This measures what it costs to make and drop them,
-to move them there, and to transform them, against blocks in memory from the C library.
+Blocks in the arena are ordinary NumPy arrays. This measures the time to create and free them, to
+copy arrays into them, and to transform them, against blocks in memory from the C library.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""The main jobs, on real data and on a field of a gibibyte, with a picture: examples/demo.py
+"""The main jobs, on real data and on fields of a gibibyte, with a picture: examples/demo.py
 
-Runs what `elevation.py`, `large_field.py` and `transposed_order.py` run alone, and ends with an
-error where an answer is wrong.
+Runs `elevation.py`, `large_field.py`, `transposed_order.py` and `larger_than_memory.py`, and fails
+if an answer is wrong.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import elevation
 import large_field
+import larger_than_memory
 import numpy as np
 import transposed_order
 from extras import extra
@@ -124,9 +125,13 @@ def main():
     print("3. A long record: echoes are found by a product of two spectra", flush=True)
     record = transposed_order.run(arguments.n)
     draw(arguments.picture, heights, field, record)
+    print("4. A field larger than its memory limit: killed and resumed", flush=True)
+    with large_field.scratch(arguments.folder) as folder:
+        large = larger_than_memory.run(arguments.gib, folder)
 
-    print("\nWhat was done, how fast, and how far from SciPy:\n")
+    print("\nResults, times, and distances from SciPy:\n")
     parts = [(elevation, heights), (large_field, field), (transposed_order, record)]
+    parts.append((larger_than_memory, large))
     for part, found in parts:
         part.report(found)
     print(

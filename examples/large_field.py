@@ -263,6 +263,13 @@ def report(found):
     )
     for name, nbytes, seconds in found["stages"].rows:
         print(f"  {name:34} {seconds:6.2f} s  {nbytes / seconds / 1e9:5.2f} GB/s")
+    seconds = {name: seconds for name, _, seconds in found["stages"].rows}
+    names = ("forward", "filter, inverse")
+    if any(seconds[f"SciPy in memory: {name}"] < seconds[name] for name in names):
+        print(
+            "  SciPy is faster where the field fits into memory: it has no chunks to schedule,"
+            " gather and exchange"
+        )
     for name, error in found["errors"].items():
         same = "" if error else ", the same bit for bit"
         print(f"  {name}: relative L2 distance from SciPy {error:.1e}{same}")

@@ -1,11 +1,9 @@
-"""Transform an array that is larger than the memory it may use, and survive being killed.
+"""Transform an array larger than the memory, and resume a killed run: larger_than_memory.py
 
-A random field is stored as a Zarr array. Then `dask_bigfft.run` transforms it from file to file in
-a quarter of its size in memory: between the rounds, blocks go through scratch files. The first run
-is killed in the middle, as by a power button; the second one goes on from there. Some frequencies
-are compared with sums written out by hand, and the energy with Parseval's theorem.
-
-    python examples/larger_than_memory.py --gib 1
+A random field is stored as a Zarr array. `dask_bigfft.run` transforms it from file to file in a
+quarter of its size in memory: between the rounds, blocks go through scratch files. The first run is
+killed in the middle, the second one resumes it. Some frequencies are compared with explicit sums,
+and the energy with Parseval's theorem. SciPy would need the field and its spectrum in memory.
 """
 
 import argparse
@@ -40,7 +38,7 @@ def make_field(path, shape, rows):
 
 
 def transform(folder, limit):
-    """What the process does that is killed, and the one that goes on."""
+    """Transform the field from file to file, or resume that."""
     with dask.config.set(scheduler="threads"):
         return dask_bigfft.run(
             folder / "field.zarr",
@@ -54,7 +52,7 @@ def transform(folder, limit):
 
 
 def kill_in_the_middle(folder, limit):
-    """Start a run, kill it once its scratch files are there, and say how many records it left."""
+    """Start a run, kill it once it has scratch files, and return how many records it left."""
     process = multiprocessing.get_context("spawn").Process(target=transform, args=(folder, limit))
     process.start()
     while process.is_alive() and not list((folder / "scratch").glob("exchange*/done-*.json")):
@@ -65,7 +63,7 @@ def kill_in_the_middle(folder, limit):
 
 
 def by_hand(field, at, rows):
-    """One frequency, as the definition says."""
+    """Return one frequency by the definition."""
     nz, ny, nx = field.shape
     x = np.exp(-2j * np.pi * (np.arange(nx) * at[2] % nx) / nx)
     y = np.exp(-2j * np.pi * (np.arange(ny) * at[1] % ny) / ny)
@@ -74,50 +72,76 @@ def by_hand(field, at, rows):
     return sum(np.dot(slab, z[i * rows : (i + 1) * rows]) for i, slab in enumerate(slabs))
 
 
+def errors_of(field, energy, rows, path):
+    """Return relative errors of some frequencies and of the energy."""
+    spectrum = zarr.open_array(path, mode="r")
+    size, found = np.sqrt(energy), {}  # size of a typical element of the spectrum
+    for at in [(0, 0, 0), (1, 2, 3), tuple(n - 5 for n in field.shape)]:
+        found[f"frequency {at}"] = abs(spectrum[at] - by_hand(field, at, rows)) / size
+    total = sum(
+        float(np.sum(np.abs(spectrum[:, i : i + 8].astype("c16")) ** 2))
+        for i in range(0, field.shape[1], 8)
+    )
+    return found | {"energy": abs(total / field.size / energy - 1)}
+
+
+def run(gib, folder):
+    """Return the run that resumed a killed one, and how far its result is from the truth."""
+    edge = max(4, round((gib * 2**30 / 8) ** (1 / 3) / 16)) * 16
+    shape, rows = (edge, edge, edge), max(1, edge // 64)
+    field, energy = make_field(folder / "field.zarr", shape, rows)
+    limit = field.nbytes // 4
+    records = kill_in_the_middle(folder, limit)
+    complete = (folder / "spectrum.zarr").exists()
+    done = transform(folder, limit)
+    errors = errors_of(field, energy, rows, done.path)
+    return {
+        **{"shape": shape, "limit": limit, "records": records, "complete": complete},
+        **{"done": done, "errors": errors},
+    }
+
+
+def report(found):
+    """Print what a run did, how fast, and how far from the answer it is."""
+    done, limit = found["done"], found["limit"]
+    print(f"{found['shape']} complex64 ({format_bytes(done.read)}) in Zarr, all axes")
+    print(
+        f"  at most {format_bytes(limit)} of memory; SciPy needs field and spectrum in memory,"
+        f" {format_bytes(done.read + done.written)}"
+    )
+    print(
+        f"  killed with {found['records']} blocks recorded; nothing looks complete:"
+        f" {not found['complete']}"
+    )
+    print(
+        f"  rounds {done.plan.notation} by way of {done.plan.carrier}, forecast"
+        f" {format_bytes(done.plan.expected.peak_host)} of memory,"
+        f" {format_bytes(done.plan.expected.scratch)} of scratch files"
+    )
+    speed = (done.read + done.written) / 1e9 / done.seconds
+    print(f"  the resumed run took {done.seconds:.1f} s ({speed:.2f} GB/s)")
+    for name, error in found["errors"].items():
+        print(f"  {name}: off by {error:.1e}")
+
+
+def right(found):
+    """Return whether the answer is right, and no incomplete result was at the destination."""
+    return max(found["errors"].values()) < 1e-5 and not found["complete"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=1.0, help="size of the field (default: 1)")
     parser.add_argument("--folder", type=Path, default=Path("larger_than_memory"))
     args = parser.parse_args()
-    edge = max(4, round((args.gib * 2**30 / 8) ** (1 / 3) / 16)) * 16
-    shape, rows = (edge, edge, edge), max(1, edge // 64)
     args.folder.mkdir(parents=True, exist_ok=True)
     try:
-        field, energy = make_field(args.folder / "field.zarr", shape, rows)
-        limit = field.nbytes // 4
-        print(f"field {shape}, {format_bytes(field.nbytes)}; memory {format_bytes(limit)}")
-        records = kill_in_the_middle(args.folder, limit)
-        print(
-            f"killed with {records} blocks recorded; nothing looks complete: "
-            f"{not (args.folder / 'spectrum.zarr').exists()}"
-        )
-        done = transform(args.folder, limit)
-        print(
-            f"rounds {done.plan.notation} by way of {done.plan.carrier}, forecast "
-            f"{format_bytes(done.plan.expected.peak_host)} of memory, "
-            f"{format_bytes(done.plan.expected.scratch)} of scratch files"
-        )
-        speed = (done.read + done.written) / 1e9 / done.seconds
-        print(f"the rest took {done.seconds:.1f} s ({speed:.2f} GB/s)")
-        check(field, energy, rows, args.folder / "spectrum.zarr")
+        found = run(args.gib, args.folder)
     finally:
         shutil.rmtree(args.folder)
-
-
-def check(field, energy, rows, path):
-    """Compare with what is known."""
-    spectrum = zarr.open_array(path, mode="r")
-    size = np.sqrt(energy)  # of a typical element of the spectrum
-    for at in [(0, 0, 0), (1, 2, 3), tuple(n - 5 for n in field.shape)]:
-        off = abs(spectrum[at] - by_hand(field, at, rows)) / size
-        print(f"frequency {at}: off by {off:.1e}")
-        assert off < 1e-5
-    found = sum(
-        float(np.sum(np.abs(spectrum[:, i : i + 8].astype("c16")) ** 2))
-        for i in range(0, field.shape[1], 8)
-    )
-    print(f"energy: off by {abs(found / field.size / energy - 1):.1e}")
-    assert abs(found / field.size / energy - 1) < 1e-5
+    report(found)
+    if not right(found):
+        raise SystemExit("the answer is wrong")
 
 
 if __name__ == "__main__":

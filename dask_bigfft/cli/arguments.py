@@ -37,12 +37,6 @@ def words(text: str) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def axes(text: str) -> tuple[int | str, ...]:
-    """Return numbers and names of axes."""
-    found = words(text)
-    return found if isinstance(found, tuple) else (found,)
-
-
 def _add_options(parser: argparse.ArgumentParser) -> None:
     def add(name: str, text: str, metavar: str | None = "NAME", **keywords: Any) -> None:
         parser.add_argument(name, metavar=metavar, help=text, **keywords)
@@ -50,25 +44,22 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("input", "Zarr array or group, HDF5 or .npy file", "IN", type=Path)
     add("--component", "array within a Zarr group or HDF5 file")
     add("--kind", "fft, ifft, rfftn, ... (default: fftn)", default="fftn")
-    add("--axes", "transformed axes, as numbers or names of dimensions", "A,B", type=axes)
+    add("--axes", "transformed axes, as numbers or names of dimensions", "A,B", type=words)
     add("--n", "length of the transform, for kinds of one axis", "N", type=int)
     text = "lengths of the transform by axis; without --axes of the last axes, and only of these"
     add("--s", text, "N,M", type=integers)
     add("--norm", "backward (default), ortho or forward")
-    text = "order of the spectrum: natural (default) or transposed, or one per axis"
-    add("--order", text, type=words)
-    text = "chunks of the result: auto (default), preserve, lengths, or a size such as 64MiB"
-    add("--chunks", text, "N,M", type=words)
+    add("--order", "spectrum's order: natural (default), transposed, or one per axis", type=words)
+    add("--chunks", "chunks of the result: auto, preserve, lengths or 64MiB", "N,M", type=words)
     add("--memory-limit", "memory that one process may use, such as '4 GiB'", "SIZE")
     add("--variant", "data movement: auto, dif, dit, stockham or pease")
     add("--kernel", "FFT library: auto (default), scipy, mkl_fft, ducc0 or pyfftw")
     add("--verify", "checks on the way: none (default), energy or checksum")
     add("--device", "where it is computed: auto (default), cpu, gpu or hybrid (both at once)")
     add("--device-memory-limit", "memory of each GPU that may be used", "SIZE")
-    text = "how the plan is chosen: estimate (default), or measure (the best few are tried)"
-    add("--planner", text)
-    text = "size of the blocks that are read, in whole Zarr chunks (default: 4 to 128 MiB, or "
-    add("--block-size", f"{text}what the plan wants)", "SIZE")
+    add("--planner", "choice of the plan: estimate (default), or measure the best few")
+    text = "size of the blocks that are read (default: 4 to 128 MiB, or the plan's)"
+    add("--block-size", text, "SIZE")
 
 
 def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
@@ -111,20 +102,17 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
 
     add = run.add_argument
     add("output", metavar="OUT", type=Path, help="Zarr array to be made")
-    text = "replace OUT, once the new one is complete; where OUT is IN itself, the source is "
-    flag("--overwrite", f"{text}then gone")
+    flag("--overwrite", "replace OUT, which may be IN, once the new array is complete")
     text = "folder for this run's scratch files; if the run is killed, --resume goes on from them"
     add("--scratch", metavar="DIR", type=Path, help=text)
-    text = "go on with the run that --scratch is of, or begin one; nothing is done where OUT is "
-    flag("--resume", f"{text}its result")
+    flag("--resume", "continue the run in --scratch, or begin one; nothing if OUT is its result")
     flag("--checksum", "tell a changed source by its contents, too (reads it once more)")
     text = "chunks of the result inside of shards (default: no shards)"
     add("--inner-chunks", metavar="N,M", type=integers, help=text)
-    text = "Zarr chunks that have no file: refuse (default), or fill, which reads them as the "
-    add("--missing-chunks", default="refuse", metavar="NAME", help=f"{text}fill value")
-    text = "missing values of a variable (_FillValue, missing_value): refuse (default), or the "
-    help_ = f"{text}number that replaces them"
-    add("--missing", default="refuse", metavar="NUMBER", type=number, help=help_)
+    text = "chunks without a file: refuse (default), or fill, which reads the fill value"
+    add("--missing-chunks", default="refuse", metavar="NAME", help=text)
+    text = "missing values (_FillValue, missing_value): refuse (default), or their replacement"
+    add("--missing", default="refuse", metavar="NUMBER", type=number, help=text)
     flag("--quiet", "show no progress")
 
 

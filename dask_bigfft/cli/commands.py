@@ -10,7 +10,7 @@ from pathlib import Path
 from dask_bigfft import calibration, runs
 from dask_bigfft.arguments import Extras
 from dask_bigfft.cli.places import place
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
+from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows, table
 from dask_bigfft.storage import targets
 from dask_bigfft.watch.progress import TextDisplay
 
@@ -20,8 +20,9 @@ def _requested(args: argparse.Namespace) -> runs.Request:
     given = vars(args)
     known = {field.name: given[field.name] for field in fields(runs.Request) if field.name in given}
     options = {name: given[name] for name in Extras.__annotations__ if name in given}
-    if args.axes is not None and len(args.axes) == 1 and not args.kind.endswith(("2", "n")):
-        known |= {"axis": args.axes[0], "axes": None}
+    if args.axes is not None and not isinstance(args.axes, tuple):
+        several = args.kind.endswith(("2", "n"))
+        known |= {"axes": (args.axes,)} if several else {"axis": args.axes, "axes": None}
     return runs.Request(args.input, given.get("output", args.input), options=options, **known)
 
 
@@ -55,15 +56,11 @@ def _calibrate(args: argparse.Namespace) -> None:
     with place(args.scheduler, args.workers) as where:
         profile = calibration.calibrate(where.client, args.output)
     print(f"{profile.name}, measured in {human_seconds(time.perf_counter() - started)}")
-    rows = speed_rows(profile)
-    width = 2 + max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"  {name:{width}}{value}")
+    print(*table(speed_rows(profile)), sep="\n")
 
 
 def _report(done: runs.Done) -> None:
-    spec, plan = done.plan.spec, done.plan
-    what = f"{spec.name} of {spec.shape} {done.dtype}"
+    plan, what = done.plan, done.plan.spec.title
     if done.already:
         print(f"{done.path}: already done, {what}; nothing was computed or changed")
         return

@@ -86,15 +86,13 @@ def register(
     if not isinstance(client, Client):
         raise_invalid("client", client, "a distributed.Client that is connected to a cluster")
     raise_if_asynchronous(client)
-    given = {"prefault": prefault, "pinned": pinned, "block_size": block_size}
-    for name, nbytes in given.items():
-        if nbytes is not None:
-            parse_count(name, nbytes, 1 if name == "block_size" else 0)
     check_versions(client, own_version())
     known = client.run_on_scheduler(_memory_numbers)
     before = known or (0, 0, parse_bytes(dask.config.get("array.chunk-size")))
+    given = ("prefault", prefault, 0), ("pinned", pinned, 0), ("block_size", block_size, 1)
     wanted = tuple(
-        old if new is None else new for new, old in zip(given.values(), before, strict=True)
+        old if value is None else parse_count(name, value, least)
+        for (name, value, least), old in zip(given, before, strict=True)
     )
     if known not in (None, wanted):
         client.unregister_worker_plugin(MemoryPlugin.name)

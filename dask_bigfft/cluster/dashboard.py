@@ -2,10 +2,10 @@
 
 From top to bottom, the page shows:
 
-- each running or recent transform, with its progress, the speed of each phase compared with the
-  machine's profile, and the work of each worker;
-- the memory of workers and its limit;
-- the load of devices, their memory and its budget.
+- the colours of the phases;
+- each running or recent transform, with its progress, the speed of each phase, compared with the
+  machine's profile where there is one, and the work of each worker;
+- the memory of workers and its limit, and the load of devices, their memory and its budget.
 
 It queries the scheduler's plugin twice a second and shows names and numbers only.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, NamedTuple
 
-from bokeh.models import Div
+from bokeh.models import Column, Div
 from distributed.dashboard.components.scheduler import env
 from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
@@ -22,13 +22,13 @@ from tornado.ioloop import IOLoop
 
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.watch.progress import run_html
-from dask_bigfft.watch.report import COLOURS
+from dask_bigfft.watch.report import COLOURS, legend
 
 #: Number of runs on the page, and milliseconds between two updates.
 SHOWN, REFRESH = 6, 500
 
-#: Greys for memory.
-GREY, DARK = "#BBBBBB", "#555555"
+#: Colours of parts of a round, of memory, and of bars inside.
+PART, GREY, DARK = "#A6CEE3", "#BBBBBB", "#555555"
 
 
 def add_page(scheduler: Any, prefix: str) -> None:
@@ -41,17 +41,22 @@ def add_page(scheduler: Any, prefix: str) -> None:
 
 
 def page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
-    """Fill the document of one visitor, and update it."""
-    shown = Div(text="", sizing_mode="stretch_width", name="bigfft")
+    """Fill the document of one visitor, and update it.
+
+    Each section is an element of its own, so that an unchanged one stays open or closed.
+    """
+    sections = [Div(sizing_mode="stretch_width") for _ in range(SHOWN + 2)]
 
     def refresh() -> None:
         plugin = scheduler.plugins.get("bigfft")
-        gone = "Nobody watches transforms here any more."
-        shown.text = gone if plugin is None else page_html(plugin.state())
+        gone = ["Transforms are no longer followed here."]
+        texts = gone if plugin is None else page_html(plugin.state())
+        for section, text in zip(sections, [*texts, *[""] * len(sections)], strict=False):
+            section.text = text
 
     refresh()
     doc.title = "Dask: bigfft"
-    doc.add_root(shown)
+    doc.add_root(Column(*sections, sizing_mode="stretch_width"))
     doc.add_periodic_callback(refresh, REFRESH)
     doc.template = env.get_template("simple.html")
     doc.template_variables.update(extra)
@@ -63,7 +68,7 @@ class Bar(NamedTuple):
     name: str
     value: float
     text: str
-    colour: str
+    colour: str = GREY
     inside: float = 0.0
     mark: float | None = None
 
@@ -81,41 +86,49 @@ def bars_html(title: str, bars: list[Bar], most: float = 0.0) -> str:
         if bar.mark is not None:
             drawn += part.format(0, 14, 100 * bar.mark / most, "border-right:2px solid black")
         rows.append(
-            f'<tr><td>{escape(bar.name)}</td><td style="width:320px">'
+            f'<tr><td>{escape(bar.name)}</td><td style="width:45%">'
             f'<div style="position:relative;height:14px">{drawn}</div></td>'
-            f"<td>{escape(bar.text)}</td></tr>"
+            f'<td style="white-space:nowrap">{escape(bar.text)}</td></tr>'
         )
-    return f"<p>{escape(title)}</p><table>{''.join(rows)}</table>"
+    return f'<p>{escape(title)}</p><table style="width:100%">{"".join(rows)}</table>'
 
 
-def page_html(state: Mapping[str, Any]) -> str:
-    """Return the page of a state, the latest run first; each run keeps its colour.
+def side_by_side(*parts: str) -> str:
+    """Return parts of a page from left to right, in more lines where the page is narrow."""
+    columns = "".join(f'<div style="flex:1 1 400px">{part}</div>' for part in parts if part)
+    return f'<div style="width:96vw;display:flex;flex-wrap:wrap;gap:0 3em">{columns}</div>'
 
-    Of earlier runs that have ended, only a line is open.
+
+def page_html(state: Mapping[str, Any]) -> list[str]:
+    """Return the sections of a page: totals and colours, the latest runs, and the workers.
+
+    Earlier runs that have ended are folded.
     """
-    runs = list(enumerate(state["runs"]))[: -SHOWN - 1 : -1]
     workers = {worker["address"]: worker["name"] for worker in state["workers"]}
-    parts = [f"<p><b>{escape(totals_text(state))}</b></p>"]
-    for place, run in runs:
-        colour = COLOURS[place % len(COLOURS)]
+    colours = "".join(legend([*COLOURS.items(), ("part of a round", PART)]))
+    parts = [f'<b>{escape(totals_text(state))}</b><br><svg width="600" height="22">{colours}</svg>']
+    for number, run in enumerate(state["runs"][: -SHOWN - 1 : -1]):
+        speeds = phases(run)
+        mark = " (mark: by the profile)" * any(bar.mark for bar in speeds)
         parts.append(
-            f'<section data-token="{escape(run["token"])}" '
-            f'style="border-left:8px solid {colour};padding-left:8px">'
-            f"<details{' open' if run['state'] == 'running' or place == runs[0][0] else ''}>"
+            f'<section data-token="{escape(run["token"])}">'
+            f"<details{' open' if run['state'] == 'running' or number == 0 else ''}>"
             f"<summary><b>{escape(run['name'])} {escape(run['token'][:6])}</b>, "
-            f"{escape(run['state'])}</summary>{run_html(run)}"
-            + bars_html("Phases: speed of a thread (mark: by the profile)", phases(run, colour))
-            + bars_html("Workers: made in rounds", balance(run, workers, colour))
+            f"{escape(run['state'])}</summary>"
+            + side_by_side(
+                run_html(run),
+                bars_html(f"Phases: speed of a thread, time of all threads{mark}", speeds),
+                bars_html("Workers: made in rounds", balance(run, workers)),
+            )
             + "</details></section>"
         )
-    if not runs:
+    if not state["runs"]:
         parts.append("<p>No transform has been seen yet.</p>")
-    found = state["workers"]
-    memory = [memory_bar(worker) for worker in found]
-    parts.append(bars_html("Workers: memory (dark: kept by the arena; mark: limit)", memory))
-    devices = [bar for worker in found for bar in device_bars(worker)]
+    memory = [memory_bar(worker) for worker in state["workers"]]
+    devices = [bar for worker in state["workers"] for bar in device_bars(worker)]
     title = "Devices: part of the time with work (dark: memory reserved, of what may be)"
-    return "".join([*parts, bars_html(title, devices, most=1.0)])
+    held = bars_html("Workers: memory (dark: kept by the arena; mark: limit)", memory)
+    return [*parts, side_by_side(held, bars_html(title, devices, most=1.0))]
 
 
 def totals_text(state: Mapping[str, Any]) -> str:
@@ -132,30 +145,26 @@ def totals_text(state: Mapping[str, Any]) -> str:
     return f"{len(going)} transform{'s' * (len(going) > 1)} running: {speed}, {work}."
 
 
-def phases(run: Mapping[str, Any], colour: str) -> list[Bar]:
+def made(work: Mapping[str, Any]) -> str:
+    """Return the bytes and seconds of a phase or worker as text."""
+    return f"{human_bytes(work['nbytes'])} in {human_seconds(work['seconds'])}"
+
+
+def phases(run: Mapping[str, Any]) -> list[Bar]:
     """Return a bar for each phase of a run: bytes per second of a thread, and by the profile."""
-    return [
-        Bar(
-            f"{phase['phase']} {phase['index']}",
-            phase["bytes_per_thread_second"],
-            f"{human_count(phase['bytes_per_thread_second'], 'B/s')}: "
-            f"{human_bytes(phase['nbytes'])} in {human_seconds(phase['seconds'])}",
-            colour,
-            mark=phase["limit"],
-        )
-        for phase in run["phases"]
-    ]
+    bars = []
+    for phase in run["phases"]:
+        speed, colour = phase["bytes_per_thread_second"], COLOURS.get(phase["phase"], PART)
+        text = f"{human_count(speed, 'B/s')}: {made(phase)}"
+        name = f"{phase['phase']} {phase['index']}"
+        bars.append(Bar(name, speed, text, colour, mark=phase["limit"]))
+    return bars
 
 
-def balance(run: Mapping[str, Any], workers: Mapping[str, str], colour: str) -> list[Bar]:
+def balance(run: Mapping[str, Any], workers: Mapping[str, str]) -> list[Bar]:
     """Return a bar for each worker of a run: the bytes of its rounds."""
     return [
-        Bar(
-            workers.get(address, f"{address} (gone)"),
-            done["nbytes"],
-            f"{human_bytes(done['nbytes'])} in {human_seconds(done['seconds'])}",
-            colour,
-        )
+        Bar(workers.get(address, f"{address} (gone)"), done["nbytes"], made(done), COLOURS["round"])
         for address, done in run["balance"].items()
     ]
 
@@ -165,7 +174,7 @@ def memory_bar(worker: Mapping[str, Any]) -> Bar:
     arena = worker["arena"].get("allocated_bytes", 0) + worker["arena"].get("idle_bytes", 0)
     limit, memory = worker["memory_limit"] or None, worker["memory"]
     text = human_bytes(memory) + (f" of {human_bytes(limit)}" if limit else "")
-    return Bar(worker["name"], memory, text, GREY, arena, limit)
+    return Bar(worker["name"], memory, text, inside=arena, mark=limit)
 
 
 def device_bars(worker: Mapping[str, Any]) -> list[Bar]:
@@ -173,11 +182,9 @@ def device_bars(worker: Mapping[str, Any]) -> list[Bar]:
     bars = []
     for place, device in enumerate(worker["devices"]):
         memory, budget = device["memory"], device["budget"]
-        text = (
-            f"{100 * device['busy_share']:.0f} %, {human_bytes(memory)} of {human_bytes(budget)}, "
-            f"{worker['devices_in_use']} tasks on the worker's devices"
-        )
+        used, tasks = f"{human_bytes(memory)} of {human_bytes(budget)}", worker["devices_in_use"]
+        text = f"{100 * device['busy_share']:.0f} %, {used}, {tasks} tasks on the worker's devices"
         name = f"{worker['name']}: {device['name']} {place}"
         held = memory / budget if budget else 0.0
-        bars.append(Bar(name, device["busy_share"], text, COLOURS[2], held))
+        bars.append(Bar(name, device["busy_share"], text, inside=held))
     return bars

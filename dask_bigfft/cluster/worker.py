@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import dask.array as da
 import numpy as np
-from dask.local import get_sync
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import context_meter
 
 from dask_bigfft.events import PHASES, RECORD, SUBPHASES, add_sink, current_worker, remove_sink
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.graph.build import build_graph, output_name
+from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.memory_settings import configure_arena
@@ -63,10 +63,8 @@ def warm_up() -> None:
         values = np.ones(64, dtype)
         request = Request(chunks=((16,) * 4,), floor_bytes=1)
         plan = find_plan(transform_spec(kind, values.shape, values.dtype), request, Machine())
-        graph = build_graph(plan, "warm_up", "warm_up", "shared", False)
-        graph |= {("warm_up", i): values[16 * i : 16 * i + 16] for i in range(4)}
-        name = output_name(plan, "warm_up")
-        get_sync(graph, [(name, *block) for block in plan.result.indices()])
+        blocks = da.from_array(values, chunks=16)
+        transformed_array(blocks, plan, "shared").compute(scheduler="sync")
 
 
 def own_version() -> str:

@@ -161,6 +161,12 @@ def round_names(plan: PlanData) -> list[str]:
     return plan.notation[1:-1].split("} {") if plan.rounds else []
 
 
+def axis_text(plan: PlanData, axis: int) -> str:
+    """Return the number of an axis, or its letter and its dimension's name, if that is known."""
+    dims = plan.spec.dims
+    return f"{axis_letter(axis, len(dims))} = {dims[axis]}" if dims else str(axis)
+
+
 def block_shape(layout: Layout) -> str:
     """Return the shape of the largest block, with ``*`` between the groups of an axis."""
     sizes = ["*".join(str(max(g.chunks, default=0)) for g in axis.groups) for axis in layout.axes]
@@ -206,11 +212,11 @@ def step_text(plan: PlanData, step: Step) -> str:
 
 def _asked(plan: PlanData) -> Iterator[str]:
     spec = plan.spec
-    came = f"{spec.shape} {np.dtype(spec.dtype)} ({human_bytes(spec.nbytes)})"
     goes = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
-    text = f"{spec.name} of {came} into {goes}"
+    text = f"{spec.title} ({human_bytes(spec.nbytes)}) into {goes}"
     yield from wrapped(text, "  ", " ")
-    axes = ", ".join(f"{axis}: {n}" for axis, n in zip(spec.axes, spec.lengths, strict=True))
+    named = zip(spec.axes, spec.lengths, strict=True)
+    axes = ", ".join(f"{axis_text(plan, axis)}: {n}" for axis, n in named)
     texts = [
         f"lengths by axis {{{axes}}}, exponent {'+' if spec.sign > 0 else '-'}i, scale "
         f"{_SCALES[spec.scale]}, {_order(spec.orders_in)} to {_order(spec.orders_out)} order"
@@ -339,7 +345,8 @@ def _travels(plan: PlanData) -> Iterator[str]:
             steps = "  ".join(step_text(plan, step) for step in plan.rounds[number].steps)
             text = f"{{{names[number]}}}  {steps}"
             yield from wrapped(text, " " * 12, f"  {f'round {number + 1}':8}  ")
-    chunks = "; ".join(f"{axis}: {chunks_text(c)}" for axis, c in enumerate(plan.chunks))
+    named = enumerate(plan.chunks)
+    chunks = "; ".join(f"{axis_text(plan, axis)}: {chunks_text(c)}" for axis, c in named)
     if plan.outgoing is not None:
         yield from wrapped(f"from {blocks_text(plan.result)}", " " * 12, "  cut       ")
     text = f"{counted(math.prod(map(len, plan.chunks)), 'chunk')} by axis {{{chunks}}}"
@@ -350,8 +357,7 @@ def in_a_line(plan: PlanData) -> str:
     """Return a plan's rounds, transform and forecast in one line, for a prompt."""
     spec, forecast, exchanges = plan.spec, plan.expected, counted(len(plan.travelling), "exchange")
     needs = f"{human_bytes(forecast.peak_host)} per process, {human_seconds(forecast.seconds)}"
-    what = f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)}"
-    return f"<Plan {plan.notation}: {what}, {exchanges}, {needs}>"
+    return f"<Plan {plan.notation}: {spec.title}, {exchanges}, {needs}>"
 
 
 def summary(plan: PlanData) -> str:
@@ -559,7 +565,7 @@ def _rounds(plan: PlanData) -> str:
     columns.append(("out", plan.result, ()))
     ndim = len(plan.spec.shape)
     head = [_tag("th", "")]
-    rows = [[_tag("th", escape(f"axis {axis}"))] for axis in range(ndim)]
+    rows = [[_tag("th", escape(f"axis {axis_text(plan, axis)}"))] for axis in range(ndim)]
     for number, (title, layout, steps) in enumerate(columns):
         head.append(_tag("th", _lines(title, block_shape(layout)), "text-align:center"))
         own: dict[tuple[int, tuple[Digit, ...]], Step] = {

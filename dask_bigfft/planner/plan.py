@@ -357,6 +357,7 @@ def plan_summary(plan: Plan) -> dict[str, object]:
     spec, forecast = plan.spec, plan.expected
     return {
         "name": spec.name,
+        "title": spec.title,
         "shape": list(spec.shape),
         "dtype": spec.dtype,
         "nbytes": spec.nbytes,

@@ -26,7 +26,7 @@ from dask_bigfft.runs.labels import Labels, labels_of, labels_of_array, numbers,
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.formats import parse_missing_chunks
 from dask_bigfft.storage.sources import array_folder
-from dask_bigfft.transforms.spec import parse_name
+from dask_bigfft.transforms.spec import parse_name, with_dims
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,8 @@ def _planned(request: Request, x: da.Array) -> Plan:
 
     def plan(**more: Any) -> Plan:
         norm, extras = cast("front.Norm", request.norm), cast("Extras", {**request.options, **more})
-        return front.plan_of_stored(x, stored, request.kind, request.where, norm, extras)
+        given = x, stored, request.kind, request.where, norm, extras
+        return with_dims(getattr(request.array, "dims", ()), front.plan_of_stored, *given)
 
     found = plan()
     if targets.uniform(found.chunks) is None:

@@ -6,9 +6,10 @@ values. Other modules do not check again.
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, cast, get_args
+from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from dask_bigfft.decomposition.steps import CosineSum, Kind
 from dask_bigfft.errors import ArgumentTypeError, AxisError, raise_invalid
 
 Norm = Literal["backward", "ortho", "forward"]
+R = TypeVar("R")
 
 #: Kind, sign of the exponent, and whether the norm is that of a forward transform.
 FAMILIES: dict[str, tuple[Kind, int, bool]] = {
@@ -79,6 +81,8 @@ class TransformSpec:
     waves : CosineSum or None
         Sum over cosines or sines along the one axis, in place of a Fourier transform; of kind
         "c2c", with a real result.
+    dims : tuple of str
+        Names of the input's dimensions, for texts; empty if they are not known.
     """
 
     name: str
@@ -94,6 +98,13 @@ class TransformSpec:
     digits: tuple[tuple[int, tuple[int, ...]], ...] = ()
     windows: tuple[tuple[int, int, int], ...] = ()
     waves: CosineSum | None = None
+    dims: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Name, shape and dtype of the input, such as ``rfft2 of (y: 64, x: 48) float64``."""
+        named = ", ".join(map("{}: {}".format, self.dims, self.shape))
+        return f"{self.name} of {f'({named})' if named else self.shape} {np.dtype(self.dtype)}"
 
     @property
     def work_dtype(self) -> np.dtype[Any]:
@@ -354,6 +365,17 @@ def parse_name(name: object) -> str:
     return name
 
 
+#: Names of dimensions, as `with_dims` gives them.
+_dims: ContextVar[tuple[str, ...]] = ContextVar("bigfft_dims", default=())
+
+
+def with_dims(dims: Iterable[Any], work: Callable[..., R], *args: Any, **keywords: Any) -> R:
+    """Return the result of a function that transforms arrays of these dimensions."""
+    context = copy_context()
+    context.run(_dims.set, tuple(map(str, dims)))
+    return context.run(work, *args, **keywords)
+
+
 def transform_spec(
     name: str,
     shape: tuple[int, ...],
@@ -424,4 +446,5 @@ def transform_spec(
         orders_in=natural if forward else orders,
         orders_out=orders if forward else natural,
         digits=tuple(sorted(other_digits)),
+        dims=_dims.get() if len(_dims.get()) == len(shape) else (),
     )

@@ -376,8 +376,6 @@ Display = TextDisplay | NotebookDisplay
 def run_html(run: Summary) -> str:
     """Return a run as HTML: a line of numbers, and a bar for each stage."""
     stage = f" ({run['stage']})" if run["state"] == "running" else ""
-    limit = "" if run["memory_limit"] is None else f" of {human_bytes(run['memory_limit'])}"
-    title = f"{run['name']} of {tuple(run['shape'])} {np.dtype(run['dtype'])}: {run['rounds']}"
     rows = "".join(
         f'<tr><td>{escape(stage["label"])}</td><td><progress value="{stage["done"]}" '
         f'max="{stage["total"]}"></progress></td><td>{stage["done"]} of {stage["total"]} '
@@ -385,12 +383,13 @@ def run_html(run: Summary) -> str:
         for stage in run["stages"]
     )
     return (
-        f"<p><b>{escape(title)}</b><br>{escape(run['state'] + stage)}, "
+        f"<p><b>{escape(run['title'])}: {escape(run['rounds'])}</b><br>"
+        f"{escape(run['state'] + stage)}, "
         f"{human_bytes(run['bytes_done'])} of {human_bytes(run['bytes_total'])}, "
         f"{human_count(run['bytes_per_second'], 'B/s')}, "
         f"{human_count(run['flops_per_second'], 'FLOP/s')}, "
         f"{_times(run['elapsed'], run['compiled'], run['left'])}; "
-        f"needs {human_bytes(run['forecast']['peak_host'])}{limit} of memory</p>"
+        f"needs {human_bytes(run['forecast']['peak_host'])} of memory per process</p>"
         f"<table>{rows}</table>"
     )
 

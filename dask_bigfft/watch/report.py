@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
-import numpy as np
-
 from dask_bigfft.events import PHASES, WATCHED, Phase, PlanRecord, Span, Total
 from dask_bigfft.planner.explain import (
     budget_text,
@@ -40,13 +38,14 @@ class Row:
     index : int
         Number of the round, or of the round after an exchange, from 1.
     steps : str
-        Steps of a round.
+        Steps of a round; of another phase a remark or nothing.
     count, nbytes : int
         Numbers of blocks or shards, and of bytes.
     seconds : float
         Seconds summed over all threads.
     forecast, limit : float or None
-        Forecast of the seconds, and of the bytes per second of a thread; None without a forecast.
+        Forecast of the seconds, and of the bytes per second of a thread; None without a forecast,
+        and `limit` also without a profile of the machine.
     """
 
     phase: str
@@ -62,7 +61,7 @@ class Row:
     def is_part(self) -> bool:
         """True for a part of a round, whose time includes it.
 
-        Pages are prefaulted by several threads before a round, so its time does not include that.
+        Of prefaulting, the part before a round is not included.
         """
         return self.phase not in (*PHASES, "prefault")
 
@@ -156,11 +155,13 @@ class RunReport:
         rows = []
         for phase in sorted(self.totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
             (name, index), total = phase, self.totals[phase]
-            steps = f"{{{names[index - 1]}}}" if name == "round" else ""
+            steps = "by all threads" if name == "prefault" else ""
+            steps = f"{{{names[index - 1]}}}" if name == "round" else steps
             means = total.count // runs, total.nbytes // runs, total.seconds / runs
             model = forecasts.get(phase)
-            limits = (model.seconds, model.bytes_per_second) if model else (None, None)
-            rows.append(Row(name, index, steps, *means, *limits))
+            forecast = model.seconds if model else None
+            limit = model.bytes_per_second if model and self.plan.machine.profile.name else None
+            rows.append(Row(name, index, steps, *means, forecast, limit))
         return rows
 
     @property
@@ -226,8 +227,7 @@ class RunReport:
     @property
     def title(self) -> str:
         """The transform and its rounds."""
-        spec = self.plan.spec
-        return f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)}: {self.plan.notation}"
+        return f"{self.plan.spec.title}: {self.plan.notation}"
 
     def __repr__(self) -> str:
         lines = [self.title, *(f"  {name:9}{value}" for name, value in self.summary)]
@@ -271,22 +271,24 @@ class Report:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> str:
-    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+    lines = (f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>{''.join(lines).replace('<td>  ', '<td>&emsp;')}</table>"
 
 
 # --- the picture ----------------------------------------------------------------------------
 
-#: Colour-blind safe colours (Okabe and Ito, 2008), and the colour of exchanges.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-_EXCHANGE = "#999999"
+#: Colours of phases that colour-blind readers can tell apart (Okabe and Ito, 2008).
+COLOURS = dict(zip(PHASES, ("#0072B2", "#E69F00", "#CC79A7", "#999999", "#009E73"), strict=True))
+
+#: Colours of rounds, which take turns.
+_ROUNDS = COLOURS["round"], "#56B4E9"
 
 #: Width, height of a row, left margin and top margin in pixels; maximum number of rows.
 _WIDTH, _LANE, _MARGIN, _TOP, _MOST_LANES = 900, 14, 120, 24, 32
 
 
 def _colour(phase: str, index: int) -> str:
-    return COLOURS[(index - 1) % len(COLOURS)] if phase == "round" else _EXCHANGE
+    return _ROUNDS[(index - 1) % 2] if phase == "round" else COLOURS[phase]
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
@@ -305,7 +307,9 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
     tops = {lane: _TOP + _LANE * number for number, lane in enumerate(lanes[:_MOST_LANES])}
     start, inside = spans[0].start, _WIDTH - _MARGIN - 10
     scale = inside / max(seconds, 1e-9)
-    drawn = _legend(plan)
+    names = {f"round {i} {{{n}}}": _colour("round", i) for i, n in enumerate(round_names(plan), 1)}
+    names |= {span.phase: COLOURS[span.phase] for span in spans if span.phase != "round"}
+    drawn = legend(names.items(), _MARGIN)
     for (place, lane), y in tops.items():
         name = f"worker {places.index(place)}, thread {lane}" if place else f"thread {lane}"
         drawn.append(_text(_MARGIN - 6, y + 10, name, "end"))
@@ -332,11 +336,10 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
     )
 
 
-def _legend(plan: Plan) -> list[str]:
-    names = [f"round {i} {{{name}}}" for i, name in enumerate(round_names(plan), 1)]
-    drawn, x = [], float(_MARGIN)
-    for i, name in enumerate([*names, "exchange"], 1):
-        colour = _colour("round" if i <= len(names) else name, i)
+def legend(colours: Iterable[tuple[str, str]], x: float = 0.0) -> list[str]:
+    """Return the elements of an SVG that name colours, from `x` to the right."""
+    drawn = []
+    for name, colour in colours:
         drawn.append(f'<rect x="{x:.0f}" y="6" width="10" height="10" fill="{colour}"/>')
         drawn.append(_text(x + 14, 15, name))
         x += 30 + 7 * len(name)

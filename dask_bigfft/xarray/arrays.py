@@ -17,7 +17,7 @@ from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.front import Norm, transforms_by
-from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders
+from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders, with_dims
 from dask_bigfft.xarray.coordinates import (
     PREFIX,
     Samples,
@@ -116,7 +116,8 @@ def computed(
     if isinstance(chunks, Mapping):
         number = {dim: axis for axis, dim in enumerate(arrays[0].dims)}
         extras = extras | {"chunks": {number.get(dim, dim): cut for dim, cut in chunks.items()}}
-    return work(*(array.data for array in arrays), axes=axes, **arguments, **extras)
+    data = (array.data for array in arrays)
+    return with_dims(arrays[0].dims, work, *data, axes=axes, **arguments, **extras)
 
 
 def rebuilt(

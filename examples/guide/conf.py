@@ -1,4 +1,4 @@
-"""How the guide becomes HTML: Sphinx with MyST, for `ci/docs`.
+"""Configuration of Sphinx with MyST for `ci/docs`.
 
 Two directives draw from the package itself, so that pictures and tables cannot grow old: `plan`
 shows the drawing of the plan that its arguments give, `settings` lists every setting.

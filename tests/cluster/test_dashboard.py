@@ -228,13 +228,14 @@ def test_the_page_has_all_runs_workers_and_versions_and_escapes_names(client):
     until(lambda: state(client)["runs"][-1]["balance"])  # workers tell it by heartbeats
     found = state(client)
     one, other = found["workers"]
-    run = {**found["runs"][-1], "name": "<script>", "rounds": "{X} & {Y}"}
+    run = {**found["runs"][-1], "name": "<script>", "title": "<script> of", "rounds": "{X} & {Y}"}
     workers = [{**one, "version": "0.0.1", "name": "w", "memory_limit": 0}, other]
-    text = dashboard.page_html({**found, "runs": [run] * 9, "workers": workers})
+    text = "".join(dashboard.page_html({**found, "runs": [run] * 9, "workers": workers}))
     assert text.count("&lt;script&gt; ") == 2 * text.count("<section") == 2 * 6
+    assert ">barrier</text>" in text
+    assert "mark: by the profile" not in text  # nothing is calibrated
     assert "<script>" not in text
     assert "w (0.0.1)" in text
     assert "4 of 4 blocks" in text
-    assert "B/s" in text
     assert f"<td>{other['name']}</td>" in text
-    assert "No transform has been seen yet" in dashboard.page_html({**found, "runs": []})
+    assert "No transform has been seen yet" in dashboard.page_html({**found, "runs": []})[1]

@@ -59,7 +59,6 @@ def test_workers_count_every_block_and_byte(client):
         if row["phase"] == "round":
             assert row["nbytes"] == plan.rounds[row["index"] - 1].target.size * 16
             assert row["seconds"] > 0
-            assert row["limit"] > 0
     assert {"gather", "fft", "round"} <= {row["phase"] for row in run["phases"]}
     total = sum(done["nbytes"] for done in run["balance"].values())
     assert total == sum(r.target.size * 16 for r in plan.rounds)

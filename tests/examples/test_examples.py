@@ -22,7 +22,7 @@ SCRIPTS = [
     ("transposed_order", ["--n", 2**21], [r"3 \+ 3 exchanges", r"2 \+ 2 exchanges"]),
     ("convolution", ["--n", 2**16, *PICTURE], ["in 16 chunks"]),
     ("spectra", ["--n", 256, *PICTURE], ["50.0 Hz is in the record"]),
-    ("demo", ["--gib", 0.002, "--n", 2**18, *FOLDER, *PICTURE], ["how far from SciPy"]),
+    ("demo", ["--gib", 0.002, "--n", 2**18, *FOLDER, *PICTURE], ["the resumed run"]),
     ("compare_1d", ["--n", 2**14, "--repetitions", 2, "--json", "out"], [r"(\| `.*\s+){3}"]),
     ("xarray_field", ["--n", 120, "--gib", 0.01], ["peak memory", "single chunk"]),
     ("array_backend", ["--mib", 16, "--repetitions", 2], [r"(?s)(\n\| [^\n]* \(.*){4}"]),

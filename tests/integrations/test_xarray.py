@@ -9,7 +9,7 @@ import xarray as xr
 from support import python
 
 import dask_bigfft.xarray as bx
-from dask_bigfft import transposed_index
+from dask_bigfft import report, transposed_index
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 
 RNG = np.random.default_rng(24)
@@ -121,6 +121,13 @@ def test_shifted_results_ascend_and_the_inverse_knows(n, name):
     assert later.chunks == found.chunks
     again = bx.ifftshift(later, ["freq_y", "freq_x"][: len(axes)])
     xr.testing.assert_identical(again.compute(), getattr(bx, name)(a, ["y", "x"]).compute())
+
+
+def test_a_plan_names_dimensions():
+    a = xr.DataArray(RNG.standard_normal((8, 9)), dims=("lat", "lon")).chunk(lat=3)
+    (run,) = report(a.bigfft.rfft().data).runs
+    assert run.title.startswith("rfftn of (lat: 8, lon: 9) float64: ")
+    assert "{Y = lat: 8, X = lon: 9}" in run.plan.explain()
 
 
 def test_transposed_order_there_and_back():

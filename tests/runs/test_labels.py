@@ -58,6 +58,7 @@ def test_a_result_beside_coordinates_is_a_group_that_xarray_reads(version, tmp_p
     source, named = stored(version, tmp_path / "in.zarr")
     done = run(source, tmp_path / "out.zarr", "rfftn", axes=("time", "x"), **named)
     assert done.component == "T"
+    assert done.plan.spec.dims == (field().dims if version == "lazy" else ())
     found = xr.open_zarr(tmp_path / "out.zarr")["T"]
     wanted = field().bigfft.rfft(["time", "x"])
     same(found, wanted.drop_vars("freq_y", errors="ignore"))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -224,13 +225,16 @@ def test_a_report_has_every_phase_with_its_forecast_and_means_of_several_runs():
         assert rows[phase].forecast == forecasts[phase].seconds
         parts = sum(row.seconds for row in run.rows if row.is_part and row.index == phase[1])
         assert parts <= rows[phase].seconds * 1.0001
+    assert all(row.limit for row in by_hand("m").rows)
     assert " busy " in str(run)
     assert "forecast" in str(report(y))
 
 
-def by_hand():
-    """A plan and a record whose numbers are known."""
+def by_hand(name=""):
+    """A plan and a record whose numbers are known, with the name of a machine's profile."""
     plan = dask_bigfft.plan(da.zeros((4, 4), chunks=(2, 4)), "fft2")
+    profile = replace(plan.machine.profile, name=name)
+    plan = replace(plan, machine=replace(plan.machine, profile=profile))
     record = PlanRecord(rss_before=100, rss_peak=400)
     for index, start in ((1, 10.0), (2, 12.0)):
         for lane in (0, 1):

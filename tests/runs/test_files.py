@@ -251,7 +251,7 @@ def test_names_that_look_like_addresses_are_paths(component, scratch):
     for overwrite in (False, True):
         done = dask_bigfft.run(folder, "o::t", **requested, overwrite=overwrite)
     assert sources.open_reader(done.path).plain is not None
-    assert relative_l2(sources.open_source(done.path), np.fft.fftn(values)) < 1e-14
+    assert relative_l2(sources.open_reader(done.path).array(), np.fft.fftn(values)) < 1e-14
     assert not scratch or dask_bigfft.run(folder, "o::t", **requested, resume=True).already
 
 

@@ -14,7 +14,7 @@ from dask_bigfft import config
 from dask_bigfft.arguments import normalized_chunks
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.decomposition.layout import Order
-from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, parse_type, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
 from dask_bigfft.front import transforms_by
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan, ShiftPlan
@@ -143,7 +143,9 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     >>> frequencies_of(rfft(da.ones(8, chunks=2)), d=0.5).compute()
     array([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
-    parse_type("spectrum", spectrum, da.Array, "a dask.array.Array")
+    if not isinstance(spectrum, da.Array):
+        found = type(spectrum).__qualname__
+        raise_invalid("spectrum", found, "a dask.array.Array", kind=ArgumentTypeError)
     array, shifted, made = spectrum, dict[int, int](), origin(spectrum)
     if made is not None and isinstance(made.plan, ShiftPlan) and made.plan.is_shift:
         array, shifted = made.array, made.plan.offsets

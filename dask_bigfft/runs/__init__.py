@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dask_bigfft.arguments import Extras
-from dask_bigfft.errors import parse_flag, parse_type, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, parse_type, raise_invalid
 from dask_bigfft.runs.request import Done, Request, planned_input
 from dask_bigfft.runs.resumable import Store, execute
 from dask_bigfft.runs.run_json import has_begun
@@ -130,10 +130,12 @@ def run(
     '{Y, X}'
     """
     array = source if hasattr(source, "__dask_graph__") else None
-    if array is None:
+    if array is None and not isinstance(source, str | os.PathLike):
         need = "the path of a stored array, a dask array or a chunked xarray.DataArray"
-        parse_type("source", source, str | os.PathLike, need)
-    parse_type("destination", destination, str | os.PathLike, "the path of the result")
+        raise_invalid("source", type(source).__name__, need, kind=ArgumentTypeError)
+    if not isinstance(destination, str | os.PathLike):
+        need = "the path of the result"
+        raise_invalid("destination", type(destination).__name__, need, kind=ArgumentTypeError)
     if array is not None:
         source, stored = ".", {"scratch": scratch, "component": component, "block_size": block_size}
         for name, given in stored.items():

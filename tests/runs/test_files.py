@@ -342,7 +342,7 @@ def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):
     expected = array[...]
     assert np.count_nonzero(expected == 7j) == 10
     reader = sources.open_reader(Path("in"))
-    monkeypatch.setattr(reader, "_read", None)
+    monkeypatch.setattr(reader, "_errors", None)
     for low in range(30):
         region = (slice(low, 30),)
         np.testing.assert_array_equal(reader[region], expected[region])

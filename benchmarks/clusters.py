@@ -19,22 +19,18 @@ import dask.array as da
 import numpy as np
 
 from benchmarks import core
-from benchmarks.rows import (
-    FIRST,
+from benchmarks.problems import (
     GIB,
     MIB,
     Problem,
-    Task,
     alternate,
-    cluster,
     data_of,
-    first_task,
     graph_of,
-    on_workers,
     seconds_of,
     settings,
     status,
 )
+from benchmarks.rows import FIRST, Task, cluster, first_task, on_workers
 
 #: Sides of squares in blocks of `TINY_BLOCK`.
 TINY = {"288 blocks": 192, "1,152 blocks": 384, "9,248 blocks": 1088}

@@ -16,7 +16,7 @@ import scipy.fft
 import scipy.signal
 
 from benchmarks import core
-from benchmarks.rows import Problem, check_convolution, fill, lazy, peak_of, seconds_of, worst
+from benchmarks.problems import Problem, check_convolution, fill, lazy, peak_of, seconds_of, worst
 from dask_bigfft import signal
 
 SLOW, TAPS = 15.0, 4096

@@ -1,6 +1,6 @@
 """What the programs share: child processes, a memory cgroup, intervals, the machine, JSON.
 
-The loops that measure are in `rows`, which guards import without this file.
+The loops that measure are in `problems`, which guards import without this file.
 """
 
 import argparse

@@ -25,7 +25,7 @@ import numpy as np
 
 import dask_bigfft
 from benchmarks import core
-from benchmarks.rows import Problem, alternate, data_of, graph_of, plan_of, seconds_of, settings
+from benchmarks.problems import Problem, alternate, data_of, graph_of, plan_of, seconds_of, settings
 from dask_bigfft.environment import known_profile
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import machine_nbytes

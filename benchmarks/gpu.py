@@ -17,22 +17,8 @@ import dask
 import numpy as np
 
 from benchmarks import core
-from benchmarks.rows import (
-    GIB,
-    MIB,
-    ROUNDS,
-    GpuData,
-    Problem,
-    alternate,
-    device_held,
-    even_shape,
-    fill_memory,
-    graph_of,
-    measured_on_gpu,
-    plan_of,
-    settings,
-    worst,
-)
+from benchmarks.problems import GIB, MIB, Problem, alternate, graph_of, plan_of, settings, worst
+from benchmarks.rows import ROUNDS, GpuData, device_held, even_shape, fill_memory, measured_on_gpu
 
 
 def cupy() -> Any:

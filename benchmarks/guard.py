@@ -1,11 +1,12 @@
 """Compare two source trees: every row in alternating pairs of processes.
 
 ``python -m benchmarks guard`` holds this tree against commit c3e018b, the state before the
-redesign, of which it makes a working tree in ``build``. Each process runs one row of `rows` with
-PYTHONPATH set to its tree and caches of its own. A figure fails if the whole interval of its median
-ratio, after over before, lies above the bound: 1.05, or 1.10 for 64 blocks. The JSON is written
-after every row, and ``--resume`` goes on with the rows that it lacks. All rows take about three
-hours on two cores and 40 GiB of the temporary folder; both trees use the last of ``--kernels``.
+redesign, of which it makes a working tree in ``build``. Each process runs one row of this tree's
+`rows` with the package of its tree and caches of its own. A figure fails if the whole interval of
+its median ratio, after over before, lies above the bound: 1.05, or 1.10 for 64 blocks. The JSON is
+written after every row, and ``--resume`` goes on with the rows that it lacks. All rows take about
+three hours on two cores and 40 GiB of the temporary folder; both trees use the last of
+``--kernels``.
 Exit status 1: a figure failed, or a row did not give a right answer.
 """
 
@@ -43,17 +44,19 @@ class Guard:
         tree = self.trees[side]
         cache = self.folder / f"cache-{side}"  # measured speeds and compiled code
         task = self.task | {"folder": str(self.folder / "files")}
-        others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        path = [str(tree), *(one for one in others if one and Path(one).resolve() != core.ROOT)]
+        package = self.folder / side / "dask_bigfft"  # alone, so that benchmarks are those of here
+        if not package.is_symlink():
+            package.parent.mkdir()
+            package.symlink_to(tree / "dask_bigfft")
+        path = [str(package.parent), str(core.ROOT), os.environ.get("PYTHONPATH", "")]
         env = core.environment(
-            PYTHONPATH=os.pathsep.join(path),
+            PYTHONPATH=os.pathsep.join(filter(None, path)),
             XDG_CACHE_HOME=str(cache),
             NUMBA_CACHE_DIR=str(cache / "numba"),
         )
         for name in [name for name in env if name.startswith("DASK_BIGFFT")]:
             del env[name]
-        program = str(Path(__file__).with_name("rows.py"))
-        command = ["-P", program, json.dumps([row, task, prepare])]
+        command = ["-P", "-m", "benchmarks.rows", json.dumps([row, task, prepare])]
         answer = core.child(command, env, limit=0 if prepare else ROWS[row].limit)
         if "error" not in answer and Path(answer["package"]).resolve() != tree.resolve():
             raise RuntimeError(f"{side}: dask_bigfft was imported from {answer['package']}")

@@ -20,17 +20,17 @@ from typing import Any
 import dask
 import dask.array as da
 
-from benchmarks import core, rows
+from benchmarks import core, problems, rows
 from dask_bigfft import fft
 
-CHUNK = 16 * rows.MIB
+CHUNK = 16 * problems.MIB
 SHAPES = {
     "one axis": [(1 << 23 + i,) for i in range(6)],
     "two axes": [(4096 << i - i // 2, 2048 << i // 2) for i in range(6)],
 }
 #: Problems by section and name.
 PROBLEMS = {
-    (section, f"{8 * math.prod(shape) // rows.MIB} MiB"): rows.Problem(
+    (section, f"{8 * math.prod(shape) // problems.MIB} MiB"): problems.Problem(
         "rfftn", shape, "f8", 8 * math.prod(shape) // CHUNK
     )
     for section, shapes in SHAPES.items()
@@ -62,13 +62,13 @@ def job(contestant: str, source: str, target: str, threads: int, limit: int) -> 
         y.to_zarr(target, compressors=None)
 
     with dask.config.set(settings):
-        seconds, _ = rows.seconds_of(work)
-    peak = rows.status("VmHWM") - rows.status("RssFile")
-    print(json.dumps({"seconds": seconds, "peak_gib": peak / rows.GIB}), flush=True)
+        seconds, _ = problems.seconds_of(work)
+    peak = problems.status("VmHWM") - problems.status("RssFile")
+    print(json.dumps({"seconds": seconds, "peak_gib": peak / problems.GIB}), flush=True)
     os._exit(0)  # a cluster would take its time to close
 
 
-def measured(problem: rows.Problem, args: Any, limit: int) -> dict[str, Any]:
+def measured(problem: problems.Problem, args: Any, limit: int) -> dict[str, Any]:
     """Return medians of all contestants, and the errors of those that do not end."""
     import zarr
 
@@ -77,7 +77,7 @@ def measured(problem: rows.Problem, args: Any, limit: int) -> dict[str, Any]:
         task = rows.Task(1.0, args.threads, 1, "auto", Path(folder))
         rows.write_source(problem, task)
         source, target = rows.source_path(problem, task), task.folder / "result.zarr"
-        truth = rows.Truth.stored(problem, source)
+        truth = problems.Truth.stored(problem, source)
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
         for name in CONTESTANTS * args.repeat:
             rows.drop_cache(source)
@@ -98,8 +98,8 @@ def measured(problem: rows.Problem, args: Any, limit: int) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> int:
     args = core.arguments("limited", __doc__, repeat=3).parse_args(argv)
-    limit = max(int(rows.GIB * args.scale), rows.GIB // 2)  # of which Python takes a part
-    results = core.Results(args, "limited", limit_gib=limit / rows.GIB)
+    limit = max(int(problems.GIB * args.scale), problems.GIB // 2)  # of which Python takes a part
+    results = core.Results(args, "limited", limit_gib=limit / problems.GIB)
     for label in core.chosen([", ".join(key) for key in PROBLEMS], args.only):
         section, name = label.split(", ")
         if results.lacks(section, name):

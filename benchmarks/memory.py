@@ -19,8 +19,7 @@ import dask.array as da
 import numpy as np
 
 from benchmarks import core
-from benchmarks.rows import (
-    ARRAYS,
+from benchmarks.problems import (
     Problem,
     Truth,
     alternate,
@@ -33,6 +32,7 @@ from benchmarks.rows import (
     seconds_of,
     worst,
 )
+from benchmarks.rows import ARRAYS
 
 #: How many times as long as the fastest a slow contestant takes.
 SLOW = 4.0

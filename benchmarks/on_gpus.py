@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import core
 from benchmarks.gpu import cupy, gpus
-from benchmarks.rows import blocks_of, phases
+from benchmarks.problems import blocks_of, phases
 from dask_bigfft import fft, plan
 
 #: Shape, dtype, and the grids of blocks.

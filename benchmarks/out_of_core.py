@@ -14,16 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import core
-from benchmarks.rows import (
-    GIB,
-    STORED,
-    Task,
-    answered,
-    drop_cache,
-    source_path,
-    worst,
-    write_source,
-)
+from benchmarks.problems import GIB, worst
+from benchmarks.rows import STORED, Task, answered, drop_cache, source_path, write_source
 
 LIMIT = 2 * GIB
 

@@ -18,7 +18,8 @@ import dask.array as da
 import numpy as np
 
 from benchmarks import core
-from benchmarks.rows import alternate, cluster, seconds_of
+from benchmarks.problems import alternate, seconds_of
+from benchmarks.rows import cluster
 from dask_bigfft import fft
 
 #: Transform, shape, dtype, chunks, and axes where not all, or the last one, are transformed.

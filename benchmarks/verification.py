@@ -11,7 +11,8 @@ from pathlib import Path
 import dask
 
 from benchmarks import core
-from benchmarks.rows import Problem, Task, verified
+from benchmarks.problems import Problem
+from benchmarks.rows import Task, verified
 
 MODES = ("none", "again", "energy", "checksum")
 

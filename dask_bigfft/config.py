@@ -20,7 +20,7 @@ import dask.config
 import yaml
 from dask.utils import parse_bytes
 
-from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.errors import parse_type, raise_invalid
 
 __all__ = ["SETTINGS", "Setting", "argument", "check", "get"]
 __dir__ = __all__.copy  # so that completion shows these names alone
@@ -221,8 +221,7 @@ of at least 0
     tree = dask.config.get("bigfft", {})
     if (text := repr(tree)) == _valid[0]:
         return
-    if not isinstance(tree, Mapping):
-        raise_invalid("bigfft", tree, "a mapping of settings", kind=ArgumentTypeError)
+    parse_type("bigfft", tree, Mapping, "a mapping of settings")
     for key in _unknown(tree, "bigfft"):
         if key not in _reported:
             _reported.add(key)

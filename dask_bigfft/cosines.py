@@ -55,11 +55,11 @@ def _over_one_axis(
     orthogonalize: bool | None = None,
     **options: Unpack[Options],
 ) -> da.Array:
-    return cosine_transform(name, x, type, n, axis, norm, workers, orthogonalize, options)
+    given = x, type, n, axis, norm, overwrite_x, workers
+    return _transform(name, *given, orthogonalize=orthogonalize, **options)
 
 
-@transforms_by
-def _over_several_axes(
+def _transform(
     name: str,
     x: Any,
     type: int = 2,
@@ -72,7 +72,37 @@ def _over_several_axes(
     orthogonalize: bool | None = None,
     **options: Unpack[Options],
 ) -> da.Array:
-    return cosine_transform(name, x, type, s, axes, norm, workers, orthogonalize, options)
+    """Return the lazy result of a transform called by its name."""
+    parse_options(options)
+    if workers is not None and not hasattr(workers, "__index__"):
+        allowed = "None or a number: dask's scheduler decides"
+        raise_invalid("workers", workers, allowed, kind=ArgumentTypeError)
+    backwards, sine = name.startswith("i"), "s" in name
+    kind = _parse_type(type, backwards)
+    array = parse_array(x, "fft")
+    likeness = "fftn" if name.endswith("n") else "fft"
+    spec = transform_spec(likeness, array.shape, array.dtype, s, axes, norm)
+    ortho = norm == "ortho" if orthogonalize is None else parse_flag("orthogonalize", orthogonalize)
+    plans = {}
+    for axis, n in zip(spec.axes, spec.lengths, strict=True):
+        if kind == 1 and not sine and n < 2:
+            raise_invalid("x", f"axis {axis} of length {n}", "at least 2 elements for type 1")
+        plans[axis] = Cosines(sine, kind, n, ortho)
+    if backwards and norm != "ortho":
+        norm = "backward" if norm == "forward" else "forward"
+    inner = inner_extras(options, order="natural")
+    if array.dtype.kind == "c":
+        real, imag = (_all_axes(part, plans, norm, inner) for part in (array.real, array.imag))
+        found = by_block(
+            twiddle.in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64)
+        )
+    else:
+        found = _all_axes(array, plans, norm, inner)
+    wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
+    return found if wanted is None else _gathered(found, wanted)
+
+
+_over_several_axes = transforms_by(_transform)
 
 
 @_over_one_axis
@@ -476,47 +506,6 @@ def _in_block(block: Any, plan: Cosines, lengths: dict[int, int], norm: str | No
 
 
 # --- several axes ---------------------------------------------------------------------------
-
-
-def cosine_transform(
-    name: str,
-    x: Any,
-    type_: Any,
-    n_or_s: Any,
-    axes: Any,
-    norm: Any,
-    workers: Any,
-    orthogonalize: Any,
-    options: Options,
-) -> da.Array:
-    """Return the lazy result of a transform called by its name."""
-    parse_options(options)
-    if workers is not None and not hasattr(workers, "__index__"):
-        allowed = "None or a number: dask's scheduler decides"
-        raise_invalid("workers", workers, allowed, kind=ArgumentTypeError)
-    backwards, sine = name.startswith("i"), "s" in name
-    kind = _parse_type(type_, backwards)
-    array = parse_array(x, "fft")
-    likeness = "fftn" if name.endswith("n") else "fft"
-    spec = transform_spec(likeness, array.shape, array.dtype, n_or_s, axes, norm)
-    ortho = norm == "ortho" if orthogonalize is None else parse_flag("orthogonalize", orthogonalize)
-    plans = {}
-    for axis, n in zip(spec.axes, spec.lengths, strict=True):
-        if kind == 1 and not sine and n < 2:
-            raise_invalid("x", f"axis {axis} of length {n}", "at least 2 elements for type 1")
-        plans[axis] = Cosines(sine, kind, n, ortho)
-    if backwards and norm != "ortho":
-        norm = "backward" if norm == "forward" else "forward"
-    inner = inner_extras(options, order="natural")
-    if array.dtype.kind == "c":
-        real, imag = (_all_axes(part, plans, norm, inner) for part in (array.real, array.imag))
-        found = by_block(
-            twiddle.in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64)
-        )
-    else:
-        found = _all_axes(array, plans, norm, inner)
-    wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
-    return found if wanted is None else _gathered(found, wanted)
 
 
 def _parse_type(value: Any, backwards: bool) -> Type:

@@ -142,8 +142,32 @@ def raise_invalid(
     raise kind(f"`{argument}`={_short.repr(value)} is not allowed: need {allowed}")
 
 
-def parse_count(argument: str, value: object, least: int = 1) -> int:
-    """Return an argument that is a whole number of at least `least`; an error names it.
+def parse_type(argument: str, value: Any, kinds: Any, allowed: str) -> Any:
+    """Return an argument that has one of some types; an error names it.
+
+    >>> parse_type("axes", 1.5, (int, list), "an integer or a list")
+    Traceback (most recent call last):
+    dask_bigfft.errors.ArgumentTypeError: `axes`=1.5 is not allowed: need an integer or a list
+    """
+    if not isinstance(value, kinds):
+        raise_invalid(argument, value, allowed, kind=ArgumentTypeError)
+    return value
+
+
+def parse_choice(argument: str, value: Any, *allowed: str) -> Any:
+    """Return an argument that is one of some texts; an error names it.
+
+    >>> parse_choice("mode", "all", "full", "same")
+    Traceback (most recent call last):
+    dask_bigfft.errors.ArgumentError: `mode`='all' is not allowed: need one of 'full', 'same'
+    """
+    if not isinstance(value, str) or value not in allowed:
+        raise_invalid(argument, value, f"one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def parse_count(argument: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """Return an argument that is a whole number from `least` to `most`; an error names it.
 
     Parameters
     ----------
@@ -151,8 +175,8 @@ def parse_count(argument: str, value: object, least: int = 1) -> int:
         Name of the argument, as the caller wrote it.
     value
         What was given.
-    least
-        The smallest that is allowed.
+    least, most
+        The smallest and the largest number that is allowed.
 
     Examples
     --------
@@ -161,14 +185,12 @@ def parse_count(argument: str, value: object, least: int = 1) -> int:
         ...
     dask_bigfft.errors.ArgumentError: `workers`=0 is not allowed: need an integer of at least 1
     """
-    allowed = f"an integer of at least {least}"
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        found = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
+    upper = "" if most is None else f", and at most {most}"
+    allowed = f"an integer of at least {least}{upper}"
+    found = parse_as(operator.index, argument, value, allowed)
+    if isinstance(value, bool):
         raise_invalid(argument, value, allowed, kind=ArgumentTypeError)
-    if found < least:
+    if found < least or (most is not None and found > most):
         raise_invalid(argument, value, allowed)
     return found
 
@@ -194,6 +216,4 @@ def parse_flag(name: str, value: Any) -> bool:
         ...
     dask_bigfft.errors.ArgumentTypeError: `overwrite`='no' is not allowed: need True or False
     """
-    if not isinstance(value, bool | np.bool_):
-        raise_invalid(name, value, "True or False", kind=ArgumentTypeError)
-    return bool(value)
+    return bool(parse_type(name, value, bool | np.bool_, "True or False"))

@@ -13,7 +13,8 @@ import scipy.fft
 
 from dask_bigfft.arguments import Extras
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
+from dask_bigfft.decomposition.factors import MAX_LENGTH
+from dask_bigfft.errors import parse_count, parse_flag
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
 from dask_bigfft.front import Axes, N, Norm, S, transform, transforms_by
 from dask_bigfft.shifts import fftshift, ifftshift
@@ -295,10 +296,5 @@ def next_fast_len(target: SupportsIndex, real: bool = False) -> int:
     >>> next_fast_len(10007), next_fast_len(10007, real=True)
     (10080, 10125)
     """
-    real = parse_flag("real", real)
-    try:
-        return int(scipy.fft.next_fast_len(target, real))
-    except TypeError:
-        raise_invalid("target", target, "an integer of at least 1", kind=ArgumentTypeError)
-    except (ValueError, OverflowError):
-        raise_invalid("target", target, "an integer of at least 1")
+    length = parse_count("target", target, 1, MAX_LENGTH // 4)
+    return int(scipy.fft.next_fast_len(length, parse_flag("real", real)))

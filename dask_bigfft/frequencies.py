@@ -167,9 +167,7 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
 
 
 def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
-    length = parse_count("n", n)
-    if length > MAX_LENGTH:
-        raise_invalid("n", n, f"an integer of at least 1, and at most {MAX_LENGTH}")
+    length = parse_count("n", n, 1, MAX_LENGTH)
     step = parse_as(float, "d", d, "a number other than 0")
     if step == 0 or step != step:
         raise_invalid("d", d, "a number other than 0")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_bigfft import config
-from dask_bigfft.errors import raise_invalid
+from dask_bigfft.errors import parse_choice, raise_invalid
 
 # Readers of values. argparse reports their names if they raise a ValueError.
 
@@ -123,7 +123,7 @@ def check(args: argparse.Namespace) -> None:
         raise_invalid("scheduler", args.scheduler, need)
     if args.command == "calibrate":
         return
-    from dask_bigfft.storage.formats import parse_missing_chunks, refuse_absent
+    from dask_bigfft.storage.formats import refuse_absent
     from dask_bigfft.transforms.spec import parse_name, parse_scale
 
     parse_name(args.kind)
@@ -131,7 +131,7 @@ def check(args: argparse.Namespace) -> None:
     for name, value in vars(args).items():
         config.argument(name, value)
     config.get("bigfft.memory-limit", "block_size", args.block_size)
-    parse_missing_chunks(getattr(args, "missing_chunks", "refuse"))
+    parse_choice("missing_chunks", getattr(args, "missing_chunks", "refuse"), "refuse", "fill")
     if not getattr(args, "resume", False):  # a killed run may have moved its source
         refuse_absent(args.input)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dask_bigfft.arguments import Extras
-from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, parse_type, raise_invalid
 from dask_bigfft.runs.request import Done, Request, planned_input
 from dask_bigfft.runs.resumable import Store, execute
 from dask_bigfft.runs.run_json import has_begun
@@ -141,10 +141,8 @@ def run(
         for name, given in stored.items():
             if given is not None:
                 raise_invalid(name, given, "None for an array: only files are resumed")
-    if not isinstance(scratch, str | os.PathLike | None):
-        raise_invalid("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
-    if not isinstance(component, str | None):
-        raise_invalid("component", component, "the name of an array", kind=ArgumentTypeError)
+    parse_type("scratch", scratch, str | os.PathLike | None, "the path of a folder")
+    parse_type("component", component, str | None, "the name of an array")
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
     what = kind, component, n, s, axis, axes, norm, dict(extras)

@@ -6,12 +6,10 @@ array of one axis beside the source, with the name of the dimension.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, raise_invalid
 from dask_bigfft.frequencies import fftfreq, rfftfreq
@@ -19,34 +17,11 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.storage.formats import ATTRIBUTES, UNREADABLE, package
 from dask_bigfft.storage.hdf5 import H5Dataset
 from dask_bigfft.storage.sources import array_folder, local_store, open_reader, zarr_package
+from dask_bigfft.storage.targets import Labels, Variable
 
 #: Attributes that describe how values are stored, and references within their file.
 _STORED = {*ATTRIBUTES, "_ARRAY_DIMENSIONS", "coordinates", "CLASS", "NAME", "DIMENSION_LIST"}
 _STORED |= {"DIMENSION_LABELS", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates"}
-
-Variable = tuple[npt.NDArray[Any], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Names of an array's dimensions, and what is known about them.
-
-    Parameters
-    ----------
-    names : tuple of str or None
-        Names of the dimensions; None if they have none.
-    attributes : dict
-        Attributes of the array, as JSON values.
-    coordinates : dict
-        Values and attributes of each coordinate by its name.
-    variable : str
-        Name of the array within a group.
-    """
-
-    names: tuple[str, ...] | None = None
-    attributes: dict[str, Any] = field(default_factory=dict)
-    coordinates: dict[str, Variable] = field(default_factory=dict)
-    variable: str = "spectrum"
 
 
 def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:

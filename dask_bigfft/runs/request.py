@@ -18,14 +18,14 @@ import numpy as np
 
 from dask_bigfft import config, front
 from dask_bigfft.arguments import Extras, parse_array, parse_limit
-from dask_bigfft.errors import ArgumentTypeError, PlanError, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_choice, parse_type, raise_invalid
 from dask_bigfft.files import URL
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs.labels import Labels, labels_of, labels_of_array, numbers, transformed
+from dask_bigfft.runs.labels import labels_of, labels_of_array, numbers, transformed
 from dask_bigfft.storage import sources, targets
-from dask_bigfft.storage.formats import parse_missing_chunks
 from dask_bigfft.storage.sources import array_folder
+from dask_bigfft.storage.targets import Labels
 from dask_bigfft.transforms.spec import parse_name, with_dims
 
 
@@ -68,10 +68,9 @@ class Request:
     array: Any = None
 
     def __post_init__(self) -> None:
-        parse_missing_chunks(self.missing_chunks)
+        parse_choice("missing_chunks", self.missing_chunks, "refuse", "fill")
         parse_name(self.kind)
-        if self.s is not None and not isinstance(self.s, Sequence):
-            raise_invalid("s", self.s, "a sequence of integers", kind=ArgumentTypeError)
+        parse_type("s", self.s, Sequence | None, "a sequence of integers")
         kind = stat.S_IFREG
         with contextlib.suppress(OSError, ValueError):  # impossible paths are refused later
             kind = self.source.stat().st_mode
@@ -140,16 +139,11 @@ class Request:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
         if self.array is not None:
             return parse_array(getattr(self.array, "data", self.array), self.kind)
+        found, chunks = self.reader(), None
+        if plan is not None:
+            found.few, chunks = plan.reopened, plan.chunks_in
         keep = self.options.get("chunks") == "preserve" and self.block_size is None
-        return sources.open_source(
-            self.source,
-            self.component,
-            nbytes=self.block_nbytes,
-            keep=keep,
-            chunks=None if plan is None else plan.chunks_in,
-            few=plan is not None and plan.reopened,
-            missing=self.filled,
-        )
+        return found.array(self.block_nbytes, keep=keep, chunks=chunks)
 
     def reader(self) -> sources.Reader:
         """Return a reader of the source, which can read single rows."""

@@ -184,8 +184,8 @@ def _created(
     """Return a new, empty result."""
     record = {**requests.attributes(plan, request.norm), **more}
     layout, path = layout_of_result(plan, x), request.destination
-    found = vars(request.labels(plan))
-    return targets.created(path, partial, *layout, record, request.inner_chunks, **found)
+    inner, labels = request.inner_chunks, request.labels(plan)
+    return targets.created(path, partial, *layout, record, inner, labels)
 
 
 def _warn(error: DamagedShardError) -> None:

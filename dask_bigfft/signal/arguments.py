@@ -20,7 +20,7 @@ import scipy.fft
 
 from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.factors import smooth_length
-from dask_bigfft.errors import raise_invalid
+from dask_bigfft.errors import parse_choice, raise_invalid
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 Mode = Literal["full", "same", "valid"]
@@ -78,13 +78,6 @@ def fast_length(least: int, cut: bool, real: bool) -> int:
     if cut:
         return smooth_length(least)
     return int(scipy.fft.next_fast_len(least, real))
-
-
-def parse_choice(name: str, value: Any, *allowed: str) -> Any:
-    """Return the value if it is allowed; refuse it otherwise."""
-    if not isinstance(value, str) or value not in allowed:
-        raise_invalid(name, value, f"one of {', '.join(map(repr, allowed))}")
-    return value
 
 
 @dataclass(frozen=True)

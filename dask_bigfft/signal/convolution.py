@@ -23,17 +23,11 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.arguments import Options, parse_kernel, parse_options
 from dask_bigfft.decomposition.layout import scaled
+from dask_bigfft.errors import parse_choice
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.signal.arguments import (
-    Axes,
-    Inputs,
-    Mode,
-    fast_length,
-    parse_choice,
-    parse_inputs,
-)
+from dask_bigfft.signal.arguments import Axes, Inputs, Mode, fast_length, parse_inputs
 from dask_bigfft.signal.kernel_spectrum import is_local, product, spectrum_block
 from dask_bigfft.signal.overlap import by_overlap
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
@@ -134,7 +128,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     lengths = tuple(
         fast_length(w.least, alone and large.numblocks[w.axis] > 1, real) for w in windows
     )
-    transforms, there = planned(large, axes, lengths, real, options)
+    transforms, there = planned(large, Transforms(axes, lengths, real), options)
     pair = _spectra(large, small, transforms, there, options)
     index, dtype = tuple(range(large.ndim)), np.result_type(*(a.dtype for a in pair))
     x, y = pair[::-1] if swapped else pair

@@ -20,7 +20,7 @@ from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.memory import allocate
 from dask_bigfft.signal.arguments import Axes, nonempty, several_axes
-from dask_bigfft.signal.transforms import SpectrumAxis, planned, spectrum_axes
+from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
 __all__ = ["gradient", "laplacian", "poisson"]
 
@@ -58,8 +58,8 @@ def _filtered(
 ) -> da.Array:
     """Return the inverse transform of the spectrum of `array` times a factor."""
     axes = tuple(sorted(spacing, key=lambda axis: (array.numblocks[axis] == 1, axis)))
-    lengths = nonempty(array, axes)
-    transforms, there = planned(array, axes, lengths, array.dtype.kind != "c", options)
+    natural = Transforms(axes, nonempty(array, axes), array.dtype.kind != "c")
+    transforms, there = planned(array, natural, options)
     spectrum = applied(array, there)
     factor = partial(
         factor, axes=spectrum_axes(transforms, there), spacing=[spacing[axis] for axis in axes]

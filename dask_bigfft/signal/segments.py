@@ -25,8 +25,15 @@ import scipy.signal
 
 from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, parse_flag, raise_invalid
-from dask_bigfft.signal.arguments import long_enough, parse_choice, parse_pair, without_empty
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    parse_as,
+    parse_choice,
+    parse_count,
+    parse_flag,
+    raise_invalid,
+)
+from dask_bigfft.signal.arguments import long_enough, parse_pair, without_empty
 from dask_bigfft.transforms.spec import parse_axes
 
 __all__ = ["csd", "welch"]
@@ -86,13 +93,6 @@ def median_bias(count: int) -> float:
     return float(1 + np.sum(1 / (even + 1) - 1 / even))
 
 
-def _parse_length(name: str, value: Any, default: int, least: int, most: int) -> int:
-    found = parse_count(name, default if value is None else value, least)
-    if found > most:
-        raise_invalid(name, found, f"an integer from {least} to {most}")
-    return found
-
-
 def _parse_rate(fs: Any) -> float:
     rate = parse_as(float, "fs", fs, "a positive number")
     if not 0 < rate < math.inf:
@@ -135,15 +135,18 @@ def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling = given
     parse_choice("scaling", scaling, "density", "spectrum")
     length = 256 if isinstance(window, str | tuple) else np.size(window) or 256
-    nperseg = _parse_length("nperseg", nperseg, min(length, n), 1, max(n, 1))
-    noverlap = _parse_length("noverlap", noverlap, nperseg // 2, 0, nperseg - 1)
+    nperseg = min(length, n) if nperseg is None else nperseg
+    nperseg = parse_count("nperseg", nperseg, 1, max(n, 1))
+    noverlap = parse_count(
+        "noverlap", nperseg // 2 if noverlap is None else noverlap, 0, nperseg - 1
+    )
     onesided = parse_flag("return_onesided", return_onesided) and real
     return {
         "fs": _parse_rate(fs),
         "window": _parse_window(window, nperseg, onesided),
         "nperseg": nperseg,
         "noverlap": noverlap,
-        "nfft": _parse_length("nfft", nfft, nperseg, nperseg, 2**31),
+        "nfft": parse_count("nfft", nperseg if nfft is None else nfft, nperseg, 2**31),
         "detrend": _parse_detrend(detrend, nperseg),
         "return_onesided": onesided,
         "scaling": scaling,

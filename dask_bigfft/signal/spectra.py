@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, parse_array
-from dask_bigfft.errors import parse_as, parse_flag, raise_invalid
+from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block
-from dask_bigfft.signal.arguments import Axes, nonempty, parse_choice, parse_pair
+from dask_bigfft.signal.arguments import Axes, nonempty, parse_pair
 from dask_bigfft.signal.differentiation import Spacing, parse_samples
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
@@ -40,8 +40,7 @@ def _spectrum(
     """Return the power spectrum of one array, or the cross spectrum of two."""
     _, along, spacing = parse_samples(arrays[0], axes, d, options)
     real = all(a.dtype.kind != "c" for a in arrays)
-    natural = tuple("natural" for _ in along)
-    transforms = Transforms(along, nonempty(arrays[0], along), real, natural)  # type: ignore[arg-type]
+    transforms = Transforms(along, nonempty(arrays[0], along), real)
     chunks = options.get("chunks")
     there = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
     plans = [there, *(transforms.forward(a, options, chunks=there.chunks) for a in arrays[1:])]
@@ -245,7 +244,7 @@ def radial_power_spectrum(
     real = array.dtype.kind != "c"
     lengths = nonempty(array, along)
     scale = _scale(lengths, spacing, scaling)
-    transforms, there = planned(array, along, lengths, real, options, back=False)
+    transforms, there = planned(array, Transforms(along, lengths, real), options, back=False)
     edges = _edges(bins, lengths, spacing)
     spectrum = applied(array, there)
     chunks = tuple(

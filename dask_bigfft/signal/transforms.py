@@ -1,7 +1,7 @@
 """Forward and inverse transforms around an operation on spectra, and the axes of spectra."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask.array as da
@@ -14,8 +14,6 @@ from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan
 
-Orders = tuple[Order, ...]
-
 
 @dataclass(frozen=True)
 class Transforms:
@@ -27,14 +25,19 @@ class Transforms:
         Axes, with the halved one last, and the length of the transform along each.
     real : bool
         True if the inputs are real.
-    orders : tuple of str
-        Order of the spectra along each axis.
+    transposed : int, optional
+        Axis along which the spectra are in transposed order.
     """
 
     axes: tuple[int, ...]
     lengths: tuple[int, ...]
     real: bool
-    orders: Orders
+    transposed: int | None = None
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """Order of the spectra along each axis."""
+        return tuple("transposed" if axis == self.transposed else "natural" for axis in self.axes)
 
     def forward(self, a: da.Array, options: Options, chunks: Any = "auto") -> Plan:
         """Return the plan of the forward transform of an input."""
@@ -52,23 +55,17 @@ class Transforms:
 
 
 def planned(
-    a: da.Array,
-    axes: tuple[int, ...],
-    lengths: tuple[int, ...],
-    real: bool,
-    options: Options,
-    *,
-    back: bool = True,
+    a: da.Array, natural: Transforms, options: Options, *, back: bool = True
 ) -> tuple[Transforms, Plan]:
     """Return the transforms with the fewest exchanges, and the plan of the forward transform.
 
-    Exchanges of the inverse count if `back`. Transposed order is considered along split axes.
+    Exchanges of the inverse count if `back`. Transposed order is considered along split axes of the
+    transforms in `natural` order.
     """
     found: list[tuple[Any, ...]] = []
     split: list[int | None] = [None]
     for number, along in enumerate(split):  # grows by the axes that natural order splits
-        orders: Orders = tuple("transposed" if axis == along else "natural" for axis in axes)
-        transforms = Transforms(axes, lengths, real, orders)
+        transforms = replace(natural, transposed=along)
         there = transforms.forward(a, options)
         if along is None:
             split += [program.axis for program in there.programs if len(program.steps) > 1]

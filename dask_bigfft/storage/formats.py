@@ -400,12 +400,6 @@ def refuse_absent(source: Path) -> None:
         raise_invalid("source", str(source), f"a file or folder that exists{hint}")
 
 
-def parse_missing_chunks(value: object) -> None:
-    """Raise an error unless missing chunks are refused or filled."""
-    if not isinstance(value, str) or value not in ("refuse", "fill"):
-        raise_invalid("missing_chunks", value, "'refuse' or 'fill'")
-
-
 def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     """Raise an error if chunks of a Zarr array are missing in its folder or ``.zip`` file.
 

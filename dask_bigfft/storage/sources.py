@@ -175,14 +175,10 @@ class Reader:
             values = allocate(tuple(s.stop - s.start for s in index), self.dtype)
             self.fill(index, values)
         else:
-            values = self._read(index)
+            with self._errors(index):
+                values = np.asarray(self.stored[index])
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
-
-    def _read(self, index: Any) -> npt.NDArray[Any]:
-        """Return values that the array's own package reads; errors are those of `_errors`."""
-        with self._errors(index):
-            return np.asarray(self.stored[index])
 
     def _read_into(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
         """Read stored numbers into an array of their dtype; errors are those of `_errors`."""
@@ -222,6 +218,38 @@ class Reader:
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "dask_bigfft.Reader", tokenize(self.stored, str(self.packing))
+
+    def array(
+        self, nbytes: int | None = None, *, keep: bool = False, chunks: Any = None
+    ) -> da.Array:
+        """Return the lazy dask array of whole stored chunks.
+
+        Packed variables are decoded, see `Packing`.
+
+        Parameters
+        ----------
+        nbytes : int, optional
+            Size of blocks; by default a sixteenth of the array, from 4 to 128 MiB.
+        keep : bool
+            True if each stored chunk becomes a block.
+        chunks : tuple of chunks, optional
+            Blocks to use instead.
+
+        Raises
+        ------
+        ArgumentError
+            If the blocks are too small.
+        """
+        itemsize, unit = max(1, self.dtype.itemsize), self.unit or (1,) * self.ndim
+        wanted = nbytes or block_bytes(math.prod(self.shape) * itemsize)
+        cut = (keep and self.unit) or grown(
+            self.shape, unit, itemsize, wanted, last_first=self.last_first
+        )
+        count = math.prod(-(-n // c) for n, c in zip(self.shape, cut, strict=True))
+        if nbytes is not None and count > MOST:
+            need = f"larger blocks: the array may have {MOST} at most, not {count}"
+            raise_invalid("block_size", nbytes, need)
+        return cast("da.Array", da.from_array(self, chunks=chunks or cut))
 
 
 def stored_reader(found: Any, x: da.Array) -> Reader | None:
@@ -302,7 +330,22 @@ def array_folder(path: Path, component: str | None) -> Path:
 
 
 def open_reader(path: Path, component: str | None = None, missing: float | None = None) -> Reader:
-    """Return a reader of the array in a file; see `open_source`."""
+    """Return a reader of the array in a file.
+
+    Parameters
+    ----------
+    path : Path
+        ``.npy`` or HDF5 file, or folder or ``.zip`` file of a Zarr array or group (version 2 or 3).
+    component : str, optional
+        Array within a Zarr group or HDF5 file.
+    missing : float, optional
+        Value that replaces missing ones; by default reading these is an error.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such array.
+    """
     refuse_absent(path)
     stored: Any
     name = str(path) if component is None else f"{component} in {path}"
@@ -322,55 +365,6 @@ def open_reader(path: Path, component: str | None = None, missing: float | None 
         need = f"a Zarr array, an HDF5 file, or an .npy file of numbers ({error})"
         raise_invalid("source", str(path), need)
     return Reader(stored, None, last_first=not stored.columns_first)
-
-
-def open_source(
-    path: Path,
-    component: str | None = None,
-    *,
-    nbytes: int | None = None,
-    keep: bool = False,
-    chunks: tuple[tuple[int, ...], ...] | None = None,
-    few: bool = False,
-    missing: float | None = None,
-) -> da.Array:
-    """Return the array in a file as a lazy dask array of whole stored chunks.
-
-    Packed variables are decoded, see `Packing`.
-
-    Parameters
-    ----------
-    path : Path
-        ``.npy`` or HDF5 file, or folder or ``.zip`` file of a Zarr array or group (version 2 or 3).
-    component : str, optional
-        Array within a Zarr group or HDF5 file.
-    nbytes : int, optional
-        Size of blocks; by default a sixteenth of the array, from 4 to 128 MiB.
-    keep : bool
-        True if each stored chunk becomes a block.
-    chunks : tuple of chunks, optional
-        Blocks to use instead.
-    few : bool
-        True if blocks are read a few chunks at a time, see `Reader`.
-    missing : float, optional
-        Value that replaces missing ones; by default reading these is an error.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no such array.
-    """
-    found = open_reader(path, component, missing)
-    found.few = few
-    itemsize, shape = max(1, found.dtype.itemsize), found.shape
-    unit = (1,) * found.ndim if found.unit is None else found.unit
-    wanted = nbytes or block_bytes(math.prod(shape) * itemsize)
-    cut = (keep and found.unit) or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
-    count = math.prod(-(-n // c) for n, c in zip(shape, cut, strict=True))
-    if nbytes is not None and count > MOST:
-        need = f"larger blocks: the array may have {MOST} at most, not {count}"
-        raise_invalid("block_size", nbytes, need)
-    return cast("da.Array", da.from_array(found, chunks=chunks or cut))
 
 
 def refuse_missing_chunks(path: Path, component: str | None = None) -> None:

@@ -21,7 +21,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -47,6 +47,8 @@ _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 #: Text between the names of a result and of its run, in the names of folders beside it.
 PARTIAL, REPLACED = ".partial-", ".replaced-"
 
+
+Variable = tuple[npt.NDArray[Any], dict[str, Any]]
 
 #: Name of this machine in names of runs.
 _HOST = re.sub(r"[^\w.-]", "_", platform.node())
@@ -124,6 +126,28 @@ def check_room(path: Path, nbytes: int) -> None:
         lacks, takes, left = map(format_bytes, (nbytes - free, nbytes, free))
         text = f"{lacks} are missing: the result takes {takes}, and {left} are free"
         raise OSError(errno.ENOSPC, text, str(path))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of an array's dimensions, and what is known about them.
+
+    Parameters
+    ----------
+    names : tuple of str or None
+        Names of the dimensions; None if they have none.
+    attributes : dict
+        Attributes of the array, as JSON values.
+    coordinates : dict
+        Values and attributes of each coordinate by its name.
+    variable : str
+        Name of the array within a group.
+    """
+
+    names: tuple[str, ...] | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    coordinates: dict[str, Variable] = field(default_factory=dict)
+    variable: str = "spectrum"
 
 
 @dataclass
@@ -279,11 +303,8 @@ def created(
     blocks: tuple[int, ...],
     dtype: np.dtype[Any],
     record: dict[str, Any],
-    inner: tuple[int, ...] | None = None,
-    names: tuple[str, ...] | None = None,
-    attributes: Mapping[str, Any] | None = None,
-    coordinates: Mapping[str, tuple[Any, Mapping[str, Any]]] | None = None,
-    variable: str = "",
+    inner: tuple[int, ...] | None,
+    labels: Labels,
 ) -> Target:
     """Return a new Zarr array in `partial` for `path`. An earlier one in `partial` is deleted.
 
@@ -300,33 +321,31 @@ def created(
         Attributes of the array; a mark that it is incomplete is added.
     inner : tuple of int, optional
         Shape of chunks if each block is a shard of several.
-    names, attributes
-        Names of dimensions, and further attributes of the array.
-    coordinates : mapping, optional
-        Values and attributes by name. With any, the array is called `variable` in a group of all.
+    labels : Labels
+        Names and further attributes. With coordinates, the array is made in a group of all.
     """
     shutil.rmtree(partial, ignore_errors=True)
-    zarr, store, own = zarr_package(), local_store(partial), dict(attributes or {})
+    zarr, store, grouped = zarr_package(), local_store(partial), bool(labels.coordinates)
     record = {ATTRIBUTE: record | {"complete": False}}
-    if coordinates:
-        record[ATTRIBUTE]["array"] = variable
+    if grouped:
+        record[ATTRIBUTE]["array"] = labels.variable
         root = zarr.create_group(store, attributes=record)
-        for name, (values, found) in coordinates.items():
-            made = {"name": name, "data": values, "attributes": dict(found)}
+        for name, (values, found) in labels.coordinates.items():
+            made = {"name": name, "data": values, "attributes": found}
             root.create_array(**made, dimension_names=[name], compressors=None)
     array = zarr.create_array(
         store,
-        name=variable if coordinates else None,
+        name=labels.variable if grouped else None,
         shape=shape,
         chunks=inner or blocks,
         shards=blocks if inner else None,
         dtype=dtype,
         compressors=None,
-        attributes=own if coordinates else own | record,
-        dimension_names=names,
+        attributes=labels.attributes if grouped else labels.attributes | record,
+        dimension_names=labels.names,
         config={"write_empty_chunks": True},
     )
-    return Target(path, partial, array, root if coordinates else array)
+    return Target(path, partial, array, root if grouped else array)
 
 
 def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:

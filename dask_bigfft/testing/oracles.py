@@ -89,11 +89,9 @@ def resized(x: Array, length: int, axis: int) -> Array:
     >>> resized(np.arange(3), 5, 0), resized(np.arange(3), 2, 0)
     (array([0, 1, 2, 0, 0]), array([0, 1]))
     """
-    found = np.moveaxis(x, axis, 0)
-    out = np.zeros((length, *found.shape[1:]), x.dtype)
-    kept = min(length, len(found))
-    out[:kept] = found[:kept]
-    return np.moveaxis(out, 0, axis)
+    kept = np.moveaxis(x, axis, -1)[..., :length]
+    added = [(0, 0)] * (x.ndim - 1) + [(0, length - kept.shape[-1])]
+    return np.moveaxis(np.pad(kept, added), -1, axis)
 
 
 def _scale(norm: str | None, forward: bool, lengths: Sequence[int]) -> Any:

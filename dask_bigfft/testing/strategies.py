@@ -162,21 +162,24 @@ class Case:
         return {"variant": self.variant, "rounds": self.rounds and list(self.rounds)}
 
 
-def _stored(family: str, lengths: Sequence[int]) -> tuple[int, ...]:
-    """Return the length of each transformed axis of the input before padding or cropping."""
-    last = lengths[-1] // 2 + 1 if family in _REAL_OUTPUT else lengths[-1]
-    return (*lengths[:-1], last)
-
-
 def _case(
     draw: st.DrawFn,
     family: str,
-    shape: Sequence[int],
+    shape: list[int],
     axes: tuple[int, ...],
     lengths: tuple[int, ...],
     rounds: Rounds | None,
+    resize: bool,
 ) -> Case:
-    """Return a call with the given axes; its other properties are drawn."""
+    """Return a call with the given axes; its other properties are drawn.
+
+    `shape` has the lengths of the other axes.
+    """
+    last = lengths[-1] // 2 + 1 if family in _REAL_OUTPUT else lengths[-1]
+    for axis, n in zip(axes, (*lengths[:-1], last), strict=True):
+        shape[axis] = n
+        if resize and draw(st.integers(0, 3)) == 0:  # padded or cropped
+            shape[axis] = draw(sizes(LARGEST[len(shape)]))
     return Case(
         family=family,
         shape=tuple(shape),
@@ -210,11 +213,7 @@ def cases(
     shape = list(draw(shapes(max_axes)))
     axes = tuple(draw(st.permutations(range(len(shape))))[: draw(st.integers(1, len(shape)))])
     lengths = tuple(shape[a] for a in axes)
-    for axis, n in zip(axes, _stored(family, lengths), strict=True):
-        shape[axis] = n
-        if resize and draw(st.integers(0, 3)) == 0:
-            shape[axis] = draw(sizes(LARGEST[len(shape)]))
-    return _case(draw, family, shape, axes, lengths, None)
+    return _case(draw, family, shape, axes, lengths, None, resize)
 
 
 @st.composite
@@ -239,8 +238,5 @@ def round_cases(
             rounds[place][axis] = factor
         lengths.append(math.prod(factors))
     shape = [draw(st.integers(1, 4)) for _ in range(ndim)]
-    for axis, n in zip(axes, _stored(family, lengths), strict=True):
-        shape[axis] = n
-        if resize and draw(st.integers(0, 3)) == 0:
-            shape[axis] = max(1, n + draw(st.integers(-3, 3)))
-    return _case(draw, family, shape, axes, tuple(lengths), tuple(filter(None, rounds)))
+    made = tuple(filter(None, rounds))
+    return _case(draw, family, shape, axes, tuple(lengths), made, resize)

@@ -2,13 +2,13 @@
 
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, BigFFTError, raise_invalid
 
 PREFIX = "freq_"
 
@@ -17,6 +17,13 @@ TOLERANCE = 1e-3
 
 #: Units of time in xarray, coarsest first, in seconds.
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+def refuse_coordinate(
+    dim: Hashable, found: str, need: str, kind: type[BigFFTError] = ArgumentError
+) -> NoReturn:
+    """Raise an error for the coordinate of a dimension."""
+    raise_invalid(f"coordinate {dim}", found, need, kind=kind)
 
 
 @dataclass(frozen=True)
@@ -110,12 +117,8 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     coordinate = array.coords[dim]
     places, units = coordinate.values, coordinate.attrs.get("units")
     if places.dtype.kind not in "iufmM":
-        raise_invalid(
-            f"coordinate {dim}",
-            f"of dtype {places.dtype}",
-            f"numbers or times, or none: drop_vars({dim!r})",
-            kind=ArgumentTypeError,
-        )
+        need = f"numbers or times, or none: drop_vars({dim!r})"
+        refuse_coordinate(dim, f"of dtype {places.dtype}", need, kind=ArgumentTypeError)
     dtype, time_unit = str(places.dtype), "ns"
     if places.dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
         own = np.datetime_data(places.dtype)
@@ -127,11 +130,8 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     steps = np.diff(places if places.dtype.kind == "f" else places.astype(object)).astype(float)
     step = float(steps.mean())
     if not step or not np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
-        raise_invalid(
-            f"coordinate {dim}",
-            f"with steps of {steps.min()} to {steps.max()}",
-            "evenly spaced samples",
-        )
+        found = f"with steps of {steps.min()} to {steps.max()}"
+        refuse_coordinate(dim, found, "evenly spaced samples")
     return Samples(dim, length, first, step, units, dtype, time_unit)
 
 
@@ -188,13 +188,9 @@ def refuse_parts(
         right = [wanted, np.fft.fftshift(wanted)]
     near = TOLERANCE * distance
     if not any(len(w) == len(found) and np.all(np.abs(found - w) < near) for w in right):
-        raise_invalid(
-            f"coordinate {dim}",
-            f"of {array.sizes[dim]} frequencies",
-            "all frequencies as the "
-            f"transform of {n} samples has put them (set to 0 what is not wanted), or no "
-            f"coordinate: drop_vars({dim!r})",
-        )
+        need = f"all frequencies as the transform of {n} samples has put them (set to 0 what is "
+        need += f"not wanted), or no coordinate: drop_vars({dim!r})"
+        refuse_coordinate(dim, f"of {array.sizes[dim]} frequencies", need)
 
 
 def cosine_frequencies(samples: Samples, name: str, kind: int) -> npt.NDArray[np.float64]:

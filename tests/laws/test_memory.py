@@ -41,7 +41,7 @@ RUN = """
 import json, sys
 import dask, dask.array as da, numpy as np
 import dask_bigfft
-from benchmarks.rows import Problem
+from benchmarks.problems import Problem
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory.pages import return_freed
 from laws.prompt import Prompt

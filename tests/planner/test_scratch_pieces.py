@@ -109,7 +109,7 @@ def test_a_stored_line_at_64_times_the_memory(
     assert plan.incoming is None
     assert x.chunks == plan.chunks_in
     assert sources.stored_reader(original_of(x), x).few
-    assert len(x.chunks[0]) < len(sources.open_source(requested.source).chunks[0])
+    assert len(x.chunks[0]) < len(sources.open_reader(requested.source).array().chunks[0])
     assert all(cut % chunk == 0 for cut in x.chunks[0])  # each stored chunk is in one block
     assert plan.piece_nbytes >= MIB
     assert plan.expected.peak_host <= gib * GIB

@@ -251,7 +251,7 @@ def test_names_that_look_like_addresses_are_paths(component, scratch):
     for overwrite in (False, True):
         done = dask_bigfft.run(folder, "o::t", **requested, overwrite=overwrite)
     assert sources.open_reader(done.path).plain is not None
-    assert relative_l2(sources.open_source(done.path), np.fft.fftn(values)) < 1e-14
+    assert relative_l2(sources.open_reader(done.path).array(), np.fft.fftn(values)) < 1e-14
     assert not scratch or dask_bigfft.run(folder, "o::t", **requested, resume=True).already
 
 
@@ -342,7 +342,7 @@ def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):
     expected = array[...]
     assert np.count_nonzero(expected == 7j) == 10
     reader = sources.open_reader(Path("in"))
-    monkeypatch.setattr(reader, "_read", None)
+    monkeypatch.setattr(reader, "_errors", None)
     for low in range(30):
         region = (slice(low, 30),)
         np.testing.assert_array_equal(reader[region], expected[region])

@@ -114,7 +114,7 @@ def assert_close(found, wanted):
 def test_values_and_dtype_are_those_of_xarray(format, name):
     attributes, dtype = PACKED[name]
     path, component, wanted = FORMATS[format](raw_values(dtype), attributes)
-    source = sources.open_source(Path(path), component)
+    source = sources.open_reader(Path(path), component).array()
     assert source.dtype == wanted.dtype or source.dtype.newbyteorder("=") == wanted.dtype
     np.testing.assert_array_equal(source, wanted)
     dask_bigfft.run(path, "out.zarr", component=component)

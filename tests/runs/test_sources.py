@@ -14,7 +14,7 @@ from dask_bigfft.errors import ArgumentError
 from dask_bigfft.runs import Request, resumable, run_json
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.hdf5 import open_hdf5
-from dask_bigfft.storage.sources import open_source, source_files
+from dask_bigfft.storage.sources import open_reader, source_files
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
@@ -265,7 +265,7 @@ def test_a_damaged_file_is_named_whatever_its_package_raises(name):
         damaged[rng.integers(min(len(whole), 2048))] = rng.integers(32, 127)
         inner.write_bytes(damaged)
         try:
-            open_source(path)
+            open_reader(path).array()
         except ArgumentError as error:
             refused.append(str(error))
     assert len(refused) > 20

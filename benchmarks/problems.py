@@ -1,0 +1,451 @@
+"""Problems: named transforms, their data, their checks, and how a call is measured.
+
+A check compares `SAMPLES` frequencies with sums by the definition of the transform, spread over the
+first axis so that each of 64 blocks has one, and the energy with that of the input (Parseval). The
+file uses only the public functions of `dask_bigfft`, so that `guard` can use it with any tree.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import importlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+import dask_bigfft
+from dask_bigfft import fft
+
+GIB, MIB = 1 << 30, 1 << 20
+SEED, SAMPLES = 20260, 64
+
+#: Names that a setting has had, the current one first.
+SETTINGS = {
+    "carrier": ("bigfft.exchange.carrier",),
+    "scratch": ("bigfft.scratch.directory",),
+    "merge": ("bigfft.planner.min-chunk", "bigfft.planner.merge-up-to"),
+    "pin-arrays": ("bigfft.memory.pin-arrays",),
+    "peer": ("bigfft.gpu.peer-transport", "bigfft.exchange.peer"),
+}
+
+
+# --- problems -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A transform of one array that is cut into blocks.
+
+    Parameters
+    ----------
+    kind : str
+        Function of `dask_bigfft.fft`.
+    shape : tuple of int
+        Of the input.
+    dtype : str
+        Of the input.
+    ways : int or tuple of int
+        Number of blocks along the first axis, or along each.
+    axes : tuple of int, optional
+        Transformed axes, all by default.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    ways: int | tuple[int, ...]
+    axes: tuple[int, ...] | None = None
+
+    @property
+    def real(self) -> bool:
+        return np.dtype(self.dtype).kind == "f"
+
+    @property
+    def out_dtype(self) -> np.dtype[Any]:
+        return np.result_type(self.dtype, np.complex64)
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return (*self.shape[:-1], self.shape[-1] // 2 + 1) if self.real else self.shape
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        ways = (self.ways,) if isinstance(self.ways, int) else self.ways
+        ways += (1,) * (len(self.shape) - len(ways))
+        steps = [-(-n // count) for n, count in zip(self.shape, ways, strict=True)]
+        return da.core.normalize_chunks(steps, self.shape)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the transform beside the array."""
+        return {} if self.axes is None else {"axes": self.axes}
+
+    @property
+    def transformed(self) -> int:
+        """Number of elements of one transform."""
+        return math.prod(n for axis, n in enumerate(self.shape) if self.along(axis))
+
+    def along(self, axis: int) -> bool:
+        return self.axes is None or axis in self.axes
+
+    def scaled(self, scale: float) -> "Problem":
+        """Return the problem with about `scale` times the elements; a prime length stays prime.
+
+        >>> Problem("fftn", (8192, 8192), "c16", 16).scaled(1 / 1024).shape
+        (256, 256)
+        """
+        if scale >= 1:
+            return self
+        factor, prime = scale ** (1 / len(self.shape)), is_prime(self.shape[0])
+        least = (4096,) if len(self.shape) == 1 else (64, 4, 4)
+        shape = tuple(
+            min(n, max(low, 1 << round(math.log2(n * factor))))
+            for n, low in zip(self.shape, least, strict=False)
+        )
+        if prime:
+            shape = (next(n for n in range(shape[0], 1, -1) if is_prime(n)),)
+        return dataclasses.replace(self, shape=shape)
+
+
+def is_prime(n: int) -> bool:
+    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
+
+
+def fill(array: np.ndarray, key: int = 0) -> np.ndarray:
+    """Write random numbers of mean 0 in place, the same in every process."""
+    real = array.real.dtype.type
+    flat = array.reshape(-1).view(real)
+    rng = np.random.default_rng((SEED, key))
+    rng.random(out=flat, dtype=real)
+    flat -= real(0.5)
+    return array
+
+
+def lazy(x: np.ndarray, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
+    """Return a dask array whose blocks are views of `x`, or copies where these are strided."""
+    name = f"row-{dask.base.tokenize(x.shape, str(x.dtype), x.ctypes.data)}"
+    keys, places = np.ndindex(*map(len, chunks)), da.core.slices_from_chunks(chunks)
+    blocks = {(name, *key): np.ascontiguousarray(x[i]) for key, i in zip(keys, places, strict=True)}
+    return da.Array(blocks, name, chunks, dtype=x.dtype)
+
+
+def graph_of(problem: Problem, array: da.Array, **options: Any) -> da.Array:
+    """Return the lazy transform of an array."""
+    return getattr(fft, problem.kind)(array, **problem.options, **options)
+
+
+def plan_of(problem: Problem, array: da.Array, **options: Any) -> Any:
+    """Return the plan of the transform of an array."""
+    return dask_bigfft.plan(array, problem.kind, **problem.options, **options)
+
+
+# --- checks ---------------------------------------------------------------------------------
+
+
+def phases(n: int, frequencies: np.ndarray, places: Any) -> np.ndarray:
+    """Return exp(-2j pi place frequency / n) as places x frequencies."""
+    index = np.multiply.outer(np.asarray(places, np.int64), frequencies.astype(np.int64)) % n
+    return np.exp(index * (-2j * math.pi / n))
+
+
+def parts(rows: np.ndarray) -> Iterator[slice]:
+    """Yield slices of the first axis of about 32 MiB in double precision."""
+    step = max(1, (2 << 20) // max(1, math.prod(rows.shape[1:])))
+    for low in range(0, len(rows), step):
+        yield slice(low, min(len(rows), low + step))
+
+
+def factors(problem: Problem, axis: int, places: np.ndarray, index: Any) -> np.ndarray:
+    """Return what elements along an axis are multiplied with for frequencies: index x places."""
+    if problem.along(axis):
+        return phases(problem.shape[axis], places[:, axis], index)
+    return (np.asarray(index)[:, np.newaxis] == places[:, axis]).astype(np.complex128)
+
+
+def direct(problem: Problem, block: np.ndarray, start: int, places: np.ndarray) -> np.ndarray:
+    """Return the share of a block in some frequencies, by the definition of the transform.
+
+    Parameters
+    ----------
+    problem : Problem
+        The transform.
+    block : ndarray
+        Part of the input from `start` on along the first axis.
+    start : int
+        First index of the block.
+    places : ndarray of int
+        Frequencies x axes.
+    """
+    if block.ndim == 1:
+        total = np.zeros(len(places), np.complex128)
+        width = min(4096, len(block))
+        inner = factors(problem, 0, places, np.arange(width))
+        rows = block[: len(block) // width * width].reshape(-1, width)
+        for part in parts(rows):
+            at = factors(problem, 0, places, start + width * np.arange(part.start, part.stop))
+            total += np.sum((rows[part].astype(np.complex128) @ inner) * at, axis=0)
+        tail = block[rows.size :].astype(np.complex128)
+        at = factors(problem, 0, places, [start + rows.size])[0]
+        return total + at * (tail @ inner[: len(tail)])
+    if not problem.along(0):  # a block has its own frequencies alone
+        inside = (places[:, 0] >= start) & (places[:, 0] < start + len(block))
+        if not inside.all():
+            total = np.zeros(len(places), np.complex128)
+            if inside.any():
+                total[inside] = direct(problem, block, start, places[inside])
+            return total
+    axis, last = block.ndim - 1, block.shape[-1]
+    # Of a long axis, the factors of parts and within a part: all of them would take much memory.
+    width = 4096 if problem.along(axis) and last % 4096 == 0 else last
+    rows, inner = block.reshape(-1, width), factors(problem, axis, places, np.arange(width))
+    sums = np.empty((len(rows), len(places)), np.complex128)
+    for part in parts(rows):
+        sums[part] = rows[part].astype(np.complex128) @ inner
+    if width < last:
+        along = factors(problem, axis, places, width * np.arange(last // width))
+        sums = np.einsum("rnk,nk->rk", sums.reshape(-1, *along.shape), along)
+    sums = sums.reshape(*block.shape[:-1], len(places))
+    for axis in reversed(range(1, block.ndim - 1)):
+        along = factors(problem, axis, places, np.arange(block.shape[axis]))
+        sums = np.einsum("...nk,nk->...k", sums, along)
+    along = factors(problem, 0, places, start + np.arange(len(block)))
+    return np.einsum("nk,nk->k", sums, along)
+
+
+def energy(block: np.ndarray) -> float:
+    """Return the sum of squared magnitudes, summed in double precision."""
+    flat = block.reshape(-1) if block.flags.c_contiguous else np.ascontiguousarray(block).ravel()
+    flat = flat.view(flat.real.dtype)
+    total = 0.0
+    for part in parts(flat):
+        values = flat[part].astype(np.float64, copy=False)
+        total += float(np.dot(values, values))
+    return total
+
+
+def blocks_of(result: Any) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """Yield first index and values of each block of an array, a persisted or a Zarr array."""
+    if isinstance(result, np.ndarray):
+        yield (0,) * result.ndim, result
+        return
+    graph = result.__dask_graph__() if isinstance(result, da.Array) else None
+    chunks = da.core.normalize_chunks(result.chunks, result.shape)
+    keys, places = np.ndindex(*map(len, chunks)), da.core.slices_from_chunks(chunks)
+    for key, place in zip(keys, places, strict=True):
+        value = result[place] if graph is None else graph[(result.name, *key)]
+        yield tuple(cut.start for cut in place), getattr(value, "value", value)
+
+
+@dataclass
+class Truth:
+    """Energy of an input and some frequencies of its transform."""
+
+    problem: Problem
+    places: np.ndarray
+    values: np.ndarray
+    energy: float = 0.0
+
+    @classmethod
+    def of(cls, problem: Problem, x: np.ndarray | None = None) -> "Truth":
+        """Return the truth about `x`; without it, of an input whose blocks are added later."""
+        rng = np.random.default_rng(SEED + 1)
+        places = np.stack([rng.integers(n, size=SAMPLES) for n in problem.out_shape], axis=1)
+        n = problem.out_shape[0]  # one in each of as many parts of the first axis
+        places[:, 0] = (np.arange(SAMPLES) * n + places[:, 0]) // SAMPLES
+        places[0] = 0
+        found = cls(problem, places, np.zeros(SAMPLES, np.complex128))
+        if x is not None:
+            found.add(x, 0)
+        return found
+
+    def random_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield first indices and blocks of a random input, each taken in."""
+        cuts = self.problem.chunks[0]
+        for number, start in enumerate(np.cumsum((0, *cuts[:-1])).tolist()):
+            shape = (cuts[number], *self.problem.shape[1:])
+            block = fill(np.empty(shape, self.problem.dtype), number)
+            self.add(block, start)
+            yield start, block
+
+    @classmethod
+    def stored(cls, problem: Problem, source: Path) -> "Truth":
+        """Return the truth that `write_source` has written beside a source."""
+        found, known = cls.of(problem), np.load(source.with_suffix(".npz"))
+        found.values, found.energy = known["values"], float(known["energy"])
+        return found
+
+    def add(self, block: np.ndarray, start: int) -> None:
+        """Take in a block of the input that begins at `start` of the first axis."""
+        self.values += direct(self.problem, block, start, self.places)
+        self.energy += energy(block)
+
+    def check(self, result: Any) -> dict[str, Any]:
+        """Return the relative errors of a result, and whether both are within the tolerance."""
+        found, n = np.full(SAMPLES, np.nan, np.complex128), self.problem.shape[-1]
+
+        def of_block(item: tuple[tuple[int, ...], np.ndarray]) -> float:
+            first, block = item
+            inside = np.all((self.places >= first) & (self.places < np.add(first, block.shape)), 1)
+            found[inside] = block[tuple((self.places[inside] - first).T)]
+            total = (1 + self.problem.real) * energy(block)
+            if self.problem.real:  # these frequencies have no mirror image
+                columns = first[-1] + np.arange(block.shape[-1])
+                total -= energy(block[..., (columns == 0) | (2 * columns == n)])
+            return total
+
+        # Blocks in files are read one after another: they may be larger than memory.
+        each = at_once if isinstance(result, da.Array) else map
+        total = sum(each(of_block, blocks_of(result)))
+        eps = float(np.finfo(self.problem.out_dtype).eps)
+        tolerance = 8 * eps * math.log2(self.problem.size)
+        size = self.problem.transformed
+        rms = math.sqrt(self.energy * size / self.problem.size)
+        errors = (
+            float(np.max(np.abs(found - self.values))) / rms,
+            abs(total / self.energy / size - 1),
+        )
+        shape_ok = tuple(result.shape) == self.problem.out_shape
+        ok = shape_ok and all(error <= tolerance for error in errors)  # NaN is not
+        return {"samples": errors[0], "energy": errors[1], "tolerance": tolerance, "ok": bool(ok)}
+
+
+def sample_of_convolution(x: np.ndarray, y: np.ndarray, place: int) -> float:
+    """Return one sample of the full convolution by its definition."""
+    first, last = max(0, place - y.size + 1), min(x.size, place + 1)
+    sums = []
+    for low in range(first, last, 1 << 20):
+        high = min(low + (1 << 20), last)
+        sums.append(float(x[low:high] @ y[place - high + 1 : place - low + 1][::-1]))
+    return math.fsum(sums)
+
+
+def check_convolution(x: np.ndarray, y: np.ndarray, result: Any) -> dict[str, Any]:
+    """Compare samples and the sum of a full convolution with their definitions."""
+    full = x.size + y.size - 1
+    places = np.random.default_rng(SEED + 1).integers(0, full, 24)
+    rms = math.sqrt(min(x.size, y.size)) / 12
+    found, total = np.full(len(places), np.nan), 0.0
+    for (first,), block in blocks_of(result):
+        inside = (places >= first) & (places < first + len(block))
+        found[inside] = block[places[inside] - first]
+        total += float(block.sum())
+    wanted = np.array([sample_of_convolution(x, y, int(place)) for place in places])
+    samples = float(np.max(np.abs(found - wanted))) / rms
+    whole = abs(total - float(x.sum()) * float(y.sum())) / (rms * math.sqrt(full))
+    tolerance = 64 * float(np.finfo(float).eps) * math.log2(2 * max(x.size, y.size))
+    ok = result.shape == (full,) and samples <= tolerance and whole <= tolerance
+    return {"samples": samples, "sum": whole, "tolerance": tolerance, "ok": bool(ok)}
+
+
+def data_of(problem: Problem) -> tuple[da.Array, Truth]:
+    """Return a random input in memory, and the truth about it."""
+    x = fill(np.empty(problem.shape, problem.dtype))
+    return lazy(x, problem.chunks), Truth.of(problem, x)
+
+
+def worst(checks: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return max(checks, key=lambda found: (not found["ok"], found["samples"]))
+
+
+def at_once(work: Callable[[Any], Any], items: Iterable[Any], most: int = 64) -> list[Any]:
+    """Return the results of a call for each item, in a thread for each core and `most` at most."""
+    with ThreadPoolExecutor(min(most, len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(work, items))
+
+
+# --- measuring ------------------------------------------------------------------------------
+
+
+def seconds_of(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return seconds and result of a call; garbage is collected before it."""
+    gc.collect()
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+def alternate(
+    works: Mapping[str, Callable[[], Any]],
+    turns: int,
+    before: Mapping[str, Callable[[], Any]] | None = None,
+) -> dict[str, list[float]]:
+    """Return the seconds of several calls that take turns; each turn begins with another one.
+
+    What `before` has of the same name is called before a call, outside of the clock.
+    """
+    times: dict[str, list[float]] = {name: [] for name in works}
+    names = list(works)
+    for turn in range(turns):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            if before and name in before:
+                before[name]()
+            seconds, result = seconds_of(works[name])
+            times[name].append(seconds)
+            del result
+    return times
+
+
+def status(field: str) -> int:
+    """Return bytes of a field of /proc/self/status, such as VmRSS or VmHWM."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(field):
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+def reset_peak() -> int:
+    """Reset VmHWM, the most memory in use; return the bytes that are in use now."""
+    gc.collect()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return status("VmRSS")
+
+
+def moved_bytes() -> int:
+    """Return the bytes that this process has read and written by system calls."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
+
+
+def peak_of(work: Callable[[], Any]) -> tuple[int, Any]:
+    """Return the most bytes of memory that a call adds to those in use before, and its result.
+
+    What imports and the compiler cost is not counted: one tree imports them when it needs them.
+    """
+    importlib.import_module("distributed")
+    importlib.import_module("numba").njit(lambda: 0)()
+    before = reset_peak()
+    result = work()
+    return status("VmHWM") - before, result
+
+
+def settings(**wanted: Any) -> dict[str, Any]:
+    """Return settings of dask by the names that this tree gives them."""
+    found = {}
+    for name, value in wanted.items():
+        known = [key for key in SETTINGS[name] if dask.config.get(key, found) is not found]
+        found[known[0] if known else SETTINGS[name][0]] = value
+    return found
+
+
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """Return the median of ratios within turns."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))

@@ -116,17 +116,12 @@ def chosen_plan(
         raise MemoryLimitError("".join([str(error), *changes])) from None
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
         found = replace(found, overwrite=overwrite)
-    if found.machine.gpus and (settings := device_settings()) != AS_IS:
+    by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
+    settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))
+    if found.machine.gpus and settings != AS_IS:
         found = replace(found, settings=settings)
     on_devices = inside and found.machine.gpus
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
-
-
-def device_settings() -> DeviceSettings:
-    """Return the pipelines of GPUs as set by hand."""
-    names = ("buffers", "tiles", "streams")
-    buffers, tiles, streams = (config.get(f"bigfft.gpu.{name}") for name in names)
-    return DeviceSettings(buffers or None, tiles or None, None if streams == "auto" else streams)
 
 
 def _inside_blocks(plan: Plan) -> Plan:

@@ -278,10 +278,6 @@ class Layout(HashedOnce):
         shapes = [axis.shape(i) for axis, i in zip(self.axes, block, strict=True)]
         return tuple(itertools.chain.from_iterable(shapes))
 
-    def flat_shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a block with the groups of each axis flattened into one dimension."""
-        return tuple(math.prod(axis.shape(i)) for axis, i in zip(self.axes, block, strict=True))
-
     def indices(self) -> Iterator[tuple[int, ...]]:
         """Return an iterator over all block indices, row-major."""
         return itertools.product(*map(range, self.grid))

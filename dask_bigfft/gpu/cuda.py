@@ -87,12 +87,6 @@ def software(ordinals: Iterable[int]) -> dict[str, str]:
     }
 
 
-def least_nbytes(ordinals: Iterable[int]) -> int:
-    """Return the memory of the smallest of some GPUs, which are not opened for it."""
-    properties = map(cupy().cuda.runtime.getDeviceProperties, ordinals)
-    return min(int(found["totalGlobalMem"]) for found in properties)
-
-
 def free_pinned() -> None:
     """Free the cached pinned memory of CuPy's pool."""
     cupy().get_default_pinned_memory_pool().free_all_blocks()

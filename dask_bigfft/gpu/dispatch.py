@@ -220,7 +220,8 @@ def _opened() -> tuple[Device, ...]:
 def known_nbytes() -> int | None:
     """Return the memory limit of the devices in bytes, without opening any; None if unknown."""
     if _process.given is None and count():
-        return int(MEMORY_SHARE * cuda.least_nbytes(cuda.available()))
+        properties = map(cuda.cupy().cuda.runtime.getDeviceProperties, cuda.available())
+        return int(MEMORY_SHARE * min(found["totalGlobalMem"] for found in properties))
     return _process.nbytes
 
 

@@ -331,8 +331,7 @@ def _copied(
         for low in range(0, len(source), step):
             pairs.append((target[low : low + step], source[low : low + step]))
     if threads == 1 or out.nbytes < SHARED_NBYTES:
-        for pair in pairs:
-            copy_array(*pair)
+        list(itertools.starmap(copy_array, pairs))
         return out
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-result") as pool:
         list(pool.map(prefault, [out] * threads))

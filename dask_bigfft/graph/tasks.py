@@ -189,7 +189,8 @@ class PlanRun:
             return done
         done = self.transformed(number, block, view_of, filters)
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
-            done = done.reshape(self.plan.rounds[number].target.flat_shape(block))
+            pairs = zip(self.plan.rounds[number].target.axes, block, strict=True)
+            done = done.reshape([math.prod(axis.shape(i)) for axis, i in pairs])
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
         return done
 

@@ -259,13 +259,6 @@ class Candidates:
         possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
         return possible and self.machine.gpus > 0
 
-    @property
-    def tile(self) -> int:
-        """Elements of a tile on the smallest device."""
-        known = min((found.nbytes for found in self.machine.devices), default=0)
-        nbytes = min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
-        return max(1, nbytes // self.itemsize)
-
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes
     ) -> Candidate | None:
@@ -390,7 +383,9 @@ class Candidates:
         found = factor_choices(spec, axis, places, whole, self.request.variant)
         if count == 2 and natural and auto:
             if self.on_gpu:
-                room = self.tile // max(whole.get(place, 1) for place in places)
+                known = min((found.nbytes for found in self.machine.devices), default=0)
+                tile = min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
+                room = tile // self.itemsize // max(whole.get(place, 1) for place in places)
                 # The second round may write in natural order if rows are wide both times.
                 first, second = balanced_split(n) or (1, n)
                 row = min(first // chunks, room // second) * self.itemsize

@@ -17,7 +17,6 @@ from dask_bigfft.planner.cost import shared_layouts_in
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planner.seconds import Stage
 from dask_bigfft.planner.tile_plan import apart
 
 #: Maximum line length.
@@ -449,7 +448,7 @@ def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
             continue
         name, axes = f"round {number + 1}", len(plan.source.axes)
         writes = (*shared_layouts_in(plan).exchanges, None)[number + 1]
-        order = Stage(round_.source, round_, round_.source, writes=writes).written
+        order = writes.place(round_.target).written if writes else ()
         plans = tile_plans(round_, dtype, nbytes, plan.settings, order)
         for tiles, part in zip(plans, apart(round_) if len(plans) > 1 else (round_,), strict=False):
             names = tiles.names([axis_letter(step.axis, axes) for step in part.steps])

@@ -90,11 +90,7 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
 
 @lru_cache(maxsize=1024)
 def tile_plans(
-    round_: Round,
-    dtype: str,
-    nbytes: int,
-    settings: DeviceSettings = AS_IS,
-    order: tuple[int, ...] = (),
+    round_: Round, dtype: str, nbytes: int, settings: DeviceSettings = AS_IS, order: Shape = ()
 ) -> tuple[TilePlan, ...]:
     """Return the tile plans of a round on its largest block, mostly one.
 

@@ -505,12 +505,6 @@ def whole_request(
     return replace(request, scale=scale, stored=None) if lost <= saved else request
 
 
-def chunks_like_input(spec: TransformSpec, request: Request) -> tuple[Chunks, ...]:
-    """Return chunks of the result like those of the input."""
-    pairs = zip(request.chunks, spec.out_shape, strict=True)
-    return tuple(scaled(chunks, n) for chunks, n in pairs)
-
-
 #: Least memory of a GPU, in units of an array, for a transform of all of it at a time.
 WHOLE = 4
 
@@ -524,10 +518,8 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
     one = machine.shared and machine.workers == machine.gpus == 1 and request.verify == "none"
     if not cut or not one or request.device not in ("auto", "gpu"):
         return False
-    (device,), lengths = machine.devices, dict(zip(spec.axes, spec.lengths, strict=True))
-    size = math.prod(max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape))
-    nbytes = size * spec.work_dtype.itemsize
-    return WHOLE * nbytes <= (request.device_nbytes or device.nbytes)
+    nbytes = max(math.prod(spec.shape), math.prod(spec.out_shape)) * spec.work_dtype.itemsize
+    return WHOLE * nbytes <= machine.devices[0].nbytes
 
 
 def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Request:
@@ -542,7 +534,7 @@ def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Reques
     block = math.prod(extents(spec, request.chunks))
     wanted = request.wanted
     if wanted is None and count == 1 and block_count(request.chunks) > 1:
-        wanted = chunks_like_input(spec, request)
+        wanted = tuple(scaled(c, n) for c, n in zip(request.chunks, spec.out_shape, strict=True))
     scale = size / (count * block) if size else 1.0
     if count > 1:
         scale *= 1 - 2**-20  # twice a block is less than the array, which one GPU may not hold

@@ -23,6 +23,7 @@ from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
 from dask_bigfft.decomposition.rounds import (
     ExchangeShape,
     Mirror,
+    Place,
     Round,
     exchange_shape,
     fits,
@@ -100,6 +101,10 @@ class SharedAxis:
 
     layout: Layout
     home: int
+
+    def place(self, layout: Layout) -> Place:
+        """Return the position of the first block of a layout."""
+        return place_of(self.layout, layout, (0,) * len(layout.axes))
 
 
 @dataclass(frozen=True)
@@ -385,12 +390,9 @@ class PlanData:
             plain = self.device != "hybrid" and self.verify == "none"
             follows = rounds and len(exchanges) > len(rounds) and not rounds[-1].rolls
             last = _shared(exchanges[-1], len(rounds)) if plain and follows else None
-            if last is None:
-                return none
-            origin = (0,) * len(last.layout.axes)
-            width = place_of(last.layout, rounds[-1].target, origin).width
-            wide = width * np.dtype(self.dtypes[-1]).itemsize >= LEAST_WRITTEN_NBYTES
-            return replace(none, exchanges=(*none.exchanges[:-1], last)) if wide else none
+            row = last.place(rounds[-1].target).width * self.spec.out_dtype.itemsize if last else 0
+            enough = row >= LEAST_WRITTEN_NBYTES
+            return replace(none, exchanges=(*none.exchanges[:-1], last)) if enough else none
         found: list[SharedAxis | None] = [None]
         inside: list[Layout | None] = [None] if rounds else []
         held: SharedAxis | None = None

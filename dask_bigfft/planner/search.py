@@ -25,7 +25,7 @@ from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, wi
 from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.layouts import Sizes
-from dask_bigfft.planner.plan import Plan, chunks_like_input, merged_up_to
+from dask_bigfft.planner.plan import Plan, merged_up_to
 from dask_bigfft.planner.plan_data import Forecast, Machine, Request, largest_block
 from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.spec import TransformSpec
@@ -235,24 +235,6 @@ def _in_blocks(search: Candidates, size: int, local: bool) -> Plan | None:
     return _best(fitting, request.piece_nbytes) if fitting else None
 
 
-def in_tiles(search: Candidates, plan: Plan) -> Plan:
-    """Return the plan in blocks of one tile if a GPU writes the last round to the result's blocks.
-
-    Each round then has narrow rows in one direction of the bus only.
-    """
-    spec, request = search.spec, search.request
-    most = max((round_.source.largest for round_ in plan.rounds), default=0)
-    split = any(len(program.factors) > 1 for program in plan.programs)
-    in_place = search.on_gpu and split and any(plan.shared_layouts.exchanges)
-    if not in_place or most <= search.tile or request.rounds is not None:
-        return plan
-    wanted = request.wanted or chunks_like_input(spec, request)
-    request = replace(request, scale=request.scale * search.tile / most, wanted=wanted)
-    found = _fitting(Candidates(spec, request, search.machine, search.storage))
-    other = plan if isinstance(found, int) else chosen(*found)
-    return other if any(other.shared_layouts.exchanges) else plan
-
-
 def _as_it_fits(plan: Plan) -> Plan:
     """Return the plan; if it does not fit, the one that assembles blocks while shards arrive.
 
@@ -327,7 +309,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         if isinstance(found, int):
             needed[storage] = found
             continue
-        best = in_tiles(search, chosen(*found))
+        best = chosen(*found)
         if request.rounds is not None:
             best = replace(best, reason="the rounds were named")
         elif storage == "disk":

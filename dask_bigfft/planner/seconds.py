@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from dask_bigfft.decomposition.layout import ROW_BYTES, Layout, tile_bytes_of, tiling
-from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape, place_of
+from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import (
@@ -96,7 +96,7 @@ NO_ROUND = Traffic("shards", stored=False, direct=False, tiles=0)
 
 def _contiguous(shared_layout: SharedAxis, layout: Layout) -> bool:
     """Return whether a block is contiguous in its shared buffer."""
-    place = place_of(shared_layout.layout, layout, tuple(0 for _ in layout.axes))
+    place = shared_layout.place(layout)
     size = math.prod(cut.stop - cut.start for cut in place.cuts)
     return place.order == tuple(range(len(place.order))) and place.width == size
 
@@ -149,14 +149,6 @@ class Stage:
     def shape(self) -> ExchangeShape:
         """Fan-in, C, W and groups of the exchange."""
         return exchange_shape(self.before, self.after)
-
-    @property
-    def written(self) -> tuple[int, ...]:
-        """Dimensions of the round's blocks in the order of the shared buffer that it writes to."""
-        if self.writes is None or self.round_ is None:
-            return ()
-        layout = self.round_.target
-        return place_of(self.writes.layout, layout, (0,) * len(layout.axes)).written
 
 
 #: Minimum bytes of a block for a GPU, unless the user chose the GPU.
@@ -385,7 +377,9 @@ class Model:
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
         python = (handling + tasks * profile.task) / workers
         if on_gpu:
-            device = 0.0 if round_ is None else self.of_device(round_, stage.written)
+            if round_ is not None:
+                order = stage.writes.place(round_.target).written if stage.writes else ()
+                device = self.of_device(round_, order)
             read = self.read(shape, nbytes / blocks) if round_ else None
             if read is not None:
                 gather, device = 0.0, max(device, read)

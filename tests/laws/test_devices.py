@@ -94,10 +94,9 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
 )
 def test_crossings_of_the_bus(name, shape, chunks, nbytes, crossings):
     x = values(*shape, real=name == "rfftn")
-    with split(), dask.config.set({"bigfft.planner.small": 0}), simulated_devices(nbytes):
-        lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu")
-        with heard("h2d") as found:
-            got = lazy.compute()
+    off = dask.config.set({"bigfft.planner.small": 0})
+    with split(), off, simulated_devices(nbytes), heard("h2d") as found:
+        got = getattr(fft, name)(da.from_array(x, chunks), device="gpu").compute()
     assert_close(got, getattr(scipy.fft, name)(x))
     assert sum(numbers["nbytes"] for _, numbers in found) == crossings * x.nbytes
 

@@ -38,14 +38,11 @@ def test_answers_do_not_depend_on_settings(streams, seed):
     x = da.from_array(values, chunks=(4, 32, 60))
     limits = TileLimits(0, least=256, run_nbytes=64)
     for k, tiles in itertools.product((1, 8), (1, 5)):
-        by_hand = {"buffers": k, "tiles": tiles, "streams": streams}
-        by_hand = {f"bigfft.gpu.{name}": value for name, value in by_hand.items()}
+        by_hand = {"bigfft.gpu": {"buffers": k, "tiles": tiles, "streams": streams}}
         with dask.config.set(by_hand), simulated_devices(1 << 18, seed=seed, limits=limits):
-            lazy = fft.fftn(x, device="gpu")
-            found = plan(x, device="gpu")
-            assert found.settings == DeviceSettings(k, tiles, streams)
-            assert f"a stream for each {streams}" in found.explain()
-            assert np.allclose(lazy.compute(), np.fft.fftn(values))
+            assert plan(x, device="gpu").settings == DeviceSettings(k, tiles, streams)
+            assert f"a stream for each {streams}" in plan(x, device="gpu").explain()
+            assert np.allclose(fft.fftn(x, device="gpu").compute(), np.fft.fftn(values))
 
 
 def test_settings_are_kept_with_the_plan(monkeypatch):

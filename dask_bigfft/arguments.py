@@ -28,7 +28,6 @@ from dask_bigfft.errors import (
     MemoryLimitError,
     PlanError,
     parse_flag,
-    parse_type,
     raise_invalid,
 )
 from dask_bigfft.exchange.parts import all_segmented
@@ -404,7 +403,8 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
 
     "auto" stands for the fastest library; on a cluster every worker must have it.
     """
-    parse_type("kernel", kernel, str | None, "the name of an FFT library")
+    if not isinstance(kernel, str | None):
+        raise_invalid("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
     kernel = config.argument("kernel", kernel)
     if kernel == "auto":
         return environment.fastest_everywhere(dtype)

@@ -49,8 +49,9 @@ def found():
 def test_no_answer_changes(tiles, case, mode, floor):
     """And nothing that is right is taken for wrong: not spectra without symmetry, either."""
     with planned_small(None if case.rounds else floor):
-        expected = call(case, case.array).compute()
-        np.testing.assert_array_equal(call(case, case.array, verify=mode).compute(), expected)
+        right, checked = (call(case, case.array, verify=v).compute() for v in ("none", mode))
+    eps = np.finfo(right.dtype).eps  # with SciPy 1.18 the last bit may differ
+    np.testing.assert_allclose(checked, right, 0, 4 * eps * np.linalg.norm(right))
 
 
 def signal(dtype="c16", n=4096):

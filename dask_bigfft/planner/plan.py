@@ -522,8 +522,13 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
     return WHOLE * nbytes <= machine.devices[0].nbytes
 
 
+#: Blocks on each of several GPUs, which copy some blocks while they transform others, and the
+#: least bytes of such a block.
+BLOCKS_EACH, LEAST_EACH = 4, 1 << 26
+
+
 def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Request:
-    """Return the request for an array on GPUs: a block for each of them.
+    """Return the request for an array on GPUs: a block on one GPU, or some on each of several.
 
     The chunks of a result on one GPU are like the input's, and parts of the block there.
     """
@@ -535,7 +540,10 @@ def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Reques
     wanted = request.wanted
     if wanted is None and count == 1 and block_count(request.chunks) > 1:
         wanted = tuple(scaled(c, n) for c, n in zip(request.chunks, spec.out_shape, strict=True))
-    scale = size / (count * block) if size else 1.0
+    nbytes, blocks = size * spec.work_dtype.itemsize, count
+    if count > 1 and nbytes >= count * BLOCKS_EACH * LEAST_EACH:
+        blocks *= BLOCKS_EACH
+    scale = size / (blocks * block) if size else 1.0
     if count > 1:
         scale *= 1 - 2**-20  # twice a block is less than the array, which one GPU may not hold
     rounds = 1 if count == 1 else request.max_rounds

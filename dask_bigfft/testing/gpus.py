@@ -124,6 +124,20 @@ class SimulatedGpus(Batches):
         """Return a NumPy view."""
         return strided_view(values, start, counts, strides)
 
+    def now(self, gpu: int) -> None:
+        """Return no event."""
+
+    def wait(self, gpu: int, events: Iterable[Any]) -> None:
+        """Do nothing."""
+
+    def copy_aside(
+        self, gpu: int, begun: Any, parts: Iterable[tuple[Any, list[Segment]]], lane: int = 0
+    ) -> list[Any]:
+        """Copy segments immediately."""
+        for _, segments in parts:
+            self.copy(gpu, segments)
+        return []
+
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments immediately."""
         for values, target, conjugate in segments:

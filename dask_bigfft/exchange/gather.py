@@ -63,7 +63,7 @@ class GpuTable:
     zeros : bool
         Whether the new array is filled with zeros first.
     moments : dict of int to event, optional
-        Event after which a source may be read, by the source's `id`. If it is given, `run` copies
+        Event after which a source may be read, by its address. If it is given, `run` copies
         beside the current stream: the caller joins the GPUs before the table is made, calls `wait`
         before it uses the array, and joins the GPUs before the sources are freed.
     lane : int
@@ -83,14 +83,15 @@ class GpuTable:
         self.home, self._gpus, self._joins = home, gpus(), moments is None
         self.choice = choice or functools.partial(transport_of, self._gpus)
         self.target = self._gpus.empty(home, shape, dtype, zeros)
-        self._moments, self._lane, self._events = moments or {}, lane, list[Any]()
+        self._moments = {} if moments is None else moments
+        self._lane, self._events = lane, list[Any]()
         self._begun = None if self._joins else self._gpus.now(home)
         self._segments: dict[tuple[int, np.dtype[Any], Any], list[Segment]] = {}
 
     def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
         """Add many strided copies; `which` names the source of each."""
         home, moments = self._gpus.home, self._moments
-        events = [moments[id(source)] if moments else None for source in sources]
+        events = [moments[self._gpus.address(source)] if moments else None for source in sources]
         keys = [(home(a), a.dtype, event) for a, event in zip(sources, events, strict=True)]
         by_source = [self._segments.setdefault(key, []) for key in keys]
         sides = rows.source_starts, rows.source_strides, rows.target_starts, rows.target_strides

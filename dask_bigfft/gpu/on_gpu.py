@@ -317,6 +317,11 @@ class Gpus:
         """Return the GPU of an array."""
         return int(values.device.id)
 
+    def address(self, values: Any) -> int:
+        """Return the address of an array."""
+        on_gpu = is_on_gpu(values)
+        return int(values.data.ptr if on_gpu else values.__array_interface__["data"][0])
+
     def empty(
         self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
     ) -> Any:

@@ -683,7 +683,7 @@ def _transformed(
                 view_of_block = functools.partial(views.pop, block)
                 after[block] = run.finish(number, block, view_of_block, spectra)
                 if coming:
-                    moments[id(after[block])] = gpus().now(homes[block])
+                    moments[gpus().address(after[block])] = gpus().now(homes[block])
             if crossed:
                 gpus().join(used)  # before the sources are freed
         found, blocks, view = after, None, None

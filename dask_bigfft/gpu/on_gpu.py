@@ -49,8 +49,9 @@ _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=
 
 
 def as_block(values: Any) -> Any:
-    """Return an array on a GPU as a CuPy array."""
-    return cupy().asarray(values)
+    """Return an array on a GPU as a CuPy array there."""
+    # CuPy copies an array of another GPU to the current one.
+    return values if isinstance(values, cupy().ndarray) else cupy().asarray(values)
 
 
 # --- rounds -----------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from dask_bigfft.exchange.gather import (
 )
 from dask_bigfft.exchange.shards import exchange_map
 from dask_bigfft.gpu.on_gpu import gpus as gpus_here
+from dask_bigfft.graph.layer import cut_blocks
 
 #: Shape, dtype, and the grids of blocks.
 THREE_AXES = ((8, 1, 1), (16, 1, 1), (64, 1, 1), (2, 2, 2), (4, 4, 4))
@@ -191,17 +192,17 @@ def one_row(
 def several(args: Any, results: core.Results) -> None:
     """Measure arrays on 2 and more GPUs, by each copy method, against torch and NCCL."""
     most, room = cupy().cuda.runtime.getDeviceCount(), cupy().cuda.runtime.memGetInfo()[1]
-    for count, (shape, dtype) in itertools.product((1, 2, 4, 6, 8), SEVERAL):
+    for count, (shape, dtype) in itertools.product((8, 6, 4, 2, 1), SEVERAL):
         shape, peer = tuple(n or 1024 * count for n in shape), dict[str, Any]()
         size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
         if count > most or 3.2 * size / count > room:
             continue
-        ways = args.ways if count > 1 else ()
+        ways = args.ways if count > 1 and size == 8 << 30 else ()
         for blocks, way in ((count, "auto"), (8, "auto"), *((count, way) for way in ways)):
             label = f"{count} GPUs, {'x'.join(map(str, shape))} {dtype}, {blocks} blocks, {way}"
             if not results.lacks("several", label):
                 continue
-            if len(shape) == 3 and not peer:
+            if len(shape) == 3 and not peer and count > 1 and 5.2 * size / count < room:
                 peer = core.call(by_hand, count, shape, dtype, args.repeat)
             x = made(shape, dtype, (blocks, *(1,) * (len(shape) - 1)), count)
             with dask.config.set({"bigfft.gpu.peer-transport": way}):
@@ -218,6 +219,7 @@ def several(args: Any, results: core.Results) -> None:
 def exchange_alone(x: da.Array, count: int, repeat: int) -> float:
     """Return the median seconds of the first exchange between GPUs, without FFTs."""
     planned = plan(x, "fftn")
+    x = cut_blocks(x, planned.chunks_in)
     before = dict(zip(np.ndindex(*x.numblocks), dask.compute(*x.to_delayed().ravel()), strict=True))
 
     def choice(source: int, target: int) -> str:

@@ -159,6 +159,18 @@ def spread(target: Layout, homes: Mapping[Block, int]) -> dict[Block, int]:
     return {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets)}
 
 
+def by_turns(homes: Mapping[Block, int]) -> list[Block]:
+    """Return blocks in an order in which the GPUs take turns.
+
+    >>> by_turns({(0,): 0, (1,): 0, (2,): 1})
+    [(0,), (2,), (1,)]
+    """
+    lanes, seen = dict[Block, int](), dict[int, int]()
+    for block, home in homes.items():
+        lanes[block] = seen[home] = seen.get(home, -1) + 1
+    return sorted(homes, key=lanes.__getitem__)
+
+
 class Crossing:
     """Blocks after an exchange between GPUs, into which blocks are copied one after the other.
 
@@ -190,10 +202,12 @@ class Crossing:
         dtype, before = np.dtype(exchange.dtype), np.dtype(exchange.source_dtype).itemsize
         strides = {b: dense(exchange.source.shape(b), before) for b in homes}
         strides |= {block: values.strides for block, values in sources.items()}
-        for block, home in spread(exchange.target, homes).items():
+        places = spread(exchange.target, homes)
+        for block in by_turns(places):
+            home, made = places[block], self._tables.values()
             shape, products = exchange.target.shape(block), shards.products(block, False)
             zeros = sum(product.size for product in products) < math.prod(shape)
-            lane = sum(table.home == home for table in self._tables.values())
+            lane = sum(table.home == home for table in made)
             table = self._tables[block] = GpuTable(home, shape, dtype, choice, zeros, lane)
             for product in products:
                 sides = tuple(strides[b] for b in product.blocks), dense(shape, dtype.itemsize)

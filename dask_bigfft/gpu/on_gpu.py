@@ -42,8 +42,9 @@ _NO_LIMIT = 1 << 62
 #: more than a copy: 16384 x 16384 complex64 in 8 slabs took 10.5 ms by parts, 7.3 gathered (H200).
 SHORT = 8192
 
-#: Grid size of a kernel that reads another GPU, which leaves room for FFTs at the same time.
-LINK_BLOCKS = 96
+#: Grid size of a kernel that reads another GPU and leaves room for FFTs at the same time, and its
+#: least row; many threads read narrower rows faster.
+LINK_BLOCKS, LINK_ROW_NBYTES = 48, 4096
 
 #: Bytes of a copy that measures a link.
 PROBE = 1 << 26
@@ -423,7 +424,8 @@ def _copy(segments: Iterable[Segment], ordinal: int) -> None:
             ends = values.data.ptr, target.data.ptr
             form = values.shape, values.strides, values.itemsize, target.strides
             dims, unit = kernels.rows(*form, ends)
-            if unit and values.dtype == target.dtype and not conjugate:
+            wide = unit * dims[-1][0] >= LINK_ROW_NBYTES
+            if wide and values.dtype == target.dtype and not conjugate:
                 kernels.copy(dims, unit, *ends, LINK_BLOCKS)
                 continue
             values = _mapped(values, ordinal)

@@ -35,6 +35,7 @@ from dask_bigfft.errors import (
 from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange.gather import (
     Crossing,
+    by_turns,
     crosses,
     part_of_source,
     spread,
@@ -663,11 +664,8 @@ def _transformed(
 
     for number, exchange in exchanges.items():
         with during(run.token, number + 1):
-            blocks, coming, after = (
-                Blocks(run, number, tuple(found), found.values()),
-                None,
-                ByBlock(),
-            )
+            blocks = Blocks(run, number, tuple(found), found.values())
+            coming, after = None, ByBlock()
             if crossing is None and (crossing := crossing_at(number, blocks.blocks)) is not None:
                 for block in found:
                     crossing.take(block, blocks[block])
@@ -675,7 +673,7 @@ def _transformed(
             if crossing is None:
                 with contextlib.suppress(DeviceMemoryError):  # then there is memory after the round
                     coming = crossing_at(number + 1, {})
-            for block in exchange.target.indices():
+            for block in by_turns(homes) or exchange.target.indices():
                 if crossing is None:
                     places = {"home": homes.get(block)}
                     view = functools.partial(run.view, number, block, blocks.__getitem__, **places)
@@ -687,8 +685,8 @@ def _transformed(
                     coming.take(block, after[block], gpus().now(homes[block]))
             if crossing is not None:
                 crossing.join()  # before the sources are freed
-            homes = gpus().homes(after)
-        found, crossing = after, coming
+        found, crossing = {block: after[block] for block in exchange.target.indices()}, coming
+        homes = gpus().homes(found)
     return found
 
 

@@ -522,9 +522,9 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
     return WHOLE * nbytes <= machine.devices[0].nbytes
 
 
-#: Blocks on each of several GPUs, which copy some blocks while they transform others, and the
-#: least bytes of such a block.
-BLOCKS_EACH, LEAST_EACH = 4, 1 << 26
+#: Blocks that each of several GPUs transforms while it copies others, and the least bytes of one:
+#: the host needs about 1 ms to enqueue it.
+BLOCKS_EACH, LEAST_EACH = 4, 1 << 30
 
 
 def finer(chunks: tuple[Chunks, ...], blocks: int) -> tuple[Chunks, ...]:
@@ -534,13 +534,13 @@ def finer(chunks: tuple[Chunks, ...], blocks: int) -> tuple[Chunks, ...]:
     ((4,), (2, 2, 2, 2, 2, 2))
     """
     axis = max(range(len(chunks)), key=lambda axis: len(chunks[axis]))
-    parts = -(-blocks // block_count(chunks))
+    parts = max(1, -(-blocks // max(1, block_count(chunks))))
     cut = (n * (i + 1) // parts - n * i // parts for n in chunks[axis] for i in range(parts))
     return (*chunks[:axis], tuple(n for n in cut if n), *chunks[axis + 1 :])
 
 
 def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Request:
-    """Return the request for an array on GPUs: a block on one GPU, or some on each of several.
+    """Return the request for an array on GPUs: a block for each of them, in finer chunks of input.
 
     The chunks of a result on one GPU are like the input's, and parts of the block there.
     """
@@ -548,14 +548,14 @@ def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Reques
         return request
     lengths = dict(zip(spec.axes, spec.lengths, strict=True))
     size = math.prod(max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape))
-    blocks, chunks, wanted = count, request.chunks, request.wanted
-    if count > 1 and size * spec.work_dtype.itemsize >= count * BLOCKS_EACH * LEAST_EACH:
-        blocks *= BLOCKS_EACH
-        chunks = finer(chunks, blocks)
+    chunks, wanted = request.chunks, request.wanted
+    if count > 1:
+        each = min(BLOCKS_EACH, size * spec.work_dtype.itemsize // (count * LEAST_EACH))
+        chunks = finer(chunks, count * each)
     block = math.prod(extents(spec, chunks))
     if wanted is None and count == 1 and block_count(request.chunks) > 1:
         wanted = tuple(scaled(c, n) for c, n in zip(request.chunks, spec.out_shape, strict=True))
-    scale = size / (blocks * block) if size else 1.0
+    scale = size / (count * block) if size else 1.0
     if count > 1:
         scale *= 1 - 2**-20  # twice a block is less than the array, which one GPU may not hold
     rounds = 1 if count == 1 else request.max_rounds

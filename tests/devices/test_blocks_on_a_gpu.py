@@ -166,6 +166,7 @@ def refused(*_, **__):
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
     opened, waited = set(), set()
+    monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 1 << 40)  # there are no kernels
     pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
 
     class Stream(contextlib.nullcontext):

@@ -496,6 +496,23 @@ def tile_bytes_of(threads: int, changes: bool = False) -> int:
     return found // max(1, CHANGED * FEW // many) if changes else found
 
 
+#: Tasks that a device admits at a time: one is stored while the other is loaded. Small blocks have
+#: one or two tiles, and more of them are needed to keep both directions of the bus busy.
+ADMITTED, ADMITTED_SMALL = 2, 4
+
+#: Maximum bytes of a small block in this sense.
+SMALL_NBYTES = 512 << 20
+
+
+def admitted(nbytes: int) -> int:
+    """Return the number of tasks that a device admits at a time, by the bytes of their blocks.
+
+    >>> admitted(256 << 20), admitted(4 << 30)
+    (4, 2)
+    """
+    return ADMITTED_SMALL if nbytes <= SMALL_NBYTES else ADMITTED
+
+
 def tiling(
     shape: tuple[int, ...],
     fixed: set[int],

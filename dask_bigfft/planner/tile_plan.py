@@ -18,7 +18,7 @@ buffers and tiles, and the use of streams, can be set by hand (`DeviceSettings`)
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -64,23 +64,6 @@ LEAST_WRITTEN_NBYTES = 8 << 10
 
 #: Minimum bytes of a tile where the number of tiles is set.
 LEAST_TILE = 1 << 16
-
-
-#: Tasks that a device admits at a time: one is stored while the other is loaded. Small blocks have
-#: one or two tiles, and more of them are needed to keep both directions of the bus busy.
-ADMITTED, ADMITTED_SMALL = 2, 4
-
-#: Maximum bytes of a small block in this sense.
-SMALL_NBYTES = 512 << 20
-
-
-def admitted(nbytes: int) -> int:
-    """Return the number of tasks that a device admits at a time, by the bytes of their blocks.
-
-    >>> admitted(256 << 20), admitted(4 << 30)
-    (4, 2)
-    """
-    return ADMITTED_SMALL if nbytes <= SMALL_NBYTES else ADMITTED
 
 
 def aligned(nbytes: int) -> int:
@@ -312,7 +295,7 @@ class TilePass:
     swap: tuple[int, int] | None = None
     mirrored: bool = False
 
-    @property
+    @cached_property
     def buffer_nbytes(self) -> int:
         """Bytes of a tile on the GPU."""
         return sum(self.places)
@@ -342,7 +325,7 @@ class TilePass:
         """Contiguous runs of host memory that all tiles are read from, and written to."""
         return self.tiles * self.reads[0], self.tiles * self.writes[0]
 
-    @property
+    @cached_property
     def reorders(self) -> bool:
         """Return whether digits are written in another order than they are read."""
         return self.order != tuple(range(len(self.order)))
@@ -360,7 +343,7 @@ class TilePlan:
     passes: tuple[TilePass, ...]
     buffers: int
 
-    @property
+    @cached_property
     def buffer_nbytes(self) -> int:
         """Bytes of a buffer, which holds the largest tile of any pass."""
         return max(one.buffer_nbytes for one in self.passes)

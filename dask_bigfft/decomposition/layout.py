@@ -514,29 +514,25 @@ def admitted(nbytes: int) -> int:
 
 
 def tiling(
-    shape: tuple[int, ...],
-    fixed: set[int],
-    nbytes: int,
-    tile_bytes: int,
-    row_bytes: int,
-    slice_bytes: int,
+    shape: tuple[int, ...], fixed: set[int], nbytes: int, threads: int, changes: bool = False
 ) -> tuple[int, int] | None:
     """Return the dimension along which a block is cut into tiles, and their width, or None.
 
     This is the outermost dimension that is not transformed. The result is None if its slices are
     too large, if the rows of a tile would be too narrow, or if the block is empty. Slices that
-    exceed `tile_bytes` are tiles of width 1 up to `slice_bytes`.
+    exceed a smaller tile of a block that `changes` are tiles of width 1 up to the usual size.
 
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 21, ROW_BYTES, 1 << 21)
+    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, threads=1)
     (0, 16)
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 16, ROW_BYTES, 1 << 17)
+    >>> tiling((64, 1 << 17), {1}, 64 << 21, threads=1, changes=True)
     (0, 1)
     """
+    tile_bytes, slice_bytes = tile_bytes_of(threads, changes), tile_bytes_of(threads)
     for dim, size in enumerate(shape if math.prod(shape) else ()):
         if dim not in fixed and size > 1:
             width = tile_bytes * size // nbytes or int(nbytes <= slice_bytes * size)
             row = width * nbytes // math.prod(shape[: dim + 1])
-            return (dim, width) if width > 0 and row >= row_bytes else None
+            return (dim, width) if width > 0 and row >= ROW_BYTES else None
     return None
 
 

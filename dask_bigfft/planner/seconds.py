@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import ROW_BYTES, Layout, tile_bytes_of, tiling
+from dask_bigfft.decomposition.layout import Layout, tile_bytes_of, tiling
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.planner.passes import tile_plans
@@ -111,7 +111,7 @@ def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
     begins = bool(steps) and {(s.kind, s.sign, s.chirp_in) for s in steps} == {
         ("c2c", steps[0].sign, None)
     }
-    plain = all(s.twiddle is None and s.convolve is None and s.chirp_out is None for s in steps)
+    plain = not any(step.factors for step in steps)
     scaled = all(s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps)
     return begins, begins and plain and scaled
 
@@ -268,8 +268,7 @@ class Model:
         goes = math.prod(after) * self._width(round_, after=True)
         fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
         second = changes(round_) and not _halved(round_, self.library.supports_out)
-        size, most = tile_bytes_of(threads, second), tile_bytes_of(threads)
-        return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
+        return tiling(before, fixed, max(came, goes, 1), threads, second)
 
     def _width(self, round_: Round | None, after: bool = False) -> int:
         """Return the bytes of an element of the blocks before a round, or after it."""
@@ -319,8 +318,7 @@ class Model:
         large = whole and block > tile_bytes_of(self.machine.threads)
         seconds = flops(round_) / (self.library.large_flops if large else self.library.flops)
         seconds /= 1 + INNER_THREAD * (self.machine.threads // self.lanes(layout.blocks) - 1)
-        factors = ((s.twiddle, s.convolve, s.chirp_in, s.chirp_out) for s in round_.steps)
-        passes = sum(one is not None for each in factors for one in each)
+        passes = sum(step.factors for step in round_.steps)
         seconds += passes * round_.target.size * self.itemsize / (2 * profile.copy)
         speeds = {"energy": profile.energy, "checksum": profile.checksum}
         checked = (round_.source.size + round_.target.size) * self.itemsize

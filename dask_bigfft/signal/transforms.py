@@ -137,12 +137,10 @@ class SpectrumAxis:
         return np.where(2 * index % first == 0, 1.0, 2.0)
 
 
-def spectrum_axes(transforms: Transforms, there: Plan) -> tuple[SpectrumAxis, ...]:
-    """Return the transformed axes of a spectrum."""
-    last = transforms.axes[-1] if transforms.real else None
+def spectrum_axes(there: Plan) -> tuple[SpectrumAxis, ...]:
+    """Return the transformed axes of the spectrum that a plan makes."""
+    spec = there.spec
     return tuple(
-        SpectrumAxis(axis, n, order, axis == last, (0, *itertools.accumulate(there.chunks[axis])))
-        for axis, n, order in zip(
-            transforms.axes, transforms.lengths, transforms.orders, strict=True
-        )
+        SpectrumAxis(a, n, order, a == spec.real_axis, (0, *itertools.accumulate(there.chunks[a])))
+        for a, n, order in zip(spec.axes, spec.lengths, spec.orders_out, strict=True)
     )

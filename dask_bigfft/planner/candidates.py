@@ -56,7 +56,7 @@ def factor_choices(
     """
     i, count = spec.axes.index(axis), len(places)
     n, found = spec.lengths[i], list[Factors]()
-    digits = spec.digits_of(axis) or transposed_digits(n)
+    digits = spec.digits_of(axis)
     for order, named in ((spec.orders_in[i], digits[::-1]), (spec.orders_out[i], digits)):
         if order == "transposed" and len(named) == count:
             found.append(named)
@@ -414,15 +414,10 @@ class Candidates:
         if axis is None:
             return None
         order = spec.orders_in[-1] if spec.kind == "c2r" else spec.orders_out[-1]
-        return axis if order == "transposed" and len(self._last_digits) > 1 else None
-
-    @property
-    def _last_digits(self) -> Factors:
-        """Digits of the last axis in transposed order."""
-        return self.spec.digits_of(self.spec.axes[-1]) or transposed_digits(self.spec.lengths[-1])
+        return axis if order == "transposed" and len(spec.digits_of(axis)) > 1 else None
 
     def _rectangle_factors(self, count: int) -> list[Factors]:
-        digits = self._last_digits
+        digits = self.spec.digits_of(self.spec.axes[-1])
         backwards = self.spec.kind == "c2r" or self.spec.orders_in[-1] == "transposed"
         return [digits[::-1] if backwards else digits] if len(digits) == count else []
 
@@ -430,7 +425,7 @@ class Candidates:
         """Return candidates for axes that are whole in every block."""
         digits = dict.fromkeys(self.spec.axes, 1)
         if self.rectangle is not None:
-            digits[self.rectangle] = len(self._last_digits)
+            digits[self.rectangle] = len(self.spec.digits_of(self.rectangle))
         rounds = max(digits.values())
         return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), {}))
 
@@ -470,7 +465,7 @@ class Candidates:
         spec = self.spec
         padded: dict[int, Factors] = {}
         for axis, n in zip(spec.axes, spec.lengths, strict=True):
-            awkward = len(transposed_digits(n)) == 1 and not spec.digits_of(axis)
+            awkward = len(transposed_digits(n)) == len(spec.digits_of(axis)) == 1
             if spec.waves is not None or (n > sizes.target and awkward):
                 padded[axis] = transposed_digits(smooth_length(2 * n - 1))
         if not padded:

@@ -528,7 +528,7 @@ class PlanData:
 
     def to_json(self) -> str:
         """Return the plan as JSON, from which `from_json` makes it again."""
-        return json.dumps(encode(self))
+        return json.dumps(self, default=encode)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

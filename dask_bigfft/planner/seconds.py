@@ -165,38 +165,6 @@ DISK_SHARD = 2e-4
 INNER_THREAD = 0.7
 
 
-def device_seconds(
-    round_: Round, dtype: str, device: DeviceProfile, order: tuple[int, ...] = ()
-) -> float:
-    """Return the seconds of a device for each of many blocks of a round.
-
-    Both directions of the bus and the FFTs overlap.
-
-    Parameters
-    ----------
-    round_ : Round
-        The round.
-    dtype : str
-        Of complex values.
-    device : DeviceProfile
-        Its speeds and its memory.
-    order : tuple of int
-        Dimensions in the order in which they are written, if not as they are.
-    """
-    plans = tile_plans(round_, dtype, device.nbytes, order=order)
-    passes = [one for plan in plans for one in plan.passes]
-    bus = calls = most = 0.0
-    for one in passes:
-        ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
-        bus += max(size / speed + (runs * BY_KERNEL - 1) * device.run for size, runs, speed in ends)
-        calls += device.call * (len(round_.steps) + 2) * one.tiles
-        most = max(most, *one.nbytes)
-    blocks = max(1, round_.source.blocks)
-    counts = (count / blocks / device.flops for _, count in step_flops(round_))
-    kernels = sum(max(seconds, 4 * most / device.memory) for seconds in counts)
-    return max(calls, bus, kernels)
-
-
 @dataclass(frozen=True)
 class Model:
     """The cost of transforms on a machine.
@@ -334,8 +302,26 @@ class Model:
     # --- on a device -------------------------------------------------------------------------
 
     def of_device(self, round_: Round, order: tuple[int, ...] = ()) -> float:
-        """Return the seconds that a device takes for each of many blocks of a round."""
-        return max(device_seconds(round_, self.dtype, found, order) for found in self.devices)
+        """Return the seconds of the slowest device for each of many blocks of a round.
+
+        Both directions of the bus and the FFTs overlap. `order` are dimensions in the order in
+        which they are written, if not as they are.
+        """
+        return max(self._of_device(round_, device, order) for device in self.devices)
+
+    def _of_device(self, round_: Round, device: DeviceProfile, order: tuple[int, ...]) -> float:
+        plans = tile_plans(round_, self.dtype, device.nbytes, order=order)
+        passes = [one for plan in plans for one in plan.passes]
+        bus = calls = most = 0.0
+        for one in passes:
+            ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
+            bus += max(n / speed + (runs * BY_KERNEL - 1) * device.run for n, runs, speed in ends)
+            calls += device.call * (len(round_.steps) + 2) * one.tiles
+            most = max(most, *one.nbytes)
+        blocks = max(1, round_.source.blocks)
+        counts = (count / blocks / device.flops for _, count in step_flops(round_))
+        kernels = sum(max(seconds, 4 * most / device.memory) for seconds in counts)
+        return max(calls, bus, kernels)
 
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Return the seconds of a GPU's direct reads of a block; None if threads gather it."""

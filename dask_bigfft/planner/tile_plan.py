@@ -406,15 +406,6 @@ def request_of(
     return TileRequest(shape, lines, itemsize, blocks=round_.source.blocks, scheme=scheme)
 
 
-def in_turn(round_: Round, groups: Sequence[tuple[Step, ...]]) -> tuple[Round, ...]:
-    """Return consecutive rounds that each do a group of steps."""
-    found, layout = list[Round](), round_.source
-    for steps in groups[:-1]:
-        found.append(Round(steps, layout, transformed(layout, steps)))
-        layout = found[-1].target
-    return (*found, Round(groups[-1], layout, round_.target)) if found else (round_,)
-
-
 @lru_cache(maxsize=256)
 def apart(round_: Round) -> tuple[Round, ...]:
     """Return equivalent consecutive rounds, with steps of real values in a round of their own.
@@ -423,7 +414,11 @@ def apart(round_: Round) -> tuple[Round, ...]:
     axes are transformed (c2r: after them).
     """
     kinds = ([s for s in round_.steps if s.kind == kind] for kind in ("r2c", "c2c", "c2r"))
-    return in_turn(round_, [tuple(steps) for steps in kinds if steps])
+    groups, found, layout = [tuple(steps) for steps in kinds if steps], list[Round](), round_.source
+    for steps in groups:
+        before, layout = layout, transformed(layout, steps)
+        found.append(Round(steps, before, round_.target if steps == groups[-1] else layout))
+    return tuple(found) if len(found) > 1 else (round_,)
 
 
 def _line(round_: Round, step: Step) -> Line:

@@ -35,8 +35,6 @@ def _rows(along: SpectrumAxis, samples: int) -> int:
 
 def is_local(along: SpectrumAxis, samples: int) -> bool:
     """Return True if a block of a kernel's spectrum is cheap to compute from the kernel."""
-    if len(along.digits) > 2:
-        return False
     return _rows(along, samples) <= MOST_ROWS or (along.whole and len(along.digits) == 1)
 
 

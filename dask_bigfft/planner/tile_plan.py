@@ -26,7 +26,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Kind, Step
+from dask_bigfft.decomposition.steps import Kind
 from dask_bigfft.errors import DeviceError
 
 #: Characters of the dtypes that GPUs compute in: single and double precision.
@@ -189,15 +189,24 @@ class Line:
         Of the FFTs.
     filtered : bool
         Whether the transformed digit is multiplied by a spectrum, which is then on the GPU, too.
-    whole : bool
-        Whether one FFT may be as long as the line. Else it is split if possible.
     """
 
     dim: int
     length: int
     kind: Kind = "c2c"
     filtered: bool = False
-    whole: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Return whether one FFT may be as long as the line. Else it is split if possible.
+
+        >>> [Line(0, n).whole for n in (2**31, 2**31 + 2**20, 2**31 - 1)]
+        [True, False, True]
+        """
+        if self.filtered or self.kind != "c2c" or self.length < AWKWARD:
+            return True
+        factors = factorize(self.length)
+        return max(factors) <= MOST_PRIME or sum(factors.values()) == 1
 
     def steps(self, digits: int) -> int:
         """Return the number of steps for some digits; a filtered line is transformed back."""
@@ -354,11 +363,6 @@ class TilePlan:
         split = any(len(digits) > 1 for digits in self.digits)
         return len(self.passes) == 1 and not split and not self.passes[0].reorders
 
-    @property
-    def tiles(self) -> int:
-        """Number of tiles of all passes."""
-        return sum(one.tiles for one in self.passes)
-
     def names(self, letters: Sequence[str]) -> list[str]:
         """Return the name of each pass, such as ``{Y2, X}``, given a letter for each line.
 
@@ -402,8 +406,8 @@ def request_of(
             raise DeviceError(f"devices compute in single and double precision, not in {name}")
         if np.dtype(name).kind == "f" and source != target:
             itemsize = 2 * np.dtype(name).itemsize
-    lines = tuple(_line(round_, step) for step in round_.steps)
-    return TileRequest(shape, lines, itemsize, blocks=round_.source.blocks, scheme=scheme)
+    lines = (Line(round_.dim(s), s.length, s.kind, s.convolve is not None) for s in round_.steps)
+    return TileRequest(shape, tuple(lines), itemsize, blocks=round_.source.blocks, scheme=scheme)
 
 
 @lru_cache(maxsize=256)
@@ -419,18 +423,3 @@ def apart(round_: Round) -> tuple[Round, ...]:
         before, layout = layout, transformed(layout, steps)
         found.append(Round(steps, before, round_.target if steps == groups[-1] else layout))
     return tuple(found) if len(found) > 1 else (round_,)
-
-
-def _line(round_: Round, step: Step) -> Line:
-    filtered, n = step.convolve is not None, step.length
-    whole = filtered or step.kind != "c2c" or not awkward(n)
-    return Line(round_.dim(step), n, step.kind, filtered, whole)
-
-
-def awkward(n: int) -> bool:
-    """Return whether a GPU should split FFTs of this length.
-
-    >>> awkward(2**31), awkward(2**31 + 2**20), awkward(2**31 - 1)
-    (False, True, False)
-    """
-    return n >= AWKWARD and max(factors := factorize(n)) > MOST_PRIME and sum(factors.values()) > 1

@@ -11,7 +11,7 @@ import numpy as np
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, scaled
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
-from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
+from dask_bigfft.errors import parse_count, parse_type
 from dask_bigfft.planner.cost import forecast, merge_seconds, merging, task_seconds, with_forecast
 from dask_bigfft.planner.explain import draw, explain, in_a_line, summary
 from dask_bigfft.planner.plan_data import (
@@ -63,10 +63,7 @@ class Plan(PlanData):
         parse_count("workers", workers, 1)
         parse_count("threads", threads, 1)
         parse_count("gpus", gpus, 0)
-        if not isinstance(profile, Profile):
-            raise_invalid(
-                "profile", profile, "a Profile, as calibrate returns", kind=ArgumentTypeError
-            )
+        parse_type("profile", profile, Profile, "a Profile, as calibrate returns")
         shared = self.machine.shared and workers == 1
         machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, gpus, shared)
         return forecast(replace(self, machine=machine))

@@ -304,11 +304,6 @@ class TilePass:
     swap: tuple[int, int] | None = None
     mirrored: bool = False
 
-    @cached_property
-    def buffer_nbytes(self) -> int:
-        """Bytes of a tile on the GPU."""
-        return sum(self.places)
-
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Extents of the tiles along each dimension of `view`."""
@@ -355,7 +350,7 @@ class TilePlan:
     @cached_property
     def buffer_nbytes(self) -> int:
         """Bytes of a buffer, which holds the largest tile of any pass."""
-        return max(one.buffer_nbytes for one in self.passes)
+        return max(sum(one.places) for one in self.passes)
 
     @property
     def divides(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.kernels.libraries import Call, get_library
+from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.memory import allocate
@@ -38,12 +38,16 @@ def is_local(along: SpectrumAxis, samples: int) -> bool:
     return _rows(along, samples) <= MOST_ROWS or (along.whole and len(along.digits) == 1)
 
 
+def _padded(x: Array, length: int) -> Array:
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, length - x.shape[-1])])
+
+
 def _dft_rows(x: Array, low: int, high: int, modulus: int) -> Array:
     """Return sums over the second-last axis of x with W_modulus^(k n), for k = low..high-1."""
     k, n = np.arange(low, high, dtype=np.int64), np.arange(x.shape[-2], dtype=np.int64)
     wide = np.result_type(x.dtype, np.complex128)
     phases = unit_roots(np.multiply.outer(k, n), modulus, -1, wide)
-    found: Array = np.matmul(phases.astype(np.result_type(x.dtype, np.complex64), copy=False), x)
+    found: Array = np.matmul(phases.astype(x.dtype, copy=False), x)
     return found
 
 
@@ -51,13 +55,9 @@ def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str)
     """Return places low..high-1 of the spectrum in transposed order, along the last axis of x."""
     n1, n2 = along.digits
     count = _rows(along, x.shape[-1])
-    padded = np.zeros((*x.shape[:-1], count * n2), x.dtype)
-    padded[..., : x.shape[-1]] = x
+    padded = _padded(x, count * n2).reshape(*x.shape[:-1], count, n2)
     first, last = low // n2, -(-high // n2)
-    rows = np.ascontiguousarray(
-        _dft_rows(padded.reshape(*x.shape[:-1], count, n2), first, last, n1)
-    )
-    flat = rows.reshape(-1, n2, 1)
+    flat = np.ascontiguousarray(_dft_rows(padded, first, last, n1)).reshape(-1, n2, 1)
     rest = np.tile(np.arange(first, last, dtype=np.int64), math.prod(x.shape[:-1]))
     twiddle(flat, rest, along.length, -1)
     done: Array = get_library(library).c2c(flat, (1,), -1)
@@ -68,12 +68,7 @@ def _in_order(x: Array, along: SpectrumAxis, low: int, high: int, library: str) 
     """Return frequencies low..high-1 along the last axis of x."""
     if not along.whole and x.shape[-1] <= MOST_ROWS:
         return _dft_rows(x[..., None], low, high, along.length)[..., 0]
-    padded = np.zeros((*x.shape[:-1], along.length), x.dtype)
-    padded[..., : x.shape[-1]] = x
-    if x.dtype.kind != "c" and along.half:
-        half: Array = get_library(library).run(Call("r2c", (padded.ndim - 1,), -1), padded)
-        return half[..., low:high]
-    padded = padded.astype(np.result_type(x.dtype, np.complex64), copy=False)
+    padded = _padded(x, along.length)
     return get_library(library).c2c(padded, (padded.ndim - 1,), -1)[..., low:high]
 
 
@@ -99,12 +94,9 @@ def spectrum_block(
     dtype : dtype
         Dtype of the product.
     """
-    half = any(along.half for along in axes)  # transform of real values
-    real = half and kernel.dtype.kind != "c"
-    found = kernel.astype(np.empty(0, dtype).real.dtype if real else dtype, copy=False)
-    # Half a spectrum needs real input, so its axis comes first. Axes of which a block has only a
-    # part come before the others, whose transforms are long.
-    for along in sorted(axes, key=lambda a: (not a.half, a.whole)):
+    found = kernel.astype(dtype, copy=False)
+    # Axes of which a block has only a part come first: transforms of the others are long.
+    for along in sorted(axes, key=lambda a: a.whole):
         low, high = along.places(block)
         moved = np.moveaxis(found, along.axis, -1)
         work = _in_digits if len(along.digits) > 1 else _in_order

@@ -64,15 +64,15 @@ def planned(
     """
     found: list[tuple[Any, ...]] = []
     split: list[int | None] = [None]
-    for number, along in enumerate(split):  # grows by the axes that natural order splits
+    for along in split:  # grows by the axes that natural order splits
         transforms = replace(natural, transposed=along)
         there = transforms.forward(a, options)
         if along is None:
             split += [program.axis for program in there.programs if len(program.steps) > 1]
             if len(split) == 1:
                 return transforms, there
-        found.append((*_price(transforms, there, options, back), number, transforms, there))
-    return min(found, key=lambda f: f[:3])[3:]
+        found.append((*_price(transforms, there, options, back), transforms, there))
+    return min(found, key=lambda f: f[:2])[2:]
 
 
 def _price(transforms: Transforms, there: Plan, options: Options, back: bool) -> tuple[int, float]:

@@ -536,6 +536,20 @@ def tiling(
     return None
 
 
+def contiguous(shape: Sequence[int], extents: Sequence[int]) -> int:
+    """Return the elements of each contiguous run of a box of some extents in an array.
+
+    >>> contiguous((8, 16, 32), (8, 4, 32)), contiguous((8, 16), (8, 1))
+    (128, 1)
+    """
+    width = 1
+    for n, extent in zip(reversed(shape), reversed(extents), strict=True):
+        width *= extent
+        if extent < n:
+            break
+    return width
+
+
 def half(n: int) -> int:
     """Return the entries of half a spectrum of length n: ``n // 2 + 1``."""
     return n // 2 + 1

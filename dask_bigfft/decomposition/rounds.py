@@ -27,6 +27,7 @@ from dask_bigfft.decomposition.layout import (
     HashedOnce,
     Layout,
     common_digits,
+    contiguous,
     radix_points,
 )
 from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Step
@@ -474,12 +475,7 @@ class Place:
     @property
     def width(self) -> int:
         """Elements of each contiguous run of the block in the shared layout's block."""
-        width = 1
-        for n, cut in zip(reversed(self.shape), reversed(self.cuts), strict=True):
-            width *= cut.stop - cut.start
-            if cut.stop - cut.start < n:
-                break
-        return width
+        return contiguous(self.shape, [cut.stop - cut.start for cut in self.cuts])
 
 
 def shared_blocks(shared_layout: Layout, layout: Layout) -> list[list[int]]:

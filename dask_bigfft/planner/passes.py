@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from dask_bigfft.decomposition.factors import divisors
-from dask_bigfft.decomposition.layout import even_chunks
+from dask_bigfft.decomposition.layout import contiguous, even_chunks
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.tile_plan import (
@@ -149,11 +149,7 @@ def _runs(shape: Shape, tile: Shape) -> tuple[int, int]:
     >>> _runs((8, 16, 32), (8, 4, 32)), _runs((8, 16), (8, 1))
     ((8, 128), (8, 1))
     """
-    width = 1
-    for n, extent in zip(reversed(shape), reversed(tile), strict=True):
-        width *= extent
-        if extent < n:
-            break
+    width = contiguous(shape, tile)
     return math.prod(tile) // max(1, width), width
 
 

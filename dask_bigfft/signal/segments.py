@@ -206,9 +206,7 @@ def _averaged(
         result = spectra.map_blocks(
             _median, axis=axis, bias=bias, drop_axis=axis, dtype=dtype, meta=meta
         )
-    order = list(range(result.ndim - 1))
-    order.insert(axis, result.ndim - 1)
-    return frequencies, cast("da.Array", result.transpose(order))
+    return frequencies, cast("da.Array", da.moveaxis(result, -1, axis))
 
 
 def csd(

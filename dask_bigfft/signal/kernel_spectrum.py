@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.kernels.libraries import Call, get_library
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.memory import allocate
@@ -47,7 +47,7 @@ def _dft_rows(x: Array, low: int, high: int, modulus: int) -> Array:
     k, n = np.arange(low, high, dtype=np.int64), np.arange(x.shape[-2], dtype=np.int64)
     wide = np.result_type(x.dtype, np.complex128)
     phases = unit_roots(np.multiply.outer(k, n), modulus, -1, wide)
-    found: Array = np.matmul(phases.astype(x.dtype, copy=False), x)
+    found: Array = np.matmul(phases.astype(np.result_type(x.dtype, np.complex64), copy=False), x)
     return found
 
 
@@ -69,6 +69,10 @@ def _in_order(x: Array, along: SpectrumAxis, low: int, high: int, library: str) 
     if not along.whole and x.shape[-1] <= MOST_ROWS:
         return _dft_rows(x[..., None], low, high, along.length)[..., 0]
     padded = _padded(x, along.length)
+    if x.dtype.kind != "c" and along.half:
+        half: Array = get_library(library).run(Call("r2c", (padded.ndim - 1,), -1), padded)
+        return half[..., low:high]
+    padded = padded.astype(np.result_type(x.dtype, np.complex64), copy=False)
     return get_library(library).c2c(padded, (padded.ndim - 1,), -1)[..., low:high]
 
 
@@ -94,9 +98,12 @@ def spectrum_block(
     dtype : dtype
         Dtype of the product.
     """
-    found = kernel.astype(dtype, copy=False)
-    # Axes of which a block has only a part come first: transforms of the others are long.
-    for along in sorted(axes, key=lambda a: a.whole):
+    half = any(along.half for along in axes)  # transform of real values
+    real = half and kernel.dtype.kind != "c"
+    found = kernel.astype(np.empty(0, dtype).real.dtype if real else dtype, copy=False)
+    # Half a spectrum needs real input, so its axis comes first. Axes of which a block has only a
+    # part come before the others, whose transforms are long.
+    for along in sorted(axes, key=lambda a: (not a.half, a.whole)):
         low, high = along.places(block)
         moved = np.moveaxis(found, along.axis, -1)
         work = _in_digits if len(along.digits) > 1 else _in_order

@@ -322,9 +322,9 @@ def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(b - a for a, b in itertools.pairwise([0, *ends]) if b > a) or (size,)
 
 
-def plain(size: int, chunks: Chunks, *, stage: int = 0, radix: int | None = None) -> AxisLayout:
+def plain(size: int, chunks: Chunks) -> AxisLayout:
     """Return the layout of an ordinary dask axis: one digit, cut into `chunks`."""
-    return AxisLayout((Group((Digit(stage, 1, size, size if radix is None else radix),), chunks),))
+    return AxisLayout((Group((Digit(0, 1, size, size),), chunks),))
 
 
 def plain_layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:

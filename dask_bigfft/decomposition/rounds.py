@@ -61,6 +61,12 @@ class Round(HashedOnce):
         dims = map(self.dim, self.steps)
         return tuple((dim, groups[dim].offset) for dim in dims if groups[dim].offset)
 
+    @cached_property
+    def begins_with_ffts(self) -> bool:
+        """True if complex FFTs of one sign come first, so that one library call does them all."""
+        begins = {(step.kind, step.sign, step.chirp_in) for step in self.steps}
+        return begins in ({("c2c", -1, None)}, {("c2c", 1, None)})
+
     def dim(self, step: Step) -> int:
         """Return the dimension of a block that holds the step's digit."""
         before = sum(len(axis.groups) for axis in self.source.axes[: step.axis])

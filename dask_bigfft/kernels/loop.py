@@ -85,9 +85,8 @@ class Calls:
         self.r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in real)
         self.c2c = tuple(_call(batch) for batch in by_sign.values())
         self.c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
-        begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
         #: True if the first operation is one library call for all axes.
-        self.begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
+        self.begins_with_ffts = round_.begins_with_ffts
         #: True if the first operation is one FFT of real values.
         self.begins_with_r2c = len(real) == 1
         every = (*self.r2c, *self.c2c, *self.c2r)

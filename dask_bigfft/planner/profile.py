@@ -50,13 +50,11 @@ def decode(hint: Any, value: Any) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
-        if args[-1] is Ellipsis:
-            return tuple(decode(args[0], item) for item in value)
+        args = args[:1] * len(value) if args[-1] is Ellipsis else args
         return tuple(decode(a, item) for a, item in zip(args, value, strict=True))
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        return decode(next(a for a in args if a is not type(None)), value)
+        some = next(a for a in args if a is not type(None))
+        return None if value is None else decode(some, value)
     if origin is typing.Literal:
         if value not in args:
             raise ValueError(f"{value!r} is not one of {args}")

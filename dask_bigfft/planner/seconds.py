@@ -106,16 +106,6 @@ def _halved(round_: Round, supports_out: bool) -> bool:
     return supports_out and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
 
 
-def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
-    """Return whether a round begins with complex FFTs of one kind, and has nothing else."""
-    begins = bool(steps) and {(s.kind, s.sign, s.chirp_in) for s in steps} == {
-        ("c2c", steps[0].sign, None)
-    }
-    plain = not any(step.factors for step in steps)
-    scaled = all(s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps)
-    return begins, begins and plain and scaled
-
-
 @dataclass(frozen=True)
 class Stage:
     """An exchange and the round that follows it.
@@ -248,7 +238,9 @@ class Model:
         if round_ is None:
             return NO_ROUND
         shape, after = round_.source.full_shape, round_.target.full_shape
-        begins, only = _ffts_of(round_.steps)
+        begins, steps = round_.begins_with_ffts, round_.steps
+        scales = (s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps)
+        only = begins and all(scales) and not any(step.factors for step in steps)
         found, near = self.tiles(round_), stage.before == round_.source
         packed = not stage.inside
         packed = packed and (stage.writes is None or _contiguous(stage.writes, round_.target))

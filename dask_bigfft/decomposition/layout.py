@@ -443,13 +443,10 @@ def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digi
     >>> stored_order([k1, n2, n3], "dit", "natural") == [n3, n2, k1]
     True
     """
-    first = min((digit.stage for digit in digits), default=0)
-    inputs = [digit for digit in digits if digit.stage == first]
-    outputs = [digit for digit in digits if digit.stage != first]
-    if len({digit.stage for digit in digits}) == 1 and first > 0:
-        inputs, outputs = [], inputs
-    inputs.sort(key=lambda digit: -digit.stride)
-    outputs.sort(key=lambda digit: (digit.stage, digit.stride))
+    stages = {digit.stage for digit in digits}
+    first = min(stages) if len(stages) > 1 else 0
+    inputs = sorted((d for d in digits if d.stage == first), key=lambda d: -d.stride)
+    outputs = sorted((d for d in digits if d.stage != first), key=lambda d: (d.stage, d.stride))
     if variant == "auto":
         variant = "dif" if order == "transposed" else "stockham"
     if variant == "dif":

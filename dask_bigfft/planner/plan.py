@@ -543,8 +543,7 @@ def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Reques
     """
     if not _is_free(request):
         return request
-    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-    size = math.prod(max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape))
+    size = math.prod(extents(spec, [(n,) for n in spec.shape]))
     blocks, chunks, wanted = count, request.chunks, request.wanted
     if count > 1 and size * spec.work_dtype.itemsize >= count * BLOCKS_EACH * LEAST_EACH:
         blocks *= BLOCKS_EACH
@@ -576,9 +575,9 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
         Maximum size of the larger blocks in bytes of complex values; 0 changes nothing.
     """
     lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-    longest = [max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape)]
     cut = any(n > spec.shape[a] and len(request.chunks[a]) > 1 for a, n in lengths.items())
-    total, block = math.prod(longest), largest_block(spec, request)
+    total = math.prod(extents(spec, [(n,) for n in spec.shape]))
+    block = largest_block(spec, request)
     much = cut and total >= FEWER * math.prod(spec.shape)
     wanted = max(nbytes // spec.work_dtype.itemsize, total // MOST_PADDED)
     if not much or not nbytes or total <= MANY * block or wanted < FEWER * block:

@@ -54,6 +54,8 @@ _LIBRARIES = {
     "pyfftw": _Lines((1, 0), (1, 0), (1, 0), (6, 0), 1, 1),
 }
 
+_UNKNOWN = _Lines((2, 4), (10, 4), (10, 8), (16, 8), 1, 6)
+
 
 def _has_large_prime(n: int) -> bool:
     """Return whether libraries may make a convolution of a length.
@@ -78,7 +80,7 @@ def library_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: 
     threads : int
         Tasks at a time. With fewer blocks each block uses several threads of the library.
     """
-    library, lanes = _LIBRARIES[kernel], max(1, 16 // itemsize)
+    library, lanes = _LIBRARIES.get(kernel, _UNKNOWN), max(1, 16 // itemsize)
     most, kept = 0.0, dict[int, float]()
     for round_ in rounds:
         shape = round_.source.full_shape

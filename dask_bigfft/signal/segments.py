@@ -206,7 +206,8 @@ def _averaged(
         result = spectra.map_blocks(
             _median, axis=axis, bias=bias, drop_axis=axis, dtype=dtype, meta=meta
         )
-    return frequencies, cast("da.Array", da.moveaxis(result, -1, axis))
+    last = result.ndim - 1  # array expressions have no moveaxis
+    return frequencies, cast("da.Array", result.transpose((*range(axis), last, *range(axis, last))))
 
 
 def csd(

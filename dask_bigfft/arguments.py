@@ -20,7 +20,7 @@ from dask.base import is_dask_collection
 
 from dask_bigfft import config, environment
 from dask_bigfft.config import is_int
-from dask_bigfft.decomposition.factors import factorize, transposed_digits
+from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import (
@@ -356,7 +356,7 @@ def _check_factors(axis: int, factors: tuple[int, ...], spec: TransformSpec, var
     i = spec.axes.index(axis)
     if "transposed" not in (spec.orders_in[i], spec.orders_out[i]):
         return
-    digits = spec.digits_of(axis) or transposed_digits(spec.lengths[i])
+    digits = spec.digits_of(axis)
     spectrum = factors if spec.orders_out[i] == "transposed" else factors[::-1]
     if spectrum != digits:
         allowed = f"factors that give the spectrum along axis {axis} the digits {digits} in "

@@ -160,7 +160,7 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
         raise_invalid("axis", axis, f"one of the axes that were transformed: {spec.axes}")
     i = spec.axes.index(place)
     n, natural = spec.lengths[i], spec.orders_out[i] == "natural"
-    digits = (n,) if natural else spec.digits_of(place) or transposed_digits(n)
+    digits = (n,) if natural else spec.digits_of(place)
     half = spec.kind == "r2c" and place == spec.real_axis
     first = plan.result.axes[place].groups[0].offset + shifted.get(place, 0)
     return _frequencies(*_parse_samples(n, d), digits, spectrum.chunks[place], half, first)

@@ -5,19 +5,20 @@ may be one worker for copies and another for FFTs. Workers share the network, th
 the disk of their host. One process counts as a cluster of one worker without a network.
 """
 
+import itertools
 import os
 import time
 import timeit
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dask_bigfft.planner.profile import PRICES, Profile
+from dask_bigfft.planner.profile import PRICES, LibrarySpeeds, Profile
 
 #: Bytes to measure the disk of a host with, and the minimum for each of its workers.
 DISK_NBYTES, DISK_EACH = 256 << 20, 16 << 20
@@ -66,23 +67,16 @@ def slowest(profiles: Sequence[Profile]) -> Profile:
     >>> found.copy, found.tile
     (2000000000.0, 2e-05)
     """
-    libraries = _by_key({(one.name, one.dtype): one for one in p.libraries} for p in profiles)
-    devices = _by_key(dict(enumerate(p.devices)) for p in profiles)
+    libraries = defaultdict[tuple[str, str], list[LibrarySpeeds]](list)
+    for one in itertools.chain.from_iterable(profile.libraries for profile in profiles):
+        libraries[one.name, one.dtype].append(one)
+    devices = itertools.zip_longest(*(profile.devices for profile in profiles))
     found: Profile = _slowest(profiles)
     return replace(
         found,
         libraries=tuple(_slowest(o) for o in libraries.values() if len(o) == len(profiles)),
-        devices=tuple(map(_slowest, devices.values())),
+        devices=tuple(_slowest(list(filter(None, each))) for each in devices),
     )
-
-
-def _by_key(mappings: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
-    """Return the values of mappings by key."""
-    found = defaultdict(list)
-    for mapping in mappings:
-        for key, value in mapping.items():
-            found[key].append(value)
-    return found
 
 
 def _slowest(things: Sequence[Any]) -> Any:

@@ -57,15 +57,15 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         scheduler.handlers["bigfft_state"] = self.state
         add_routes(scheduler)
         if prometheus_client is not None:
-            _gauges().plugins.add(self)
+            _export()
+            _exported.add(self)
 
     async def close(self) -> None:
         """Stop answering clients, and remove the page from the menu; the routes serve nothing."""
         self.scheduler.handlers.pop("bigfft_state", None)
         with contextlib.suppress(ValueError):
             _menu(self.scheduler).remove(METRIC)
-        if prometheus_client is not None:
-            _gauges().plugins.discard(self)
+        _exported.discard(self)
 
     def update_graph(self, scheduler: Any, *, keys: Iterable[Any], **kwargs: Any) -> None:
         """Add a graph before its tasks run."""
@@ -235,16 +235,17 @@ def samples(state: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str], dic
             yield "device", labels, {"busy_share": device["busy_share"], **memory}
 
 
+#: Plugins of all schedulers of this process whose gauges Prometheus gets.
+_exported: WeakSet[WatchScheduler] = WeakSet()
+
+
 class Gauges:
     """Gauges of all schedulers of this process, for Prometheus."""
-
-    def __init__(self) -> None:
-        self.plugins: WeakSet[WatchScheduler] = WeakSet()
 
     def collect(self) -> Iterable[Any]:
         """Return the current gauges."""
         families: dict[str, Any] = {}
-        for plugin in tuple(self.plugins):
+        for plugin in tuple(_exported):
             for kind, labels, values in samples(plugin.state()):
                 for name, value in values.items():
                     title = f"bigfft_{kind}_{name}"
@@ -256,8 +257,6 @@ class Gauges:
 
 
 @functools.cache
-def _gauges() -> Gauges:
-    """Return the gauges of this process; a registry takes each name once."""
-    found = Gauges()
-    prometheus_client.REGISTRY.register(found)
-    return found
+def _export() -> None:
+    """Register the gauges of this process; a registry takes each name once."""
+    prometheus_client.REGISTRY.register(Gauges())

@@ -322,9 +322,9 @@ def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(b - a for a, b in itertools.pairwise([0, *ends]) if b > a) or (size,)
 
 
-def plain(size: int, chunks: Chunks, *, stage: int = 0, radix: int | None = None) -> AxisLayout:
+def plain(size: int, chunks: Chunks) -> AxisLayout:
     """Return the layout of an ordinary dask axis: one digit, cut into `chunks`."""
-    return AxisLayout((Group((Digit(stage, 1, size, size if radix is None else radix),), chunks),))
+    return AxisLayout((Group((Digit(0, 1, size, size),), chunks),))
 
 
 def plain_layout(shape: Sequence[int], chunks: Sequence[Sequence[int]]) -> Layout:
@@ -443,13 +443,10 @@ def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digi
     >>> stored_order([k1, n2, n3], "dit", "natural") == [n3, n2, k1]
     True
     """
-    first = min((digit.stage for digit in digits), default=0)
-    inputs = [digit for digit in digits if digit.stage == first]
-    outputs = [digit for digit in digits if digit.stage != first]
-    if len({digit.stage for digit in digits}) == 1 and first > 0:
-        inputs, outputs = [], inputs
-    inputs.sort(key=lambda digit: -digit.stride)
-    outputs.sort(key=lambda digit: (digit.stage, digit.stride))
+    stages = {digit.stage for digit in digits}
+    first = min(stages) if len(stages) > 1 else 0
+    inputs = sorted((d for d in digits if d.stage == first), key=lambda d: -d.stride)
+    outputs = sorted((d for d in digits if d.stage != first), key=lambda d: (d.stage, d.stride))
     if variant == "auto":
         variant = "dif" if order == "transposed" else "stockham"
     if variant == "dif":
@@ -496,31 +493,58 @@ def tile_bytes_of(threads: int, changes: bool = False) -> int:
     return found // max(1, CHANGED * FEW // many) if changes else found
 
 
+#: Tasks that a device admits at a time: one is stored while the other is loaded. Small blocks have
+#: one or two tiles, and more of them are needed to keep both directions of the bus busy.
+ADMITTED, ADMITTED_SMALL = 2, 4
+
+#: Maximum bytes of a small block in this sense.
+SMALL_NBYTES = 512 << 20
+
+
+def admitted(nbytes: int) -> int:
+    """Return the number of tasks that a device admits at a time, by the bytes of their blocks.
+
+    >>> admitted(256 << 20), admitted(4 << 30)
+    (4, 2)
+    """
+    return ADMITTED_SMALL if nbytes <= SMALL_NBYTES else ADMITTED
+
+
 def tiling(
-    shape: tuple[int, ...],
-    fixed: set[int],
-    nbytes: int,
-    tile_bytes: int,
-    row_bytes: int,
-    slice_bytes: int,
+    shape: tuple[int, ...], fixed: set[int], nbytes: int, threads: int, changes: bool = False
 ) -> tuple[int, int] | None:
     """Return the dimension along which a block is cut into tiles, and their width, or None.
 
     This is the outermost dimension that is not transformed. The result is None if its slices are
     too large, if the rows of a tile would be too narrow, or if the block is empty. Slices that
-    exceed `tile_bytes` are tiles of width 1 up to `slice_bytes`.
+    exceed a smaller tile of a block that `changes` are tiles of width 1 up to the usual size.
 
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 21, ROW_BYTES, 1 << 21)
+    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, threads=1)
     (0, 16)
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 16, ROW_BYTES, 1 << 17)
+    >>> tiling((64, 1 << 17), {1}, 64 << 21, threads=1, changes=True)
     (0, 1)
     """
+    tile_bytes, slice_bytes = tile_bytes_of(threads, changes), tile_bytes_of(threads)
     for dim, size in enumerate(shape if math.prod(shape) else ()):
         if dim not in fixed and size > 1:
             width = tile_bytes * size // nbytes or int(nbytes <= slice_bytes * size)
             row = width * nbytes // math.prod(shape[: dim + 1])
-            return (dim, width) if width > 0 and row >= row_bytes else None
+            return (dim, width) if width > 0 and row >= ROW_BYTES else None
     return None
+
+
+def contiguous(shape: Sequence[int], extents: Sequence[int]) -> int:
+    """Return the elements of each contiguous run of a box of some extents in an array.
+
+    >>> contiguous((8, 16, 32), (8, 4, 32)), contiguous((8, 16), (8, 1))
+    (128, 1)
+    """
+    width = 1
+    for n, extent in zip(reversed(shape), reversed(extents), strict=True):
+        width *= extent
+        if extent < n:
+            break
+    return width
 
 
 def half(n: int) -> int:

@@ -27,6 +27,7 @@ from dask_bigfft.decomposition.layout import (
     HashedOnce,
     Layout,
     common_digits,
+    contiguous,
     radix_points,
 )
 from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Step
@@ -59,6 +60,12 @@ class Round(HashedOnce):
         groups = [group for axis in self.target.axes for group in axis.groups]
         dims = map(self.dim, self.steps)
         return tuple((dim, groups[dim].offset) for dim in dims if groups[dim].offset)
+
+    @cached_property
+    def begins_with_ffts(self) -> bool:
+        """True if complex FFTs of one sign come first, so that one library call does them all."""
+        begins = {(step.kind, step.sign, step.chirp_in) for step in self.steps}
+        return begins in ({("c2c", -1, None)}, {("c2c", 1, None)})
 
     def dim(self, step: Step) -> int:
         """Return the dimension of a block that holds the step's digit."""
@@ -474,12 +481,7 @@ class Place:
     @property
     def width(self) -> int:
         """Elements of each contiguous run of the block in the shared layout's block."""
-        width = 1
-        for n, cut in zip(reversed(self.shape), reversed(self.cuts), strict=True):
-            width *= cut.stop - cut.start
-            if cut.stop - cut.start < n:
-                break
-        return width
+        return contiguous(self.shape, [cut.stop - cut.start for cut in self.cuts])
 
 
 def shared_blocks(shared_layout: Layout, layout: Layout) -> list[list[int]]:

@@ -24,6 +24,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from dask_bigfft.decomposition.factors import transposed_digits
@@ -136,6 +137,11 @@ class Step:
     def length(self) -> int:
         """Length of the FFTs."""
         return self.source.radix
+
+    @cached_property
+    def factors(self) -> int:
+        """Number of twiddles, spectra and chirps by which values are multiplied."""
+        return 4 - (self.twiddle, self.convolve, self.chirp_in, self.chirp_out).count(None)
 
 
 def _follow(digits: Sequence[Digit]) -> bool:

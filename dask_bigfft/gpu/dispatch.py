@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Layout, plain
+from dask_bigfft.decomposition.layout import ADMITTED, Layout, admitted, plain
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
@@ -35,14 +35,7 @@ from dask_bigfft.gpu.tile_work import Array, Job
 from dask_bigfft.kernels.segmented import SegmentedView, StackedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.seconds import LEAST_NBYTES
-from dask_bigfft.planner.tile_plan import (
-    ADMITTED,
-    AS_IS,
-    COMPUTED,
-    DeviceSettings,
-    TileLimits,
-    admitted,
-)
+from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
 
 #: Name of the worker metric that describes its devices.
 METRIC = "bigfft-streams"

@@ -473,7 +473,7 @@ class Engine:
     def carve(self, tiles: BlockTiles, ffts: Set[FFT]) -> Carve:
         """Return the division of the arena for tiles, and make the missing plans of their FFTs."""
         plan, streams = tiles.plan, tiles.job.settings.streams or "role"
-        return Carve(plan.buffers, plan.buffer_nbytes, aligned(self._area(ffts)), streams)
+        return Carve(plan.buffers, plan.buffer_nbytes, self._area(ffts), streams)
 
     def _area(self, ffts: Set[FFT]) -> int:
         """Return the size of the work area of FFTs in bytes, and make missing plans.
@@ -488,7 +488,7 @@ class Engine:
             self.executor.release()
             self.device.synchronize_all()
             for op in ffts - self._works.keys():
-                needed = self.device.work_nbytes(op)
+                needed = aligned(self.device.work_nbytes(op))
                 self._tables = self.device.tables
                 self._works[op] = needed
             return max(self._works[op] for op in ffts)

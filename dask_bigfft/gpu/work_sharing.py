@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import ROW_BYTES, tile_bytes_of
+from dask_bigfft.decomposition.layout import ROW_BYTES, admitted, tile_bytes_of
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, task_threads, working_for
 from dask_bigfft.gpu.dispatch import Leases, Place, leases, takes
@@ -37,7 +37,6 @@ from dask_bigfft.kernels.loop import CPUExecutor
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
-from dask_bigfft.planner.tile_plan import admitted
 from dask_bigfft.planner.work_sharing import gathering_threads
 
 #: Fraction of its forecast share of the remaining rows that a device takes at once.

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import ROW_BYTES, AxisLayout, Layout, tile_bytes_of, tiling
+from dask_bigfft.decomposition.layout import AxisLayout, Layout, tiling
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.errors import KernelError
@@ -85,15 +85,14 @@ class Calls:
         self.r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in real)
         self.c2c = tuple(_call(batch) for batch in by_sign.values())
         self.c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
-        begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
         #: True if the first operation is one library call for all axes.
-        self.begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
+        self.begins_with_ffts = round_.begins_with_ffts
         #: True if the first operation is one FFT of real values.
         self.begins_with_r2c = len(real) == 1
         every = (*self.r2c, *self.c2c, *self.c2r)
         #: True if one call of any kind is the whole round.
         self.one_call = (
-            len(every) == 1 and all(map(_alike, steps)) and all(left is None for _, left in every)
+            len(every) == 1 and every[0][1] is None and not any(s.factors for s in steps)
         )
 
 
@@ -124,11 +123,6 @@ def _divisor(step: Step) -> Divisor:
     """Return the divisor of an FFT, which is 1 if a chirp or a twiddle divides."""
     free = step.chirp_out is not None or step.twiddle is not None
     return Divisor() if free else step.divisor
-
-
-def _alike(step: Step) -> bool:
-    """Return True if a step is an FFT alone, so that it is the same for all tiles."""
-    return (step.twiddle, step.convolve, step.chirp_in, step.chirp_out) == (None,) * 4
 
 
 # --- one block ------------------------------------------------------------------------------
@@ -212,7 +206,7 @@ def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]
     """
     found = []
     for step, dim in zip(round_.steps, calls_of(round_).dims, strict=True):
-        if _alike(step):
+        if not step.factors:  # the same for all tiles
             continue
         before, after = round_.source.axes[step.axis], round_.target.axes[step.axis]
         last, i, made = len(before.groups) - 1, block[step.axis], dict[str, Array]()
@@ -384,13 +378,10 @@ class CPUExecutor:
         reads = halved or (begins and (calls.begins_with_ffts or only))
         array = source.array if reads and not source.owned and not self.checked else None
         # Libraries that return new memory have two tiles in cache.
-        changes = out.shape != source.shape or out.dtype != source.dtype
-        most = tile_bytes_of(library.beside)
-        size = tile_bytes_of(library.beside, changes and not halved)
+        changes = not halved and (out.shape != source.shape or out.dtype != source.dtype)
         nbytes = max(out.nbytes, math.prod(source.shape) * source.dtype.itemsize)
-        self.tiling = self.cut
-        if self.cut is None:
-            self.tiling = tiling(source.shape, set(calls.dims), nbytes, size, ROW_BYTES, most)
+        dims = set(calls.dims)
+        self.tiling = self.cut or tiling(source.shape, dims, nbytes, library.beside, changes)
         dense = bool(out.flags.c_contiguous)
         if self.tiling is not None:
             dense = dense and math.prod(out.shape[: self.tiling[0]]) == 1

@@ -45,34 +45,6 @@ def nearest_divisors(n: int, ideal: float) -> list[int]:
     return inner[max(0, place - 1) : place + 1]
 
 
-def factor_choices(
-    spec: TransformSpec, axis: int, places: tuple[int, ...], whole: dict[int, int], variant: str
-) -> list[Factors]:
-    """Return digit lengths of a split axis that are worth trying.
-
-    The digits of the requested order come first. `whole` is the product of the lengths of the
-    unsplit axes in each round. Digits are chosen so that rounds have similar sizes (Gu, Siegel, Li
-    2011, section 6.2).
-    """
-    i, count = spec.axes.index(axis), len(places)
-    n, found = spec.lengths[i], list[Factors]()
-    digits = spec.digits_of(axis) or transposed_digits(n)
-    for order, named in ((spec.orders_in[i], digits[::-1]), (spec.orders_out[i], digits)):
-        if order == "transposed" and len(named) == count:
-            found.append(named)
-    if count == 2:
-        ideal = math.sqrt(n * whole.get(places[1], 1) / whole.get(places[0], 1))
-        found += [(d, n // d) for d in nearest_divisors(n, ideal)]
-    split = balanced_split(n, count)
-    if split is not None:
-        found += [split, split[::-1]]
-        if count > 2:
-            found.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
-    if variant == "pease":
-        found = [f for f in found if len(set(f)) == 1]
-    return list(dict.fromkeys(found))
-
-
 def few_source_factors(n: int, most: int) -> list[Factors]:
     """Return three digits of an axis in very many chunks, for blocks of few source blocks each.
 
@@ -373,6 +345,31 @@ class Candidates:
                 if (candidate := self.build(programs, assignment, sizes)) is not None:
                     yield candidate
 
+    def _choices(self, axis: int, places: tuple[int, ...], whole: dict[int, int]) -> list[Factors]:
+        """Return digit lengths of a split axis that are worth trying.
+
+        The digits of the requested order come first. `whole` is the product of the lengths of the
+        unsplit axes in each round. Digits are chosen so that rounds have similar sizes (Gu, Siegel
+        and Li 2011, section 6.2).
+        """
+        spec, count, found = self.spec, len(places), list[Factors]()
+        i = spec.axes.index(axis)
+        n, digits = spec.lengths[i], spec.digits_of(axis)
+        for order, named in ((spec.orders_in[i], digits[::-1]), (spec.orders_out[i], digits)):
+            if order == "transposed" and len(named) == count:
+                found.append(named)
+        if count == 2:
+            ideal = math.sqrt(n * whole.get(places[1], 1) / whole.get(places[0], 1))
+            found += [(d, n // d) for d in nearest_divisors(n, ideal)]
+        split = balanced_split(n, count)
+        if split is not None:
+            found += [split, split[::-1]]
+            if count > 2:
+                found.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
+        if self.request.variant == "pease":
+            found = [f for f in found if len(set(f)) == 1]
+        return list(dict.fromkeys(found))
+
     def _factors(
         self, axis: int, places: tuple[int, ...], whole: dict[int, int], target: int
     ) -> list[Factors]:
@@ -380,7 +377,7 @@ class Candidates:
         spec, count, chunks = self.spec, len(places), len(self.request.chunks[axis])
         i, auto = spec.axes.index(axis), self.request.variant == "auto"
         n, natural = spec.lengths[i], {spec.orders_in[i], spec.orders_out[i]} == {"natural"}
-        found = factor_choices(spec, axis, places, whole, self.request.variant)
+        found = self._choices(axis, places, whole)
         if count == 2 and natural and auto:
             if self.on_gpu:
                 known = min((found.nbytes for found in self.machine.devices), default=0)
@@ -414,15 +411,10 @@ class Candidates:
         if axis is None:
             return None
         order = spec.orders_in[-1] if spec.kind == "c2r" else spec.orders_out[-1]
-        return axis if order == "transposed" and len(self._last_digits) > 1 else None
-
-    @property
-    def _last_digits(self) -> Factors:
-        """Digits of the last axis in transposed order."""
-        return self.spec.digits_of(self.spec.axes[-1]) or transposed_digits(self.spec.lengths[-1])
+        return axis if order == "transposed" and len(spec.digits_of(axis)) > 1 else None
 
     def _rectangle_factors(self, count: int) -> list[Factors]:
-        digits = self._last_digits
+        digits = self.spec.digits_of(self.spec.axes[-1])
         backwards = self.spec.kind == "c2r" or self.spec.orders_in[-1] == "transposed"
         return [digits[::-1] if backwards else digits] if len(digits) == count else []
 
@@ -430,7 +422,7 @@ class Candidates:
         """Return candidates for axes that are whole in every block."""
         digits = dict.fromkeys(self.spec.axes, 1)
         if self.rectangle is not None:
-            digits[self.rectangle] = len(self._last_digits)
+            digits[self.rectangle] = len(self.spec.digits_of(self.rectangle))
         rounds = max(digits.values())
         return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), {}))
 
@@ -470,7 +462,7 @@ class Candidates:
         spec = self.spec
         padded: dict[int, Factors] = {}
         for axis, n in zip(spec.axes, spec.lengths, strict=True):
-            awkward = len(transposed_digits(n)) == 1 and not spec.digits_of(axis)
+            awkward = len(transposed_digits(n)) == len(spec.digits_of(axis)) == 1
             if spec.waves is not None or (n > sizes.target and awkward):
                 padded[axis] = transposed_digits(smooth_length(2 * n - 1))
         if not padded:

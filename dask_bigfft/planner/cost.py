@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import LONG_BYTES, Layout, tile_bytes_of
+from dask_bigfft.decomposition.layout import LONG_BYTES, Layout, admitted, tile_bytes_of
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.planner.plan_data import (
     Exchange,
@@ -23,7 +23,6 @@ from dask_bigfft.planner.plan_data import (
 )
 from dask_bigfft.planner.rows import DECODED
 from dask_bigfft.planner.seconds import Model, flops, shuffled
-from dask_bigfft.planner.tile_plan import admitted
 
 
 @dataclass(frozen=True)

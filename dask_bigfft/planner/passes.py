@@ -13,13 +13,13 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from dask_bigfft.decomposition.factors import divisors
-from dask_bigfft.decomposition.layout import even_chunks
+from dask_bigfft.decomposition.layout import contiguous, even_chunks
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.tile_plan import (
@@ -79,7 +79,8 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
     """
     for counts in ((1,), range(2, MAX_PASSES + 1)):
         for buffers in range(limits.slots, 0, -1):
-            if (found := _cheapest(request, limits, buffers, work, counts)) is not None:
+            room = limits.nbytes // (buffers + work) // ALIGNMENT * ALIGNMENT
+            if (found := _Search(request, limits, room).cheapest(counts, buffers)) is not None:
                 return found
     lengths = " x ".join(str(line.length) for line in request.lines)
     raise DeviceMemoryError(
@@ -124,79 +125,6 @@ def tile_plans(
     return ()
 
 
-def _cheapest(
-    request: TileRequest, limits: TileLimits, buffers: int, work: int, counts: Iterable[int]
-) -> TilePlan | None:
-    """Return the cheapest plan of some numbers of passes."""
-    room = limits.nbytes // (buffers + work) // ALIGNMENT * ALIGNMENT
-    best: TilePlan | None = None
-    most = math.inf
-    for count in counts:
-        if most <= count:  # what as many cost at least
-            break
-        for digits, where in _schemes(request, count):
-            cost, found = 0.02 * sum(map(len, digits)), list[TilePass]()
-            for one in _passes(request, limits, room, digits, where, count):
-                if one is None:
-                    break
-                cost += _cost(one, request, limits, not found, len(found) == count - 1)
-                found.append(one)
-                if cost + max(0, count - len(found)) >= most:
-                    break
-            else:
-                # as many buffers as tiles can fill, and two for those of other blocks
-                filled = min(buffers, max(one.tiles for one in found) + 2)
-                best, most = TilePlan(digits, tuple(found), filled), cost
-    return best
-
-
-# --- schemes: digits of all lines, and the pass of each -------------------------------------------
-
-
-def _schemes(request: TileRequest, count: int) -> Iterator[Scheme]:
-    """Yield digits of each line, and the pass of each step; no pass stays empty.
-
-    Without FFTs there is one pass, which only reorders.
-    """
-    if request.order and count > 1:
-        return
-    if request.scheme is not None:
-        if count == 1 + max(itertools.chain(*request.scheme[1])):
-            yield request.scheme
-    elif not request.lines:
-        if count == 1:
-            yield (), ()
-    else:
-        most = int(MAX_PARTITIONS ** (1 / len(request.lines)))
-        choices = [
-            list(itertools.islice(_line_schemes(request, line, count), most))
-            for line in request.lines
-        ]
-        for chosen in itertools.product(*choices):
-            if len({number for _, where in chosen for number in where}) == count:
-                yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen)
-
-
-def _line_schemes(request: TileRequest, line: Line, count: int) -> Iterator[tuple[Shape, Shape]]:
-    """Yield digits of a line, and the pass of each of its steps."""
-    if line.kind != "c2c":  # real values on one side
-        yield (line.length,), (0 if line.kind == "r2c" else count - 1,)
-        if len(request.lines) > 1 or request.inside:  # only one dimension can be mirrored
-            return
-    elif line.whole:
-        for number in range(count):
-            yield (line.length,), (number,)
-    most = MAX_SPLITS if len(request.lines) == 1 else MAX_SPLITS // 2
-    for digits in range(2, 4):
-        if line.steps(digits) > count:
-            return
-        for factors in _factorisations(line.length, digits, most):
-            if request.inside and not line.filtered and factors != factors[::-1]:
-                continue
-            for where in itertools.combinations(range(count), line.steps(digits)):
-                yield factors, where
-
-
 @lru_cache(maxsize=256)
 def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
     """Return the most even factorisations of a length, without factors of 1.
@@ -215,59 +143,19 @@ def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
     return tuple(found[: most if digits == 2 else 4 * most])
 
 
-# --- one pass ------------------------------------------------------------------------------------
+def _runs(shape: Shape, tile: Shape) -> tuple[int, int]:
+    """Return C and W of a tile in an array: contiguous runs, and elements in each.
 
-
-def _cost(
-    one: TilePass, request: TileRequest, limits: TileLimits, first: bool, last: bool
-) -> float:
-    """Return the time of a pass, maybe a block's first or last, in units of its bytes one way.
-
-    Loading the first tile and storing the last one overlap only with neighbouring blocks.
+    >>> _runs((8, 16, 32), (8, 4, 32)), _runs((8, 16), (8, 1))
+    ((8, 128), (8, 1))
     """
-    itemsize, sides = request.itemsize, (one.reads, one.writes)
-    there, back = (1 + limits.run_nbytes / (width * itemsize) for _, width in sides)
-    calls = CALLS + (request.shards if first else 1) + (request.stores if last else 1)
-    nbytes, tiles = itemsize * max(1, math.prod(one.view)), one.tiles
-    called = tiles * calls * limits.call_nbytes / nbytes
-    alone = limits.ends / (tiles * min(request.blocks, limits.following))
-    return max(there, back) * (1 + alone) + 0.01 * (there + back) + called
+    width = contiguous(shape, tile)
+    return math.prod(tile) // max(1, width), width
 
 
-def _passes(
-    request: TileRequest,
-    limits: TileLimits,
-    room: int,
-    digits: tuple[Shape, ...],
-    where: tuple[Shape, ...],
-    count: int,
-) -> Iterator[TilePass | None]:
-    """Yield the passes of a scheme, then those that swap digits inside a block's own memory.
-
-    The last item is None if a tile does not fit.
-    """
-    sizes: dict[int, Shape] = {dim: (n,) for dim, n in enumerate(request.shape)}
-    for line, split in zip(request.lines, digits, strict=True):
-        if len(split) > 1:  # all but the last digit of half a spectrum are whole
-            half = split[-1] // 2 + 1
-            sizes[line.dim] = (*split[:-1], half) if line.kind == "c2r" else split
-    view = tuple(itertools.chain(*sizes.values()))
-    firsts = list(itertools.accumulate(map(len, sizes.values()), initial=0))
-    for number in range(count):
-        steps = tuple(
-            (i, j) for i, passes in enumerate(where) for j, k in enumerate(passes) if k == number
-        )
-        shape = _Shapes(request, view, firsts, steps, digits, number == count - 1)
-        one = _pass(request, limits, room, shape, number == 0, number == count - 1)
-        yield one
-        if one is None:
-            return
-        view = one.after
-    for line, split in zip(request.lines, digits, strict=True):
-        if request.inside and len(split) > 1 and not line.filtered:
-            first = firsts[line.dim]
-            swap = first, first + len(split) - 1
-            yield swap_pass(view, swap, request.itemsize, room, limits)
+def _even(n: int, most: int) -> int:
+    """Return the extent of the most even chunks of at most `most`."""
+    return max(1, *even_chunks(n, -(-n // max(1, min(n, most)))))
 
 
 class _Shapes:
@@ -279,16 +167,15 @@ class _Shapes:
     """
 
     def __init__(
-        self,
-        request: TileRequest,
-        view: Shape,
-        firsts: list[int],
-        steps: tuple[tuple[int, int], ...],
-        digits: tuple[Shape, ...],
-        last_pass: bool,
+        self, request: TileRequest, view: Shape, firsts: list[int], scheme: Scheme, number: int
     ) -> None:
+        digits, where = scheme
+        pairs = ((i, j, k) for i, passes in enumerate(where) for j, k in enumerate(passes))
+        steps = tuple((i, j) for i, j, k in pairs if k == number)
         whole, real = request.itemsize, request.itemsize // 2
         self.steps, self.view = steps, view
+        self.first, self.last = number == 0, number == max(itertools.chain(*where), default=0)
+        self.mirrored = request.mirrored and self.first
         read, after = list(view), list(view)
         order, halves = list(range(len(view))), list[tuple[int, Shape]]()
         beside, filters = list[tuple[int, int]](), 0
@@ -312,7 +199,7 @@ class _Shapes:
         stored = list(after)
         for first, split in halves:
             stored[first : first + len(split)] = split
-        if last_pass and not request.inside:
+        if self.last and not request.inside:
             for line, split in zip(request.lines, digits, strict=True):
                 if not line.filtered:  # filtered digits are back in place
                     part = slice(firsts[line.dim], firsts[line.dim] + len(split))
@@ -328,117 +215,197 @@ class _Shapes:
         changes, turned = widens or narrows, self.order != tuple(range(len(view)))
         results = [(0, result)] if changes or turned else []
         first_place = came, result if changes and turned else 0
-        self.registers = (first_place, *results, *[(whole, 0)] * filters, *beside)
+        others = [*[(whole, 0)] * filters, *beside, *[(whole, 0)] * self.mirrored]
+        self.registers = (first_place, *results, *others)
 
-
-def _pass(
-    request: TileRequest, limits: TileLimits, room: int, shape: _Shapes, first: bool, last: bool
-) -> TilePass | None:
-    """Return one pass in its cheapest tiles; None if no tile fits."""
-    order, mirrored = shape.order, request.mirrored and first
-    registers = (*shape.registers, (request.itemsize, 0)) if mirrored else shape.registers
-    free = [dim for dim in reversed(range(len(shape.view))) if dim not in shape.fixed]
-    written = [dim for dim in reversed(order) if dim not in shape.fixed]
-    # Dimensions get room innermost first, as read and as written.
-    priorities = dict.fromkeys((tuple(free), tuple(written)))
-    best: tuple[float, TilePass] | None = None
-    for priority, finer, share in itertools.product(
-        priorities, limits.finer, SQUARER if request.order else (1,)
-    ):
-        count = max(1, int(finer * limits.pieces))
-        tile = _tile(shape, priority, registers, room, limits, count, share)
-        if tile is None:
-            return None
-        pairs = enumerate(zip(shape.after, tile, strict=True))
-        done = tuple(n if dim in shape.fixed else extent for dim, (n, extent) in pairs)
+    def in_tiles(self, tile: Shape) -> TilePass:
+        """Return the pass in tiles of a shape."""
+        pairs = enumerate(zip(self.after, tile, strict=True))
+        done = tuple(n if dim in self.fixed else extent for dim, (n, extent) in pairs)
         before, after = math.prod(tile), math.prod(done)
-        stored = tuple(shape.stored[d] for d in order)
-        runs = _runs(shape.read, tile), _runs(stored, tuple(done[d] for d in order))
-        places = tuple(aligned(max(before * b, after * a)) for b, a in registers)
-        views = shape.view, shape.after, tile, order
-        one = TilePass(shape.steps, *views, *runs, places, shape.itemsizes, mirrored=mirrored)
-        cost = _cost(one, request, limits, first, last)
-        if best is None or cost < best[0]:
-            best = cost, one
-    return None if best is None else best[1]
+        stored = tuple(self.stored[d] for d in self.order)
+        runs = _runs(self.read, tile), _runs(stored, tuple(done[d] for d in self.order))
+        places = tuple(aligned(max(before * b, after * a)) for b, a in self.registers)
+        views, mirrored = (self.view, self.after, tile, self.order), self.mirrored
+        return TilePass(self.steps, *views, *runs, places, self.itemsizes, mirrored=mirrored)
 
 
-def _runs(shape: Shape, tile: Shape) -> tuple[int, int]:
-    """Return C and W of a tile in an array: contiguous runs, and elements in each.
+@dataclass(frozen=True)
+class _Search:
+    """Search for the passes of a round on a block, with `room` bytes of the GPU for each tile."""
 
-    >>> _runs((8, 16, 32), (8, 4, 32)), _runs((8, 16), (8, 1))
-    ((8, 128), (8, 1))
-    """
-    width = 1
-    for n, extent in zip(reversed(shape), reversed(tile), strict=True):
-        width *= extent
-        if extent < n:
-            break
-    return math.prod(tile) // max(1, width), width
+    request: TileRequest
+    limits: TileLimits
+    room: int
 
+    def cheapest(self, counts: Iterable[int], buffers: int) -> TilePlan | None:
+        """Return the cheapest plan of some numbers of passes, with some buffers."""
+        best: TilePlan | None = None
+        most = math.inf
+        for count in counts:
+            if most <= count:  # what as many cost at least
+                break
+            for scheme in self._schemes(count):
+                cost, found = 0.02 * sum(map(len, scheme[0])), list[TilePass]()
+                for one in self._passes(scheme, count):
+                    if one is None:
+                        break
+                    cost += self._cost(one, not found, len(found) == count - 1)
+                    found.append(one)
+                    if cost + max(0, count - len(found)) >= most:
+                        break
+                else:
+                    # as many buffers as tiles can fill, and two for those of other blocks
+                    filled = min(buffers, max(one.tiles for one in found) + 2)
+                    best, most = TilePlan(scheme[0], tuple(found), filled), cost
+        return best
 
-def _tile(
-    shape: _Shapes,
-    priority: Shape,
-    registers: tuple[tuple[int, int], ...],
-    room: int,
-    limits: TileLimits,
-    count: int,
-    share: float,
-) -> Shape | None:
-    """Return the shape of a tile, its transformed digits whole; None if not even one line fits.
+    # --- schemes: digits of all lines, and the pass of each ---------------------------------------
 
-    `share` is the maximum fraction of the room for the first dimension of the priority.
-    """
-    tile = [n if dim in shape.fixed else 1 for dim, n in enumerate(shape.view)]
-    done = math.prod(shape.after[dim] for dim in shape.fixed)
-    sizes = [max(math.prod(tile) * b, done * a) for b, a in registers]
-    unit = sum(sizes)
-    if unit > room:
-        return None
-    wanted = unit * math.prod(shape.view[dim] for dim in priority) // count
-    wanted = min(limits.most, max(limits.least, wanted))
-    left = min(room, max(unit, wanted)) // max(1, unit)
-    while left and sum(aligned(left * nbytes) for nbytes in sizes) > room:
-        left -= 1  # the alignment of every buffer
-    if left == 0:
-        return None
-    for dim in priority:
-        tile[dim] = _even(shape.view[dim], left if dim != priority[0] else int(left * share))
-        left //= tile[dim]
-    return tuple(tile)
+    def _schemes(self, count: int) -> Iterator[Scheme]:
+        """Yield digits of each line, and the pass of each step; no pass stays empty.
 
+        Without FFTs there is one pass, which only reorders.
+        """
+        request = self.request
+        if request.order and count > 1:
+            return
+        if request.scheme is not None:
+            if count == 1 + max(itertools.chain(*request.scheme[1])):
+                yield request.scheme
+        elif not request.lines:
+            if count == 1:
+                yield (), ()
+        else:
+            most = int(MAX_PARTITIONS ** (1 / len(request.lines)))
+            choices = [
+                list(itertools.islice(self._line_schemes(line, count), most))
+                for line in request.lines
+            ]
+            for chosen in itertools.product(*choices):
+                if len({number for _, where in chosen for number in where}) == count:
+                    yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen)
 
-def _even(n: int, most: int) -> int:
-    """Return the extent of the most even chunks of at most `most`."""
-    return max(1, *even_chunks(n, -(-n // max(1, min(n, most)))))
+    def _line_schemes(self, line: Line, count: int) -> Iterator[tuple[Shape, Shape]]:
+        """Yield digits of a line, and the pass of each of its steps."""
+        alone, inside = len(self.request.lines) == 1, self.request.inside
+        if line.kind != "c2c":  # real values on one side
+            yield (line.length,), (0 if line.kind == "r2c" else count - 1,)
+            if not alone or inside:  # only one dimension can be mirrored
+                return
+        elif line.whole:
+            for number in range(count):
+                yield (line.length,), (number,)
+        most = MAX_SPLITS if alone else MAX_SPLITS // 2
+        for digits in range(2, 4):
+            if line.steps(digits) > count:
+                return
+            for factors in _factorisations(line.length, digits, most):
+                if inside and not line.filtered and factors != factors[::-1]:
+                    continue
+                for where in itertools.combinations(range(count), line.steps(digits)):
+                    yield factors, where
 
+    # --- one pass --------------------------------------------------------------------------------
 
-def swap_pass(
-    view: Shape, swap: tuple[int, int], itemsize: int, room: int, limits: TileLimits
-) -> TilePass | None:
-    """Return the pass that swaps two dimensions of a view, of equal length.
+    def _cost(self, one: TilePass, first: bool, last: bool) -> float:
+        """Return the time of a pass, maybe a block's first or last, in units of its bytes one way.
 
-    None if not even the smallest tiles fit `room` bytes.
-    """
-    first, last = swap
-    unit = SWAP_PLACES * itemsize
-    wanted = unit * math.prod(view) // limits.pieces
-    left = min(room, min(limits.most, max(limits.least, wanted))) // unit
-    if left == 0:
-        return None
-    tile = [1] * len(view)
-    for dim in reversed(range(last + 1, len(view))):  # rows first, as wide as possible
-        tile[dim] = _even(view[dim], left)
-        left //= tile[dim]
-    tile[first] = tile[last] = _even(view[last], math.isqrt(left))
-    left //= tile[last] ** 2
-    for dim in reversed([d for d in range(last) if d != first]):
-        tile[dim] = _even(view[dim], left)
-        left //= tile[dim]
-    place, order = aligned(itemsize * math.prod(tile)), tuple(range(len(view)))
-    if SWAP_PLACES * place > room:
-        return None
-    runs = _runs(view, tuple(tile))
-    views, places = (view, view, tuple(tile), order), (place,) * SWAP_PLACES
-    return TilePass((), *views, runs, runs, places, (itemsize, itemsize), swap)
+        Loading the first tile and storing the last one overlap only with neighbouring blocks.
+        """
+        request, limits = self.request, self.limits
+        itemsize, sides = request.itemsize, (one.reads, one.writes)
+        there, back = (1 + limits.run_nbytes / (width * itemsize) for _, width in sides)
+        calls = CALLS + (request.shards if first else 1) + (request.stores if last else 1)
+        nbytes, tiles = itemsize * max(1, math.prod(one.view)), one.tiles
+        called = tiles * calls * limits.call_nbytes / nbytes
+        alone = limits.ends / (tiles * min(request.blocks, limits.following))
+        return max(there, back) * (1 + alone) + 0.01 * (there + back) + called
+
+    def _passes(self, scheme: Scheme, count: int) -> Iterator[TilePass | None]:
+        """Yield the passes of a scheme, then those that swap digits inside a block's own memory.
+
+        The last item is None if a tile does not fit.
+        """
+        request, digits = self.request, scheme[0]
+        sizes: dict[int, Shape] = {dim: (n,) for dim, n in enumerate(request.shape)}
+        for line, split in zip(request.lines, digits, strict=True):
+            if len(split) > 1:  # all but the last digit of half a spectrum are whole
+                half = split[-1] // 2 + 1
+                sizes[line.dim] = (*split[:-1], half) if line.kind == "c2r" else split
+        view = tuple(itertools.chain(*sizes.values()))
+        firsts = list(itertools.accumulate(map(len, sizes.values()), initial=0))
+        for number in range(count):
+            one = self._pass(_Shapes(request, view, firsts, scheme, number))
+            yield one
+            if one is None:
+                return
+            view = one.after
+        for line, split in zip(request.lines, digits, strict=True):
+            if request.inside and len(split) > 1 and not line.filtered:
+                first = firsts[line.dim]
+                yield self._swap(view, first, first + len(split) - 1)
+
+    def _pass(self, shape: _Shapes) -> TilePass | None:
+        """Return one pass in its cheapest tiles; None if no tile fits."""
+        free = [dim for dim in reversed(range(len(shape.view))) if dim not in shape.fixed]
+        written = [dim for dim in reversed(shape.order) if dim not in shape.fixed]
+        # Dimensions get room innermost first, as read and as written.
+        priorities = dict.fromkeys((tuple(free), tuple(written)))
+        shares = SQUARER if self.request.order else (1,)
+        ways = itertools.product(priorities, self.limits.finer, shares)
+        tiles = dict.fromkeys(self._tile(shape, *way) for way in ways)
+        found = [shape.in_tiles(tile) for tile in tiles if tile is not None]
+        return min(found, key=lambda one: self._cost(one, shape.first, shape.last), default=None)
+
+    def _tile(self, shape: _Shapes, priority: Shape, finer: float, share: float) -> Shape | None:
+        """Return the shape of a tile, its transformed digits whole; None if not even one line fits.
+
+        `finer` is a factor for the number of tiles, and `share` the maximum fraction of the room
+        for the first dimension of the priority.
+        """
+        tile = [n if dim in shape.fixed else 1 for dim, n in enumerate(shape.view)]
+        done = math.prod(shape.after[dim] for dim in shape.fixed)
+        sizes = [max(math.prod(tile) * b, done * a) for b, a in shape.registers]
+        unit = sum(sizes)
+        if unit > self.room:
+            return None
+        count = max(1, int(finer * self.limits.pieces))
+        wanted = unit * math.prod(shape.view[dim] for dim in priority) // count
+        wanted = min(self.limits.most, max(self.limits.least, wanted))
+        left = min(self.room, max(unit, wanted)) // max(1, unit)
+        while left and sum(aligned(left * nbytes) for nbytes in sizes) > self.room:
+            left -= 1  # the alignment of every buffer
+        if left == 0:
+            return None
+        for dim in priority:
+            tile[dim] = _even(shape.view[dim], left if dim != priority[0] else int(left * share))
+            left //= tile[dim]
+        return tuple(tile)
+
+    def _swap(self, view: Shape, first: int, last: int) -> TilePass | None:
+        """Return the pass that swaps two dimensions of a view, of equal length.
+
+        None if not even the smallest tiles fit.
+        """
+        itemsize, limits = self.request.itemsize, self.limits
+        unit = SWAP_PLACES * itemsize
+        wanted = unit * math.prod(view) // limits.pieces
+        left = min(self.room, min(limits.most, max(limits.least, wanted))) // unit
+        if left == 0:
+            return None
+        tile = [1] * len(view)
+        for dim in reversed(range(last + 1, len(view))):  # rows first, as wide as possible
+            tile[dim] = _even(view[dim], left)
+            left //= tile[dim]
+        tile[first] = tile[last] = _even(view[last], math.isqrt(left))
+        left //= tile[last] ** 2
+        for dim in reversed([d for d in range(last) if d != first]):
+            tile[dim] = _even(view[dim], left)
+            left //= tile[dim]
+        place, order = aligned(itemsize * math.prod(tile)), tuple(range(len(view)))
+        if SWAP_PLACES * place > self.room:
+            return None
+        runs = _runs(view, tuple(tile))
+        views, places = (view, view, tuple(tile), order), (place,) * SWAP_PLACES
+        return TilePass((), *views, runs, runs, places, (itemsize, itemsize), (first, last))

@@ -11,7 +11,7 @@ import numpy as np
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, scaled
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
-from dask_bigfft.errors import ArgumentTypeError, parse_count, raise_invalid
+from dask_bigfft.errors import parse_count, parse_type
 from dask_bigfft.planner.cost import forecast, merge_seconds, merging, task_seconds, with_forecast
 from dask_bigfft.planner.explain import draw, explain, in_a_line, summary
 from dask_bigfft.planner.plan_data import (
@@ -63,10 +63,7 @@ class Plan(PlanData):
         parse_count("workers", workers, 1)
         parse_count("threads", threads, 1)
         parse_count("gpus", gpus, 0)
-        if not isinstance(profile, Profile):
-            raise_invalid(
-                "profile", profile, "a Profile, as calibrate returns", kind=ArgumentTypeError
-            )
+        parse_type("profile", profile, Profile, "a Profile, as calibrate returns")
         shared = self.machine.shared and workers == 1
         machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, gpus, shared)
         return forecast(replace(self, machine=machine))
@@ -546,8 +543,7 @@ def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Reques
     """
     if not _is_free(request):
         return request
-    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-    size = math.prod(max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape))
+    size = math.prod(extents(spec, [(n,) for n in spec.shape]))
     chunks, wanted = request.chunks, request.wanted
     if count > 1:
         each = min(BLOCKS_EACH, size * spec.work_dtype.itemsize // (count * LEAST_EACH))
@@ -579,9 +575,9 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
         Maximum size of the larger blocks in bytes of complex values; 0 changes nothing.
     """
     lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-    longest = [max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape)]
     cut = any(n > spec.shape[a] and len(request.chunks[a]) > 1 for a, n in lengths.items())
-    total, block = math.prod(longest), largest_block(spec, request)
+    total = math.prod(extents(spec, [(n,) for n in spec.shape]))
+    block = largest_block(spec, request)
     much = cut and total >= FEWER * math.prod(spec.shape)
     wanted = max(nbytes // spec.work_dtype.itemsize, total // MOST_PADDED)
     if not much or not nbytes or total <= MANY * block or wanted < FEWER * block:

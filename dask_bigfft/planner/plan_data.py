@@ -436,8 +436,7 @@ class PlanData:
         real, work = spec.real_dtype.str, spec.work_dtype.str
         kinds = [{step.kind for step in round_.steps} for round_ in self.rounds]
         # The first FFTs of a complex transform may take real values directly.
-        steps = self.rounds[0].steps if self.rounds else ()
-        direct = all(s.chirp_in is None and s.sign == steps[0].sign for s in steps)
+        direct = bool(self.rounds) and self.rounds[0].begins_with_ffts
         direct = direct and spec.kind == "c2c" and np.dtype(spec.dtype).kind != "c"
         halved = any("r2c" in found for found in kinds)
         afters = [real if "c2r" in found else work for found in kinds]
@@ -528,7 +527,7 @@ class PlanData:
 
     def to_json(self) -> str:
         """Return the plan as JSON, from which `from_json` makes it again."""
-        return json.dumps(encode(self))
+        return json.dumps(self, default=encode)
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -8,6 +8,7 @@ a transform.
 import dataclasses
 import itertools
 import json
+import sys
 import types
 import typing
 from dataclasses import dataclass, fields
@@ -17,18 +18,13 @@ from dask_bigfft.decomposition.layout import Digit, Group, Range
 from dask_bigfft.errors import raise_invalid
 
 
-def encode(value: Any) -> Any:
-    """Return dataclasses as mappings, tuples as lists, and other values unchanged."""
-    if isinstance(value, Group):
-        runs = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
-        more = {"offset": value.offset, "arrangement": encode(value.arrangement)}
-        found = {name: item for name, item in more.items() if item}
-        return {"digits": encode(value.digits), "chunks": runs, **found}
-    if dataclasses.is_dataclass(value):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, tuple | list):
-        return [encode(item) for item in value]
-    return value
+def encode(value: Any) -> dict[str, Any]:
+    """Return a dataclass as a mapping: the `default` of `json.dumps`."""
+    found = {f.name: getattr(value, f.name) for f in fields(value)}
+    if not isinstance(value, Group):
+        return found
+    found["chunks"] = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
+    return {name: item for name, item in found.items() if item}
 
 
 def decode(hint: Any, value: Any) -> Any:
@@ -54,33 +50,24 @@ def decode(hint: Any, value: Any) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
-        if args[-1] is Ellipsis:
-            return tuple(decode(args[0], item) for item in value)
+        args = args[:1] * len(value) if args[-1] is Ellipsis else args
         return tuple(decode(a, item) for a, item in zip(args, value, strict=True))
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        return decode(next(a for a in args if a is not type(None)), value)
+        some = next(a for a in args if a is not type(None))
+        return None if value is None else decode(some, value)
     if origin is typing.Literal:
         if value not in args:
             raise ValueError(f"{value!r} is not one of {args}")
         return value
     if hint in (int, float):
-        return _number(hint, value)
+        if isinstance(value, bool) or not isinstance(value, (int, float) if hint is float else int):
+            raise TypeError(f"{value!r} is not {hint}")
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ValueError("a number that is too large")
+        return hint(value)
     if not isinstance(value, hint):
         raise TypeError(f"{value!r} is not {hint}")
     return value
-
-
-def _number(hint: Any, value: Any) -> Any:
-    """Return a number of JSON, which is neither a bool nor text, and within the range of floats."""
-    if isinstance(value, bool) or not isinstance(value, (int, float) if hint is float else int):
-        raise TypeError(f"{value!r} is not {hint}")
-    try:
-        found = float(value)
-    except OverflowError as error:
-        raise ValueError("a number that is too large") from error
-    return found if hint is float else value
 
 
 #: Version of the JSON. A profile of another version is not read.
@@ -253,7 +240,7 @@ class Profile(_Prices):
 
     def to_json(self) -> str:
         """Return the profile as JSON, from which `from_json` makes it again."""
-        return json.dumps({"schema": SCHEMA, "profile": encode(self)}, indent=1)
+        return json.dumps({"schema": SCHEMA, "profile": self}, default=encode, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Profile":

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import ROW_BYTES, Layout, tile_bytes_of, tiling
+from dask_bigfft.decomposition.layout import Layout, tile_bytes_of, tiling
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.planner.passes import tile_plans
@@ -106,16 +106,6 @@ def _halved(round_: Round, supports_out: bool) -> bool:
     return supports_out and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
 
 
-def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
-    """Return whether a round begins with complex FFTs of one kind, and has nothing else."""
-    begins = bool(steps) and {(s.kind, s.sign, s.chirp_in) for s in steps} == {
-        ("c2c", steps[0].sign, None)
-    }
-    plain = all(s.twiddle is None and s.convolve is None and s.chirp_out is None for s in steps)
-    scaled = all(s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps)
-    return begins, begins and plain and scaled
-
-
 @dataclass(frozen=True)
 class Stage:
     """An exchange and the round that follows it.
@@ -163,38 +153,6 @@ DISK_SHARD = 2e-4
 
 #: Speed-up of an FFT for each further thread that the library may use.
 INNER_THREAD = 0.7
-
-
-def device_seconds(
-    round_: Round, dtype: str, device: DeviceProfile, order: tuple[int, ...] = ()
-) -> float:
-    """Return the seconds of a device for each of many blocks of a round.
-
-    Both directions of the bus and the FFTs overlap.
-
-    Parameters
-    ----------
-    round_ : Round
-        The round.
-    dtype : str
-        Of complex values.
-    device : DeviceProfile
-        Its speeds and its memory.
-    order : tuple of int
-        Dimensions in the order in which they are written, if not as they are.
-    """
-    plans = tile_plans(round_, dtype, device.nbytes, order=order)
-    passes = [one for plan in plans for one in plan.passes]
-    bus = calls = most = 0.0
-    for one in passes:
-        ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
-        bus += max(size / speed + (runs * BY_KERNEL - 1) * device.run for size, runs, speed in ends)
-        calls += device.call * (len(round_.steps) + 2) * one.tiles
-        most = max(most, *one.nbytes)
-    blocks = max(1, round_.source.blocks)
-    counts = (count / blocks / device.flops for _, count in step_flops(round_))
-    kernels = sum(max(seconds, 4 * most / device.memory) for seconds in counts)
-    return max(calls, bus, kernels)
 
 
 @dataclass(frozen=True)
@@ -268,8 +226,7 @@ class Model:
         goes = math.prod(after) * self._width(round_, after=True)
         fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
         second = changes(round_) and not _halved(round_, self.library.supports_out)
-        size, most = tile_bytes_of(threads, second), tile_bytes_of(threads)
-        return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
+        return tiling(before, fixed, max(came, goes, 1), threads, second)
 
     def _width(self, round_: Round | None, after: bool = False) -> int:
         """Return the bytes of an element of the blocks before a round, or after it."""
@@ -281,7 +238,9 @@ class Model:
         if round_ is None:
             return NO_ROUND
         shape, after = round_.source.full_shape, round_.target.full_shape
-        begins, only = _ffts_of(round_.steps)
+        begins, steps = round_.begins_with_ffts, round_.steps
+        scales = (s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps)
+        only = begins and all(scales) and not any(step.factors for step in steps)
         found, near = self.tiles(round_), stage.before == round_.source
         packed = not stage.inside
         packed = packed and (stage.writes is None or _contiguous(stage.writes, round_.target))
@@ -319,8 +278,7 @@ class Model:
         large = whole and block > tile_bytes_of(self.machine.threads)
         seconds = flops(round_) / (self.library.large_flops if large else self.library.flops)
         seconds /= 1 + INNER_THREAD * (self.machine.threads // self.lanes(layout.blocks) - 1)
-        factors = ((s.twiddle, s.convolve, s.chirp_in, s.chirp_out) for s in round_.steps)
-        passes = sum(one is not None for each in factors for one in each)
+        passes = sum(step.factors for step in round_.steps)
         seconds += passes * round_.target.size * self.itemsize / (2 * profile.copy)
         speeds = {"energy": profile.energy, "checksum": profile.checksum}
         checked = (round_.source.size + round_.target.size) * self.itemsize
@@ -336,8 +294,26 @@ class Model:
     # --- on a device -------------------------------------------------------------------------
 
     def of_device(self, round_: Round, order: tuple[int, ...] = ()) -> float:
-        """Return the seconds that a device takes for each of many blocks of a round."""
-        return max(device_seconds(round_, self.dtype, found, order) for found in self.devices)
+        """Return the seconds of the slowest device for each of many blocks of a round.
+
+        Both directions of the bus and the FFTs overlap. `order` are dimensions in the order in
+        which they are written, if not as they are.
+        """
+        return max(self._of_device(round_, device, order) for device in self.devices)
+
+    def _of_device(self, round_: Round, device: DeviceProfile, order: tuple[int, ...]) -> float:
+        plans = tile_plans(round_, self.dtype, device.nbytes, order=order)
+        passes = [one for plan in plans for one in plan.passes]
+        bus = calls = most = 0.0
+        for one in passes:
+            ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
+            bus += max(n / speed + (runs * BY_KERNEL - 1) * device.run for n, runs, speed in ends)
+            calls += device.call * (len(round_.steps) + 2) * one.tiles
+            most = max(most, *one.nbytes)
+        blocks = max(1, round_.source.blocks)
+        counts = (count / blocks / device.flops for _, count in step_flops(round_))
+        kernels = sum(max(seconds, 4 * most / device.memory) for seconds in counts)
+        return max(calls, bus, kernels)
 
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Return the seconds of a GPU's direct reads of a block; None if threads gather it."""

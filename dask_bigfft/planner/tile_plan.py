@@ -18,7 +18,7 @@ buffers and tiles, and the use of streams, can be set by hand (`DeviceSettings`)
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -26,7 +26,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Kind, Step
+from dask_bigfft.decomposition.steps import Kind
 from dask_bigfft.errors import DeviceError
 
 #: Characters of the dtypes that GPUs compute in: single and double precision.
@@ -64,23 +64,6 @@ LEAST_WRITTEN_NBYTES = 8 << 10
 
 #: Minimum bytes of a tile where the number of tiles is set.
 LEAST_TILE = 1 << 16
-
-
-#: Tasks that a device admits at a time: one is stored while the other is loaded. Small blocks have
-#: one or two tiles, and more of them are needed to keep both directions of the bus busy.
-ADMITTED, ADMITTED_SMALL = 2, 4
-
-#: Maximum bytes of a small block in this sense.
-SMALL_NBYTES = 512 << 20
-
-
-def admitted(nbytes: int) -> int:
-    """Return the number of tasks that a device admits at a time, by the bytes of their blocks.
-
-    >>> admitted(256 << 20), admitted(4 << 30)
-    (4, 2)
-    """
-    return ADMITTED_SMALL if nbytes <= SMALL_NBYTES else ADMITTED
 
 
 def aligned(nbytes: int) -> int:
@@ -206,15 +189,24 @@ class Line:
         Of the FFTs.
     filtered : bool
         Whether the transformed digit is multiplied by a spectrum, which is then on the GPU, too.
-    whole : bool
-        Whether one FFT may be as long as the line. Else it is split if possible.
     """
 
     dim: int
     length: int
     kind: Kind = "c2c"
     filtered: bool = False
-    whole: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Return whether one FFT may be as long as the line. Else it is split if possible.
+
+        >>> [Line(0, n).whole for n in (2**31, 2**31 + 2**20, 2**31 - 1)]
+        [True, False, True]
+        """
+        if self.filtered or self.kind != "c2c" or self.length < AWKWARD:
+            return True
+        factors = factorize(self.length)
+        return max(factors) <= MOST_PRIME or sum(factors.values()) == 1
 
     def steps(self, digits: int) -> int:
         """Return the number of steps for some digits; a filtered line is transformed back."""
@@ -313,11 +305,6 @@ class TilePass:
     mirrored: bool = False
 
     @property
-    def buffer_nbytes(self) -> int:
-        """Bytes of a tile on the GPU."""
-        return sum(self.places)
-
-    @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Extents of the tiles along each dimension of `view`."""
         pairs = zip(self.view, self.tile, strict=True)
@@ -342,7 +329,7 @@ class TilePass:
         """Contiguous runs of host memory that all tiles are read from, and written to."""
         return self.tiles * self.reads[0], self.tiles * self.writes[0]
 
-    @property
+    @cached_property
     def reorders(self) -> bool:
         """Return whether digits are written in another order than they are read."""
         return self.order != tuple(range(len(self.order)))
@@ -360,21 +347,16 @@ class TilePlan:
     passes: tuple[TilePass, ...]
     buffers: int
 
-    @property
+    @cached_property
     def buffer_nbytes(self) -> int:
         """Bytes of a buffer, which holds the largest tile of any pass."""
-        return max(one.buffer_nbytes for one in self.passes)
+        return max(sum(one.places) for one in self.passes)
 
     @property
     def divides(self) -> bool:
         """Return whether tiles are independent: one pass that does not reorder."""
         split = any(len(digits) > 1 for digits in self.digits)
         return len(self.passes) == 1 and not split and not self.passes[0].reorders
-
-    @property
-    def tiles(self) -> int:
-        """Number of tiles of all passes."""
-        return sum(one.tiles for one in self.passes)
 
     def names(self, letters: Sequence[str]) -> list[str]:
         """Return the name of each pass, such as ``{Y2, X}``, given a letter for each line.
@@ -419,17 +401,8 @@ def request_of(
             raise DeviceError(f"devices compute in single and double precision, not in {name}")
         if np.dtype(name).kind == "f" and source != target:
             itemsize = 2 * np.dtype(name).itemsize
-    lines = tuple(_line(round_, step) for step in round_.steps)
-    return TileRequest(shape, lines, itemsize, blocks=round_.source.blocks, scheme=scheme)
-
-
-def in_turn(round_: Round, groups: Sequence[tuple[Step, ...]]) -> tuple[Round, ...]:
-    """Return consecutive rounds that each do a group of steps."""
-    found, layout = list[Round](), round_.source
-    for steps in groups[:-1]:
-        found.append(Round(steps, layout, transformed(layout, steps)))
-        layout = found[-1].target
-    return (*found, Round(groups[-1], layout, round_.target)) if found else (round_,)
+    lines = (Line(round_.dim(s), s.length, s.kind, s.convolve is not None) for s in round_.steps)
+    return TileRequest(shape, tuple(lines), itemsize, blocks=round_.source.blocks, scheme=scheme)
 
 
 @lru_cache(maxsize=256)
@@ -440,19 +413,8 @@ def apart(round_: Round) -> tuple[Round, ...]:
     axes are transformed (c2r: after them).
     """
     kinds = ([s for s in round_.steps if s.kind == kind] for kind in ("r2c", "c2c", "c2r"))
-    return in_turn(round_, [tuple(steps) for steps in kinds if steps])
-
-
-def _line(round_: Round, step: Step) -> Line:
-    filtered, n = step.convolve is not None, step.length
-    whole = filtered or step.kind != "c2c" or not awkward(n)
-    return Line(round_.dim(step), n, step.kind, filtered, whole)
-
-
-def awkward(n: int) -> bool:
-    """Return whether a GPU should split FFTs of this length.
-
-    >>> awkward(2**31), awkward(2**31 + 2**20), awkward(2**31 - 1)
-    (False, True, False)
-    """
-    return n >= AWKWARD and max(factors := factorize(n)) > MOST_PRIME and sum(factors.values()) > 1
+    groups, found, layout = [tuple(steps) for steps in kinds if steps], list[Round](), round_.source
+    for steps in groups:
+        before, layout = layout, transformed(layout, steps)
+        found.append(Round(steps, before, round_.target if steps == groups[-1] else layout))
+    return tuple(found) if len(found) > 1 else (round_,)

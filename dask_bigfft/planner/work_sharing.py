@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.decomposition.rounds import exchange_shape
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
@@ -128,20 +128,14 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
         nbytes = max(round_.source.largest, round_.target.largest) * model.itemsize
         busy = threads * nbytes / cpu / (machine.threads * profile.copy)
         together = 1 - (1 - profile.together) * min(1.0, busy)
-        if not (shape.local and model.library.supports_out and _is_one_call(round_)):
+        one_call = [(step.kind, step.factors) for step in round_.steps] == [("c2c", 0)]
+        if not (shape.local and model.library.supports_out and one_call):
             together *= SHARED_TILES
         rates, own = (threads / cpu, len(devices) / device), -(-blocks // machine.workers)
         seconds = own / (together * sum(rates)) + profile.shared_round
         divides = all(len(plans) == 1 and plans[0].divides for plans in tiles)
         found.append(Sharing(nbytes, own, device, rates, seconds, divides))
     return tuple(found)
-
-
-def _is_one_call(round_: Round) -> bool:
-    """Return whether a round consists only of FFTs along one dimension."""
-    (first, *others) = round_.steps
-    beside = (first.twiddle, first.convolve, first.chirp_in, first.chirp_out)
-    return not others and first.kind == "c2c" and beside == (None,) * len(beside)
 
 
 def divided(plan: Plan, gpus: int, least: float) -> Plan:

@@ -145,8 +145,7 @@ def parse_inputs(
             )
     if correlated:
         turned = [axis in named and n == 1 for axis, (n, _) in enumerate(shapes)]
-        if any(turned):
-            second = second[tuple(slice(None, None, -1 if t else None) for t in turned)]
+        second = second[tuple(slice(None, None, -1 if t else None) for t in turned)]
     windows = tuple(window(axis, *shapes[axis], mode) for axis in convolved)
     crop = [slice(None)] * first.ndim
     if mode == "same":

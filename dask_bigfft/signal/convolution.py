@@ -38,9 +38,7 @@ __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
 Method = Literal["auto", "fft", "direct"]
 
 
-def _kernel_axes(
-    transforms: Transforms, plan: Plan, kernel: da.Array
-) -> tuple[SpectrumAxis, ...] | None:
+def _kernel_axes(plan: Plan, kernel: da.Array) -> tuple[SpectrumAxis, ...] | None:
     """Return the axes of the spectrum if each task can compute the kernel's part, else None."""
     largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
     itemsize = plan.spec.work_dtype.itemsize
@@ -48,9 +46,9 @@ def _kernel_axes(
         return None
     for axis, size in enumerate(kernel.shape):
         split = size != 1 and len(plan.chunks[axis]) > 1
-        if axis not in transforms.axes and (split or size > plan.spec.shape[axis]):
+        if axis not in plan.spec.axes and (split or size > plan.spec.shape[axis]):
             return None
-    axes, on_gpu = spectrum_axes(transforms, plan), is_on_gpu(kernel._meta)
+    axes, on_gpu = spectrum_axes(plan), is_on_gpu(kernel._meta)
     local = not on_gpu and all(is_local(along, kernel.shape[along.axis]) for along in axes)
     return axes if local else None
 
@@ -60,7 +58,7 @@ def _spectra(
 ) -> tuple[da.Array, da.Array]:
     """Return two spectra with equal chunks, that of a small kernel computed block by block."""
     spectrum = applied(large, there)
-    axes = _kernel_axes(transforms, there, small)
+    axes = _kernel_axes(there, small)
     if axes is not None:
         return spectrum, _kernel_array(small.rechunk(-1), axes, there, options)
     if large.name == small.name:  # a convolution with itself needs one spectrum

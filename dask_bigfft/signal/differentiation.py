@@ -61,9 +61,8 @@ def _filtered(
     natural = Transforms(axes, nonempty(array, axes), array.dtype.kind != "c")
     transforms, there = planned(array, natural, options)
     spectrum = applied(array, there)
-    factor = partial(
-        factor, axes=spectrum_axes(transforms, there), spacing=[spacing[axis] for axis in axes]
-    )
+    steps = [spacing[axis] for axis in axes]
+    factor = partial(factor, axes=spectrum_axes(there), spacing=steps)
     made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor)
     back = transforms.inverse(made, options, {})
     if options.get("chunks") is None:  # the input's chunks, if they cost no exchange

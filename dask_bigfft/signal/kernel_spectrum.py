@@ -35,9 +35,11 @@ def _rows(along: SpectrumAxis, samples: int) -> int:
 
 def is_local(along: SpectrumAxis, samples: int) -> bool:
     """Return True if a block of a kernel's spectrum is cheap to compute from the kernel."""
-    if len(along.digits) > 2:
-        return False
     return _rows(along, samples) <= MOST_ROWS or (along.whole and len(along.digits) == 1)
+
+
+def _padded(x: Array, length: int) -> Array:
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, length - x.shape[-1])])
 
 
 def _dft_rows(x: Array, low: int, high: int, modulus: int) -> Array:
@@ -53,13 +55,9 @@ def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str)
     """Return places low..high-1 of the spectrum in transposed order, along the last axis of x."""
     n1, n2 = along.digits
     count = _rows(along, x.shape[-1])
-    padded = np.zeros((*x.shape[:-1], count * n2), x.dtype)
-    padded[..., : x.shape[-1]] = x
+    padded = _padded(x, count * n2).reshape(*x.shape[:-1], count, n2)
     first, last = low // n2, -(-high // n2)
-    rows = np.ascontiguousarray(
-        _dft_rows(padded.reshape(*x.shape[:-1], count, n2), first, last, n1)
-    )
-    flat = rows.reshape(-1, n2, 1)
+    flat = np.ascontiguousarray(_dft_rows(padded, first, last, n1)).reshape(-1, n2, 1)
     rest = np.tile(np.arange(first, last, dtype=np.int64), math.prod(x.shape[:-1]))
     twiddle(flat, rest, along.length, -1)
     done: Array = get_library(library).c2c(flat, (1,), -1)
@@ -70,8 +68,7 @@ def _in_order(x: Array, along: SpectrumAxis, low: int, high: int, library: str) 
     """Return frequencies low..high-1 along the last axis of x."""
     if not along.whole and x.shape[-1] <= MOST_ROWS:
         return _dft_rows(x[..., None], low, high, along.length)[..., 0]
-    padded = np.zeros((*x.shape[:-1], along.length), x.dtype)
-    padded[..., : x.shape[-1]] = x
+    padded = _padded(x, along.length)
     if x.dtype.kind != "c" and along.half:
         half: Array = get_library(library).run(Call("r2c", (padded.ndim - 1,), -1), padded)
         return half[..., low:high]

@@ -60,25 +60,17 @@ def _convolved(
 def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
     """Return the convolution of a long array, first, with a short one, in one block."""
     x, h = inputs.first, inputs.second
-    h = h.rechunk(dict.fromkeys(inputs.axes, -1))
-    kept: dict[int, Any] = {}
-    for axis in range(x.ndim):
-        if axis not in inputs.axes and h.shape[axis] != 1:
-            kept[axis] = x.chunks[axis] if x.shape[axis] == h.shape[axis] else -1
-    h = h.rechunk(kept)
+    same = [axis not in inputs.axes and x.shape[axis] == n for axis, n in enumerate(h.shape)]
+    h = h.rechunk({a: cut if same[a] else -1 for a, cut in enumerate(x.chunks)})
     x = x.rechunk({w.axis: long_enough(x.chunks[w.axis], w.second - 1) for w in inputs.windows})
     depth: dict[int, Any] = {  # a single chunk needs no halo, and may be shorter than the kernel
         w.axis: (w.second - 1 - w.start, w.start) for w in inputs.windows if x.numblocks[w.axis] > 1
     }
     wide = da.overlap.overlap(x, depth, boundary="none", allow_rechunk=False)
-    chunks = []
-    for axis, cut in enumerate(x.chunks):
-        w = next((w for w in inputs.windows if w.axis == axis), None)
-        if w is not None:
-            cut = (*cut[:-1], cut[-1] + w.count - w.first)
-        elif x.shape[axis] < h.shape[axis]:
-            cut = h.chunks[axis]
-        chunks.append(cut)
+    chunks = [max(pair, key=sum) for pair in zip(x.chunks, h.chunks, strict=True)]
+    for w in inputs.windows:
+        *cut, last = x.chunks[w.axis]
+        chunks[w.axis] = (*cut, last + w.count - w.first)
     how = {"windows": inputs.windows, "direct": direct, "blocks": x.numblocks, "out_dtype": dtype}
     return by_block(_convolved, wide, h, dtype=dtype, chunks=tuple(chunks), **how)
 

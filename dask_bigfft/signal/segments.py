@@ -206,9 +206,8 @@ def _averaged(
         result = spectra.map_blocks(
             _median, axis=axis, bias=bias, drop_axis=axis, dtype=dtype, meta=meta
         )
-    order = list(range(result.ndim - 1))
-    order.insert(axis, result.ndim - 1)
-    return frequencies, cast("da.Array", result.transpose(order))
+    last = result.ndim - 1  # array expressions have no moveaxis
+    return frequencies, cast("da.Array", result.transpose((*range(axis), last, *range(axis, last))))
 
 
 def csd(

@@ -50,7 +50,7 @@ def _spectrum(
         *map(applied, arrays, plans),
         dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
         scale=_scale(transforms.lengths, spacing, scaling),
-        axes=spectrum_axes(transforms, there),
+        axes=spectrum_axes(there),
         onesided=parse_flag("onesided", onesided),
     )
 
@@ -244,14 +244,14 @@ def radial_power_spectrum(
     real = array.dtype.kind != "c"
     lengths = nonempty(array, along)
     scale = _scale(lengths, spacing, scaling)
-    transforms, there = planned(array, Transforms(along, lengths, real), options, back=False)
+    _, there = planned(array, Transforms(along, lengths, real), options, back=False)
     edges = _edges(bins, lengths, spacing)
     spectrum = applied(array, there)
     chunks = tuple(
         cut if a not in along else ((len(edges) - 1 if a == along[-1] else 1),) * len(cut)
         for a, cut in enumerate(spectrum.chunks)
     )
-    where = {"axes": spectrum_axes(transforms, there), "spacing": spacing, "edges": edges}
+    where = {"axes": spectrum_axes(there), "spacing": spacing, "edges": edges}
     sums = by_block(_binned, spectrum, dtype=complex, chunks=chunks, **where)
     for axis in along:  # blocks have the same shape
         ends = itertools.pairwise((0, *itertools.accumulate(sums.chunks[axis])))

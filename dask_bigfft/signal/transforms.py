@@ -64,15 +64,15 @@ def planned(
     """
     found: list[tuple[Any, ...]] = []
     split: list[int | None] = [None]
-    for number, along in enumerate(split):  # grows by the axes that natural order splits
+    for along in split:  # grows by the axes that natural order splits
         transforms = replace(natural, transposed=along)
         there = transforms.forward(a, options)
         if along is None:
             split += [program.axis for program in there.programs if len(program.steps) > 1]
             if len(split) == 1:
                 return transforms, there
-        found.append((*_price(transforms, there, options, back), number, transforms, there))
-    return min(found, key=lambda f: f[:3])[3:]
+        found.append((*_price(transforms, there, options, back), transforms, there))
+    return min(found, key=lambda f: f[:2])[2:]
 
 
 def _price(transforms: Transforms, there: Plan, options: Options, back: bool) -> tuple[int, float]:
@@ -137,12 +137,10 @@ class SpectrumAxis:
         return np.where(2 * index % first == 0, 1.0, 2.0)
 
 
-def spectrum_axes(transforms: Transforms, there: Plan) -> tuple[SpectrumAxis, ...]:
-    """Return the transformed axes of a spectrum."""
-    last = transforms.axes[-1] if transforms.real else None
+def spectrum_axes(there: Plan) -> tuple[SpectrumAxis, ...]:
+    """Return the transformed axes of the spectrum that a plan makes."""
+    spec = there.spec
     return tuple(
-        SpectrumAxis(axis, n, order, axis == last, (0, *itertools.accumulate(there.chunks[axis])))
-        for axis, n, order in zip(
-            transforms.axes, transforms.lengths, transforms.orders, strict=True
-        )
+        SpectrumAxis(a, n, order, a == spec.real_axis, (0, *itertools.accumulate(there.chunks[a])))
+        for a, n, order in zip(spec.axes, spec.lengths, spec.orders_out, strict=True)
     )

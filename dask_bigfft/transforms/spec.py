@@ -137,18 +137,19 @@ class TransformSpec:
         """Axis with half a spectrum on one side, if any."""
         return None if self.kind == "c2c" else self.axes[-1]
 
-    def digits_of(self, axis: int) -> tuple[int, ...] | None:
-        """Return the given digits of an axis in transposed order, or None."""
-        return dict(self.digits).get(axis)
+    def digits_of(self, axis: int) -> tuple[int, ...]:
+        """Return the digits of an axis in transposed order."""
+        length = self.lengths[self.axes.index(axis)]
+        return dict(self.digits).get(axis) or transposed_digits(length)
 
     @property
     def out_shape(self) -> tuple[int, ...]:
         """Shape of the result."""
         found = list(self.shape)
         for i, axis in enumerate(self.axes):
-            digits = self.digits_of(axis)
-            if self.orders_in[i] == self.orders_out[i] == "transposed":
-                digits = (digits or transposed_digits(self.lengths[i]))[::-1]
+            digits = None if self.orders_out[i] == "natural" else self.digits_of(axis)
+            if digits is not None and self.orders_in[i] == "transposed":
+                digits = digits[::-1]
             half = self.kind == "r2c" and axis == self.real_axis
             found[axis] = _places(self.lengths[i], self.orders_out[i], half, digits)
         for axis, _, count in self.windows:

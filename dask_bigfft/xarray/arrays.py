@@ -22,7 +22,6 @@ from dask_bigfft.xarray.coordinates import (
     PREFIX,
     Samples,
     cosine_frequencies,
-    refuse_coordinate,
     refuse_parts,
     remembered,
     samples_of,
@@ -315,7 +314,7 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
     middle = array.sizes[dim] // 2
     if len(zero) != 1 or zero[0] not in (0, middle):
         need = f"all frequencies, 0 at place 0 or {middle}"
-        refuse_coordinate(dim, f"with the frequency 0 at {zero.tolist()}", need)
+        raise_invalid(f"coordinate {dim}", f"with the frequency 0 at {zero.tolist()}", need)
     return bool(zero[0] == middle)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError, BigFFTError, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 
 PREFIX = "freq_"
 
@@ -17,13 +17,6 @@ TOLERANCE = 1e-3
 
 #: Units of time in xarray, coarsest first, in seconds.
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-
-
-def refuse_coordinate(
-    dim: Hashable, found: str, need: str, kind: type[BigFFTError] = ArgumentError
-) -> NoReturn:
-    """Raise an error for the coordinate of a dimension."""
-    raise_invalid(f"coordinate {dim}", found, need, kind=kind)
 
 
 @dataclass(frozen=True)
@@ -118,7 +111,7 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     places, units = coordinate.values, coordinate.attrs.get("units")
     if places.dtype.kind not in "iufmM":
         need = f"numbers or times, or none: drop_vars({dim!r})"
-        refuse_coordinate(dim, f"of dtype {places.dtype}", need, kind=ArgumentTypeError)
+        raise_invalid(f"coordinate {dim}", f"of dtype {places.dtype}", need, kind=ArgumentTypeError)
     dtype, time_unit = str(places.dtype), "ns"
     if places.dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
         own = np.datetime_data(places.dtype)
@@ -131,7 +124,7 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     step = float(steps.mean())
     if not step or not np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
         found = f"with steps of {steps.min()} to {steps.max()}"
-        refuse_coordinate(dim, found, "evenly spaced samples")
+        raise_invalid(f"coordinate {dim}", found, "evenly spaced samples")
     return Samples(dim, length, first, step, units, dtype, time_unit)
 
 
@@ -190,7 +183,7 @@ def refuse_parts(
     if not any(len(w) == len(found) and np.all(np.abs(found - w) < near) for w in right):
         need = f"all frequencies as the transform of {n} samples has put them (set to 0 what is "
         need += f"not wanted), or no coordinate: drop_vars({dim!r})"
-        refuse_coordinate(dim, f"of {array.sizes[dim]} frequencies", need)
+        raise_invalid(f"coordinate {dim}", f"of {array.sizes[dim]} frequencies", need)
 
 
 def cosine_frequencies(samples: Samples, name: str, kind: int) -> npt.NDArray[np.float64]:

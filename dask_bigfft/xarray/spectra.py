@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from dask_bigfft import signal
-from dask_bigfft.errors import parse_choice, parse_flag, raise_invalid
+from dask_bigfft.errors import parse_flag, raise_invalid
 from dask_bigfft.front import transforms_by
 from dask_bigfft.xarray import functions
 from dask_bigfft.xarray.arrays import (
@@ -91,7 +91,6 @@ def _spectrum(
         if real_dim not in dims:
             raise_invalid("real_dim", real_dim, f"one of the dimensions {dims}")
         dims = [*(found for found in dims if found != real_dim), real_dim]
-    parse_choice("scaling", scaling, "density", "spectrum")
     pairs = [prepared(array, dims, detrend, window) for array in arrays]
     samples = {found: samples_of(arrays[0], found) for found in dims}
     given = {"d": [abs(found.spacing) for found in samples.values()], "scaling": scaling}

@@ -10,7 +10,6 @@ from dask_bigfft.decomposition import layout as layouts
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
-from dask_bigfft.kernels import loop
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.kernels.loop import axis_index, run_round
 from dask_bigfft.kernels.views import BlockView
@@ -115,7 +114,7 @@ def check(round_, kinds, dtype, seed=0):
 @given(data=st.data(), dtype=st.sampled_from(["c16", "c8"]), tile=st.sampled_from([64, 500, 2**19]))
 def test_a_round_over_one_axis(monkeypatch, data, dtype, tile):
     monkeypatch.setattr(layouts, "TILE_BYTES", tile)
-    monkeypatch.setattr(loop, "ROW_BYTES", 1)
+    monkeypatch.setattr(layouts, "ROW_BYTES", 1)
     kind = data.draw(st.sampled_from(["c2c", "c2c", "r2c", "c2r"]))
     step, axis = data.draw(split_axes(0, kind))
     batch = data.draw(st.integers(0, 2))
@@ -128,7 +127,7 @@ def test_a_round_over_one_axis(monkeypatch, data, dtype, tile):
 def test_a_round_over_several_axes(monkeypatch, data, tile):
     """Digits of two or three axes at a time, of which one may be real, batch axes between."""
     monkeypatch.setattr(layouts, "TILE_BYTES", tile)
-    monkeypatch.setattr(loop, "ROW_BYTES", 1)
+    monkeypatch.setattr(layouts, "ROW_BYTES", 1)
     kind = data.draw(st.sampled_from(["c2c", "r2c", "c2r"]))
     real = data.draw(st.integers(0, 2))
     found = [

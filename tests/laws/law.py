@@ -31,7 +31,7 @@ FORCED_BLUESTEIN = 4.0
 def small_tiles(monkeypatch, nbytes):
     """Tiles so small that a block has many."""
     monkeypatch.setattr(dask_bigfft.decomposition.layout, "TILE_BYTES", nbytes)
-    monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
+    monkeypatch.setattr(dask_bigfft.decomposition.layout, "ROW_BYTES", 1)
 
 
 def damaged(monkeypatch, damage, when):

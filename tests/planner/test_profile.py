@@ -48,7 +48,7 @@ def test_json_both_ways(profile):
 )
 def test_groups_of_digits_come_back(more):
     group = Group((Digit(0, 1, 6, 6),), (2, 2, 2), *more)
-    assert decode(Group, json.loads(json.dumps(encode(group)))) == group
+    assert decode(Group, json.loads(json.dumps(group, default=encode))) == group
 
 
 def altered(**entries):

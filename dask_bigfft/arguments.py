@@ -30,7 +30,7 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
-from dask_bigfft.exchange.parts import all_segmented
+from dask_bigfft.exchange.gather import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
 from dask_bigfft.graph.layer import gpus_of
 from dask_bigfft.kernels.libraries import get_library
@@ -115,12 +115,12 @@ def chosen_plan(
         raise MemoryLimitError("".join([str(error), *changes])) from None
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
         found = replace(found, overwrite=overwrite)
+    if not found.machine.gpus:
+        return found
     by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
     settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))
-    if found.machine.gpus and settings != AS_IS:
-        found = replace(found, settings=settings)
-    on_devices = inside and found.machine.gpus
-    return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
+    found = found if settings == AS_IS else replace(found, settings=settings)
+    return _inside_blocks(found) if inside and found.carrier == "memory" else found
 
 
 def _inside_blocks(plan: Plan) -> Plan:

@@ -28,8 +28,8 @@ import numpy.typing as npt
 
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.folders import remove_unused
-from dask_bigfft.exchange.gather import IncrementalGather, fresh_block, stored_regions
-from dask_bigfft.exchange.packing import packed, shard_sizes
+from dask_bigfft.exchange.gather import stored_regions
+from dask_bigfft.exchange.packing import IncrementalGather, fresh_block, packed, shard_sizes
 from dask_bigfft.exchange.scratch import (
     RESULT,
     Part,

@@ -29,7 +29,6 @@ from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationErro
 from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange.gather import gathered, part_of_source, transport_of, view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
-from dask_bigfft.exchange.parts import stacked_layout, stacking
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
@@ -168,14 +167,14 @@ class PlanRun:
                 on_gpu = self.on_devices(number - 1) and dispatch.missing() is None
                 shared = plan.shared_layouts.exchanges[number]
                 if on_gpu and shared is None and not plan.rounds[number - 1].rolls:
-                    found[number] = stacking(self.exchange(number))
+                    found[number] = StackedView.before(self.exchange(number))
         return found
 
     @cached_property
     def stored(self) -> list[Layout]:
         """Memory layout of the blocks before each exchange."""
         pairs = zip(self.plan.exchanges, self.stacked, strict=False)
-        return [e.source if s is None else stacked_layout(e.source, s) for e, s in pairs]
+        return [e.source if s is None else s.layout(e.source) for e, s in pairs]
 
     def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after an exchange and the round that follows, if there is one.

@@ -171,7 +171,7 @@ class Builder:
             return self._add_inside()
         if self.on_disk and number == 0 and self.plan.from_rows:
             for block in self.exchange.target.indices():
-                self._task(block, disk.run_block_of_rows, TaskRef(self.names("rows")))
+                self._task(block, disk.run_block_of_file, TaskRef(self.names("rows")))
         elif self._has_few_sources(moves):
             self._from_few()
         elif not moves or self._has_one_target():
@@ -409,7 +409,7 @@ def build_graph(
         key = f"{output}-all"
         graph[key] = Task(key, tasks.transform_on_gpus, *inputs, *refs)
         ones: list[Key] = [(output, *block) for block in plan.result.indices()]
-        return graph | {one: Task(one, tasks.block_of, TaskRef(key), one[1:]) for one in ones}
+        return graph | {one: Task(one, operator.getitem, TaskRef(key), one[1:]) for one in ones}
     names = [_names(plan, token)] * len(plan.exchanges)
     if known is not None and not on_disk and (count := known.shared(plan)):
         names[:count] = [Names(known.token)] * count

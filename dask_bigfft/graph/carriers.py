@@ -30,7 +30,7 @@ from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
-from dask_bigfft.graph.dask_private import TaskRef, array_expressions_enabled
+from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS, TaskRef
 from dask_bigfft.graph.in_place import Array, Block
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
@@ -209,7 +209,7 @@ def _has_cluster() -> bool:
     except ValueError:
         if current_worker() is not None:
             return True
-        return bool(array_expressions_enabled() and p2p() and p2p().on_scheduler())
+        return bool(ARRAY_EXPRESSIONS and p2p() and p2p().on_scheduler())
 
 
 #: Maximum number of shuffles of an exchange: each costs connections, files and a barrier.

@@ -28,11 +28,11 @@ from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.carriers import ON_GPUS, Graph, Key, Known, resolved
 from dask_bigfft.graph.dask_private import (
+    ARRAY_EXPRESSIONS,
     HighLevelGraph,
     Layer,
     Task,
     TaskRef,
-    array_expressions_enabled,
     expression_array,
     finished_by,
     nearest_from_recipe,
@@ -67,7 +67,7 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     places = old_to_new(x.chunks, chunks)
     whole = all(len(origins) == 1 for along in places for origins in along)
     count = math.prod(map(len, chunks))
-    if count < MANY or count == x.npartitions or not whole or array_expressions_enabled():
+    if count < MANY or count == x.npartitions or not whole or ARRAY_EXPRESSIONS:
         return _rechunked(x, chunks)
     name = f"bigfft_cut-{tokenize(x.name, chunks)}"
     graph: dict[Key, Any] = {}
@@ -281,7 +281,7 @@ def transformed_array(
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
     recipe = TransformRecipe(plan, carrier, place=place)
-    if array_expressions_enabled():
+    if ARRAY_EXPRESSIONS:
         return expression_array(x, recipe)
     token = tokenize(x.name, plan, carrier, *_attempt(place))
     name = recipe.name(token)
@@ -354,7 +354,7 @@ def uncut(x: da.Array) -> da.Array:
 
 def _nearest_result(x: da.Array) -> da.Array | None:
     """Return the result of a plan that is the only source of an array; None if there is none."""
-    if array_expressions_enabled():
+    if ARRAY_EXPRESSIONS:
         return nearest_from_recipe(x)
     graph, name = x.dask, x.name
     if not isinstance(graph, HighLevelGraph):

@@ -661,11 +661,6 @@ def _next_blocks(
     return found
 
 
-def block_of(blocks: Mapping[Block, Any], block: Block) -> Any:
-    """Return one of several blocks."""
-    return blocks[block]
-
-
 # --- rounds that overwrite the source blocks ------------------------------------------------
 
 

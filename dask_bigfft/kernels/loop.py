@@ -33,7 +33,7 @@ from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, Scale, same_memory
-from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
+from dask_bigfft.kernels.twiddle import factor, index_of_places, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import allocate
 
@@ -147,12 +147,7 @@ def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None
         place = np.arange(low, low + size, dtype=np.int64)
         if group.offset:
             place = (place + group.offset) % group.size
-        part = np.zeros(size, np.int64)
-        for digit in reversed(group.digits):
-            place, value = np.divmod(place, max(digit.size, 1))
-            if digit.stage == stage:
-                part += value * digit.stride
-        index = np.add.outer(index, part).ravel()
+        index = np.add.outer(index, index_of_places(group.digits, place, stage)).ravel()
     return index
 
 

@@ -28,11 +28,12 @@ from dask_bigfft.errors import (
     MemoryLimitError,
     PlanError,
     parse_flag,
+    parse_type,
     raise_invalid,
 )
 from dask_bigfft.exchange.gather import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
-from dask_bigfft.graph.layer import gpus_of
+from dask_bigfft.graph.layer import Chunks, gpus_of
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.cost import forecast
@@ -216,7 +217,6 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     return replace(machine, gpus=max([*(known[-1:] if device == "hybrid" else known[:1]), least]))
 
 
-Chunks = tuple[tuple[int, ...], ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
 Order = Literal["natural", "transposed"]
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
@@ -403,8 +403,7 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
 
     "auto" stands for the fastest library; on a cluster every worker must have it.
     """
-    if not isinstance(kernel, str | None):
-        raise_invalid("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
+    parse_type("kernel", kernel, str | None, "the name of an FFT library")
     kernel = config.argument("kernel", kernel)
     if kernel == "auto":
         return environment.fastest_everywhere(dtype)

@@ -27,7 +27,7 @@ from dask_bigfft.environment import device_software, workers_place
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.kernels.libraries import version_of
+from dask_bigfft.kernels.libraries import LIBRARIES, version_of
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
@@ -221,10 +221,7 @@ SCHEMA = 4
 _NAMED = ("rounds", "kernel", "carrier", "device")
 
 #: Packages whose versions affect the speed of a plan, beside those of devices.
-PACKAGES = (
-    *("dask", "distributed", "numpy", "scipy", "numba", "ducc0", "mkl_fft", "pyfftw"),
-    "dask-bigfft",
-)
+PACKAGES = ("dask", "dask-bigfft", "distributed", "numpy", "numba", *LIBRARIES)
 
 
 #: The devices that do the rounds, in words, by `Plan.device`.

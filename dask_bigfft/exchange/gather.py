@@ -21,21 +21,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block, Ints, Region
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.shards import (
-    AxisExchange,
-    Block,
-    ExchangeMap,
-    Ints,
-    Product,
-    ShardTable,
-    firsts,
-)
+from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, Product, ShardTable, firsts
 from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, gpus
 from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
@@ -155,9 +147,6 @@ def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
     sizes = [int(np.prod(shape)) for shape in shapes]
     starts = itertools.accumulate(sizes, initial=0)
     return [buffer[a : a + n].reshape(s) for a, n, s in zip(starts, sizes, shapes, strict=False)]
-
-
-Array = npt.NDArray[Any]
 
 
 class SegmentTable:
@@ -308,9 +297,6 @@ def part_of_source(view: BlockView) -> Any | None:
     counts, steps = [dim[0] for dim in dims], [dim[2] for dim in dims]
     found = gpus().view(table.sources[0], int(rows.source_starts[0]), counts, steps)
     return found.reshape(view.shape)
-
-
-Region = tuple[slice, ...]
 
 
 def stored_regions(

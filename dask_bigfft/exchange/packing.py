@@ -5,19 +5,17 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.events import measured
 from dask_bigfft.exchange.gather import GpuTable
-from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product
+from dask_bigfft.exchange.shards import ExchangeMap, Product
 from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.copies import CopyTable, Segments
 from dask_bigfft.kernels.views import is_on_gpu, prefault
 from dask_bigfft.memory import allocate
-
-Array = npt.NDArray[Any]
 
 #: Factor of the checksum of a shard's indices in the checksum of the shard.
 NAMES = 0xD1342543DE82EF95

@@ -24,8 +24,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Block, Ints
 from dask_bigfft.decomposition.layout import (
     AxisLayout,
     Digit,
@@ -37,8 +37,6 @@ from dask_bigfft.decomposition.layout import (
 )
 from dask_bigfft.decomposition.rounds import Mirror
 from dask_bigfft.kernels.copies import Segments
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,6 @@ MOST_KEPT = 200_000
 #: Maximum number of blocks before or after an exchange for which all plans share its tables.
 SHARED_BLOCKS = 128
 
-Block = tuple[int, ...]
 
 #: Maximum number of cached copies of an exchange, and the overhead of a product in copies.
 MOST_COPIES, EACH = 1 << 15, 1 << 4
@@ -420,11 +417,8 @@ class ExchangeMap:
 
     def sources(self, block: tuple[int, ...]) -> set[tuple[int, ...]]:
         """Return the source blocks of a target block."""
-        found: set[tuple[int, ...]] = set()
-        for tables, _ in self.tables(block):
-            per_axis = [np.unique(table.sources).tolist() for table in tables]
-            found.update(itertools.product(*per_axis))
-        return found
+        products = (Product(self, tables, False).blocks for tables, _ in self.tables(block))
+        return set(itertools.chain.from_iterable(products))
 
 
 def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -> ExchangeMap:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft import config
+from dask_bigfft.arrays import Block
 from dask_bigfft.decomposition.rounds import shared_blocks
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
@@ -43,7 +44,6 @@ from dask_bigfft.graph.carriers import (
     shuffles_of,
 )
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
-from dask_bigfft.graph.in_place import Block
 from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
 from dask_bigfft.planner.plan_data import SharedAxis

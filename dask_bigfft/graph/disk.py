@@ -24,8 +24,8 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.gather import stored_regions
@@ -40,7 +40,6 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
-from dask_bigfft.graph.in_place import Array, Block
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
@@ -147,7 +146,7 @@ class DiskRun(PlanRun):
     ) -> None:
         super().__init__(run.plan, run.token)
         self.scratch, self.part, self.arena_most, self.key = scratch, part, most, key
-        self._sizes: dict[tuple[int, Block], npt.NDArray[np.int64]] = {}
+        self._sizes: dict[tuple[int, Block], Ints] = {}
 
     def __reduce__(self) -> Any:
         run = PlanRun(self.plan, self.token)
@@ -172,7 +171,7 @@ class DiskRun(PlanRun):
         group = groups.group_of(source)
         return [] if group is None else groups.targets(group)
 
-    def sizes(self, number: int, target: Block) -> npt.NDArray[np.int64]:
+    def sizes(self, number: int, target: Block) -> Ints:
         """Return the number of elements of each source block's shard of a target block."""
         found = self._sizes.get((number, target))
         if found is None:
@@ -182,7 +181,7 @@ class DiskRun(PlanRun):
                 self._sizes[number, target] = found
         return found
 
-    def file(self, number: int, target: Block) -> tuple[ShardFile, npt.NDArray[np.int64]]:
+    def file(self, number: int, target: Block) -> tuple[ShardFile, Ints]:
         """Return the file of a target block, and the first byte of each source's shard in it."""
         begins = places(self.sizes(number, target) * self.exchange(number).shard_dtype.itemsize)
         return ShardFile(self.folder(number), number, target, int(begins[-1])), begins

@@ -160,7 +160,9 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self.recipe, self.token, self.source, self.known = recipe, token, source, known
         self.plan, self.alone = recipe.plan, True
-        self._forget()
+        #: Tasks by carrier, and the graph that the current thread iterates over.
+        self._made: dict[str, Graph] = {}
+        self._read, self._lock = threading.local(), threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.recipe, self.token, self.source, self.known
@@ -187,20 +189,13 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
             found = self._read.tasks = self._made[carrier]
         return found
 
-    def _forget(self) -> None:
-        """Discard all tasks."""
-        #: Tasks by carrier, and the graph that the current thread iterates over.
-        self._made: dict[str, Graph] = {}
-        self._read, self._lock = threading.local(), threading.Lock()
-
     def share_rounds(self) -> None:
         """Keep the blocks between rounds from now on, because another layer reads them.
 
         Otherwise the other layer would have to repeat these rounds.
         """
         if self.alone:
-            self.alone = False
-            self._forget()
+            self.alone, self._made, self._read = False, {}, threading.local()
 
     def is_materialized(self) -> bool:
         """Return whether the tasks have been built."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, raise_invalid
 from dask_bigfft.events import current_worker, during, emit, task_threads
@@ -34,7 +35,7 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
-from dask_bigfft.graph.in_place import Array, Block, SharedBuffer
+from dask_bigfft.graph.in_place import SharedBuffer
 from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.copies import copy_array
@@ -510,7 +511,7 @@ def _where_it_lies(
 
     def work() -> Array:
         done = run.transformed(number, block, lambda: view, filters)
-        if not in_place.same_memory(done, values):
+        if not in_place.is_view(done, values):
             copy_array(values, done)
         emit("round", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return left

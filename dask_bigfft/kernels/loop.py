@@ -24,8 +24,8 @@ from operator import mul
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.decomposition.layout import ROW_BYTES, AxisLayout, Layout, tile_bytes_of, tiling
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
@@ -37,8 +37,6 @@ from dask_bigfft.kernels.twiddle import factor, index_of_places, multiply_chirp,
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import allocate
 
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
 Rolls = tuple[tuple[int, int], ...]
 _Pair = tuple[Step, int]
 

@@ -23,8 +23,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.decomposition.layout import (
     AxisLayout,
     Digit,
@@ -36,10 +36,6 @@ from dask_bigfft.decomposition.layout import (
 from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.plan_data import Exchange
-
-Array = npt.NDArray[np.generic]
-Ints = npt.NDArray[np.int64]
-Block = tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Ints
 from dask_bigfft.decomposition.cosines import Cosines, point_digits
 from dask_bigfft.decomposition.layout import Digit
 from dask_bigfft.decomposition.steps import Divisor
@@ -22,8 +23,6 @@ from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.kernels.copies import pays
 from dask_bigfft.memory import allocate
 
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
 Index = tuple[int, ...]
 
 # np.pi is a double; long double needs its own.

@@ -29,8 +29,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.memory.pages import HUGE_PAGE_NBYTES, Buffer, touch
 
 #: Maximum bytes of a range; the driver refuses ranges from some size below 512 GiB on.
@@ -154,7 +154,7 @@ class Pinner:
             else:
                 self.pinned_bytes += nbytes
 
-    def adopt(self, array: npt.NDArray[Any]) -> bool:
+    def adopt(self, array: Array) -> bool:
         """Pin the memory of a user array until it is freed; return True if that was done.
 
         Small arrays, arrays that do not own their memory, and arrays beyond the limit are not

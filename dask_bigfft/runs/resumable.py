@@ -23,6 +23,7 @@ import dask.config
 import numpy as np
 
 from dask_bigfft import config, environment
+from dask_bigfft.arrays import Block
 from dask_bigfft.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -46,8 +47,6 @@ from dask_bigfft.runs import run_json
 from dask_bigfft.runs.request import Done, Request, layout_of_result
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.formats import UNREADABLE
-
-Block = tuple[int, ...]
 
 #: Maximum number of repairs of one scratch file.
 MOST_REPAIRS = 3

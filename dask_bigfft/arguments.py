@@ -28,9 +28,9 @@ from dask_bigfft.errors import (
     MemoryLimitError,
     PlanError,
     parse_flag,
-    parse_type,
     raise_invalid,
 )
+from dask_bigfft.events import running_client
 from dask_bigfft.exchange.gather import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
 from dask_bigfft.graph.layer import Chunks, gpus_of
@@ -200,7 +200,7 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     largest number, because each worker uses its own devices. Workers that have not reported are
     assumed to have the devices that the request needs.
     """
-    device, client = request.device, environment.running_client()
+    device, client = request.device, running_client()
     if device == "cpu" or machine.holding:
         return machine
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
@@ -403,7 +403,8 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
 
     "auto" stands for the fastest library; on a cluster every worker must have it.
     """
-    parse_type("kernel", kernel, str | None, "the name of an FFT library")
+    if not isinstance(kernel, str | None):
+        raise_invalid("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
     kernel = config.argument("kernel", kernel)
     if kernel == "auto":
         return environment.fastest_everywhere(dtype)
@@ -430,7 +431,7 @@ def parse_device(device: Any, dtype: np.dtype[Any]) -> Device:
         if dtype.char not in "FD":
             allowed = f'"cpu" for {dtype}: GPUs have single and double precision'
             raise_invalid("device", device, allowed)
-        reason = missing() if environment.running_client() is None else None
+        reason = missing() if running_client() is None else None
         if reason is not None:
             raise_invalid("device", device, f'a GPU, or "cpu": {reason}')
     return cast("Device", device)
@@ -562,7 +563,7 @@ def make_plan(
     )
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))
     machine = environment.current_machine(memory_limit)
-    if is_on_gpu(a._meta) and environment.running_client() is None:
+    if is_on_gpu(a._meta) and running_client() is None:
         speeds, count = machine.profile.inside_gpus(), gpus_of(a)
         machine = Machine(memory_limit, count, profile=speeds, holding=count)
     measured = None

@@ -231,6 +231,21 @@ def current_place() -> str:
     return "" if worker is None else str(worker.address)
 
 
+def uses_clusters() -> bool:
+    """Return True if dask would compute on a cluster here, if there is one."""
+    found = dask.config.get("scheduler", None)  # "dask.distributed" if there is a default client
+    name = found if isinstance(found, str) else type(found).__module__
+    return "distributed" in sys.modules and (found is None or "distributed" in name)
+
+
+def running_client() -> Any:
+    """Return the client that `compute` would use, if there is one."""
+    try:
+        return sys.modules["distributed"].default_client() if uses_clusters() else None
+    except ValueError:
+        return None
+
+
 #: Dask's names of the scheduler that runs one task after the other.
 ONE_AT_A_TIME = ("sync", "synchronous", "single-threaded")
 

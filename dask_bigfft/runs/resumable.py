@@ -31,7 +31,7 @@ from dask_bigfft.errors import (
     ScratchError,
     raise_invalid,
 )
-from dask_bigfft.events import emit
+from dask_bigfft.events import emit, running_client
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import unlock_folder
 from dask_bigfft.exchange.scratch import RESULT, Scratch, ScratchPlace, records
@@ -132,7 +132,7 @@ def store_now(result: da.Array, sink: Sink) -> None:
 
 def execute(request: Request, store: Store = store_now) -> Done:
     """Do a run and return its report."""
-    environment.raise_if_asynchronous(environment.running_client())
+    environment.raise_if_asynchronous(running_client())
     if request.array is None:
         requests.refuse_places(request)
     if request.scratch is not None:

@@ -83,7 +83,7 @@ def packed(
     copies = []
     for tables, conjugate in exchange.tables(targets, source):
         product = Product(exchange, tables, conjugate)
-        sources = product.in_sources(np.array([values.strides], np.int64))
+        sources = product.copies_in("source", np.array([values.strides], np.int64))
         copies.append((product, sources, product.in_packed(used)))
     owners: dict[Any, list[Block]] = {}
     for block in used:

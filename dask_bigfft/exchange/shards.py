@@ -502,18 +502,15 @@ class Product:
             return -1
         return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
 
-    def in_sources(self, strides: Ints) -> tuple[Ints, Ints]:
-        """Return starts and strides of all copies in the sources.
+    def in_target(self, strides: tuple[int, ...]) -> tuple[Ints, Ints]:
+        """Return starts and strides of all copies in a target with these strides."""
+        return self.copies_in("target", np.array([strides], np.int64))
+
+    def copies_in(self, side: str, strides: Ints) -> tuple[Ints, Ints]:
+        """Return starts and strides of all copies in the ``"source"`` or ``"target"``.
 
         `strides` has one row per copy, or a single row for all.
         """
-        return self._places("source", strides)
-
-    def in_target(self, strides: tuple[int, ...]) -> tuple[Ints, Ints]:
-        """Return starts and strides of all copies in a target with these strides."""
-        return self._places("target", np.array([strides], np.int64))
-
-    def _places(self, side: str, strides: Ints) -> tuple[Ints, Ints]:
         starts, found = np.zeros(len(self.which), np.int64), []
         begins = firsts(getattr(self.exchange, f"{side}_dims"))
         for table, i, d in zip(self.tables, self.chosen, begins, strict=True):
@@ -576,6 +573,6 @@ class Product:
         found = self._gathered.get(key)
         if found is None:
             strides = np.array(source_strides, np.int64)[self.which]
-            found = self.rows(self.in_sources(strides), target_strides, dim)
+            found = self.rows(self.copies_in("source", strides), target_strides, dim)
             self._gathered = {key: found}
         return found

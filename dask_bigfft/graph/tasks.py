@@ -41,7 +41,7 @@ from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
-from dask_bigfft.kernels.segmented import SegmentedView, StackedView
+from dask_bigfft.kernels.segmented import StackedView
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import allocate
@@ -689,10 +689,10 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
     found = view.boxes(False)
     assert found is not None  # checked when the plan was made
     shards = found.around
-    for _, first in itertools.islice(_views(shards), 1):
+    for _, first in itertools.islice(shards.views(), 1):
         in_place.raise_if_poisoned(number, block, first)
     job = dispatch.job_of(round_, block, dtype, dtype, inside=True)
-    with in_place.poisoning(lambda: (view for _, view in _views(shards))):
+    with in_place.poisoning(lambda: (view for _, view in shards.views())):
         there = dispatch.inside_device(job, shards, run.place)
     if not there:
         gathered = BlockView.of(view.gather(), owned=True)
@@ -700,16 +700,11 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
         if done is None:
             done = run_round(round_, block, gathered, run.library, dtype, {})
         values = done.reshape(shards.sizes)
-        for place, part in _views(shards):
+        for place, part in shards.views():
             cut = zip(place, part.shape, strict=True)
             part[...] = values[tuple(slice(low, low + n) for low, n in cut)]
     emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
     return shards.nbytes
-
-
-def _views(shards: SegmentedView) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yield all shards of a block, each with its position in the block."""
-    return shards.views(tuple(slice(0, n) for n in shards.sizes))
 
 
 def settled(blocks: Blocks, *done: int) -> Blocks:

@@ -678,7 +678,6 @@ def checksum(values: Array) -> int:
     if data.ctypes.data % 4 or len(data) % 4:
         padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
         padded[: len(data)] = data
-        found = _weighted(padded.view(np.uint32), np.uint64(FACTOR))
-    else:
-        found = _weighted(data.view(np.uint32), np.uint64(FACTOR))
-    return (int(found) + len(data) * LENGTH) % _MODULUS
+        data = padded
+    found = _weighted(data.view(np.uint32), np.uint64(FACTOR))
+    return (int(found) + values.nbytes * LENGTH) % _MODULUS

@@ -564,10 +564,11 @@ def available() -> tuple[str, ...]:
     return tuple(name for name in LIBRARIES if importlib.util.find_spec(name) is not None)
 
 
-def usable() -> dict[str, str]:
+def usable(dtype: Any = None) -> dict[str, str]:
     """Return the versions of the libraries that work here, by name, the default first.
 
-    Libraries that cannot be loaded or give wrong results here are left out.
+    Libraries that cannot be loaded or give wrong results here are left out, and those that do not
+    support a given complex dtype.
 
     Examples
     --------
@@ -577,8 +578,9 @@ def usable() -> dict[str, str]:
     found = dict[str, str]()
     for name in available():
         with suppress(ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's
-            get_library(name)
-            found[name] = version_of(name)
+            dtypes = get_library(name).dtypes
+            if dtype is None or dtype in dtypes:
+                found[name] = version_of(name)
     return found
 
 

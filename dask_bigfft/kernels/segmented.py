@@ -284,12 +284,9 @@ class SegmentedView:
                 self, part, shape, strides, sources, starts, addresses, places[rows], flipped
             )
 
-    def views(self, part: tuple[slice, ...]) -> Iterator[tuple[tuple[int, ...], Array]]:
-        """Yield the views of source blocks in a part, given as a slice of each edge.
-
-        Each view comes with its place in the part, one number per edge.
-        """
-        for shards in self.shards(part):
+    def views(self) -> Iterator[tuple[tuple[int, ...], Array]]:
+        """Yield all views of source blocks, each with its place in the block by edges."""
+        for shards in self.shards(tuple(slice(0, n) for n in self.sizes)):
             yield from shards.views()
 
     @cached_property

@@ -578,11 +578,7 @@ os.register_at_fork(after_in_child=_process.start_afresh)
 
 
 def configure(
-    limit: int,
-    enabled: bool = True,
-    *,
-    pressure: Callable[[], bool] | None = None,
-    prefault: bool = True,
+    limit: int, *, pressure: Callable[[], bool] | None = None, prefault: bool = True
 ) -> None:
     """Set the limits of the process's arena, also for processes forked from now on.
 
@@ -592,9 +588,8 @@ def configure(
     Parameters
     ----------
     limit
-        Maximum bytes held at a time, allocated and idle together.
-    enabled
-        If false, `allocate` allocates ordinary memory.
+        Maximum bytes held at a time, allocated and idle together. With 0 `allocate` allocates
+        ordinary memory.
     pressure
         Test for memory pressure, see `HostArena.watch`.
     prefault
@@ -609,7 +604,7 @@ def configure(
     """
     limit = parse_count("limit", limit, 0)
     with _process.lock:
-        _process.limit = limit if enabled else 0
+        _process.limit = limit
         _process.pressure, _process.prefault = pressure, prefault
         if _process.arena is not None:
             _process.apply(_process.arena)

@@ -107,7 +107,9 @@ def chosen_plan(
     request = roomy_request(spec, request, tiny)
     with contextlib.suppress(PlanError):
         if not found and (merged := merged_request(spec, request, machine, tiny)) is not None:
-            found = _unmerged(_searched(spec, merged, here, kernels, inside), request, merged)
+            plan = _searched(spec, merged, here, kernels, inside)
+            wanted = None if request.wanted in (merged.wanted, plan.chunks) else request.wanted
+            found = _accepted(with_merging(plan, request.chunks, wanted), request)
     try:
         found = found or _searched(spec, request, here, kernels, inside)
     except MemoryLimitError as error:
@@ -153,16 +155,6 @@ def _plan_within(spec: TransformSpec, request: Request, machine: Machine) -> Pla
     return search(machine)
 
 
-def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
-    """Return a plan for merged blocks with the merging and cutting of the input's blocks added.
-
-    None if it exceeds the memory limit, or uses the disk unasked.
-    """
-    same = request.wanted in (merged.wanted, plan.chunks)
-    wanted = None if same else request.wanted
-    return _accepted(with_merging(plan, request.chunks, wanted), request)
-
-
 def _accepted(plan: Plan, request: Request) -> Plan | None:
     """Return the plan; None if it exceeds the memory limit, or uses the disk unasked."""
     unasked = plan.carrier == "disk" and request.storage == "auto"
@@ -181,7 +173,7 @@ def _searched(
         request = replace(request, device="cpu")  # no worker has a device
     tried = tuned(spec, request, here, kernels) if kernels else None
     if tried is not None:
-        return tried.plan
+        return tried
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
         found = decided(spec, request, replace(here, gpus=0), here.gpus, least)

@@ -228,22 +228,6 @@ PACKAGES = ("dask", "dask-bigfft", "distributed", "numpy", "numba", *LIBRARIES)
 _DONE_BY = {"auto": "devices", "gpu": "devices", "cpu": "CPU threads", "hybrid": "both"}
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """The winning plan and all trials.
-
-    Parameters
-    ----------
-    plan : Plan
-        The fastest.
-    trials : tuple of Trial
-        Fastest first; empty if the plan comes from wisdom.
-    """
-
-    plan: Plan
-    trials: tuple[Trial, ...]
-
-
 # --- wisdom ---------------------------------------------------------------------------------
 
 
@@ -317,7 +301,7 @@ def tuned(
     machine: Machine,
     kernels: Sequence[str],
     timer: Timer | None = None,
-) -> Tuning | None:
+) -> Plan | None:
     """Return the plan that runs fastest, from wisdom or by measurements made now.
 
     None if the array is too large to be tried, or if no plan fits into the memory limit.
@@ -342,7 +326,7 @@ def tuned(
     trials = region(spec, request, machine, kernels)
     plan = _alike(trials, entry["winner"]) if known else None
     if plan is not None:
-        return Tuning(replace(plan, reason="the fastest when such transforms were measured"), ())
+        return replace(plan, reason="the fastest when such transforms were measured")
     # Plans close to the best forecast, and the best plan for each of CPU threads, devices and both.
     most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
     near = [trial for trial in trials if trial.plan.expected.seconds <= most]
@@ -359,7 +343,7 @@ def tuned(
     files.write_json(_path(), {"schema": SCHEMA, "plans": plans})
     reason = f"the fastest of {len(done)} that were measured{_settings(best.plan)}: "
     reason += human_seconds(best.seconds)
-    return Tuning(replace(best.plan, reason=reason, rejected=tuple(_rejected(done))), tuple(done))
+    return replace(best.plan, reason=reason, rejected=tuple(_rejected(done)))
 
 
 def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:

@@ -322,31 +322,24 @@ def stored_regions(
     for product in exchange.products(block, packed=True):
         arrays: Iterable[Array]
         if isinstance(memory, np.ndarray):
-            arrays, places = itertools.repeat(memory), product.in_target(memory.strides)
+            arrays, (starts, steps) = itertools.repeat(memory), product.in_target(memory.strides)
         else:
             shards = [memory[index] for index in product.blocks]
             arrays = (shards[i] for i in product.which.tolist())
-            places = in_bytes(product, shards, used)
-        yield from _regions(product, arrays, *places)
-
-
-def _regions(
-    product: Product, memory: Iterable[Array], starts: Ints, steps: Ints
-) -> Iterator[tuple[Region, Array]]:
-    """Yield the regions of the stored array for each copy, with their place in its memory."""
-    for copy, (values, start) in enumerate(zip(memory, starts.tolist(), strict=False)):
-        source, axes, first = product.blocks[product.which[copy]], [], 0
-        for a, (table, chosen) in enumerate(zip(product.tables, product.chosen, strict=True)):
-            origin, last = product.exchange.source.axes[a].groups[0].bounds[source[a]], first
-            first += len(table.source_dims)
-            strides = steps[copy, last:first].tolist()
-            axes.append(_runs(table, int(chosen[copy]), origin, strides, values.itemsize))
-        runs, widths, strides = zip(*axes, strict=True)
-        for taken in itertools.product(*runs):
-            pairs = zip(taken, widths, strict=True)
-            region = tuple(slice(low, low + n) for (low, _), n in pairs)
-            place = start + sum(to for _, to in taken)
-            yield region, strided_view(values, place, widths, strides)
+            starts, steps = in_bytes(product, shards, used)
+        for copy, (values, start) in enumerate(zip(arrays, starts.tolist(), strict=False)):
+            source, axes, first = product.blocks[product.which[copy]], [], 0
+            for a, (table, chosen) in enumerate(zip(product.tables, product.chosen, strict=True)):
+                origin, last = exchange.source.axes[a].groups[0].bounds[source[a]], first
+                first += len(table.source_dims)
+                strides = steps[copy, last:first].tolist()
+                axes.append(_runs(table, int(chosen[copy]), origin, strides, values.itemsize))
+            runs, widths, strides = zip(*axes, strict=True)
+            for taken in itertools.product(*runs):
+                pairs = zip(taken, widths, strict=True)
+                region = tuple(slice(low, low + n) for (low, _), n in pairs)
+                place = start + sum(to for _, to in taken)
+                yield region, strided_view(values, place, widths, strides)
 
 
 def _runs(

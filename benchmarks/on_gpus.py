@@ -22,6 +22,9 @@ from benchmarks import core
 from benchmarks.gpu import cupy, gpus
 from benchmarks.problems import blocks_of, phases
 from dask_bigfft import fft, plan
+from dask_bigfft.exchange.gather import gathered, spread, tables_of, transport_of, view_of
+from dask_bigfft.exchange.shards import exchange_map
+from dask_bigfft.gpu.on_gpu import gpus as gpus_here
 
 #: Shape, dtype, and the grids of blocks.
 THREE_AXES = ((8, 1, 1), (16, 1, 1), (64, 1, 1), (2, 2, 2), (4, 4, 4))
@@ -197,9 +200,44 @@ def several(args: Any, results: core.Results) -> None:
             with dask.config.set({"bigfft.gpu.peer-transport": way}):
                 verdict = check(x, fft.fftn(x).persist())
                 taken, peak = measured(lambda x=x: fft.fftn(x).persist(), count, args.repeat)
-            results.add("several", label, bigfft=taken, **peer, peak_gib=peak, **verdict)
+            row = {"bigfft": taken, **peer, "peak_gib": peak, **verdict}
+            if way == "auto" and count > 1:
+                row["bigfft_exchange"] = exchange_alone(x, count, args.repeat)
+            results.add("several", label, **row)
             del x
             free(count)
+
+
+def exchange_alone(x: da.Array, count: int, repeat: int) -> float:
+    """Return the median seconds of the first exchange between GPUs, without FFTs."""
+    planned = plan(x, "fftn")
+    before = dict(zip(np.ndindex(*x.numblocks), dask.compute(*x.to_delayed().ravel()), strict=True))
+
+    def choice(source: int, target: int) -> str:
+        return transport_of(gpus_here(), source, target)
+
+    for exchange in planned.exchanges:
+        shards = exchange_map(exchange.source, exchange.target, exchange.mirror)
+        dtype = np.dtype(exchange.dtype)
+        homes = gpus_here().homes(before)
+        if tables_of(shards, dtype, homes, choice, {}):
+            break
+        places = spread(exchange.target, homes)
+        before = {
+            block: gathered(view_of(shards, block, dtype, before.__getitem__, home=home)).array
+            for block, home in places.items()
+        }
+
+    def once() -> None:
+        tables = tables_of(shards, dtype, homes, choice, {})
+        for block, table in tables.items():
+            gathered(
+                view_of(shards, block, dtype, before.__getitem__, home=table.home, table=table)
+            )
+        for table in tables.values():
+            table.wait()
+
+    return on_gpus(once, count, repeat)
 
 
 # --- torch and NCCL -------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, Product, ShardTable, firsts
-from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, gpus
+from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, gpus, home_of
 from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
 from dask_bigfft.kernels.segmented import Edge, SegmentedView, Stretches, WindowView
@@ -70,9 +70,15 @@ class GpuTable:
     shape, dtype
         Shape and dtype of the new array, `target`.
     choice : callable, optional
-        Transport from another GPU. If it is given, the caller joins the GPUs after all copies.
+        Transport from another GPU.
     zeros : bool
         Whether the new array is filled with zeros first.
+    moments : dict of int to event, optional
+        Event after which a source may be read, by its address. If it is given, `run` copies
+        beside the current stream: the caller joins the GPUs before the table is made, calls `wait`
+        before it uses the array, and joins the GPUs before the sources are freed.
+    lane : int
+        Number of the table on its GPU.
     """
 
     def __init__(
@@ -82,18 +88,23 @@ class GpuTable:
         dtype: np.dtype[Any],
         choice: Choice | None = None,
         zeros: bool = False,
+        moments: Mapping[int, Any] | None = None,
+        lane: int = 0,
     ) -> None:
-        self.home, self._gpus, self._joins = home, gpus(), choice is None
+        self.home, self._gpus, self._joins = home, gpus(), moments is None
         self.choice = choice or functools.partial(transport_of, self._gpus)
         self.target = self._gpus.empty(home, shape, dtype, zeros)
-        self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
+        self._moments = {} if moments is None else moments
+        self._lane, self._events = lane, list[Any]()
+        self._begun = None if self._joins else self._gpus.now(home)
+        self._segments: dict[tuple[int, np.dtype[Any], Any], list[Segment]] = {}
 
     def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
         """Add many strided copies; `which` names the source of each."""
-        by_source = [
-            self._segments.setdefault((self._gpus.home(source), source.dtype), [])
-            for source in sources
-        ]
+        home, moments = self._gpus.home, self._moments
+        events = [moments[self._gpus.address(source)] if moments else None for source in sources]
+        keys = [(home(a), a.dtype, event) for a, event in zip(sources, events, strict=True)]
+        by_source = [self._segments.setdefault(key, []) for key in keys]
         sides = rows.source_starts, rows.source_strides, rows.target_starts, rows.target_strides
         columns = [column.tolist() for column in (which, rows.counts, *sides)]
         view = self._gpus.view
@@ -104,25 +115,32 @@ class GpuTable:
 
     def run(self) -> None:
         """Enqueue the copies."""
-        near, homes = list[Segment](), {self.home, *(gpu for gpu, _ in self._segments)}
+        near, homes = list[tuple[Any, list[Segment]]](), {self.home}
+        homes.update(gpu for gpu, _, _ in self._segments)
         if self._joins:
             self._gpus.join(homes)
-        for (gpu, dtype), segments in self._segments.items():
+        for (gpu, dtype, moment), segments in self._segments.items():
             choice = "kernel" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and gpu < self.home)
             kept = packed_dtype(dtype, self.target.dtype)
             size = sum(values.size for values, _, _ in segments)
             if choice == "kernel":
-                near += segments
+                near.append((moment, segments))
             else:
                 self._send(gpu, segments, size, kept, by_host)
             if gpu != self.home:
                 nbytes = (1 + by_host) * size * kept.itemsize
                 emit("peer_host" if by_host else "peer_direct", nbytes=nbytes, seconds=0.0)
                 emit("device_memory", device=self.home, nbytes=self._gpus.most(self.home))
-        self._gpus.copy(self.home, near)
         if self._joins:
+            self._gpus.copy(self.home, itertools.chain(*(segments for _, segments in near)))
             self._gpus.join(homes)
+        else:
+            self._events = self._gpus.copy_aside(self.home, self._begun, near, self._lane)
+
+    def wait(self) -> None:
+        """Let the current stream wait for the copies."""
+        self._gpus.wait(self.home, self._events)
 
     def _send(
         self, source: int, segments: list[Segment], size: int, dtype: np.dtype[Any], by_host: bool
@@ -139,6 +157,48 @@ class GpuTable:
             pairs = list(zip(segments, _dense(arrived, segments), strict=True))
             found.copy(self.home, [(part, place, turned) for (_, place, turned), part in pairs])
             found.join((source, self.home))  # before the messages are freed
+
+
+def spread(target: Layout, homes: Mapping[Block, int]) -> dict[Block, int]:
+    """Return the GPUs of the blocks after an exchange, given those of the blocks before it."""
+    targets, used = list(target.indices()) if homes else [], sorted(set(homes.values()))
+    if len(homes) == len(targets):  # each GPU holds as much after the exchange as before
+        return dict(zip(targets, homes.values(), strict=True))
+    return {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets)}
+
+
+def tables_of(
+    exchange: ExchangeMap,
+    dtype: np.dtype[Any],
+    homes: Mapping[Block, int],
+    choice: Choice,
+    moments: Mapping[int, Any],
+) -> dict[Block, GpuTable]:
+    """Return an empty table for each target block; none if no shard goes to another GPU.
+
+    Parameters
+    ----------
+    exchange : ExchangeMap
+        Shards of the exchange.
+    dtype
+        Dtype of the target blocks.
+    homes : dict of block to int
+        GPU of each source block.
+    choice, moments
+        As for `GpuTable`.
+    """
+    places, tables = spread(exchange.target, homes), dict[Block, GpuTable]()
+    products = {block: exchange.products(block, False) for block in places}
+    ways = ((p.blocks, places[block]) for block, found in products.items() for p in found)
+    if all(homes[source] == place for sources, place in ways for source in sources):
+        return tables
+    gpus().join(sorted(set(homes.values())))
+    for block, home in places.items():
+        shape = exchange.target.shape(block)
+        zeros = sum(product.size for product in products[block]) < math.prod(shape)
+        lane = sum(table.home == home for table in tables.values())
+        tables[block] = GpuTable(home, shape, dtype, choice, zeros, moments, lane)
+    return tables
 
 
 def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
@@ -199,6 +259,7 @@ def view_of(
     packed: bool = False,
     home: int | None = None,
     choice: Choice | None = None,
+    table: GpuTable | None = None,
 ) -> BlockView:
     """Return the view of a target block.
 
@@ -218,6 +279,8 @@ def view_of(
         GPU on which the block is gathered; None for the GPU of the first source.
     choice : callable, optional
         Transport from other GPUs.
+    table : GpuTable, optional
+        Empty table for the gather on a GPU.
     """
     used: dict[Block, int] | None = {} if packed else None
     shape, products = exchange.target.shape(block), exchange.products(block, packed)
@@ -239,6 +302,8 @@ def view_of(
         return BlockView(shape, dtype, tables=tables, boxes=boxes)
 
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        if table is not None:
+            return table
         padded = sum(table.size for table in tables) < math.prod(shape)
         place = gpus().home(sources[0]) if home is None else home
         return GpuTable(place, shape, dtype, choice, padded)

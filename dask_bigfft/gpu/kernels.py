@@ -99,6 +99,24 @@ def kernel(source: str) -> Any:
     return cupy().RawKernel(source, KERNEL, options=OPTIONS)
 
 
+#: Reads a byte of each row, so that the entries of the page tables are in the GPU's cache.
+TOUCH = f"""
+extern "C" __global__ void {KERNEL}(
+    const char* at, u64 rows, u64 pitch, u64 count, u64 plane
+) {{
+    const u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+    if (i < count) *(const volatile char*)(at + i % rows * pitch + i / rows * plane);
+}}
+"""
+
+
+def touch(host: int, rows: int, pitch: int, planes: int = 1, plane: int = 0) -> None:
+    """Read a byte of each row of planes of pinned memory in the current stream."""
+    count = rows * planes
+    numbers = map(np.uint64, (host, rows, pitch, count, plane))
+    kernel(SHARED + TOUCH)((-(-count // THREADS),), (THREADS,), tuple(numbers))
+
+
 # --- factors --------------------------------------------------------------------------------
 
 

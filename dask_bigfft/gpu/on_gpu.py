@@ -283,7 +283,7 @@ class Gpus:
 
     def __init__(self) -> None:
         self._speeds: dict[tuple[int, int], float] = {}
-        self._sides: dict[tuple[int, int], Any] = {}
+        self._sides: dict[tuple[int, int, int], Any] = {}
 
     def speed(self, source: int, target: int) -> float:
         """Return bytes per second from one GPU to another, measured at the first call."""
@@ -317,6 +317,11 @@ class Gpus:
         """Return the GPU of an array."""
         return int(values.device.id)
 
+    def address(self, values: Any) -> int:
+        """Return the address of an array."""
+        on_gpu = is_on_gpu(values)
+        return int(values.data.ptr if on_gpu else values.__array_interface__["data"][0])
+
     def empty(
         self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
     ) -> Any:
@@ -339,30 +344,55 @@ class Gpus:
         at = values.data + int(start)
         return cupy().ndarray(tuple(counts), values.dtype, memptr=at, strides=tuple(strides))
 
+    def now(self, gpu: int) -> Any:
+        """Return an event after all work so far in the current stream of a GPU."""
+        with self._on(gpu):
+            return cupy().cuda.get_current_stream().record()
+
+    def wait(self, gpu: int, events: Iterable[Any]) -> None:
+        """Let later work in the current stream of a GPU wait for events."""
+        with self._on(gpu):
+            for event in events:
+                cupy().cuda.get_current_stream().wait_event(event)
+
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments by kernels on one GPU, those of each GPU in a stream of its own.
 
         The GPUs have to be joined before, and before the segments are freed.
         """
-        cp, own, by_owner = cupy(), self.ordinal(gpu), defaultdict[int, list[Segment]](list)
+        by_owner = defaultdict[int, list[Segment]](list)
         for segment in segments:
             by_owner[int(segment[0].device.id)].append(segment)
         with self._on(gpu), errors_of_cuda():
-            stream = cp.cuda.get_current_stream()
-            begun = stream.record()
-            for owner, found in by_owner.items():
-                if owner != own:
-                    cp.cuda.runtime._deviceEnsurePeerAccess(owner)
-                if len(by_owner) == 1:
-                    _copy(found, own)
-                    continue
-                if (own, owner) not in self._sides:
-                    self._sides[own, owner] = cp.cuda.Stream(non_blocking=True)
-                with self._sides[own, owner] as side:
-                    side.wait_event(begun)
-                    _copy(found, own)
-                stream.wait_event(side.record())
+            if len(by_owner) == 1:
+                _copy(itertools.chain(*by_owner.values()), self.ordinal(gpu))
+            else:
+                parts = [(None, found) for found in by_owner.values()]
+                self.wait(gpu, self.copy_aside(gpu, self.now(gpu), parts))
             settle()
+
+    def copy_aside(
+        self, gpu: int, begun: Any, parts: Iterable[tuple[Any, list[Segment]]], lane: int = 0
+    ) -> list[Any]:
+        """Copy segments by kernels on one GPU beside its current stream; return events of the end.
+
+        The copies begin after the event `begun`. Each part is a list of segments of one GPU, with
+        an event that they wait for, if any. Parts of different lanes do not wait for each other.
+        """
+        own, sides = self.ordinal(gpu), dict[int, Any]()
+        with self._on(gpu), errors_of_cuda():
+            for moment, segments in parts:
+                owner = int(segments[0][0].device.id)
+                if (own, owner, lane) not in self._sides:
+                    self._sides[own, owner, lane] = cupy().cuda.Stream(non_blocking=True)
+                with self._sides[own, owner, lane] as side:
+                    if owner not in sides:
+                        side.wait_event(begun)
+                    if moment is not None:
+                        side.wait_event(moment)
+                    _copy(segments, own)
+                sides[owner] = side
+            return [side.record() for side in sides.values()]
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
         """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
@@ -409,6 +439,7 @@ def _wait(ordinal: int, other: int) -> None:
 
 def _mapped(values: Any, ordinal: int) -> Any:
     """Return an array of another GPU as an array of this one, as CuPy's kernels require."""
+    cupy().cuda.runtime._deviceEnsurePeerAccess(int(values.device.id))
     size = values.itemsize + sum(
         (n - 1) * abs(step) for n, step in zip(values.shape, values.strides, strict=True)
     )

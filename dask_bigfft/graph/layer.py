@@ -271,6 +271,8 @@ def transformed_array(
     if carrier == "auto" and is_on_gpu(x._meta):
         transport = config.get("bigfft.gpu.peer-transport")
         carrier = "tasks" if transport == "none" else ON_GPUS + transport
+        if isinstance(plan, Plan):
+            x = _rechunked(x, plan.chunks_in)  # finer blocks are views
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:

@@ -26,13 +26,27 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.decomposition.layout import Layout
-from dask_bigfft.errors import ArgumentTypeError, CarrierError, VerificationError, raise_invalid
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    CarrierError,
+    DeviceMemoryError,
+    VerificationError,
+    raise_invalid,
+)
 from dask_bigfft.events import current_worker, during, emit, task_threads
-from dask_bigfft.exchange.gather import gathered, part_of_source, transport_of, view_of
+from dask_bigfft.exchange.gather import (
+    GpuTable,
+    gathered,
+    part_of_source,
+    spread,
+    tables_of,
+    transport_of,
+    view_of,
+)
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.on_gpu import as_block, gpus, home_of, roll_on_gpu, round_on_gpu
+from dask_bigfft.gpu.on_gpu import as_block, gpus, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
 from dask_bigfft.graph.in_place import SharedBuffer
@@ -618,47 +632,62 @@ def transform_on_gpus(run: PlanRun, indices: Indices, transport: str, *blocks: A
     for part in filter_plans(plan) if isinstance(plan, Plan) else ():
         alone = PlanRun(part, run.token)
         spectra = {b: generate_filter(alone, 0, b, ()) for b in part.rounds[0].target.indices()}
-        for number in range(1, len(part.exchanges)):
-            spectra = _next_blocks(alone, number, spectra, transport, {})
+        spectra = _transformed(alone, spectra, transport, {}, 1)
         filters.setdefault(part.used_in, {})[part.axis] = spectra
-    found = dict(zip(indices, blocks, strict=True))
-    for number in range(len(plan.exchanges)):
-        found = _next_blocks(run, number, found, transport, filters.get(number, {}))
-    return found
+    return _transformed(run, dict(zip(indices, blocks, strict=True)), transport, filters)
 
 
-def _next_blocks(
+def _transformed(
     run: PlanRun,
-    number: int,
-    before: Mapping[Block, Any],
+    found: ByBlock,
     transport: str,
-    filters: Mapping[int, Mapping[Block, Any]],
+    filters: Mapping[int, Mapping[int, Mapping[Block, Any]]],
+    first: int = 0,
 ) -> ByBlock:
-    """Return all blocks after an exchange and its round, each on the GPU where it is gathered."""
-    blocks = Blocks(run, number, tuple(before), before.values())
-    exchange, homes = run.exchange(number), gpus().homes(blocks.blocks)
-    targets, used = list(exchange.target.indices()), sorted(set(homes.values()))
-    spread = {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets) if used}
-    if len(homes) == len(targets):  # each GPU holds as much after the exchange as before
-        spread = dict(zip(targets, homes.values(), strict=True))
-    crosses, found = len(used) > 1 and not exchange.local, ByBlock()
+    """Return all blocks after the exchanges and rounds of a plan, each on the GPU of its gather.
+
+    GPUs copy from each other while they compute: memory for the blocks of an exchange is allocated
+    before the round that makes its sources, if there is enough. Copies of a source follow its
+    round, and a round follows the copies of its block.
+    """
+    exchanges = {n: run.exchange(n) for n in range(first, len(run.plan.exchanges))}
+    homes = gpus().homes(found)
+    used = sorted(set(homes.values()))
 
     def choice(source: int, target: int) -> Any:
         return transport_of(gpus(), source, target) if transport == "auto" else transport
 
-    def view(block: Block) -> BlockView:
-        places = {"home": spread.get(block), "choice": choice if crosses else None}
-        return run.view(number, block, blocks.__getitem__, **places)
+    def tables_after(number: int, moments: Mapping[int, Any]) -> dict[Block, GpuTable]:
+        if number not in exchanges or len(used) < 2:
+            return {}
+        dtype = np.dtype(exchanges[number].dtype)
+        return tables_of(run.map(number), dtype, homes, choice, moments)
 
-    with during(run.token, number + 1):
-        views = {block: view(block) for block in targets}
-        if crosses:  # GPUs read each other before they compute
-            gpus().join(used)
-            views = {block: gathered(found) for block, found in views.items()}
-            gpus().join(used)
-        for block in targets:
-            spectra = {axis: filters[axis][(block[axis],)] for axis in filters}
-            found[block] = run.finish(number, block, functools.partial(views.pop, block), spectra)
+    tables = tables_after(first, {})
+    for number, exchange in exchanges.items():
+        homes, after = spread(exchange.target, gpus().homes(found)), ByBlock()
+        blocks: Any = Blocks(run, number, tuple(found), found.values())
+        with during(run.token, number + 1):
+            views, moments, crossed = dict[Block, BlockView](), dict[int, Any](), bool(tables)
+            for block in exchange.target.indices():
+                places = {"home": homes.get(block), "table": tables.get(block)}
+                view: Any = run.view(number, block, blocks.__getitem__, **places)
+                views[block] = gathered(view) if crossed and view.on_gpu else view
+            coming = dict[Block, GpuTable]()
+            with contextlib.suppress(DeviceMemoryError):  # then there is memory after the round
+                coming = {} if crossed else tables_after(number + 1, moments)
+            for block in list(views):
+                if crossed:
+                    tables.pop(block).wait()
+                spectra = {a: one[(block[a],)] for a, one in filters.get(number, {}).items()}
+                view_of_block = functools.partial(views.pop, block)
+                after[block] = run.finish(number, block, view_of_block, spectra)
+                if coming:
+                    moments[gpus().address(after[block])] = gpus().now(homes[block])
+            if crossed:
+                gpus().join(used)  # before the sources are freed
+        found, blocks, view = after, None, None
+        tables = coming or tables_after(number + 1, {})
     return found
 
 

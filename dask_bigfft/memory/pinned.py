@@ -119,11 +119,8 @@ class Pinner:
             if self._closed or not room or self.failures >= MAX_FAILURES:
                 return
             self.pinned_bytes += buffer.nbytes
-        found, touched = (
-            PinnedRange(buffer.address, buffer.nbytes),
-            partial(touch, [buffer], THREADS),
-        )
-        buffer.release = self._registered(found, touched)
+        found = PinnedRange(buffer.address, buffer.nbytes)
+        buffer.release = self._registered(found, partial(touch, [buffer], THREADS))
         self.failures += buffer.release is None
 
     def _registered(

@@ -522,8 +522,25 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
     return WHOLE * nbytes <= machine.devices[0].nbytes
 
 
+#: Blocks on each of several GPUs, which copy some blocks while they transform others, and the
+#: least bytes of such a block.
+BLOCKS_EACH, LEAST_EACH = 4, 1 << 26
+
+
+def finer(chunks: tuple[Chunks, ...], blocks: int) -> tuple[Chunks, ...]:
+    """Return chunks cut along the axis that has most of them, into at least so many blocks.
+
+    >>> finer(((4,), (6, 6)), 5)
+    ((4,), (2, 2, 2, 2, 2, 2))
+    """
+    axis = max(range(len(chunks)), key=lambda axis: len(chunks[axis]))
+    parts = -(-blocks // block_count(chunks))
+    cut = (n * (i + 1) // parts - n * i // parts for n in chunks[axis] for i in range(parts))
+    return (*chunks[:axis], tuple(n for n in cut if n), *chunks[axis + 1 :])
+
+
 def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Request:
-    """Return the request for an array on GPUs: a block for each of them.
+    """Return the request for an array on GPUs: a block on one GPU, or some on each of several.
 
     The chunks of a result on one GPU are like the input's, and parts of the block there.
     """
@@ -531,15 +548,19 @@ def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Reques
         return request
     lengths = dict(zip(spec.axes, spec.lengths, strict=True))
     size = math.prod(max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape))
-    block = math.prod(extents(spec, request.chunks))
-    wanted = request.wanted
+    blocks, chunks, wanted = count, request.chunks, request.wanted
+    if count > 1 and size * spec.work_dtype.itemsize >= count * BLOCKS_EACH * LEAST_EACH:
+        blocks *= BLOCKS_EACH
+        chunks = finer(chunks, blocks)
+    block = math.prod(extents(spec, chunks))
     if wanted is None and count == 1 and block_count(request.chunks) > 1:
         wanted = tuple(scaled(c, n) for c, n in zip(request.chunks, spec.out_shape, strict=True))
-    scale = size / (count * block) if size else 1.0
+    scale = size / (blocks * block) if size else 1.0
     if count > 1:
         scale *= 1 - 2**-20  # twice a block is less than the array, which one GPU may not hold
     rounds = 1 if count == 1 else request.max_rounds
-    return replace(request, scale=scale, wanted=wanted, storage="memory", max_rounds=rounds)
+    free = replace(request, scale=scale, wanted=wanted, storage="memory", max_rounds=rounds)
+    return replace(free, chunks=chunks)
 
 
 def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request:

@@ -12,7 +12,6 @@ from dask_bigfft.arrays import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.on_gpu import Gpus, Segment, home_of, use
 from dask_bigfft.kernels.copies import strided_view
-from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.profile import DeviceProfile
 
 
@@ -33,15 +32,11 @@ class Batches(Gpus):
 
     def put(self, gpu: int, values: Any) -> None:
         """Record the GPU of an array."""
-        self._at[_address(values)] = gpu
+        self._at[self.address(values)] = gpu
 
     def home(self, values: Any) -> int:
         """Return the recorded GPU of an array, by default the first one."""
-        return self._at.get(_address(values), 0)
-
-
-def _address(values: Any) -> int:
-    return int(values.data.ptr if is_on_gpu(values) else values.__array_interface__["data"][0])
+        return self._at.get(self.address(values), 0)
 
 
 class SimulatedGpus(Batches):
@@ -77,7 +72,7 @@ class SimulatedGpus(Batches):
         """Record the GPU of an array, and count its memory until it is freed."""
         with self._lock:
             super().put(gpu, values)
-            address = _address(values)
+            address = self.address(values)
             if address not in self._live:
                 self._live.add(address)
                 self.used[gpu] += values.nbytes
@@ -122,6 +117,20 @@ class SimulatedGpus(Batches):
     def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
         """Return a NumPy view."""
         return strided_view(values, start, counts, strides)
+
+    def now(self, gpu: int) -> None:
+        """Return no event."""
+
+    def wait(self, gpu: int, events: Iterable[Any]) -> None:
+        """Do nothing."""
+
+    def copy_aside(
+        self, gpu: int, begun: Any, parts: Iterable[tuple[Any, list[Segment]]], lane: int = 0
+    ) -> list[Any]:
+        """Copy segments immediately."""
+        for _, segments in parts:
+            self.copy(gpu, segments)
+        return []
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments immediately."""

@@ -212,13 +212,14 @@ def test_the_device_holds_no_more_than_it_may():
     assert before - engines[0].device.memory().free <= 512 * MIB
 
 
-@pytest.mark.parametrize(("columns", "single"), [(4096, False), (8192, True), (1536, False)])
+@pytest.mark.parametrize(("columns", "single"), [(4096, False), (8192, True), (3072, False)])
 def test_blocks_stored_by_the_shards_of_the_next_exchange(columns, single):
-    """Rows of 3 to 8 KiB, which lie apart on the card only; see `StackedView`."""
+    """Rows of 6 and 8 KiB, which lie apart on the card only; see `StackedView`."""
     x = values(512, columns, single=single)
     lazy = da.from_array(x, chunks=(64, columns))
-    exchange = plan_of(lazy, "fft2", device="gpu").exchanges[1]
+    keywords = {"device": "gpu", "device_memory_limit": x.nbytes}
+    exchange = plan_of(lazy, "fft2", **keywords).exchanges[1]
     assert StackedView.before(exchange) is not None
-    got, counts = computed(fft.fft2(lazy, device="gpu"))
+    got, counts = computed(fft.fft2(lazy, **keywords))
     assert not counts.get("fallback")
     assert_close(got, scipy.fft.fft2(x), single)

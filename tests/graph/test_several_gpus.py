@@ -41,7 +41,7 @@ def test_batches_on_several_gpus(transport, devices):
     needed = x.nbytes * (devices - 1) // devices
     assert moved == RATIO.get(transport, 1.0) * needed
     data, block = x.nbytes // devices, x.nbytes // 6
-    assert all(2 * data <= peak <= 2 * data + block for peak in gpus.peak)
+    assert all(3 * data <= peak <= 3 * data + block for peak in gpus.peak)
     (run,) = report(lazy).runs
     assert run.device_peaks == {("", gpu): nbytes for gpu, nbytes in enumerate(gpus.peak)}
     assert f"at most {human_bytes(gpus.peak[0])} of device 0" in str(run)

@@ -22,7 +22,14 @@ from benchmarks import core
 from benchmarks.gpu import cupy, gpus
 from benchmarks.problems import blocks_of, phases
 from dask_bigfft import fft, plan
-from dask_bigfft.exchange.gather import gathered, spread, tables_of, transport_of, view_of
+from dask_bigfft.exchange.gather import (
+    Crossing,
+    crosses,
+    gathered,
+    spread,
+    transport_of,
+    view_of,
+)
 from dask_bigfft.exchange.shards import exchange_map
 from dask_bigfft.gpu.on_gpu import gpus as gpus_here
 
@@ -216,26 +223,26 @@ def exchange_alone(x: da.Array, count: int, repeat: int) -> float:
     def choice(source: int, target: int) -> str:
         return transport_of(gpus_here(), source, target)
 
+    homes = gpus_here().homes(before)
     for exchange in planned.exchanges:
         shards = exchange_map(exchange.source, exchange.target, exchange.mirror)
-        dtype = np.dtype(exchange.dtype)
-        homes = gpus_here().homes(before)
-        if tables_of(shards, dtype, homes, choice, {}):
+        if crosses(shards, homes):
             break
-        places = spread(exchange.target, homes)
+        homes, found = spread(exchange.target, homes), before
         before = {
-            block: gathered(view_of(shards, block, dtype, before.__getitem__, home=home)).array
-            for block, home in places.items()
+            block: gathered(
+                view_of(shards, block, np.dtype(exchange.dtype), found.__getitem__, home=home)
+            ).array
+            for block, home in homes.items()
         }
 
     def once() -> None:
-        tables = tables_of(shards, dtype, homes, choice, {})
-        for block, table in tables.items():
-            gathered(
-                view_of(shards, block, dtype, before.__getitem__, home=table.home, table=table)
-            )
-        for table in tables.values():
-            table.wait()
+        crossing = Crossing(shards, exchange, homes, before, choice)
+        for block, values in before.items():
+            crossing.take(block, values)
+        for block in exchange.target.indices():
+            crossing.arrived(block)
+        crossing.join()
 
     return on_gpus(once, count, repeat)
 

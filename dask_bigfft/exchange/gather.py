@@ -33,6 +33,7 @@ from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
 from dask_bigfft.kernels.segmented import Edge, SegmentedView, Stretches, WindowView
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
+from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.profile import DeviceProfile
 
 #: Transports between GPUs.
@@ -73,12 +74,10 @@ class GpuTable:
         Transport from another GPU.
     zeros : bool
         Whether the new array is filled with zeros first.
-    moments : dict of int to event, optional
-        Event after which a source may be read, by its address. If it is given, `run` copies
-        beside the current stream: the caller joins the GPUs before the table is made, calls `wait`
-        before it uses the array, and joins the GPUs before the sources are freed.
-    lane : int
-        Number of the table on its GPU.
+    lane : int, optional
+        Number of the table on its GPU, for copies beside the current stream: the caller joins the
+        GPUs before it makes the table, calls `wait` before it uses the array, and joins the GPUs
+        before the sources are freed.
     """
 
     def __init__(
@@ -88,22 +87,22 @@ class GpuTable:
         dtype: np.dtype[Any],
         choice: Choice | None = None,
         zeros: bool = False,
-        moments: Mapping[int, Any] | None = None,
-        lane: int = 0,
+        lane: int | None = None,
     ) -> None:
-        self.home, self._gpus, self._joins = home, gpus(), moments is None
+        self.home, self._gpus, self._lane = home, gpus(), lane
         self.choice = choice or functools.partial(transport_of, self._gpus)
         self.target = self._gpus.empty(home, shape, dtype, zeros)
-        self._moments = {} if moments is None else moments
-        self._lane, self._events = lane, list[Any]()
-        self._begun = None if self._joins else self._gpus.now(home)
-        self._segments: dict[tuple[int, np.dtype[Any], Any], list[Segment]] = {}
+        self._begun = None if lane is None else self._gpus.now(home)
+        #: Event of the last copies from each GPU.
+        self._ends = dict[int, Any]()
+        self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
 
-    def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
-        """Add many strided copies; `which` names the source of each."""
-        home, moments = self._gpus.home, self._moments
-        events = [moments[self._gpus.address(source)] if moments else None for source in sources]
-        keys = [(home(a), a.dtype, event) for a, event in zip(sources, events, strict=True)]
+    def extend(
+        self, sources: Sequence[Any], which: np.ndarray, rows: Segments, home: int | None = None
+    ) -> None:
+        """Add many strided copies; `which` names the source of each, `home` is a known GPU."""
+        homes = [self._gpus.home(source) if home is None else home for source in sources]
+        keys = [(gpu, source.dtype) for gpu, source in zip(homes, sources, strict=True)]
         by_source = [self._segments.setdefault(key, []) for key in keys]
         sides = rows.source_starts, rows.source_strides, rows.target_starts, rows.target_strides
         columns = [column.tolist() for column in (which, rows.counts, *sides)]
@@ -113,34 +112,38 @@ class GpuTable:
             target = view(self.target, places[2], counts, places[3])
             by_source[i].append((values, target, rows.conjugate))
 
-    def run(self) -> None:
-        """Enqueue the copies."""
-        near, homes = list[tuple[Any, list[Segment]]](), {self.home}
-        homes.update(gpu for gpu, _, _ in self._segments)
-        if self._joins:
+    def run(self, moment: Any = None) -> None:
+        """Enqueue the copies; those beside the current stream wait for an event, if any."""
+        near, homes = dict[int, list[Segment]](), {self.home, *(gpu for gpu, _ in self._segments)}
+        if self._lane is None:
             self._gpus.join(homes)
-        for (gpu, dtype, moment), segments in self._segments.items():
+        for (gpu, dtype), segments in self._segments.items():
             choice = "kernel" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and gpu < self.home)
             kept = packed_dtype(dtype, self.target.dtype)
             size = sum(values.size for values, _, _ in segments)
             if choice == "kernel":
-                near.append((moment, segments))
+                near.setdefault(gpu, []).extend(segments)
             else:
                 self._send(gpu, segments, size, kept, by_host)
             if gpu != self.home:
                 nbytes = (1 + by_host) * size * kept.itemsize
                 emit("peer_host" if by_host else "peer_direct", nbytes=nbytes, seconds=0.0)
                 emit("device_memory", device=self.home, nbytes=self._gpus.most(self.home))
-        if self._joins:
-            self._gpus.copy(self.home, itertools.chain(*(segments for _, segments in near)))
+        self._segments.clear()
+        if self._lane is None:
+            self._gpus.copy(self.home, itertools.chain(*near.values()))
             self._gpus.join(homes)
-        else:
-            self._events = self._gpus.copy_aside(self.home, self._begun, near, self._lane)
+            return
+        events = [event for event in (self._begun, moment) if event is not None]
+        for gpu, segments in near.items():
+            self._ends[gpu] = self._gpus.copy_aside(self.home, segments, events, self._lane)
 
-    def wait(self) -> None:
-        """Let the current stream wait for the copies."""
-        self._gpus.wait(self.home, self._events)
+    def wait(self) -> Any:
+        """Let the current stream wait for the copies, and return the array."""
+        self._gpus.wait(self.home, self._ends.values())
+        emit("device_memory", device=self.home, nbytes=self._gpus.most(self.home))
+        return self.target
 
     def _send(
         self, source: int, segments: list[Segment], size: int, dtype: np.dtype[Any], by_host: bool
@@ -167,38 +170,73 @@ def spread(target: Layout, homes: Mapping[Block, int]) -> dict[Block, int]:
     return {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets)}
 
 
-def tables_of(
-    exchange: ExchangeMap,
-    dtype: np.dtype[Any],
-    homes: Mapping[Block, int],
-    choice: Choice,
-    moments: Mapping[int, Any],
-) -> dict[Block, GpuTable]:
-    """Return an empty table for each target block; none if no shard goes to another GPU.
+class Crossing:
+    """Blocks after an exchange between GPUs, into which blocks are copied one after the other.
 
     Parameters
     ----------
-    exchange : ExchangeMap
+    shards : ExchangeMap
         Shards of the exchange.
-    dtype
-        Dtype of the target blocks.
+    exchange : Exchange
+        The exchange.
     homes : dict of block to int
         GPU of each source block.
-    choice, moments
-        As for `GpuTable`.
+    sources : dict of block to array
+        Source blocks that are not contiguous; others are expected to be.
+    choice : callable
+        Transport between GPUs.
     """
-    places, tables = spread(exchange.target, homes), dict[Block, GpuTable]()
-    products = {block: exchange.products(block, False) for block in places}
-    ways = ((p.blocks, places[block]) for block, found in products.items() for p in found)
-    if all(homes[source] == place for sources, place in ways for source in sources):
-        return tables
-    gpus().join(sorted(set(homes.values())))
-    for block, home in places.items():
-        shape = exchange.target.shape(block)
-        zeros = sum(product.size for product in products[block]) < math.prod(shape)
-        lane = sum(table.home == home for table in tables.values())
-        tables[block] = GpuTable(home, shape, dtype, choice, zeros, moments, lane)
-    return tables
+
+    def __init__(
+        self,
+        shards: ExchangeMap,
+        exchange: Exchange,
+        homes: Mapping[Block, int],
+        sources: Mapping[Block, Any],
+        choice: Choice,
+    ) -> None:
+        self._tables, self._homes = dict[Block, GpuTable](), homes
+        self._copies: dict[Block, list[tuple[GpuTable, Segments]]] = {b: [] for b in homes}
+        self.join()
+        dtype, before = np.dtype(exchange.dtype), np.dtype(exchange.source_dtype).itemsize
+        strides = {b: dense(exchange.source.shape(b), before) for b in homes}
+        strides |= {block: values.strides for block, values in sources.items()}
+        for block, home in spread(exchange.target, homes).items():
+            shape, products = exchange.target.shape(block), shards.products(block, False)
+            zeros = sum(product.size for product in products) < math.prod(shape)
+            lane = sum(table.home == home for table in self._tables.values())
+            table = self._tables[block] = GpuTable(home, shape, dtype, choice, zeros, lane)
+            for product in products:
+                sides = tuple(strides[b] for b in product.blocks), dense(shape, dtype.itemsize)
+                rows = product.gathered(*sides, None)
+                for number, source in enumerate(product.blocks):
+                    mine = np.flatnonzero(product.which == number)
+                    self._copies[source].append((table, rows.taken(mine)))
+
+    def take(self, source: Block, values: Any, moment: Any = None) -> None:
+        """Enqueue the copies of a source block, after an event."""
+        for table, rows in self._copies.pop(source):
+            which = np.zeros(len(rows.counts), np.int64)
+            table.extend([values], which, rows, self._homes[source])
+            table.run(moment)
+
+    def arrived(self, block: Block) -> BlockView:
+        """Return the view of a target block, for which the current stream waits."""
+        return _owned(self._tables.pop(block).wait())
+
+    def join(self) -> None:
+        """Let the current streams of all GPUs wait for each other."""
+        gpus().join(sorted(set(self._homes.values())))
+
+
+def crosses(exchange: ExchangeMap, homes: Mapping[Block, int]) -> bool:
+    """Return True if shards of an exchange go from one GPU to another."""
+    return len(set(homes.values())) > 1 and any(
+        homes[source] != home
+        for block, home in spread(exchange.target, homes).items()
+        for product in exchange.products(block, False)
+        for source in product.blocks
+    )
 
 
 def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
@@ -259,7 +297,6 @@ def view_of(
     packed: bool = False,
     home: int | None = None,
     choice: Choice | None = None,
-    table: GpuTable | None = None,
 ) -> BlockView:
     """Return the view of a target block.
 
@@ -279,8 +316,6 @@ def view_of(
         GPU on which the block is gathered; None for the GPU of the first source.
     choice : callable, optional
         Transport from other GPUs.
-    table : GpuTable, optional
-        Empty table for the gather on a GPU.
     """
     used: dict[Block, int] | None = {} if packed else None
     shape, products = exchange.target.shape(block), exchange.products(block, packed)
@@ -302,8 +337,6 @@ def view_of(
         return BlockView(shape, dtype, tables=tables, boxes=boxes)
 
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        if table is not None:
-            return table
         padded = sum(table.size for table in tables) < math.prod(shape)
         place = gpus().home(sources[0]) if home is None else home
         return GpuTable(place, shape, dtype, choice, padded)
@@ -319,7 +352,11 @@ def view_of(
 
 def gathered(view: BlockView) -> BlockView:
     """Return the view of a block after it was gathered."""
-    array = view.gather()
+    return _owned(view.gather())
+
+
+def _owned(array: Any) -> BlockView:
+    """Return the view of a block that may be overwritten."""
     found = BlockView.of(array, owned=True)
     found.on_gpu = is_on_gpu(array)
     return found

@@ -546,14 +546,9 @@ class CupyGPU:
 
     def _by_kernel(self, form: View, hosts: Any, devices: Any, direction: int) -> bool:
         """Copy by a kernel that accesses pinned memory; return False if misaligned."""
-        width, outer = runs(*form)
-        numbers = [width, *hosts.tolist(), *devices.tolist()]
-        numbers += [n for run in outer for n in run[1:]]
-        unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
+        dims, unit = kernels.rows(*form, (*hosts.tolist(), *devices.tolist()))
         if not unit:
             return False
-        dims: list[kernels.Dim] = [(n, s // unit, t // unit, ()) for n, s, t in outer]
-        dims.append((width // unit, 1, 1, ()))
         if direction == TO_HOST:
             dims, hosts, devices = kernels.back(dims), devices, hosts
         for source, target in zip(hosts.tolist(), devices.tolist(), strict=True):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.operations import Multiply, Product, Strided, Term, dense
+from dask_bigfft.gpu.operations import Multiply, Product, Strided, Term, dense, runs
 
 #: Name of each kernel in its source.
 KERNEL = "bigfft"
@@ -311,6 +311,29 @@ def merged(counts: Sequence[int], source: Sequence[int], target: Sequence[int]) 
 def back(dims: Sequence[Dim]) -> list[Dim]:
     """Return the dimensions of the reverse copy."""
     return [(n, target, source, axes) for n, source, target, axes in dims]
+
+
+def rows(
+    shape: Sequence[int],
+    source: Sequence[int],
+    itemsize: int,
+    target: Sequence[int],
+    addresses: Sequence[int],
+) -> tuple[list[Dim], int]:
+    """Return the dimensions of a copy with strides in bytes in its largest unit, and that unit.
+
+    The unit is 0 if an address or a stride is not aligned.
+
+    Examples
+    --------
+    >>> rows((8, 6), (96, 8), 8, (48, 8), (0, 256))
+    ([(8, 6, 3, ()), (3, 1, 1, ())], 16)
+    """
+    width, outer = runs(tuple(shape), tuple(source), itemsize, tuple(target))
+    numbers = [width, *addresses, *(n for run in outer for n in run[1:])]
+    unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
+    dims: list[Dim] = [(n, s // max(1, unit), t // max(1, unit), ()) for n, s, t in outer]
+    return [*dims, (width // max(1, unit), 1, 1, ())], unit
 
 
 def copy(

@@ -23,6 +23,7 @@ import numpy as np
 
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
+from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, settle
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
@@ -41,6 +42,9 @@ _NO_LIMIT = 1 << 62
 #: more than a copy: 16384 x 16384 complex64 in 8 slabs took 10.5 ms by parts, 7.3 gathered (H200).
 SHORT = 8192
 
+#: Grid size of a kernel that reads another GPU, which leaves room for FFTs at the same time.
+LINK_BLOCKS = 96
+
 #: Bytes of a copy that measures a link.
 PROBE = 1 << 26
 
@@ -49,8 +53,9 @@ _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=
 
 
 def as_block(values: Any) -> Any:
-    """Return an array on a GPU as a CuPy array."""
-    return cupy().asarray(values)
+    """Return an array on a GPU as a CuPy array there."""
+    # CuPy copies an array of another GPU to the current one.
+    return values if isinstance(values, cupy().ndarray) else cupy().asarray(values)
 
 
 # --- rounds -----------------------------------------------------------------------------------
@@ -366,33 +371,27 @@ class Gpus:
         with self._on(gpu), errors_of_cuda():
             if len(by_owner) == 1:
                 _copy(itertools.chain(*by_owner.values()), self.ordinal(gpu))
-            else:
-                parts = [(None, found) for found in by_owner.values()]
-                self.wait(gpu, self.copy_aside(gpu, self.now(gpu), parts))
+            elif by_owner:
+                begun = self.now(gpu)
+                self.wait(gpu, [self.copy_aside(gpu, one, [begun]) for one in by_owner.values()])
             settle()
 
     def copy_aside(
-        self, gpu: int, begun: Any, parts: Iterable[tuple[Any, list[Segment]]], lane: int = 0
-    ) -> list[Any]:
-        """Copy segments by kernels on one GPU beside its current stream; return events of the end.
+        self, gpu: int, segments: list[Segment], events: Iterable[Any], lane: int = 0
+    ) -> Any:
+        """Copy segments of a GPU by kernels on another, beside its stream; return the end's event.
 
-        The copies begin after the event `begun`. Each part is a list of segments of one GPU, with
-        an event that they wait for, if any. Parts of different lanes do not wait for each other.
+        The copies wait for events. Those of different lanes do not wait for each other.
         """
-        own, sides = self.ordinal(gpu), dict[int, Any]()
+        own, owner = self.ordinal(gpu), int(segments[0][0].device.id)
         with self._on(gpu), errors_of_cuda():
-            for moment, segments in parts:
-                owner = int(segments[0][0].device.id)
-                if (own, owner, lane) not in self._sides:
-                    self._sides[own, owner, lane] = cupy().cuda.Stream(non_blocking=True)
-                with self._sides[own, owner, lane] as side:
-                    if owner not in sides:
-                        side.wait_event(begun)
-                    if moment is not None:
-                        side.wait_event(moment)
-                    _copy(segments, own)
-                sides[owner] = side
-            return [side.record() for side in sides.values()]
+            if (own, owner, lane) not in self._sides:
+                self._sides[own, owner, lane] = cupy().cuda.Stream(non_blocking=True)
+            with self._sides[own, owner, lane] as side:
+                for event in events:
+                    side.wait_event(event)
+                _copy(segments, own)
+            return side.record()
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
         """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
@@ -420,6 +419,13 @@ def _copy(segments: Iterable[Segment], ordinal: int) -> None:
     """Copy segments in the current stream of a GPU."""
     for values, target, conjugate in segments:
         if int(values.device.id) != ordinal:
+            cupy().cuda.runtime._deviceEnsurePeerAccess(int(values.device.id))
+            ends = values.data.ptr, target.data.ptr
+            form = values.shape, values.strides, values.itemsize, target.strides
+            dims, unit = kernels.rows(*form, ends)
+            if unit and values.dtype == target.dtype and not conjugate:
+                kernels.copy(dims, unit, *ends, LINK_BLOCKS)
+                continue
             values = _mapped(values, ordinal)
         if values.dtype.kind == "c" and target.dtype.kind != "c":
             values = values.real
@@ -439,7 +445,6 @@ def _wait(ordinal: int, other: int) -> None:
 
 def _mapped(values: Any, ordinal: int) -> Any:
     """Return an array of another GPU as an array of this one, as CuPy's kernels require."""
-    cupy().cuda.runtime._deviceEnsurePeerAccess(int(values.device.id))
     size = values.itemsize + sum(
         (n - 1) * abs(step) for n, step in zip(values.shape, values.strides, strict=True)
     )

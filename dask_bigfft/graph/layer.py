@@ -62,12 +62,13 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     """Return the array with blocks cut, by plain tasks.
 
     If there are very many and each is cut from a single block, the last one from the same block
-    depends on the others.
+    depends on the others. So are blocks on GPUs, which dask's rechunk copies to the current GPU.
     """
     places = old_to_new(x.chunks, chunks)
     whole = all(len(origins) == 1 for along in places for origins in along)
     count = math.prod(map(len, chunks))
-    if count < MANY or count == x.npartitions or not whole or ARRAY_EXPRESSIONS:
+    few = count < MANY and not is_on_gpu(x._meta)
+    if few or count == x.npartitions or not whole or ARRAY_EXPRESSIONS:
         return _rechunked(x, chunks)
     name = f"bigfft_cut-{tokenize(x.name, chunks)}"
     graph: dict[Key, Any] = {}
@@ -272,7 +273,7 @@ def transformed_array(
         transport = config.get("bigfft.gpu.peer-transport")
         carrier = "tasks" if transport == "none" else ON_GPUS + transport
         if isinstance(plan, Plan):
-            x = _rechunked(x, plan.chunks_in)  # finer blocks are views
+            x = cut_blocks(x, plan.chunks_in)  # into views
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:

@@ -35,11 +35,10 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.events import current_worker, during, emit, task_threads
 from dask_bigfft.exchange.gather import (
-    GpuTable,
-    gathered,
+    Crossing,
+    crosses,
     part_of_source,
     spread,
-    tables_of,
     transport_of,
     view_of,
 )
@@ -651,43 +650,45 @@ def _transformed(
     round, and a round follows the copies of its block.
     """
     exchanges = {n: run.exchange(n) for n in range(first, len(run.plan.exchanges))}
-    homes = gpus().homes(found)
-    used = sorted(set(homes.values()))
+    homes, crossing = gpus().homes(found), None
 
     def choice(source: int, target: int) -> Any:
         return transport_of(gpus(), source, target) if transport == "auto" else transport
 
-    def tables_after(number: int, moments: Mapping[int, Any]) -> dict[Block, GpuTable]:
-        if number not in exchanges or len(used) < 2:
-            return {}
-        dtype = np.dtype(exchanges[number].dtype)
-        return tables_of(run.map(number), dtype, homes, choice, moments)
+    def crossing_at(number: int, sources: Mapping[Block, Any]) -> Crossing | None:
+        """Return the empty blocks after an exchange, if it goes from GPU to GPU."""
+        if number not in exchanges or not crosses(run.map(number), homes):
+            return None
+        return Crossing(run.map(number), exchanges[number], homes, sources, choice)
 
-    tables = tables_after(first, {})
     for number, exchange in exchanges.items():
-        homes, after = spread(exchange.target, gpus().homes(found)), ByBlock()
-        blocks: Any = Blocks(run, number, tuple(found), found.values())
         with during(run.token, number + 1):
-            views, moments, crossed = dict[Block, BlockView](), dict[int, Any](), bool(tables)
+            blocks, coming, after = (
+                Blocks(run, number, tuple(found), found.values()),
+                None,
+                ByBlock(),
+            )
+            if crossing is None and (crossing := crossing_at(number, blocks.blocks)) is not None:
+                for block in found:
+                    crossing.take(block, blocks[block])
+            homes = spread(exchange.target, homes)
+            if crossing is None:
+                with contextlib.suppress(DeviceMemoryError):  # then there is memory after the round
+                    coming = crossing_at(number + 1, {})
             for block in exchange.target.indices():
-                places = {"home": homes.get(block), "table": tables.get(block)}
-                view: Any = run.view(number, block, blocks.__getitem__, **places)
-                views[block] = gathered(view) if crossed and view.on_gpu else view
-            coming = dict[Block, GpuTable]()
-            with contextlib.suppress(DeviceMemoryError):  # then there is memory after the round
-                coming = {} if crossed else tables_after(number + 1, moments)
-            for block in list(views):
-                if crossed:
-                    tables.pop(block).wait()
+                if crossing is None:
+                    places = {"home": homes.get(block)}
+                    view = functools.partial(run.view, number, block, blocks.__getitem__, **places)
+                else:
+                    view = functools.partial(crossing.arrived, block)
                 spectra = {a: one[(block[a],)] for a, one in filters.get(number, {}).items()}
-                view_of_block = functools.partial(views.pop, block)
-                after[block] = run.finish(number, block, view_of_block, spectra)
-                if coming:
-                    moments[gpus().address(after[block])] = gpus().now(homes[block])
-            if crossed:
-                gpus().join(used)  # before the sources are freed
-        found, blocks, view = after, None, None
-        tables = coming or tables_after(number + 1, {})
+                after[block] = run.finish(number, block, view, spectra)
+                if coming is not None:
+                    coming.take(block, after[block], gpus().now(homes[block]))
+            if crossing is not None:
+                crossing.join()  # before the sources are freed
+            homes = gpus().homes(after)
+        found, crossing = after, coming
     return found
 
 

@@ -125,12 +125,10 @@ class SimulatedGpus(Batches):
         """Do nothing."""
 
     def copy_aside(
-        self, gpu: int, begun: Any, parts: Iterable[tuple[Any, list[Segment]]], lane: int = 0
-    ) -> list[Any]:
+        self, gpu: int, segments: list[Segment], events: Iterable[Any], lane: int = 0
+    ) -> None:
         """Copy segments immediately."""
-        for _, segments in parts:
-            self.copy(gpu, segments)
-        return []
+        self.copy(gpu, segments)
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments immediately."""

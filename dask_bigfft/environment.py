@@ -382,6 +382,11 @@ def fastest_everywhere(dtype: np.dtype[Any]) -> tuple[str, str]:
     return best_of(rates) if len(rates) == len(names) else fastest_library(dtype, names), fallback
 
 
+def _here(dtype: np.dtype[Any]) -> dict[str, str]:
+    """Return the versions of the libraries that work in this process, by name."""
+    return {name: found for name, found in usable().items() if dtype in get_library(name).dtypes}
+
+
 def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     """Return the libraries that this process and all workers have, and the reason for a fallback.
 
@@ -392,7 +397,7 @@ def common_libraries(dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     dtype : numpy.dtype
         A complex dtype; libraries that do not support it are left out.
     """
-    client, here = running_client(), usable(dtype)
+    client, here = running_client(), _here(dtype)
     if client is None or len(here) == 1:
         return tuple(here), ""
     answers, fallback = workers_answers(client, usable), ""

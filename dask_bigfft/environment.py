@@ -30,7 +30,7 @@ from dask_bigfft.events import running_client, task_threads
 from dask_bigfft.gpu.dispatch import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.fastest import best_of, fastest_library
-from dask_bigfft.kernels.libraries import usable
+from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.memory_settings import (
     IMPORTS_NBYTES,
     WorkerMemory,

@@ -30,9 +30,10 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
-from dask_bigfft.exchange.parts import all_segmented
+from dask_bigfft.events import running_client
+from dask_bigfft.exchange.gather import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
-from dask_bigfft.graph.layer import gpus_of
+from dask_bigfft.graph.layer import Chunks, gpus_of
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.cost import forecast
@@ -106,7 +107,9 @@ def chosen_plan(
     request = roomy_request(spec, request, tiny)
     with contextlib.suppress(PlanError):
         if not found and (merged := merged_request(spec, request, machine, tiny)) is not None:
-            found = _unmerged(_searched(spec, merged, here, kernels, inside), request, merged)
+            plan = _searched(spec, merged, here, kernels, inside)
+            wanted = None if request.wanted in (merged.wanted, plan.chunks) else request.wanted
+            found = _accepted(with_merging(plan, request.chunks, wanted), request)
     try:
         found = found or _searched(spec, request, here, kernels, inside)
     except MemoryLimitError as error:
@@ -115,12 +118,12 @@ def chosen_plan(
         raise MemoryLimitError("".join([str(error), *changes])) from None
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
         found = replace(found, overwrite=overwrite)
+    if not found.machine.gpus:
+        return found
     by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
     settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))
-    if found.machine.gpus and settings != AS_IS:
-        found = replace(found, settings=settings)
-    on_devices = inside and found.machine.gpus
-    return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
+    found = found if settings == AS_IS else replace(found, settings=settings)
+    return _inside_blocks(found) if inside and found.carrier == "memory" else found
 
 
 def _inside_blocks(plan: Plan) -> Plan:
@@ -152,16 +155,6 @@ def _plan_within(spec: TransformSpec, request: Request, machine: Machine) -> Pla
     return search(machine)
 
 
-def _unmerged(plan: Plan, request: Request, merged: Request) -> Plan | None:
-    """Return a plan for merged blocks with the merging and cutting of the input's blocks added.
-
-    None if it exceeds the memory limit, or uses the disk unasked.
-    """
-    same = request.wanted in (merged.wanted, plan.chunks)
-    wanted = None if same else request.wanted
-    return _accepted(with_merging(plan, request.chunks, wanted), request)
-
-
 def _accepted(plan: Plan, request: Request) -> Plan | None:
     """Return the plan; None if it exceeds the memory limit, or uses the disk unasked."""
     unasked = plan.carrier == "disk" and request.storage == "auto"
@@ -180,7 +173,7 @@ def _searched(
         request = replace(request, device="cpu")  # no worker has a device
     tried = tuned(spec, request, here, kernels) if kernels else None
     if tried is not None:
-        return tried.plan
+        return tried
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
         found = decided(spec, request, replace(here, gpus=0), here.gpus, least)
@@ -199,7 +192,7 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     largest number, because each worker uses its own devices. Workers that have not reported are
     assumed to have the devices that the request needs.
     """
-    device, client = request.device, environment.running_client()
+    device, client = request.device, running_client()
     if device == "cpu" or machine.holding:
         return machine
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
@@ -216,7 +209,6 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
     return replace(machine, gpus=max([*(known[-1:] if device == "hybrid" else known[:1]), least]))
 
 
-Chunks = tuple[tuple[int, ...], ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
 Order = Literal["natural", "transposed"]
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
@@ -431,7 +423,7 @@ def parse_device(device: Any, dtype: np.dtype[Any]) -> Device:
         if dtype.char not in "FD":
             allowed = f'"cpu" for {dtype}: GPUs have single and double precision'
             raise_invalid("device", device, allowed)
-        reason = missing() if environment.running_client() is None else None
+        reason = missing() if running_client() is None else None
         if reason is not None:
             raise_invalid("device", device, f'a GPU, or "cpu": {reason}')
     return cast("Device", device)
@@ -563,7 +555,7 @@ def make_plan(
     )
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))
     machine = environment.current_machine(memory_limit)
-    if is_on_gpu(a._meta) and environment.running_client() is None:
+    if is_on_gpu(a._meta) and running_client() is None:
         speeds, count = machine.profile.inside_gpus(), gpus_of(a)
         machine = Machine(memory_limit, count, profile=speeds, holding=count)
     measured = None

@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -27,7 +26,7 @@ import numpy as np
 
 from dask_bigfft import config, files
 from dask_bigfft.errors import FallbackWarning, PlanError, raise_invalid
-from dask_bigfft.events import task_threads
+from dask_bigfft.events import running_client, task_threads
 from dask_bigfft.gpu.dispatch import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.fastest import best_of, fastest_library
@@ -296,18 +295,6 @@ def _shared() -> bool:
     if scheduler in ("processes", "multiprocessing") or not config.get("bigfft.exchange.in-place"):
         return False
     return config.get("bigfft.exchange.carrier") in ("auto", "shared")
-
-
-def running_client() -> Any:
-    """Return the client that `compute` would use, if there is one."""
-    distributed = sys.modules.get("distributed")
-    scheduler = dask.config.get("scheduler", None)
-    if distributed is None or (isinstance(scheduler, str) and "distributed" not in scheduler):
-        return None  # a client that is the default writes "dask.distributed" there
-    try:
-        return distributed.default_client()
-    except ValueError:
-        return None
 
 
 def raise_if_asynchronous(client: Any) -> None:

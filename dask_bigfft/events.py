@@ -1,7 +1,7 @@
 """Events of the package, and the record of this process.
 
-`EVENTS` declares each name with its numbers. A task says once which plan and round it works for
-(`during`); all events of its thread then carry both.
+Each event has a name and numbers, see `OF_FILES`. A task says once which plan and round it works
+for (`during`); all events of its thread then carry both.
 
 `RECORD` is a permanent sink, so a run can be inspected after its end. It holds numbers of the last
 few plans: bytes, seconds and times for each plan, round and phase. Workers of a cluster that share
@@ -52,27 +52,15 @@ WATCHED = (
     "fallback",  # a slower way was taken, and what it cost
 )
 
-_WORK = frozenset({"plan", "index", "nbytes", "seconds"})
-_FILE = frozenset({"nbytes", "seconds"})
-
-#: The numbers of each event: bytes, seconds, the plan's token in task names, and `index`, the
-#: number of the round, or of the round that an exchange leads to, from 1 as in task names.
-EVENTS: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(WATCHED, _WORK),
-    "begun": frozenset({"plan", "index"}),  # before a task takes memory
-    "compiling": frozenset({"plan", "index"}),  # `compile` tells its end
-    # memory in use of a device of this process; devices count from 0
-    "device_memory": frozenset({"plan", "index", "device", "nbytes"}),
-    # files; `index` is that of the exchange
-    "scratch_write": _WORK,
-    "scratch_read": _WORK,
-    "scratch_free": frozenset({"nbytes"}),  # deleted: everything made from it is durable
-    "source_read": _FILE,
-    "sink_write": _FILE,
-    # verification
-    "mismatch": _WORK,  # a check failed, and the work is done once more
-    "unverified": _WORK,  # values that cannot be checked: NaN, infinity
-}
+#: Events of files that belong to no plan. They have `nbytes`, and `seconds` unless a file is
+#: deleted (`scratch_free`, when everything made from it is durable). All other events have the
+#: token of a plan in task names as `plan`, and as `index` the number of the round, or of the round
+#: that an exchange leads to, from 1 as in task names. Most have `nbytes` and `seconds`. Beside
+#: those of `WATCHED` they are `begun` (before a task takes memory), `compiling` (its end is
+#: `compile`), `device_memory` (bytes in use of a `device` of this process, from 0),
+#: `scratch_write`, `scratch_read`, `mismatch` (a check failed, and the work is done once more), and
+#: `unverified` (values that cannot be checked: NaN, infinity).
+OF_FILES = frozenset({"scratch_free", "source_read", "sink_write"})
 
 #: Installed sinks, in order. Single operations on a dict need no lock, which a fork might inherit.
 _sinks: dict[Sink, None] = {}
@@ -198,7 +186,7 @@ class measured:
 
 
 def emit(name: str, **numbers: Any) -> None:
-    """Hand one event, with numbers that `EVENTS` declares, to the sinks.
+    """Hand one event, with its numbers, to the sinks.
 
     Examples
     --------
@@ -209,7 +197,7 @@ def emit(name: str, **numbers: Any) -> None:
     >>> remove_sink(sink)
     """
     job = _job.get()
-    if "index" in EVENTS[name] and job is not None:
+    if name not in OF_FILES and job is not None:
         numbers = {"plan": job.plan, "index": job.index, **numbers}
         if job.waited and name in PHASES and "seconds" in numbers:
             numbers["seconds"] = max(0.0, numbers["seconds"] - job.waited)
@@ -241,6 +229,21 @@ def current_place() -> str:
     """Return the address of the worker that runs the calling task, or an empty string."""
     worker = current_worker()
     return "" if worker is None else str(worker.address)
+
+
+def uses_clusters() -> bool:
+    """Return True if dask would compute on a cluster here, if there is one."""
+    found = dask.config.get("scheduler", None)  # "dask.distributed" if there is a default client
+    name = found if isinstance(found, str) else type(found).__module__
+    return "distributed" in sys.modules and (found is None or "distributed" in name)
+
+
+def running_client() -> Any:
+    """Return the client that `compute` would use, if there is one."""
+    try:
+        return sys.modules["distributed"].default_client() if uses_clusters() else None
+    except ValueError:
+        return None
 
 
 #: Dask's names of the scheduler that runs one task after the other.

@@ -26,14 +26,12 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from dask.utils import format_bytes
 
 from dask_bigfft import config
+from dask_bigfft.arrays import Array, Ints
 
 T = TypeVar("T")
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
 
 #: Beginning of a URL after `Path` has normalized it.
 URL = re.compile(r"\w+:/")

@@ -22,7 +22,7 @@ from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.storage.sources import stored_reader
+from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
 N = SupportsIndex | None
@@ -217,14 +217,20 @@ def transform_as_planned(
     return _lazily(array, given)
 
 
+def _reader(array: da.Array) -> Reader | None:
+    """Return a reader of an array's files, if it is read from there and not in memory."""
+    found = original_of(array)
+    return None if isinstance(found, np.ndarray | None) else stored_reader(found, array)
+
+
 def _described(array: da.Array) -> Stored | None:
     """Return the layout of an array in its files, if it can be read from there."""
-    reader = stored_reader(original_of(array), array)
+    reader = _reader(array)
     return None if reader is None else reader.described
 
 
 def _lazily(array: da.Array, found: Plan) -> da.Array:
-    rows = stored_reader(original_of(array), array) if found.from_rows else None
+    rows = _reader(array) if found.from_rows else None
     place = None if rows is None else replace(scratch_place(found), rows=rows)
     result = applied(array, found, place)
     one = len(found.spec.axes) == 1  # of several, all but the last give NumPy complex64

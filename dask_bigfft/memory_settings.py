@@ -14,7 +14,7 @@ from dask_bigfft.memory import configure, default_arena
 #: Share of the process's memory that the arena may hold if no limit is set.
 ARENA_SHARE = 0.4
 
-_applied: tuple[bool, int, str | None, bool] | None = None
+_applied: tuple[int, str | None, bool] | None = None
 
 
 def configure_arena(worker: Any = None, most: int | None = None) -> None:
@@ -33,17 +33,18 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
         Memory that the current plan may need, in bytes; the arena keeps no more.
     """
     global _applied
-    enabled, limit = config.get("bigfft.memory.arena"), config.get("bigfft.memory.arena-limit")
+    limit = config.get("bigfft.memory.arena-limit")
     worker = current_worker() if worker is None else worker
     nbytes = None if worker is None else _memory_limit(worker)
     if limit is None:
         limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))
     limit = limit if most is None else min(limit, most)
+    limit = limit if config.get("bigfft.memory.arena") else 0  # none at all
     prefault = config.get("bigfft.memory.prefault")
-    wanted = enabled, limit, None if worker is None else str(worker.address), prefault
+    wanted = limit, None if worker is None else str(worker.address), prefault
     if wanted != _applied:
         pressed = None if worker is None else pressure(worker)
-        configure(limit, enabled, pressure=pressed, prefault=prefault)
+        configure(limit, pressure=pressed, prefault=prefault)
         _applied = wanted
 
 

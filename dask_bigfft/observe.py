@@ -9,9 +9,8 @@ import dask.config
 from dask.base import is_dask_collection, persist
 
 from dask_bigfft.cluster import cluster_records, following, wait_for
-from dask_bigfft.environment import running_client
 from dask_bigfft.errors import raise_invalid
-from dask_bigfft.events import RECORD, task_threads
+from dask_bigfft.events import RECORD, running_client, task_threads
 from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.watch.progress import Display, LocalProgress, display_here

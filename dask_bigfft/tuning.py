@@ -27,7 +27,7 @@ from dask_bigfft.environment import device_software, workers_place
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.kernels.libraries import version_of
+from dask_bigfft.kernels.libraries import LIBRARIES, version_of
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
@@ -221,30 +221,11 @@ SCHEMA = 4
 _NAMED = ("rounds", "kernel", "carrier", "device")
 
 #: Packages whose versions affect the speed of a plan, beside those of devices.
-PACKAGES = (
-    *("dask", "distributed", "numpy", "scipy", "numba", "ducc0", "mkl_fft", "pyfftw"),
-    "dask-bigfft",
-)
+PACKAGES = ("dask", "dask-bigfft", "distributed", "numpy", "numba", *LIBRARIES)
 
 
 #: The devices that do the rounds, in words, by `Plan.device`.
 _DONE_BY = {"auto": "devices", "gpu": "devices", "cpu": "CPU threads", "hybrid": "both"}
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The winning plan and all trials.
-
-    Parameters
-    ----------
-    plan : Plan
-        The fastest.
-    trials : tuple of Trial
-        Fastest first; empty if the plan comes from wisdom.
-    """
-
-    plan: Plan
-    trials: tuple[Trial, ...]
 
 
 # --- wisdom ---------------------------------------------------------------------------------
@@ -320,7 +301,7 @@ def tuned(
     machine: Machine,
     kernels: Sequence[str],
     timer: Timer | None = None,
-) -> Tuning | None:
+) -> Plan | None:
     """Return the plan that runs fastest, from wisdom or by measurements made now.
 
     None if the array is too large to be tried, or if no plan fits into the memory limit.
@@ -345,7 +326,7 @@ def tuned(
     trials = region(spec, request, machine, kernels)
     plan = _alike(trials, entry["winner"]) if known else None
     if plan is not None:
-        return Tuning(replace(plan, reason="the fastest when such transforms were measured"), ())
+        return replace(plan, reason="the fastest when such transforms were measured")
     # Plans close to the best forecast, and the best plan for each of CPU threads, devices and both.
     most = DEARER * min((trial.plan.expected.seconds for trial in trials), default=0.0)
     near = [trial for trial in trials if trial.plan.expected.seconds <= most]
@@ -362,7 +343,7 @@ def tuned(
     files.write_json(_path(), {"schema": SCHEMA, "plans": plans})
     reason = f"the fastest of {len(done)} that were measured{_settings(best.plan)}: "
     reason += human_seconds(best.seconds)
-    return Tuning(replace(best.plan, reason=reason, rejected=tuple(_rejected(done))), tuple(done))
+    return replace(best.plan, reason=reason, rejected=tuple(_rejected(done)))
 
 
 def _rejected(done: Sequence[Trial]) -> Iterator[tuple[str, Any]]:

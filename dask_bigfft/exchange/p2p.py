@@ -29,7 +29,6 @@ from typing import Any, cast
 
 import dask.config
 import numpy as np
-import numpy.typing as npt
 from distributed.comm.core import CommClosedError
 from distributed.core import Status
 from distributed.exceptions import Reschedule
@@ -52,14 +51,12 @@ from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
 from distributed.utils import sync
 
 from dask_bigfft import config
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import CarrierError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.files import explained
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory_settings import pressure
-
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
 
 #: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
 Message = tuple[Array, Array, Array, Array]

@@ -1,22 +1,21 @@
-"""Packed shards of a source block: one contiguous array for each receiver."""
+"""Packed shards of a source block, one contiguous array for each receiver, and blocks of these."""
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.decomposition.rounds import packed_dtype
+from dask_bigfft.events import measured
 from dask_bigfft.exchange.gather import GpuTable
-from dask_bigfft.exchange.shards import Block, ExchangeMap, Ints, Product
+from dask_bigfft.exchange.shards import ExchangeMap, Product
 from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.copies import CopyTable, Segments
-from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.kernels.views import is_on_gpu, prefault
 from dask_bigfft.memory import allocate
-
-Array = npt.NDArray[Any]
 
 #: Factor of the checksum of a shard's indices in the checksum of the shard.
 NAMES = 0xD1342543DE82EF95
@@ -84,7 +83,7 @@ def packed(
     copies = []
     for tables, conjugate in exchange.tables(targets, source):
         product = Product(exchange, tables, conjugate)
-        sources = product.in_sources(np.array([values.strides], np.int64))
+        sources = product.copies_in("source", np.array([values.strides], np.int64))
         copies.append((product, sources, product.in_packed(used)))
     owners: dict[Any, list[Block]] = {}
     for block in used:
@@ -116,3 +115,56 @@ def pack(
     for *_, found in packed(exchange, targets, source, values, dtype, lambda _: None):
         return found
     return np.empty(0, packed_dtype(values.dtype, dtype))
+
+
+class IncrementalGather:
+    """Target block that is assembled while its shards arrive, in any order.
+
+    Parameters
+    ----------
+    exchange : ExchangeMap
+        Shards of the exchange.
+    block : tuple of int
+        Index of the target block.
+    dtype
+        Dtype of the target block.
+    shard_dtype
+        Dtype of the packed shards, in which the mirror image is already conjugated.
+
+    Attributes
+    ----------
+    values : ndarray
+        The block; elements that no shard covers are 0.
+    """
+
+    def __init__(
+        self, exchange: ExchangeMap, block: Block, dtype: np.dtype[Any], shard_dtype: np.dtype[Any]
+    ) -> None:
+        self.values = fresh_block(exchange, block, dtype)
+        used: dict[Block, int] = {}
+        self._copies = []
+        for product in exchange.products(block, packed=True):
+            starts, steps = product.in_packed(used)
+            places = starts * shard_dtype.itemsize, steps * shard_dtype.itemsize
+            self._copies.append((product, product.rows(places, self.values.strides, None)))
+
+    def take(self, shards: Mapping[Block, Array]) -> None:
+        """Copy shards into the block; several threads may do so with different shards."""
+        table = CopyTable(self.values)
+        for product, rows in self._copies:
+            found = {i: shards[block] for i, block in enumerate(product.blocks) if block in shards}
+            numbers = np.array(list(found), np.int64)
+            mine = np.flatnonzero(np.isin(product.which, numbers))
+            if len(mine):
+                which = np.searchsorted(numbers, product.which[mine])
+                table.extend(list(found.values()), which, rows.taken(mine))
+        with measured("gather", sum(shard.nbytes for shard in shards.values())):
+            table.run()
+
+
+def fresh_block(exchange: ExchangeMap, block: Block, dtype: np.dtype[Any]) -> Array:
+    """Return memory for a target block, filled with 0 if sources do not cover all of it."""
+    values = prefault(allocate(exchange.target.shape(block), dtype))
+    if sum(product.size for product in exchange.products(block, packed=True)) < values.size:
+        values.fill(0)
+    return values

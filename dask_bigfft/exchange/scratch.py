@@ -30,16 +30,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import LIFE, PREFIX, run_of
 from dask_bigfft.files import File, Underway, explained, opened, preallocate, rounded_up
 from dask_bigfft.kernels.checks import checksum
-
-Block = tuple[int, ...]
 
 #: Name of the folder for records of the result's blocks.
 RESULT = "result"
@@ -112,9 +110,6 @@ def records(folder: Path, exchange: str, run: str = "") -> dict[Block, dict[str,
     """Return the records of an exchange, or of the result (`RESULT`), by their blocks."""
     found = (read_record(path, run) for path in (folder / exchange).glob("done-*.json"))
     return {tuple(record["block"]): record for record in found if record is not None}
-
-
-Array = npt.NDArray[Any]
 
 
 @contextlib.contextmanager

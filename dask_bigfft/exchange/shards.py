@@ -24,8 +24,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Block, Ints
 from dask_bigfft.decomposition.layout import (
     AxisLayout,
     Digit,
@@ -37,8 +37,6 @@ from dask_bigfft.decomposition.layout import (
 )
 from dask_bigfft.decomposition.rounds import Mirror
 from dask_bigfft.kernels.copies import Segments
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,6 @@ MOST_KEPT = 200_000
 #: Maximum number of blocks before or after an exchange for which all plans share its tables.
 SHARED_BLOCKS = 128
 
-Block = tuple[int, ...]
 
 #: Maximum number of cached copies of an exchange, and the overhead of a product in copies.
 MOST_COPIES, EACH = 1 << 15, 1 << 4
@@ -420,11 +417,8 @@ class ExchangeMap:
 
     def sources(self, block: tuple[int, ...]) -> set[tuple[int, ...]]:
         """Return the source blocks of a target block."""
-        found: set[tuple[int, ...]] = set()
-        for tables, _ in self.tables(block):
-            per_axis = [np.unique(table.sources).tolist() for table in tables]
-            found.update(itertools.product(*per_axis))
-        return found
+        products = (Product(self, tables, False).blocks for tables, _ in self.tables(block))
+        return set(itertools.chain.from_iterable(products))
 
 
 def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -> ExchangeMap:
@@ -508,18 +502,15 @@ class Product:
             return -1
         return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
 
-    def in_sources(self, strides: Ints) -> tuple[Ints, Ints]:
-        """Return starts and strides of all copies in the sources.
+    def in_target(self, strides: tuple[int, ...]) -> tuple[Ints, Ints]:
+        """Return starts and strides of all copies in a target with these strides."""
+        return self.copies_in("target", np.array([strides], np.int64))
+
+    def copies_in(self, side: str, strides: Ints) -> tuple[Ints, Ints]:
+        """Return starts and strides of all copies in the ``"source"`` or ``"target"``.
 
         `strides` has one row per copy, or a single row for all.
         """
-        return self._places("source", strides)
-
-    def in_target(self, strides: tuple[int, ...]) -> tuple[Ints, Ints]:
-        """Return starts and strides of all copies in a target with these strides."""
-        return self._places("target", np.array([strides], np.int64))
-
-    def _places(self, side: str, strides: Ints) -> tuple[Ints, Ints]:
         starts, found = np.zeros(len(self.which), np.int64), []
         begins = firsts(getattr(self.exchange, f"{side}_dims"))
         for table, i, d in zip(self.tables, self.chosen, begins, strict=True):
@@ -582,6 +573,6 @@ class Product:
         found = self._gathered.get(key)
         if found is None:
             strides = np.array(source_strides, np.int64)[self.which]
-            found = self.rows(self.in_sources(strides), target_strides, dim)
+            found = self.rows(self.copies_in("source", strides), target_strides, dim)
             self._gathered = {key: found}
         return found

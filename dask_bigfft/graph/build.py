@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft import config
+from dask_bigfft.arrays import Block
 from dask_bigfft.decomposition.rounds import shared_blocks
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
@@ -43,7 +44,6 @@ from dask_bigfft.graph.carriers import (
     shuffles_of,
 )
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
-from dask_bigfft.graph.in_place import Block
 from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
 from dask_bigfft.planner.plan_data import SharedAxis
@@ -171,7 +171,7 @@ class Builder:
             return self._add_inside()
         if self.on_disk and number == 0 and self.plan.from_rows:
             for block in self.exchange.target.indices():
-                self._task(block, disk.run_block_of_rows, TaskRef(self.names("rows")))
+                self._task(block, disk.run_block_of_file, TaskRef(self.names("rows")))
         elif self._has_few_sources(moves):
             self._from_few()
         elif not moves or self._has_one_target():
@@ -409,7 +409,7 @@ def build_graph(
         key = f"{output}-all"
         graph[key] = Task(key, tasks.transform_on_gpus, *inputs, *refs)
         ones: list[Key] = [(output, *block) for block in plan.result.indices()]
-        return graph | {one: Task(one, tasks.block_of, TaskRef(key), one[1:]) for one in ones}
+        return graph | {one: Task(one, operator.getitem, TaskRef(key), one[1:]) for one in ones}
     names = [_names(plan, token)] * len(plan.exchanges)
     if known is not None and not on_disk and (count := known.shared(plan)):
         names[:count] = [Names(known.token)] * count

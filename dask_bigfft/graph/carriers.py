@@ -15,7 +15,6 @@ between two shuffles, one task assembles a block, computes the round and sends t
 
 import itertools
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,15 +22,14 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-import dask.config
 import numpy as np
 
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.events import current_worker, emit
+from dask_bigfft.events import current_worker, emit, running_client, uses_clusters
 from dask_bigfft.exchange.packing import packed, shard_checksum
-from dask_bigfft.graph.dask_private import TaskRef, array_expressions_enabled
-from dask_bigfft.graph.in_place import Array, Block
+from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS, TaskRef
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
@@ -201,15 +199,11 @@ def _has_cluster() -> bool:
     It does where a client is the default, and in a task of a cluster. An expression that is sent to
     a scheduler of this process is not pickled, so the scheduler counts as well.
     """
-    distributed, scheduler = sys.modules.get("distributed"), dask.config.get("scheduler", None)
-    if distributed is None or (scheduler is not None and "distributed" not in str(scheduler)):
+    if not uses_clusters():
         return False
-    try:
-        return distributed.default_client() is not None
-    except ValueError:
-        if current_worker() is not None:
-            return True
-        return bool(array_expressions_enabled() and p2p() and p2p().on_scheduler())
+    if running_client() is not None or current_worker() is not None:
+        return True
+    return bool(ARRAY_EXPRESSIONS and p2p() and p2p().on_scheduler())
 
 
 #: Maximum number of shuffles of an exchange: each costs connections, files and a barrier.

@@ -23,6 +23,9 @@ from dask.highlevelgraph import HighLevelGraph as HighLevelGraph
 from dask.highlevelgraph import Layer as Layer
 from dask.layers import ArraySliceDep
 
+#: True if ``array.query-planning`` was on when `dask.array` was imported: arrays are expressions.
+ARRAY_EXPRESSIONS = da.array_expr_enabled()
+
 
 def results_are_kept() -> bool:
     """Return whether a `dask.cache.Cache` is active, which keeps results between computations.
@@ -64,12 +67,6 @@ def original_of(x: da.Array) -> Any:
     return layers[name][name] if cuts == [x.chunks] and len(layer.indices) == 2 else None
 
 
-def array_expressions_enabled() -> bool:
-    """Return whether ``array.query-planning`` is on, so that dask arrays are expressions."""
-    enabled: Any = getattr(da, "_array_expr_enabled", None)
-    return bool(enabled is not None and enabled())
-
-
 def expression_array(x: Any, recipe: Any) -> da.Array:
     """Return the lazy result of a recipe on an array, where dask arrays are expressions.
 
@@ -83,7 +80,7 @@ def expression_array(x: Any, recipe: Any) -> da.Array:
 def recipe_of(x: da.Array) -> tuple[da.Array, Any] | None:
     """Return the source and the recipe of a result of `expression_array`; None for others."""
     expression: Any = getattr(x, "expr", None)
-    if not array_expressions_enabled() or not isinstance(expression, _FromRecipe):
+    if not ARRAY_EXPRESSIONS or not isinstance(expression, _FromRecipe):
         return None
     return cast("da.Array", new_collection(expression.operands[0])), expression.operands[1]
 
@@ -99,8 +96,7 @@ def nearest_from_recipe(x: da.Array) -> da.Array | None:
     return cast("da.Array", new_collection(expression))
 
 
-# Dask chooses the kind of arrays when dask.array is imported.
-if array_expressions_enabled():
+if ARRAY_EXPRESSIONS:
     from dask._collections import new_collection
     from dask.array._array_expr._expr import ArrayExpr
 

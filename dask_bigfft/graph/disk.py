@@ -24,12 +24,12 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.events import current_worker, emit
 from dask_bigfft.exchange.folders import remove_unused
-from dask_bigfft.exchange.gather import IncrementalGather, fresh_block, stored_regions
-from dask_bigfft.exchange.packing import packed, shard_sizes
+from dask_bigfft.exchange.gather import stored_regions
+from dask_bigfft.exchange.packing import IncrementalGather, fresh_block, packed, shard_sizes
 from dask_bigfft.exchange.scratch import (
     RESULT,
     Part,
@@ -40,7 +40,6 @@ from dask_bigfft.exchange.scratch import (
 )
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.carriers import Groups
-from dask_bigfft.graph.in_place import Array, Block
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
@@ -147,7 +146,7 @@ class DiskRun(PlanRun):
     ) -> None:
         super().__init__(run.plan, run.token)
         self.scratch, self.part, self.arena_most, self.key = scratch, part, most, key
-        self._sizes: dict[tuple[int, Block], npt.NDArray[np.int64]] = {}
+        self._sizes: dict[tuple[int, Block], Ints] = {}
 
     def __reduce__(self) -> Any:
         run = PlanRun(self.plan, self.token)
@@ -172,7 +171,7 @@ class DiskRun(PlanRun):
         group = groups.group_of(source)
         return [] if group is None else groups.targets(group)
 
-    def sizes(self, number: int, target: Block) -> npt.NDArray[np.int64]:
+    def sizes(self, number: int, target: Block) -> Ints:
         """Return the number of elements of each source block's shard of a target block."""
         found = self._sizes.get((number, target))
         if found is None:
@@ -182,7 +181,7 @@ class DiskRun(PlanRun):
                 self._sizes[number, target] = found
         return found
 
-    def file(self, number: int, target: Block) -> tuple[ShardFile, npt.NDArray[np.int64]]:
+    def file(self, number: int, target: Block) -> tuple[ShardFile, Ints]:
         """Return the file of a target block, and the first byte of each source's shard in it."""
         begins = places(self.sizes(number, target) * self.exchange(number).shard_dtype.itemsize)
         return ShardFile(self.folder(number), number, target, int(begins[-1])), begins
@@ -252,24 +251,14 @@ def write_source(run: DiskRun, number: int, block: Block, filters: Filters, valu
 
 @block_task
 def run_block_of_file(
-    run: DiskRun, number: int, block: Block, filters: Filters, written: Written
-) -> Array:
-    """Return a block read from its file, after its round.
-
-    `written` is the handle of the block's group.
-    """
-    return run.finish(number, block, lambda: _read(run, number, block, written), filters)
-
-
-@block_task
-def run_block_of_rows(
     run: DiskRun, number: int, block: Block, filters: Filters, stored: Any
 ) -> Array:
-    """Return a block read from a stored array, after the first round.
+    """Return a block read from its file, or before the first round from an array, after its round.
 
-    `stored` is the array, with a method `fill`; see `ScratchPlace`.
+    `stored` is the handle of the block's group, or the stored array; see `ScratchPlace`.
     """
-    return run.finish(number, block, lambda: _read_rows(run, block, stored), filters)
+    read = _read if isinstance(stored, Written) else _read_rows
+    return run.finish(number, block, lambda: read(run, number, block, stored), filters)
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -349,22 +338,22 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockVi
     return _there(run, number, target, incremental.values)
 
 
-def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
+def _read_rows(run: DiskRun, number: int, target: Block, stored: Any) -> BlockView:
     """Return the view of a block whose shards are read as rows of the stored array."""
-    started, exchange = time.perf_counter(), run.exchange(0)
+    started, exchange = time.perf_counter(), run.exchange(number)
     memory: Array | dict[Block, Array]
     if run.plan.assembles:
-        memory = fresh_block(run.map(0), target, np.dtype(exchange.dtype))
-        view = _there(run, 0, target, memory)
+        memory = fresh_block(run.map(number), target, np.dtype(exchange.dtype))
+        view = _there(run, number, target, memory)
     else:
-        packed = allocate((run.file(0, target)[0].nbytes,), np.uint8)
-        memory = _shards(run.parts(0, target, None), packed, 0, exchange.shard_dtype)
-        view = run.view(0, target, memory.__getitem__, packed=True)
+        packed = allocate((run.file(number, target)[0].nbytes,), np.uint8)
+        memory = _shards(run.parts(number, target, None), packed, 0, exchange.shard_dtype)
+        view = run.view(number, target, memory.__getitem__, packed=True)
     with Underway[object]() as calls:
-        for region, place in stored_regions(run.map(0), target, memory):
+        for region, place in stored_regions(run.map(number), target, memory):
             calls.start(place.nbytes if stored.anywhere else 0, partial(stored.fill, region, place))
         calls.results()
-    nbytes = int(run.sizes(0, target).sum()) * exchange.shard_dtype.itemsize
+    nbytes = int(run.sizes(number, target).sum()) * exchange.shard_dtype.itemsize
     emit("source_read", nbytes=nbytes, seconds=time.perf_counter() - started)
     return view
 

@@ -24,22 +24,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from dask.core import flatten
 
+from dask_bigfft.arrays import Array, Block, Region
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import place_of
 from dask_bigfft.errors import CarrierError, KernelError
 from dask_bigfft.events import current_worker, task_threads
 from dask_bigfft.graph.dask_private import finalize, slices_from_chunks
 from dask_bigfft.kernels.copies import copy_array
+from dask_bigfft.kernels.libraries import same_memory
 from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import allocate
 
-Array = npt.NDArray[Any]
 Made = TypeVar("Made")
-Block = tuple[int, ...]
-Cut = tuple[slice, ...]
 Found = Mapping[Block, Any]
 
 
@@ -124,7 +122,7 @@ class SharedBuffer:
         """
         array, values = self.array, blocks.values()
         holds = array is not None and all(
-            same_memory(found, view_in(array, shared_layout, layout, block))
+            is_view(found, view_in(array, shared_layout, layout, block))
             for block, found in blocks.items()
         )
         if not holds and any(_generation(self.token, _root(found)) > exchange for found in values):
@@ -167,14 +165,10 @@ class SharedBuffer:
         return found.result()  # type: ignore[no-any-return]
 
 
-def same_memory(values: Any, view: Array) -> bool:
-    """Return whether an array is a view of the same elements."""
-    if not isinstance(values, np.ndarray) or values.dtype != view.dtype:
-        return False
-    if (values.shape, values.ctypes.data) != (view.shape, view.ctypes.data):
-        return False
-    steps = zip(values.shape, values.strides, view.strides, strict=True)
-    return all(a == b for n, a, b in steps if n > 1)
+def is_view(values: Any, view: Array) -> bool:
+    """Return whether an array is a certain view of memory."""
+    alike = isinstance(values, np.ndarray) and values.dtype == view.dtype
+    return alike and values.shape == view.shape and same_memory(values, view)
 
 
 #: Generation of memory with a plan's result, and of memory that the caller has received.
@@ -209,7 +203,7 @@ def advance(token: str, generation: int, blocks: Iterable[Any]) -> None:
 
 
 def whole_result(
-    token: str, blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...]
+    token: str, blocks: Sequence[Array], cuts: Sequence[Region], shape: tuple[int, ...]
 ) -> Array | None:
     """Return a plan's result without a copy, if its blocks fill a shared buffer in order.
 
@@ -236,7 +230,7 @@ def whole_result(
         return None
     whole = whole.reshape(shape)
     pairs = zip(blocks, cuts, strict=True)
-    if not all(_root(block) is root and same_memory(block, whole[cut]) for block, cut in pairs):
+    if not all(_root(block) is root and is_view(block, whole[cut]) for block, cut in pairs):
         return None
     advance(token, GIVEN, (root,))
     return whole
@@ -321,7 +315,7 @@ def assembled(blocks: Any, token: str, chunks: tuple[tuple[int, ...], ...]) -> A
 
 
 def _copied(
-    blocks: Sequence[Array], cuts: Sequence[Cut], shape: tuple[int, ...], threads: int
+    blocks: Sequence[Array], cuts: Sequence[Region], shape: tuple[int, ...], threads: int
 ) -> Array:
     """Return the blocks copied to one array, in parts small enough to balance the threads."""
     out = allocate(shape, blocks[0].dtype)

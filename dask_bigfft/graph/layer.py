@@ -28,11 +28,11 @@ from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.carriers import ON_GPUS, Graph, Key, Known, resolved
 from dask_bigfft.graph.dask_private import (
+    ARRAY_EXPRESSIONS,
     HighLevelGraph,
     Layer,
     Task,
     TaskRef,
-    array_expressions_enabled,
     expression_array,
     finished_by,
     nearest_from_recipe,
@@ -68,7 +68,7 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     whole = all(len(origins) == 1 for along in places for origins in along)
     count = math.prod(map(len, chunks))
     few = count < MANY and not is_on_gpu(x._meta)
-    if few or count == x.npartitions or not whole or array_expressions_enabled():
+    if few or count == x.npartitions or not whole or ARRAY_EXPRESSIONS:
         return _rechunked(x, chunks)
     name = f"bigfft_cut-{tokenize(x.name, chunks)}"
     graph: dict[Key, Any] = {}
@@ -161,7 +161,9 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self.recipe, self.token, self.source, self.known = recipe, token, source, known
         self.plan, self.alone = recipe.plan, True
-        self._forget()
+        #: Tasks by carrier, and the graph that the current thread iterates over.
+        self._made: dict[str, Graph] = {}
+        self._read, self._lock = threading.local(), threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.recipe, self.token, self.source, self.known
@@ -188,20 +190,13 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
             found = self._read.tasks = self._made[carrier]
         return found
 
-    def _forget(self) -> None:
-        """Discard all tasks."""
-        #: Tasks by carrier, and the graph that the current thread iterates over.
-        self._made: dict[str, Graph] = {}
-        self._read, self._lock = threading.local(), threading.Lock()
-
     def share_rounds(self) -> None:
         """Keep the blocks between rounds from now on, because another layer reads them.
 
         Otherwise the other layer would have to repeat these rounds.
         """
         if self.alone:
-            self.alone = False
-            self._forget()
+            self.alone, self._made, self._read = False, {}, threading.local()
 
     def is_materialized(self) -> bool:
         """Return whether the tasks have been built."""
@@ -284,7 +279,7 @@ def transformed_array(
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
     recipe = TransformRecipe(plan, carrier, place=place)
-    if array_expressions_enabled():
+    if ARRAY_EXPRESSIONS:
         return expression_array(x, recipe)
     token = tokenize(x.name, plan, carrier, *_attempt(place))
     name = recipe.name(token)
@@ -357,7 +352,7 @@ def uncut(x: da.Array) -> da.Array:
 
 def _nearest_result(x: da.Array) -> da.Array | None:
     """Return the result of a plan that is the only source of an array; None if there is none."""
-    if array_expressions_enabled():
+    if ARRAY_EXPRESSIONS:
         return nearest_from_recipe(x)
     graph, name = x.dask, x.name
     if not isinstance(graph, HighLevelGraph):

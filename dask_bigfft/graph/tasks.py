@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -43,19 +44,18 @@ from dask_bigfft.exchange.gather import (
     view_of,
 )
 from dask_bigfft.exchange.packing import pack, shard_checksum
-from dask_bigfft.exchange.parts import stacked_layout, stacking
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import as_block, gpus, roll_on_gpu, round_on_gpu
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
-from dask_bigfft.graph.in_place import Array, Block, SharedBuffer
+from dask_bigfft.graph.in_place import SharedBuffer
 from dask_bigfft.graph.paused import watch_worker_of_task
 from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
-from dask_bigfft.kernels.segmented import SegmentedView, StackedView
+from dask_bigfft.kernels.segmented import StackedView
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import allocate
@@ -182,14 +182,14 @@ class PlanRun:
                 on_gpu = self.on_devices(number - 1) and dispatch.missing() is None
                 shared = plan.shared_layouts.exchanges[number]
                 if on_gpu and shared is None and not plan.rounds[number - 1].rolls:
-                    found[number] = stacking(self.exchange(number))
+                    found[number] = StackedView.before(self.exchange(number))
         return found
 
     @cached_property
     def stored(self) -> list[Layout]:
         """Memory layout of the blocks before each exchange."""
         pairs = zip(self.plan.exchanges, self.stacked, strict=False)
-        return [e.source if s is None else stacked_layout(e.source, s) for e, s in pairs]
+        return [e.source if s is None else s.layout(e.source) for e, s in pairs]
 
     def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after an exchange and the round that follows, if there is one.
@@ -525,7 +525,7 @@ def _where_it_lies(
 
     def work() -> Array:
         done = run.transformed(number, block, lambda: view, filters)
-        if not in_place.same_memory(done, values):
+        if not in_place.is_view(done, values):
             copy_array(values, done)
         emit("round", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return left
@@ -690,11 +690,6 @@ def _transformed(
     return found
 
 
-def block_of(blocks: Mapping[Block, Any], block: Block) -> Any:
-    """Return one of several blocks."""
-    return blocks[block]
-
-
 # --- rounds that overwrite the source blocks ------------------------------------------------
 
 
@@ -722,10 +717,10 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
     found = view.boxes(False)
     assert found is not None  # checked when the plan was made
     shards = found.around
-    for _, first in itertools.islice(_views(shards), 1):
+    for _, first in itertools.islice(shards.views(), 1):
         in_place.raise_if_poisoned(number, block, first)
     job = dispatch.job_of(round_, block, dtype, dtype, inside=True)
-    with in_place.poisoning(lambda: (view for _, view in _views(shards))):
+    with in_place.poisoning(lambda: (view for _, view in shards.views())):
         there = dispatch.inside_device(job, shards, run.place)
     if not there:
         gathered = BlockView.of(view.gather(), owned=True)
@@ -733,16 +728,11 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
         if done is None:
             done = run_round(round_, block, gathered, run.library, dtype, {})
         values = done.reshape(shards.sizes)
-        for place, part in _views(shards):
+        for place, part in shards.views():
             cut = zip(place, part.shape, strict=True)
             part[...] = values[tuple(slice(low, low + n) for low, n in cut)]
     emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
     return shards.nbytes
-
-
-def _views(shards: SegmentedView) -> Iterator[tuple[tuple[int, ...], Array]]:
-    """Yield all shards of a block, each with its position in the block."""
-    return shards.views(tuple(slice(0, n) for n in shards.sizes))
 
 
 def settled(blocks: Blocks, *done: int) -> Blocks:

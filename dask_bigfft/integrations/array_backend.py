@@ -20,16 +20,14 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.front import by_block
 from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import NUMERIC_KINDS, is_allocated
 from dask_bigfft.memory_settings import configure_arena
-
-Array = npt.NDArray[Any]
 
 
 def _created_by(function: str, copy: bool = True) -> Any:

@@ -11,16 +11,13 @@ product with coefficients between two real transforms (A. J. S. Hamilton, MNRAS 
 
 import math
 import warnings
-from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from scipy.special import loggamma, poch
 
 from dask_bigfft import fft
-
-Array = npt.NDArray[Any]
+from dask_bigfft.arrays import Array
 
 
 def fht(a: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0.0) -> da.Array:

@@ -41,9 +41,9 @@ from operator import mul
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import scipy.fft
 
+from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.decomposition.layout import half
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
@@ -54,8 +54,6 @@ from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor, Factors, axis_index, run_round
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
-
-Array = npt.NDArray[Any]
 
 #: Length of the stretches of a line whose weights differ only by one factor.
 WIDTH = 128
@@ -189,10 +187,8 @@ def weights_of(
 #: Number of places per strip, so that both parts of their weights stay in L1.
 STRIP = 1024
 
-#: Dtype of the real and imaginary parts, for values that compiled loops sum.
-_PARTS: dict[str, np.dtype[Any]] = {
-    char: np.dtype(np.float32 if char in "fF" else np.float64) for char in "FDfd"
-}
+#: Dtypes of values that compiled loops sum.
+_SUMMED = "FDfd"
 
 
 class PhaseFactors(NamedTuple):
@@ -201,7 +197,7 @@ class PhaseFactors(NamedTuple):
     If `rest` has fewer entries than there are rows, it is repeated.
     """
 
-    rest: npt.NDArray[np.int64]
+    rest: Ints
     modulus: int
     sign: int
 
@@ -272,7 +268,7 @@ def weighted_sum(
         values.
     """
     rows = values.reshape(len(weights.rows), -1)
-    if values.dtype.char not in "FDfd":
+    if values.dtype.char not in _SUMMED:
         return _wide_sum(rows, weights, factors), energy(values)
     x = rows.view(rows.real.dtype)
     if factors is not None:
@@ -298,9 +294,9 @@ def energy(values: Array) -> float:
     >>> energy(np.array([[3 + 4j, 0], [0, 1j]]))
     26.0
     """
-    part = _PARTS.get(values.dtype.char)
-    if part is not None:
-        return float(squares_of_line(np.ascontiguousarray(values).reshape(-1).view(part)))
+    if values.dtype.char in _SUMMED:
+        line = np.ascontiguousarray(values).reshape(-1)
+        return float(squares_of_line(line.view(line.real.dtype)))
     wide = values.astype(np.result_type(values.dtype, np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         return float((wide.real**2 + wide.imag**2).sum())
@@ -319,8 +315,6 @@ def _energy_of_whole(values: Array, half: tuple[Step, int] | None, total: float 
     ends = [values[(slice(None),) * dim + (i,)] for i in ([0] if n % 2 else [0, n // 2])]
     return 2 * total - sum(map(energy, ends))
 
-
-Block = tuple[int, ...]
 
 #: Maximum number of squares per value: two parts, twice for half a spectrum.
 SQUARES = 4
@@ -684,7 +678,6 @@ def checksum(values: Array) -> int:
     if data.ctypes.data % 4 or len(data) % 4:
         padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
         padded[: len(data)] = data
-        found = _weighted(padded.view(np.uint32), np.uint64(FACTOR))
-    else:
-        found = _weighted(data.view(np.uint32), np.uint64(FACTOR))
-    return (int(found) + len(data) * LENGTH) % _MODULUS
+        data = padded
+    found = _weighted(data.view(np.uint32), np.uint64(FACTOR))
+    return (int(found) + values.nbytes * LENGTH) % _MODULUS

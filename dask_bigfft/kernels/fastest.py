@@ -74,11 +74,7 @@ def best_of(rates: Mapping[str, float]) -> str:
 @cache
 def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     """Return rates by library from the file, or from a measurement that is then stored there."""
-    versions = {
-        name: version
-        for name, version in usable().items()
-        if np.dtype(dtype) in get_library(name).dtypes
-    }
+    versions = usable(np.dtype(dtype))
     names = list(versions)
     if len(names) < 2:
         return dict.fromkeys(names, 0.0)

@@ -34,10 +34,10 @@ from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.decomposition.layout import LONG_BYTES
 from dask_bigfft.errors import ArgumentError, KernelError, raise_invalid
 from dask_bigfft.events import current_place, measured
@@ -47,16 +47,11 @@ from dask_bigfft.memory.arena import ordinary_block
 #: Factor of the sum: 1 for "none", 1/sqrt(n) for "ortho", 1/n for "full".
 Scale = Literal["none", "ortho", "full"]
 
-Array = npt.NDArray[Any]
 
-REAL_TO_COMPLEX: dict[np.dtype[Any], np.dtype[Any]] = {
-    np.dtype(np.float32): np.dtype(np.complex64),
-    np.dtype(np.float64): np.dtype(np.complex128),
-    np.dtype(np.longdouble): np.dtype(np.clongdouble),
-}
+REAL_TO_COMPLEX = dict(zip(map(np.dtype, "fdg"), map(np.dtype, "FDG"), strict=True))
 COMPLEX_TO_REAL = {wide: real for real, wide in REAL_TO_COMPLEX.items()}
-ALL_DTYPES: frozenset[np.dtype[Any]] = frozenset(COMPLEX_TO_REAL)
-SHORT_DTYPES = ALL_DTYPES & {np.dtype(np.complex64), np.dtype(np.complex128)}
+ALL_DTYPES = frozenset(COMPLEX_TO_REAL)
+SHORT_DTYPES = ALL_DTYPES - {np.dtype("G")}
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +72,10 @@ def regular(x: Array) -> Array:
 
 def same_memory(a: Array, b: Array) -> bool:
     """Return True if two arrays of one shape and dtype are views of the same elements."""
-    return a is b or (a.strides == b.strides and a.ctypes.data == b.ctypes.data)
+    if a is b or a.ctypes.data != b.ctypes.data:
+        return a is b
+    steps = zip(a.shape, a.strides, b.strides, strict=True)
+    return a.strides == b.strides or all(s == t for n, s, t in steps if n > 1)
 
 
 class Call(NamedTuple):
@@ -566,10 +564,11 @@ def available() -> tuple[str, ...]:
     return tuple(name for name in LIBRARIES if importlib.util.find_spec(name) is not None)
 
 
-def usable() -> dict[str, str]:
+def usable(dtype: Any = None) -> dict[str, str]:
     """Return the versions of the libraries that work here, by name, the default first.
 
-    Libraries that cannot be loaded or give wrong results here are left out.
+    Libraries that cannot be loaded or give wrong results here are left out, and those that do not
+    support a given complex dtype.
 
     Examples
     --------
@@ -579,8 +578,9 @@ def usable() -> dict[str, str]:
     found = dict[str, str]()
     for name in available():
         with suppress(ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's
-            get_library(name)
-            found[name] = version_of(name)
+            dtypes = get_library(name).dtypes
+            if dtype is None or dtype in dtypes:
+                found[name] = version_of(name)
     return found
 
 

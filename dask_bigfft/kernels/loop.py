@@ -24,8 +24,8 @@ from operator import mul
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.decomposition.layout import AxisLayout, Layout, tiling
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
@@ -33,12 +33,10 @@ from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, Scale, same_memory
-from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
+from dask_bigfft.kernels.twiddle import factor, index_of_places, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import allocate
 
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
 Rolls = tuple[tuple[int, int], ...]
 _Pair = tuple[Step, int]
 
@@ -141,12 +139,7 @@ def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None
         place = np.arange(low, low + size, dtype=np.int64)
         if group.offset:
             place = (place + group.offset) % group.size
-        part = np.zeros(size, np.int64)
-        for digit in reversed(group.digits):
-            place, value = np.divmod(place, max(digit.size, 1))
-            if digit.stage == stage:
-                part += value * digit.stride
-        index = np.add.outer(index, part).ravel()
+        index = np.add.outer(index, index_of_places(group.digits, place, stage)).ravel()
     return index
 
 

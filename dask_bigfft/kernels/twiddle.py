@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Ints
 from dask_bigfft.decomposition.cosines import Cosines, point_digits
 from dask_bigfft.decomposition.layout import Digit
 from dask_bigfft.decomposition.steps import Divisor
@@ -22,8 +23,6 @@ from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.kernels.copies import pays
 from dask_bigfft.memory import allocate
 
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
 Index = tuple[int, ...]
 
 # np.pi is a double; long double needs its own.
@@ -396,12 +395,13 @@ def chirp_filter(
     return values.astype(dtype, copy=False)
 
 
-def index_of_places(digits: Sequence[Digit], low: int, high: int) -> Ints:
-    """Return the index of the values at places `low` to ``high - 1`` of an axis of digits."""
-    place, index = np.arange(low, high, dtype=np.int64), np.zeros(high - low, np.int64)
+def index_of_places(digits: Sequence[Digit], places: Ints, stage: int = 0) -> Ints:
+    """Return the index of the digits of one stage at places of an axis, or part of one."""
+    index = np.zeros_like(places)
     for digit in reversed(digits):
-        place, value = np.divmod(place, digit.size)
-        index += value * digit.stride
+        places, value = np.divmod(places, max(digit.size, 1))
+        if digit.stage == stage:
+            index += value * digit.stride
     return index
 
 
@@ -467,8 +467,8 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
         Which block.
     """
     low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
-    wide = np.result_type(block.dtype, np.complex128)
-    factor = _before(plan, index_of_places(point_digits(plan, out=False), low, high), wide)
+    wide, places = np.result_type(block.dtype, np.complex128), np.arange(low, high)
+    factor = _before(plan, index_of_places(point_digits(plan, out=False), places), wide)
     if not plan.pairs_in:
         if factor is None:
             return block
@@ -498,8 +498,8 @@ def after_points(
         What the whole transform divides by.
     """
     low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
-    wide = np.result_type(block.dtype, np.complex128)
-    factors = _after(plan, index_of_places(point_digits(plan, out=True), low, high), wide)
+    wide, places = np.result_type(block.dtype, np.complex128), np.arange(low, high)
+    factors = _after(plan, index_of_places(point_digits(plan, out=True), places), wide)
     real = block.real.dtype
     factors = (np.ones(1, real) if factors is None else factors) * factor(divisor, block.dtype)
     if block.dtype.kind != "c":

@@ -12,14 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.events import emit, measured
 from dask_bigfft.kernels.copies import CopyTable, copy_array
 from dask_bigfft.kernels.segmented import WindowView
 from dask_bigfft.memory import allocate, fault_in
-
-Array = npt.NDArray[Any]
 
 #: Size in bytes above which several threads gather a block faster than one.
 SHARED_NBYTES = 1 << 22

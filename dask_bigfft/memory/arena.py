@@ -44,6 +44,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_count, raise_invalid
 from dask_bigfft.memory.pages import Buffer, Part, populate, ranges_of, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
@@ -107,7 +108,7 @@ class ArenaBuffer:
             returned.clear()
 
 
-def arena_buffer_of(array: npt.NDArray[Any]) -> ArenaBuffer | None:
+def arena_buffer_of(array: Array) -> ArenaBuffer | None:
     """Return the buffer that owns an array's memory; None for memory outside of arenas."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
@@ -115,7 +116,7 @@ def arena_buffer_of(array: npt.NDArray[Any]) -> ArenaBuffer | None:
     return owner if isinstance(owner, ArenaBuffer) else None
 
 
-def is_allocated(array: npt.NDArray[Any]) -> bool:
+def is_allocated(array: Array) -> bool:
     """Return True if the memory of an array belongs to an arena.
 
     >>> is_allocated(np.zeros(3)[1:])
@@ -145,7 +146,7 @@ def parse_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ..
     return lengths
 
 
-def ordinary_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def ordinary_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return an uninitialised array in ordinary memory, aligned if its dtype is numeric."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes or dtype.kind not in NUMERIC_KINDS:
@@ -256,7 +257,7 @@ class HostArena:
 
     def allocate(
         self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike
-    ) -> npt.NDArray[Any]:
+    ) -> Array:
         """Return an uninitialised C-contiguous array, in memory of the arena if it is large.
 
         The memory returns to the arena when the array and all its views have died.
@@ -335,7 +336,7 @@ class HostArena:
             self.returned.extend(fresh)
         return size * len(fresh)
 
-    def fault_in(self, block: npt.NDArray[Any]) -> int:
+    def fault_in(self, block: Array) -> int:
         """Prefault a block's fresh pages; return the bytes prefaulted by this call.
 
         Threads call this before they fill a block. Each call takes parts of the block that no other
@@ -577,11 +578,7 @@ os.register_at_fork(after_in_child=_process.start_afresh)
 
 
 def configure(
-    limit: int,
-    enabled: bool = True,
-    *,
-    pressure: Callable[[], bool] | None = None,
-    prefault: bool = True,
+    limit: int, *, pressure: Callable[[], bool] | None = None, prefault: bool = True
 ) -> None:
     """Set the limits of the process's arena, also for processes forked from now on.
 
@@ -591,9 +588,8 @@ def configure(
     Parameters
     ----------
     limit
-        Maximum bytes held at a time, allocated and idle together.
-    enabled
-        If false, `allocate` allocates ordinary memory.
+        Maximum bytes held at a time, allocated and idle together. With 0 `allocate` allocates
+        ordinary memory.
     pressure
         Test for memory pressure, see `HostArena.watch`.
     prefault
@@ -608,7 +604,7 @@ def configure(
     """
     limit = parse_count("limit", limit, 0)
     with _process.lock:
-        _process.limit = limit if enabled else 0
+        _process.limit = limit
         _process.pressure, _process.prefault = pressure, prefault
         if _process.arena is not None:
             _process.apply(_process.arena)
@@ -648,9 +644,7 @@ def pinned(address: int, nbytes: int) -> bool:
     return pinner is not None and pinner.covers(address, nbytes)
 
 
-def allocate(
-    shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike
-) -> npt.NDArray[Any]:
+def allocate(shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> Array:
     """Return an uninitialised C-contiguous array from the process's arena.
 
     Parameters
@@ -672,7 +666,7 @@ def allocate(
     return default_arena().allocate(shape, dtype)
 
 
-def fault_in(block: npt.NDArray[Any]) -> int:
+def fault_in(block: Array) -> int:
     """Prefault a block of the process's arena; return the bytes prefaulted by this call.
 
     Parameters

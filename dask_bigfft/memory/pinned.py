@@ -29,8 +29,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.memory.pages import HUGE_PAGE_NBYTES, Buffer, touch
 
 #: Maximum bytes of a range; the driver refuses ranges from some size below 512 GiB on.
@@ -119,28 +119,39 @@ class Pinner:
             if self._closed or not room or self.failures >= MAX_FAILURES:
                 return
             self.pinned_bytes += buffer.nbytes
-        try:
-            touch([buffer], THREADS)
-            self._register(buffer.address, buffer.nbytes)
-        except self._errors:
-            with self._lock:
-                self.pinned_bytes -= buffer.nbytes
-                self.failures += 1
-            return
-        except BaseException:
-            with self._lock:
-                self.pinned_bytes -= buffer.nbytes
-            raise
-        buffer.release = self._added(PinnedRange(buffer.address, buffer.nbytes))
+        found = PinnedRange(buffer.address, buffer.nbytes)
+        buffer.release = self._registered(found, partial(touch, [buffer], THREADS))
+        self.failures += buffer.release is None
 
-    def _added(self, found: PinnedRange) -> Callable[[], None]:
-        """Add a registered range; return a function that unregisters it."""
+    def _registered(
+        self, found: PinnedRange, prepare: Callable[[], object]
+    ) -> Callable[[], None] | None:
+        """Register a range whose bytes count already; return a function that unregisters it.
+
+        The result is None, and the bytes no longer count, if the driver refuses the range.
+        """
+        try:
+            prepare()
+            self._register(found.address, found.nbytes)
+        except BaseException as error:
+            self._count(found, -found.nbytes)
+            if isinstance(error, self._errors):
+                return None
+            raise
         with self._lock:
             self.ranges[found.address] = found
             insort(self._starts, found.address)
         return partial(self._release, found)
 
-    def adopt(self, array: npt.NDArray[Any]) -> bool:
+    def _count(self, found: PinnedRange, nbytes: int) -> None:
+        """Add bytes to those of buffers, or of user arrays."""
+        with self._lock:
+            if found.adopted:
+                self.adopted_bytes += nbytes
+            else:
+                self.pinned_bytes += nbytes
+
+    def adopt(self, array: Array) -> bool:
         """Pin the memory of a user array until it is freed; return True if that was done.
 
         Small arrays, arrays that do not own their memory, and arrays beyond the limit are not
@@ -158,21 +169,11 @@ class Pinner:
                 return False
             self.adopted_bytes += nbytes
             self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, lambda: None))
-        address = int(owner.__array_interface__["data"][0])
-        try:
-            self._register(address, nbytes)
-        except self._errors:
-            with self._lock:
-                self.adopted_bytes -= nbytes
-            return False
-        except BaseException:
-            with self._lock:
-                self.adopted_bytes -= nbytes
-                self._watched.pop(number, None)
-            raise
-        release = self._added(PinnedRange(address, nbytes, adopted=True))
-        self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, release))
-        return True
+        found = PinnedRange(int(owner.__array_interface__["data"][0]), nbytes, adopted=True)
+        release = self._registered(found, lambda: None)
+        if release is not None:
+            self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, release))
+        return release is not None
 
     def _gone(self, number: int, release: Callable[[], None]) -> None:
         """Unpin a user array that is about to be freed; its memory still exists."""
@@ -196,10 +197,7 @@ class Pinner:
                 return
             del self.ranges[found.address]
             self._starts.remove(found.address)
-            if found.adopted:
-                self.adopted_bytes -= found.nbytes
-            else:
-                self.pinned_bytes -= found.nbytes
+            self._count(found, -found.nbytes)
         if os.getpid() == self._process:  # a fork has the pages, but not the GPU
             # The driver may already be shut down when the interpreter ends.
             with contextlib.suppress(*self._errors):

@@ -23,6 +23,7 @@ import dask.config
 import numpy as np
 
 from dask_bigfft import config, environment
+from dask_bigfft.arrays import Block
 from dask_bigfft.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -30,7 +31,7 @@ from dask_bigfft.errors import (
     ScratchError,
     raise_invalid,
 )
-from dask_bigfft.events import emit
+from dask_bigfft.events import emit, running_client
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import unlock_folder
 from dask_bigfft.exchange.scratch import RESULT, Scratch, ScratchPlace, records
@@ -46,8 +47,6 @@ from dask_bigfft.runs import run_json
 from dask_bigfft.runs.request import Done, Request, layout_of_result
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.formats import UNREADABLE
-
-Block = tuple[int, ...]
 
 #: Maximum number of repairs of one scratch file.
 MOST_REPAIRS = 3
@@ -133,7 +132,7 @@ def store_now(result: da.Array, sink: Sink) -> None:
 
 def execute(request: Request, store: Store = store_now) -> Done:
     """Do a run and return its report."""
-    environment.raise_if_asynchronous(environment.running_client())
+    environment.raise_if_asynchronous(running_client())
     if request.array is None:
         requests.refuse_places(request)
     if request.scratch is not None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_bigfft.arrays import Block
 from dask_bigfft.errors import DamagedShardError, raise_invalid
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
 from dask_bigfft.exchange.scratch import DIGEST, RESULT, Scratch, digest_of, put_record, records
@@ -32,8 +33,6 @@ from dask_bigfft.kernels.libraries import version_of
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.storage.formats import UNREADABLE
 from dask_bigfft.storage.targets import Target
-
-Block = tuple[int, ...]
 
 RECORD = "run.json"
 

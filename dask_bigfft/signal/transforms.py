@@ -122,9 +122,8 @@ class SpectrumAxis:
 
     def index(self, block: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Return the frequencies of a block, -(N - 1)//2 to N//2, in a shape that broadcasts."""
-        low, high = self.places(block)
         digits = flat_digits(0, self.length, self.order, real=self.half)
-        index = index_of_places(digits, low, high)
+        index = index_of_places(digits, np.arange(*self.places(block)))
         index = np.where(index > self.length // 2, index - self.length, index)
         return index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
 

@@ -23,15 +23,13 @@ from zipfile import BadZipFile
 from zipfile import Path as ZipPath
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array, Region
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.files import URL, Underway, opened, preallocate
 from dask_bigfft.memory import allocate
 
-Array = npt.NDArray[Any]
 DType = np.dtype[Any]
-Region = tuple[slice, ...]
 Shape = tuple[int, ...]
 
 #: Minimum size in bytes of a chunk that is written in many runs. Zarr writes smaller ones.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.storage.formats import ATTRIBUTES, UNREADABLE, package
 
@@ -45,11 +45,11 @@ class H5Dataset:
             there = [name for name in ATTRIBUTES if name in found.attrs]
             self.attributes = {name: _attribute(found.attrs[name]) for name in there}
 
-    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+    def __getitem__(self, index: Any) -> Array:
         with _h5py().File(self.path, "r") as file:
             return np.asarray(file[self.name][index])
 
-    def read_into(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
+    def read_into(self, region: tuple[slice, ...], out: Array) -> None:
         """Read a region into an array of its shape and dtype, in row-major order."""
         with _h5py().File(self.path, "r") as file:
             file[self.name].read_direct(out, region)

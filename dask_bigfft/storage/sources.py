@@ -16,10 +16,10 @@ from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
 from dask_bigfft.memory import allocate
@@ -84,11 +84,11 @@ class NpyFile:
         self.shape, self.dtype, self.ndim = mapped.shape, mapped.dtype, mapped.ndim
         self.columns_first = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
-    def _mapped(self) -> npt.NDArray[Any]:
+    def _mapped(self) -> Array:
         with _parsing:
-            return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
+            return cast("Array", np.lib.format.open_memmap(self.path, mode="r"))
 
-    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+    def __getitem__(self, index: Any) -> Array:
         return np.asarray(self._mapped()[index])
 
     def __dask_tokenize__(self) -> tuple[str, str, int, int]:
@@ -142,7 +142,7 @@ class Reader:
             decoded = math.prod(self.unit) * size
         return Stored(self.unit or self.shape, self.anywhere, row, int(decoded))
 
-    def fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
+    def fill(self, region: tuple[slice, ...], out: Array) -> None:
         """Read a region into an array of its shape. The caller counts the read.
 
         Chunks are decoded a few at a time, as plans forecast.
@@ -166,7 +166,7 @@ class Reader:
             if raw is not values:
                 values[...] = raw
 
-    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+    def __getitem__(self, index: Any) -> Array:
         started, whole = time.perf_counter(), is_region(index, self.shape)
         if self.packing is not None and not whole:
             return np.asarray(self[tuple(slice(0, n) for n in self.shape)][index])
@@ -180,7 +180,7 @@ class Reader:
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
 
-    def _read_into(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
+    def _read_into(self, region: tuple[slice, ...], out: Array) -> None:
         """Read stored numbers into an array of their dtype; errors are those of `_errors`."""
         if self.plain is not None:
             self.plain.fill(region, out)

@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 from dask.utils import format_bytes
 
+from dask_bigfft.arrays import Array, Region
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.files import URL, sync_path
-from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, Region, chunk_region, plain_chunks
+from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, chunk_region, plain_chunks
 from dask_bigfft.storage.sources import local_store, zarr_package
 
 #: Attribute of written arrays with their transform, and a mark of complete ones.
@@ -48,7 +48,7 @@ _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 PARTIAL, REPLACED = ".partial-", ".replaced-"
 
 
-Variable = tuple[npt.NDArray[Any], dict[str, Any]]
+Variable = tuple[Array, dict[str, Any]]
 
 #: Name of this machine in names of runs.
 _HOST = re.sub(r"[^\w.-]", "_", platform.node())
@@ -186,12 +186,12 @@ class Target:
         """Chunks of the array, if their files hold nothing but values."""
         return plain_chunks(self.array, self.folder)
 
-    def write(self, region: Region, values: npt.NDArray[Any]) -> None:
+    def write(self, region: Region, values: Array) -> None:
         """Write a region."""
         if self.plain is None or not self.plain.write(region, values):
             self.array[region] = values
 
-    def read(self, block: tuple[int, ...]) -> npt.NDArray[Any]:
+    def read(self, block: tuple[int, ...]) -> Array:
         """Return the values of a block."""
         return np.asarray(self.array[chunk_region(block, self.blocks, self.array.shape)])
 

@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import transform_tile
 
 __all__ = ["DAMAGES", "Faulty", "Times", "dropping", "flip"]
 
-Array = npt.NDArray[Any]
 Damage = Callable[[Array], object]
 
 

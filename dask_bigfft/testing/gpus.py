@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dask_bigfft.arrays import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.on_gpu import Gpus, Segment, home_of, use
 from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.planner.profile import DeviceProfile
-
-Block = tuple[int, ...]
 
 
 class Batches(Gpus):

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from dask_bigfft.arrays import Array
+
 Chunks = tuple[int, ...]
 Rounds = tuple[dict[int, int], ...]
 
@@ -82,10 +84,10 @@ def orders(count: int) -> st.SearchStrategy[tuple[str, ...]]:
 
 def random_array(
     shape: Sequence[int], dtype: npt.DTypeLike, seed: int | np.random.Generator
-) -> npt.NDArray[Any]:
+) -> Array:
     """Return normally distributed values, truncated for integers, signs for bools."""
     rng, dtype = np.random.default_rng(seed), np.dtype(dtype)
-    values: npt.NDArray[Any] = 3 * rng.standard_normal(shape)
+    values: Array = 3 * rng.standard_normal(shape)
     if dtype.kind == "c":
         values = values + 3j * rng.standard_normal(shape)
     if dtype.kind == "b":
@@ -147,7 +149,7 @@ class Case:
         return self.family in ("fft", "rfft", "hfft")
 
     @property
-    def array(self) -> npt.NDArray[Any]:
+    def array(self) -> Array:
         """The values."""
         return random_array(self.shape, self.dtype, self.seed)
 

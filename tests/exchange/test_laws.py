@@ -29,8 +29,8 @@ from laws.law import plan
 from dask_bigfft import fft
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, half, interval_boxes
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape, packed_dtype
-from dask_bigfft.exchange.gather import IncrementalGather, fresh_block, stored_regions, view_of
-from dask_bigfft.exchange.packing import pack, shard_sizes
+from dask_bigfft.exchange.gather import stored_regions, view_of
+from dask_bigfft.exchange.packing import IncrementalGather, fresh_block, pack, shard_sizes
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.kernels import views
 from dask_bigfft.testing.strategies import chunks_of, round_cases

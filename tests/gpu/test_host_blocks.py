@@ -11,11 +11,11 @@ from devices.blocks import NEEDS_GPU
 from laws.test_devices import assert_close, computed, values
 
 from dask_bigfft import fft
-from dask_bigfft.exchange.parts import stacking
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.gpu import cupy_gpu, dispatch
 from dask_bigfft.gpu.engine import Source
 from dask_bigfft.gpu.tile_work import Job
+from dask_bigfft.kernels.segmented import StackedView
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.tile_plan import TileLimits
 
@@ -214,12 +214,12 @@ def test_the_device_holds_no_more_than_it_may():
 
 @pytest.mark.parametrize(("columns", "single"), [(4096, False), (8192, True), (3072, False)])
 def test_blocks_stored_by_the_shards_of_the_next_exchange(columns, single):
-    """Rows of 6 and 8 KiB, which lie apart on the card only; see `exchange/parts.py`."""
+    """Rows of 6 and 8 KiB, which lie apart on the card only; see `StackedView`."""
     x = values(512, columns, single=single)
     lazy = da.from_array(x, chunks=(64, columns))
     keywords = {"device": "gpu", "device_memory_limit": x.nbytes}
     exchange = plan_of(lazy, "fft2", **keywords).exchanges[1]
-    assert stacking(exchange) is not None
+    assert StackedView.before(exchange) is not None
     got, counts = computed(fft.fft2(lazy, **keywords))
     assert not counts.get("fallback")
     assert_close(got, scipy.fft.fft2(x), single)

@@ -15,7 +15,7 @@ from dask_bigfft.arguments import parse_kernel
 from dask_bigfft.errors import KernelError
 from dask_bigfft.kernels import fastest as wisdom
 from dask_bigfft.kernels.fastest import fastest_library
-from dask_bigfft.kernels.libraries import usable
+from dask_bigfft.kernels.libraries import get_library, usable
 
 several = pytest.mark.skipif(len(usable()) < 2, reason="only one FFT library is installed")
 
@@ -121,7 +121,7 @@ def test_what_is_installed_and_broken_is_left_out(monkeypatch):
     def broken(name):
         if name == "pyfftw":
             raise KernelError("it is MKL's")
-        return name
+        return get_library(name)
 
     monkeypatch.setattr("dask_bigfft.kernels.libraries.get_library", broken)
     monkeypatch.setattr("dask_bigfft.kernels.libraries.available", lambda: ("scipy", "pyfftw"))

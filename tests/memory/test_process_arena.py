@@ -45,10 +45,10 @@ def test_configure_before_and_after(fresh_process):
     del block
     memory.configure(8 * MIB, pressure=lambda: True)
     assert arena.counters().idle_bytes == 0
-    memory.configure(8 * MIB, enabled=False)
+    memory.configure(0)
     assert not isinstance(memory.allocate(MIB, np.uint8).base, ArenaBuffer)
     assert memory.default_arena() is arena
-    memory.configure(8 * MIB, enabled=True)
+    memory.configure(8 * MIB)
     assert isinstance(memory.allocate(MIB, np.uint8).base, ArenaBuffer)
 
 

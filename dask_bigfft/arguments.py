@@ -117,7 +117,8 @@ def chosen_plan(
         found = replace(found, overwrite=overwrite)
     by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
     settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))
-    if found.machine.gpus and settings != AS_IS:
+    if (found.machine.gpus or found.shares) and settings != AS_IS:
+        settings = replace(settings, cpu_share=found.settings.cpu_share)
         found = replace(found, settings=settings)
     on_devices = inside and found.machine.gpus
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
@@ -182,8 +183,8 @@ def _searched(
     if tried is not None:
         return tried.plan
     if request.device == "hybrid":
-        least = config.get("bigfft.hybrid.min-speedup")
-        found = decided(spec, request, replace(here, gpus=0), here.gpus, least)
+        by_hand = [config.get(f"bigfft.hybrid.{name}") for name in ("min-speedup", "cpu-share")]
+        found = decided(spec, request, replace(here, gpus=0), here.gpus, *by_hand)
     elif inside and here.gpus:
         found = _plan_within(spec, request, here)
     else:

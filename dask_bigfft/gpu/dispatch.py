@@ -308,9 +308,12 @@ class Place:
     def for_share(self, share: tuple[float, ...]) -> "Place":
         """Return the device choice of a round with a given device share; empty means unknown.
 
-        A share of 1 becomes ``"auto"``, so that the CPU is the fallback.
+        A share of 1 becomes ``"auto"``, so that the CPU is the fallback. A GPU also takes small
+        blocks if the share is set by hand.
         """
-        alone: dict[tuple[float, ...], DeviceChoice] = {(0.0,): "cpu", (1.0,): "auto"}
+        every = self.settings.cpu_share == 0 and missing() is None
+        alone: dict[tuple[float, ...], DeviceChoice]
+        alone = {(0.0,): "cpu", (1.0,): "gpu" if every else "auto"}
         (part,) = share or (self.share,)
         return replace(self, device=alone.get(share, self.device), share=part)
 

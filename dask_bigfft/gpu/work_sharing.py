@@ -63,6 +63,8 @@ class Interval:
         Rows of a device's tile, and of its smallest portion.
     speed : float
         Forecast speed of the device relative to the CPU; 0 without a device.
+    first : int
+        First row that only a device takes, if the CPU's share is set by hand; else 0.
     """
 
     dim: int
@@ -71,6 +73,7 @@ class Interval:
     width: int
     least: int
     speed: float
+    first: int = 0
 
     def __post_init__(self) -> None:
         self.low, self.high = 0, self.rows
@@ -86,7 +89,8 @@ class Interval:
     def take_tile(self) -> slice | None:
         """Return the next CPU tile; None when no rows are left."""
         with self._lock:
-            low, self.low = self.low, min(self.low + self.tile, self.high)
+            end = self.first if self.first and self.speed else self.high
+            low, self.low = self.low, min(self.low + self.tile, end)
             return slice(low, self.low) if low < self.low else None
 
     def take_portion(self) -> Part | None:
@@ -115,9 +119,11 @@ class Interval:
 
         Tile widths are halved only, because each width needs its own FFT plans.
         """
-        left = self.high - self.low
+        if self.first:
+            part = Part(self.dim, self.first, self.high, self.width)
+            return part if self.speed and self.first < self.high else None
+        left, width = self.high - self.low, self.width
         wanted = int(PORTION * left * self.speed / (1 + self.speed))
-        width = self.width
         while width > wanted and width // 2 >= self.least:
             width //= 2
         if width > left or width > self.speed * left:
@@ -178,10 +184,11 @@ def shared_with_device(
                 interval.leave(to_cpu=False)
                 raise
 
-    def feeder() -> Future[None] | None:
-        """Start the feeder thread if a device is free."""
+    def feeder(timeout: float | None) -> Future[None] | None:
+        """Start the feeder thread if a device is free in time."""
         with contextlib.suppress(TimeoutError):
-            return pool.submit(feed, held.enter_context(devices.lease(admits, 0.0)), working_for())
+            engine = held.enter_context(devices.lease(admits, timeout))
+            return pool.submit(feed, engine, working_for())
         return None
 
     def cpu_tiles() -> Iterator[slice]:
@@ -192,8 +199,10 @@ def shared_with_device(
         feeding: Future[None] | None = None
         while True:
             if feeding is None and interval.offers():
-                feeding = feeder()
+                feeding = feeder(0.0)
             tile = interval.take_tile()
+            if tile is None and feeding is None and interval.offers():
+                feeding = feeder(None)  # rows that the CPU may not take
             if tile is None and feeding is not None:
                 feeding.result()
                 tile = interval.take_tile()
@@ -225,7 +234,9 @@ def _divided(
     most = max(after, math.prod(before) * incoming.dtype.itemsize)
     fixed = {round_.dim(step) for step in round_.steps}
     dim = next((dim for dim, n in enumerate(before) if dim not in fixed and n > 1), None)
-    computed = takes("gpu", most, job.source, job.target) and most >= 2 * limits.least
+    by_hand = place.settings.cpu_share
+    small = most < 2 * limits.least and by_hand is None
+    computed = takes("gpu", most, job.source, job.target) and not small
     if not computed or dim is None or not incoming.divides(dim):
         return None
     try:
@@ -242,6 +253,8 @@ def _divided(
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
     admits = admitted(most)
+    if by_hand is not None:
+        return Interval(dim, rows, tile, width, 1, 1.0, max(1, round(by_hand * rows))), admits
     # The share of the round becomes the speed ratio of one lease to one task.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, admits * len(found.engines))

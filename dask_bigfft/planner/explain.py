@@ -246,8 +246,8 @@ def _asked(plan: PlanData) -> Iterator[str]:
 def share_text(plan: PlanData) -> str:
     """Return the modelled fraction of each round for GPUs, and the seconds of the rounds."""
     rounds = plan.expected.rounds[: len(plan.rounds)]
-    shares = {found.share for found in rounds}
-    if shares in ({0.0}, {1.0}):
+    by_hand, shares = plan.settings.cpu_share, {found.share for found in rounds}
+    if by_hand is None and shares in ({0.0}, {1.0}):
         who, rest = ("devices", "CPU threads") if 1.0 in shares else ("CPU threads", "devices")
         return f"{who} do all rounds alone by the model: {rest} would not gain enough"
     names = {0.0: "CPU threads alone", 1.0: "devices alone"}
@@ -256,6 +256,9 @@ def share_text(plan: PlanData) -> str:
         part = f"devices {100 * found.share:.0f} % of it at the same time"
         who = names.get(found.share, part)
         parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
+    if by_hand is not None:
+        percent = f"{100 * by_hand:.3g} % of the rows of each block, as set"
+        return f"the CPU's share is {percent}: {', '.join(parts)}"
     return f"shared by the model, {', '.join(parts)}; the faster one takes more"
 
 

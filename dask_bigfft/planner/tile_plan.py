@@ -105,11 +105,14 @@ class DeviceSettings:
     streams : {"role", "tile"} or None
         One stream each for copies in, FFTs and copies out, or one for each buffer, in which a tile
         is loaded, transformed and stored (Gu, Siegel and Li 2011).
+    cpu_share : float or None
+        The CPU's share of the rows of each block of a hybrid transform.
     """
 
     buffers: int | None = None
     passes: int | None = None
     streams: Literal["role", "tile"] | None = None
+    cpu_share: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("buffers", "passes"):

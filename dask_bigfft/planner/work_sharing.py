@@ -73,8 +73,8 @@ class Sharing:
         Blocks per second of all threads that do not gather for devices, and of all devices.
     seconds : float
         Seconds of the shared round.
-    divides : bool
-        Whether both can work on the same block.
+    divides, free : bool
+        Whether tiles are independent, and whether a block has an untransformed dimension.
     """
 
     nbytes: int
@@ -83,13 +83,17 @@ class Sharing:
     rates: tuple[float, float]
     seconds: float
     divides: bool
+    free: bool
 
-    def share(self, least: float) -> float:
+    def share(self, least: float, cpu_share: float | None = None) -> float:
         """Return the fraction for GPUs; 0 or 1 if sharing has a speed-up below `least`.
 
-        Blocks that cannot be divided are not shared either. CPU threads do small ones.
+        Blocks that cannot be divided are not shared either. CPU threads do small ones. With a
+        `cpu_share` set by hand, the one with the larger share does blocks that cannot be divided.
         """
         ours, theirs = self.rates
+        if cpu_share is not None and theirs > 0:
+            return round(1 - cpu_share, 4) if self.divides and self.free else float(cpu_share < 0.5)
         if self.divides and self.blocks / max(self.rates) >= least * self.seconds:
             return round(theirs / (theirs + ours), 4)
         return float(theirs > ours and self.nbytes >= LEAST_NBYTES)
@@ -133,7 +137,10 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
         rates, own = (threads / cpu, len(devices) / device), -(-blocks // machine.workers)
         seconds = own / (together * sum(rates)) + profile.shared_round
         divides = all(len(plans) == 1 and plans[0].divides for plans in tiles)
-        found.append(Sharing(nbytes, own, device, rates, seconds, divides))
+        fixed = set(map(round_.dim, round_.steps))
+        extents = enumerate(round_.source.shape(round_.source.largest_block))
+        free = any(n > 1 and dim not in fixed for dim, n in extents)
+        found.append(Sharing(nbytes, own, device, rates, seconds, divides, free))
     return tuple(found)
 
 
@@ -144,7 +151,7 @@ def _is_one_call(round_: Round) -> bool:
     return not others and first.kind == "c2c" and beside == (None,) * len(beside)
 
 
-def divided(plan: Plan, gpus: int, least: float) -> Plan:
+def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None) -> Plan:
     """Return a plan whose rounds are shared by CPU threads and devices, with its forecast.
 
     Parameters
@@ -155,14 +162,19 @@ def divided(plan: Plan, gpus: int, least: float) -> Plan:
         Devices of each process.
     least : float
         Minimum speed-up over the faster one for a round to be shared.
+    cpu_share : float, optional
+        The CPU's share of the rows of each block, instead of the forecast one.
     """
     shares, rounds = [], list(plan.expected.rounds)
     for number, found in enumerate(sharings(plan, gpus)):
-        share, ours = found.share(least), rounds[number]
+        share, ours = found.share(least, cpu_share), rounds[number]
         shares.append(share)
         # Tasks and travel take as long as without GPUs.
         beside = ours.travel + max(0.0, ours.scheduling - ours.handling / plan.machine.workers)
         work = found.seconds if share < 1 else found.blocks / found.rates[1]
+        if cpu_share is not None and 0 < share < 1:  # one of them ends later
+            later = sum(found.rates) * max((1 - share) / found.rates[0], share / found.rates[1])
+            work += (later - 1) * (work - plan.machine.profile.shared_round)
         rounds[number] = replace(
             ours,
             seconds=work + beside if share else ours.seconds,
@@ -174,7 +186,8 @@ def divided(plan: Plan, gpus: int, least: float) -> Plan:
         )
     total = plan.machine.profile.start + sum(found.seconds for found in rounds)
     expected = replace(plan.expected, seconds=total, rounds=tuple(rounds))
-    return replace(plan, shares=tuple(shares), expected=expected)
+    settings = replace(plan.settings, cpu_share=cpu_share)
+    return replace(plan, shares=tuple(shares), expected=expected, settings=settings)
 
 
 # --- device choice ------------------------------------------------------------------------
@@ -185,7 +198,12 @@ CERTAIN = 2.0
 
 @lru_cache(maxsize=128)
 def decided(
-    spec: TransformSpec, request: Request, machine: Machine, gpus: int, least: float
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    gpus: int,
+    least: float,
+    cpu_share: float | None = None,
 ) -> Plan:
     """Return the plan of a transform that CPU threads and devices may share.
 
@@ -205,10 +223,12 @@ def decided(
         GPUs of each process.
     least : float
         Minimum speed-up for sharing; 0 shares every round.
+    cpu_share : float, optional
+        The CPU's share of the rows of each block, set by hand.
     """
     base = find_plan(spec, request, machine)
-    shared = divided(base, gpus, least)
-    if least == 0:
+    shared = divided(base, gpus, least, cpu_share)
+    if least == 0 or cpu_share is not None:
         return shared
     ours = find_plan(spec, replace(request, device="cpu"), machine)
     ours = replace(ours, shares=(0.0,) * len(ours.rounds))

@@ -205,6 +205,23 @@ def alike(monkeypatch):
     monkeypatch.setattr(Place, "for_share", lambda *given: replace(real(*given), share=0.5))
 
 
+@pytest.mark.parametrize("name", ["fft2", "rfft2"])
+@pytest.mark.parametrize("share", [0, 0.3, 0.75, 1])
+def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(name, share):
+    """Tasks wait for a device that others use; two rows are a tile of one."""
+    x = values(96, 64, real=name == "rfft2")
+    array = da.from_array(x, (24, 64))
+    by_hand = {"bigfft.hybrid.cpu-share": share, "bigfft.hybrid.min-speedup": 9}
+    with dask.config.set(by_hand), split(), simulated_devices(1 << 14, limits=SMALL):
+        lazy = getattr(fft, name)(array, device="hybrid")
+        got, nbytes_of = computed(lazy, scheduler="threads", num_workers=8)
+        text = plan(array, name, device="hybrid").explain()
+    assert_close(got, getattr(scipy.fft, name)(x))
+    assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
+    assert abs(nbytes_of["round_cpu"] / nbytes_of["round"] - share) <= 1 / 24
+    assert f"{100 * share:.0f} % of the rows of each block" in text.replace("\n    ", "")
+
+
 def test_a_device_does_what_the_cpu_does_not_come_to(monkeypatch, alike):
     """The CPU hangs in its first tile until the device has done three quarters of the block."""
     x = values(256, 16)

@@ -311,7 +311,7 @@ class Place:
         A share of 1 becomes ``"auto"``, so that the CPU is the fallback. A GPU also takes small
         blocks if the share is set by hand.
         """
-        every = self.settings.cpu_share == 0 and missing() is None
+        every = self.settings.cpu_share is not None and missing() is None
         alone: dict[tuple[float, ...], DeviceChoice]
         alone = {(0.0,): "cpu", (1.0,): "gpu" if every else "auto"}
         (part,) = share or (self.share,)

@@ -157,7 +157,7 @@ def shared_with_device(
     DeviceError
         If a device fails.
     """
-    job = replace(job, settings=place.settings)
+    job = replace(job, settings=place.settings, inside=False)
     devices = leases()
     if devices is None or (found := _divided(job, incoming, library, place, devices)) is None:
         return None
@@ -169,13 +169,9 @@ def shared_with_device(
         with contextlib.nullcontext() if work is None else during(*work):
             try:
                 tiles = engine.tiles(job, engine.within(place.nbytes))
-                if not tiles.plan.divides:
-                    raise DeviceMemoryError("the block falls apart on this device")
                 read = _part_reader(incoming, tiles, engine, interval.dim, out)
-                extent = tiles.plan.passes[0].tile[interval.dim]
                 while (part := interval.take_portion()) is not None:
-                    part, source = replace(part, width=min(part.width, extent)), read(part)
-                    engine.run_part(tiles, part, source, out, filters, place.nbytes)
+                    engine.run_part(tiles, part, read(part), out, filters, place.nbytes)
                     interval.land()
             except DeviceMemoryError:
                 emit("fallback", nbytes=out.nbytes * interval.in_flight // interval.rows)
@@ -243,9 +239,7 @@ def _divided(
         tiles = engine.tiles(job, engine.within(place.nbytes))
     except DeviceMemoryError:
         return None
-    if not tiles.plan.divides:
-        return None
-    rows, width = before[dim], tiles.plan.passes[0].tile[dim]
+    rows, width = before[dim], max(tiles.extents(dim))
     row_nbytes, outside = -(-most // rows), math.prod(before[:dim])
     inner = math.prod(before[dim + 1 :]) * np.dtype(job.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if outside > 1 else 1

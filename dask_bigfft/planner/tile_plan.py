@@ -396,12 +396,6 @@ class TilePlan:
         return max(one.buffer_nbytes for one in self.passes)
 
     @property
-    def divides(self) -> bool:
-        """Return whether tiles are independent: one pass that does not reorder."""
-        split = any(len(digits) > 1 for digits in self.digits)
-        return len(self.passes) == 1 and not split and not self.passes[0].reorders
-
-    @property
     def tiles(self) -> int:
         """Number of tiles of all passes."""
         return sum(one.tiles for one in self.passes)

@@ -22,6 +22,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Stage
+from dask_bigfft.planner.tile_plan import admitted
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Fraction of both speeds that is left while CPU threads work on tiles beside GPUs: each tile takes
@@ -74,7 +75,9 @@ class Sharing:
     seconds : float
         Seconds of the shared round.
     divides, free : bool
-        Whether tiles are independent, and whether a block has an untransformed dimension.
+        Whether both can work on the same round, and on the same block.
+    beside : int
+        Bytes of host memory between several passes of the blocks that devices share.
     """
 
     nbytes: int
@@ -84,6 +87,7 @@ class Sharing:
     seconds: float
     divides: bool
     free: bool
+    beside: int
 
     def share(self, least: float, cpu_share: float | None = None) -> float:
         """Return the fraction for GPUs; 0 or 1 if sharing has a speed-up below `least`.
@@ -136,11 +140,14 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
             together *= SHARED_TILES
         rates, own = (threads / cpu, len(devices) / device), -(-blocks // machine.workers)
         seconds = own / (together * sum(rates)) + profile.shared_round
-        divides = all(len(plans) == 1 and plans[0].divides for plans in tiles)
         fixed = set(map(round_.dim, round_.steps))
         extents = enumerate(round_.source.shape(round_.source.largest_block))
         free = any(n > 1 and dim not in fixed for dim, n in extents)
-        found.append(Sharing(nbytes, own, device, rates, seconds, divides, free))
+        passes = [tuple(len(found.passes) for found in plans) for plans in tiles]
+        several = set(passes) != {(1,)}
+        beside = several * min(admitted(nbytes) * len(devices), own) * nbytes
+        divides = not several or (free and all(len(counts) == 1 for counts in passes))
+        found.append(Sharing(nbytes, own, device, rates, seconds, divides, free, beside))
     return tuple(found)
 
 
@@ -165,10 +172,15 @@ def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None)
     cpu_share : float, optional
         The CPU's share of the rows of each block, instead of the forecast one.
     """
-    shares, rounds = [], list(plan.expected.rounds)
+    shares, rounds, peak = [], list(plan.expected.rounds), plan.expected.peak_host
+    most = math.inf if plan.machine.memory_limit is None else plan.machine.memory_limit
     for number, found in enumerate(sharings(plan, gpus)):
+        if plan.expected.peak_host + found.beside > most:
+            found = replace(found, divides=False)
         share, ours = found.share(least, cpu_share), rounds[number]
         shares.append(share)
+        if 0 < share < 1:
+            peak = max(peak, plan.expected.peak_host + found.beside)
         # Tasks and travel take as long as without GPUs.
         beside = ours.travel + max(0.0, ours.scheduling - ours.handling / plan.machine.workers)
         work = found.seconds if share < 1 else found.blocks / found.rates[1]
@@ -185,7 +197,7 @@ def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None)
             bound="CPU threads and devices" if 0 < share < 1 else ours.bound,
         )
     total = plan.machine.profile.start + sum(found.seconds for found in rounds)
-    expected = replace(plan.expected, seconds=total, rounds=tuple(rounds))
+    expected = replace(plan.expected, seconds=total, rounds=tuple(rounds), peak_host=peak)
     settings = replace(plan.settings, cpu_share=cpu_share)
     return replace(plan, shares=tuple(shares), expected=expected, settings=settings)
 

@@ -81,7 +81,8 @@ def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
     x = values(*shape, real=real, single=single)
     source = x.copy()
     source.flags.writeable = False
-    with split(), simulated_devices(nbytes, 2, seed=len(shape), limits=SMALL) as devices:
+    by_hand = dask.config.set({"bigfft.hybrid.cpu-share": 0.4 if single else None})
+    with by_hand, split(), simulated_devices(nbytes, 2, seed=len(shape), limits=SMALL) as devices:
         if name in ("fftn", "ifftn"):  # real kinds may need more crossings than one in such a card
             cpu_threads_wait(monkeypatch, lambda: any(device.trace for device in devices))
         lazy = getattr(fft, name)(da.from_array(source, chunks), norm="ortho", device="hybrid")
@@ -205,20 +206,23 @@ def alike(monkeypatch):
     monkeypatch.setattr(Place, "for_share", lambda *given: replace(real(*given), share=0.5))
 
 
-@pytest.mark.parametrize("name", ["fft2", "rfft2"])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "passes"), [((96, 64), (24, 64), 1), ((24, 64, 64), (24, 64, 64), 2)]
+)
 @pytest.mark.parametrize("share", [0, 0.3, 0.75, 1])
-def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(name, share):
-    """Tasks wait for a device that others use; two rows are a tile of one."""
-    x = values(96, 64, real=name == "rfft2")
-    array = da.from_array(x, (24, 64))
+def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(shape, chunks, passes, share):
+    """Tasks wait for a device that others use. A plane takes several passes."""
+    x = values(*shape)
+    array = da.from_array(x, chunks)
     by_hand = {"bigfft.hybrid.cpu-share": share, "bigfft.hybrid.min-speedup": 9}
     with dask.config.set(by_hand), split(), simulated_devices(1 << 14, limits=SMALL):
-        lazy = getattr(fft, name)(array, device="hybrid")
+        lazy = fft.fft2(array, device="hybrid")
         got, nbytes_of = computed(lazy, scheduler="threads", num_workers=8)
-        text = plan(array, name, device="hybrid").explain()
-    assert_close(got, getattr(scipy.fft, name)(x))
+        text = plan(array, "fft2", device="hybrid").explain()
+    assert_close(got, scipy.fft.fft2(x))
     assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
     assert abs(nbytes_of["round_cpu"] / nbytes_of["round"] - share) <= 1 / 24
+    assert nbytes_of["h2d"] == passes * nbytes_of["round_device"]
     assert f"{100 * share:.0f} % of the rows of each block" in text.replace("\n    ", "")
 
 

@@ -179,12 +179,14 @@ def _searched(
     """Return the best plan without merging blocks: by measurement, else by the model."""
     if request.device == "hybrid" and not here.gpus:
         request = replace(request, device="cpu")  # no worker has a device
+    by_hand = config.get("bigfft.hybrid.cpu-share") if request.device == "hybrid" else None
+    kernels = kernels if by_hand is None else None
     tried = tuned(spec, request, here, kernels) if kernels else None
     if tried is not None:
         return tried.plan
     if request.device == "hybrid":
-        by_hand = [config.get(f"bigfft.hybrid.{name}") for name in ("min-speedup", "cpu-share")]
-        found = decided(spec, request, replace(here, gpus=0), here.gpus, *by_hand)
+        least = config.get("bigfft.hybrid.min-speedup")
+        found = decided(spec, request, replace(here, gpus=0), here.gpus, least, by_hand)
     elif inside and here.gpus:
         found = _plan_within(spec, request, here)
     else:

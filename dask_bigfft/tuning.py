@@ -146,16 +146,13 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
         if not possible or not (unasked or request.device == "hybrid"):
             yield from find_plans(spec, request, machine)
             return
-        cpu_share = None if unasked else config.get("bigfft.hybrid.cpu-share")
-        if cpu_share is None:
-            yield from find_plans(spec, replace(request, device="auto"), machine)
+        yield from find_plans(spec, replace(request, device="auto"), machine)
         bare = replace(machine, gpus=0)
         least = min(NEAR, config.get("bigfft.hybrid.min-speedup"))
         for plan in find_plans(spec, replace(request, device="cpu"), bare):
-            both = divided(replace(plan, device="hybrid"), machine.gpus, least, cpu_share)
-            if cpu_share is None:
-                yield plan
-            if cpu_share is not None or any(0 < share < 1 for share in both.shares):
+            yield plan
+            both = divided(replace(plan, device="hybrid"), machine.gpus, least)
+            if any(0 < share < 1 for share in both.shares):
                 yield both
 
 
@@ -268,11 +265,6 @@ def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str])
     orders = "".join(order[0] for order in (*spec.orders_in, *spec.orders_out))
     fixed = f"{request.variant},{request.storage},{request.device},{request.verify}"
     fixed += f",{request.rounds},{request.device_nbytes} by {'|'.join(sorted(kernels))}"
-    if (
-        request.device == "hybrid"
-        and (by_hand := config.get("bigfft.hybrid.cpu-share")) is not None
-    ):
-        fixed += f", CPU {by_hand}"
     wanted = "auto" if request.wanted is None else "chunks"
     requested = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted} {fixed}"
     return f"{requested}: {lengths} in {cuts}"

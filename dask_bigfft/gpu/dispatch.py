@@ -311,9 +311,8 @@ class Place:
         A share of 1 becomes ``"auto"``, so that the CPU is the fallback. A GPU also takes small
         blocks if the share is set by hand.
         """
-        every = self.settings.cpu_share is not None and missing() is None
-        alone: dict[tuple[float, ...], DeviceChoice]
-        alone = {(0.0,): "cpu", (1.0,): "gpu" if every else "auto"}
+        every: DeviceChoice = "auto" if self.settings.cpu_share is None or missing() else "gpu"
+        alone: dict[tuple[float, ...], DeviceChoice] = {(0.0,): "cpu", (1.0,): every}
         (part,) = share or (self.share,)
         return replace(self, device=alone.get(share, self.device), share=part)
 

@@ -12,9 +12,10 @@ remaining rows at a time, so its portions shrink towards the middle (guided self
 Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987). Neither side takes rows that the other
 one would finish sooner.
 
-A task never waits for a lease. It requests one again before each tile, so that devices help with
-the remaining blocks at the end of a round. If a device runs out of memory, its rows return to the
-CPU. Parts are gathered from read-only sources, so a failed part can be gathered again.
+A task requests a lease before each tile, so that devices help with the remaining blocks at the end
+of a round. It waits for one only if the CPU's share is set by hand. If a device runs out of memory,
+its rows return to the CPU. Parts are gathered from read-only sources, so a failed part can be
+gathered again.
 """
 
 import contextlib
@@ -180,25 +181,20 @@ def shared_with_device(
                 interval.leave(to_cpu=False)
                 raise
 
-    def feeder(timeout: float | None) -> Future[None] | None:
-        """Start the feeder thread if a device is free in time."""
-        with contextlib.suppress(TimeoutError):
-            engine = held.enter_context(devices.lease(admits, timeout))
-            return pool.submit(feed, engine, working_for())
-        return None
-
     def cpu_tiles() -> Iterator[slice]:
         """Yield CPU tiles, and request a device before each one until the task has one.
 
-        At the end wait for the device, which may return rows.
+        At the end wait for the device, which may return rows. Rows that the CPU must not take wait
+        for a lease.
         """
         feeding: Future[None] | None = None
         while True:
             if feeding is None and interval.offers():
-                feeding = feeder(0.0)
+                timeout = None if 0 < interval.first <= interval.low else 0.0
+                with contextlib.suppress(TimeoutError):
+                    engine = held.enter_context(devices.lease(admits, timeout))
+                    feeding = pool.submit(feed, engine, working_for())
             tile = interval.take_tile()
-            if tile is None and feeding is None and interval.offers():
-                feeding = feeder(None)  # rows that the CPU may not take
             if tile is None and feeding is not None:
                 feeding.result()
                 tile = interval.take_tile()
@@ -232,8 +228,8 @@ def _divided(
     dim = next((dim for dim, n in enumerate(before) if dim not in fixed and n > 1), None)
     by_hand = place.settings.cpu_share
     small = most < 2 * limits.least and by_hand is None
-    computed = takes("gpu", most, job.source, job.target) and not small
-    if not computed or dim is None or not incoming.divides(dim):
+    computed = takes("gpu", most, job.source, job.target)
+    if small or not computed or dim is None or not incoming.divides(dim):
         return None
     try:
         tiles = engine.tiles(job, engine.within(place.nbytes))

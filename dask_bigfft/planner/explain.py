@@ -456,9 +456,8 @@ def tile_lines(plan: PlanData) -> Iterator[str]:
             buffers = f"{tiles.buffers} buffers of {human_bytes(tiles.buffer_nbytes)}"
             notes.append(f"{name}: {buffers}, a stream for each {plan.settings.streams or 'role'}")
             for short, one in zip(names, tiles.passes, strict=True):
-                lengths = (tiles.digits[line] for line, _ in one.steps)
-                pairs = zip(lengths, one.steps, strict=True)
-                digits = ", ".join(str(n[min(j, 2 * len(n) - 2 - j)]) for n, (_, j) in pairs)
+                steps = ((tiles.digits[line], j) for line, j in one.steps)
+                digits = ", ".join(str(n[min(j, 2 * len(n) - 2 - j)]) for n, j in steps)
                 sides = zip((one.reads, one.writes), one.copies, strict=True)
                 runs = (f"C = {count}, W = {width}, {how}" for (count, width), how in sides)
                 rows.append((f"{name} {short}", digits, human_count(one.tiles), *runs))

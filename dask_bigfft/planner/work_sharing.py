@@ -173,14 +173,13 @@ def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None)
         The CPU's share of the rows of each block, instead of the forecast one.
     """
     shares, rounds, peak = [], list(plan.expected.rounds), plan.expected.peak_host
-    most = math.inf if plan.machine.memory_limit is None else plan.machine.memory_limit
+    room = (plan.machine.memory_limit or math.inf) - peak
     for number, found in enumerate(sharings(plan, gpus)):
-        if plan.expected.peak_host + found.beside > most:
+        if found.beside > room:
             found = replace(found, divides=False)
         share, ours = found.share(least, cpu_share), rounds[number]
         shares.append(share)
-        if 0 < share < 1:
-            peak = max(peak, plan.expected.peak_host + found.beside)
+        peak = max(peak, plan.expected.peak_host + (0 < share < 1) * found.beside)
         # Tasks and travel take as long as without GPUs.
         beside = ours.travel + max(0.0, ours.scheduling - ours.handling / plan.machine.workers)
         work = found.seconds if share < 1 else found.blocks / found.rates[1]

@@ -78,17 +78,9 @@ def test_small_blocks_overlap():
 @pytest.mark.parametrize(
     ("shape", "nbytes", "passes"),
     [
-        ((1 << 26,), 1 << 33, ["{X} 67108864 direct direct"]),
-        (
-            (1 << 26,),
-            128 * MIB,
-            ["{X1} 64 strided strided", "{X2} 8192 direct direct", "{X3} 128 strided strided"],
-        ),
-        (
-            (1 << 13, 1 << 13),
-            128 * MIB,
-            ["{Y1, X} 128, 8192 strided strided", "{Y2} 64 direct strided"],
-        ),
+        ((1 << 26,), 1 << 33, ["{X} 67108864 direct"]),
+        ((1 << 26,), 128 * MIB, ["{X1} 64 strided", "{X2} 8192 direct", "{X3} 128 strided"]),
+        ((1 << 13, 1 << 13), 128 * MIB, ["{Y1, X} 128, 8192 strided", "{Y2} 64 direct"]),
     ],
 )
 def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, passes):
@@ -106,7 +98,7 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
     )
     text = found.explain()
     rows = text.split("passes over the bus")[1].split("\n")[1:]
-    parts = r"round 1 ({.*?}) +([\d, ]+?)  .* W = \d+, (\w+) .* W = \d+, (\w+)"
+    parts = r"round 1 ({.*?}) +([\d, ]+?)  .* W = \d+, (\w+) .* W = "
     assert [" ".join(re.search(parts, row).groups()) for row in rows[: len(passes)]] == passes
     assert "3 buffers of" in rows[len(passes)]
 

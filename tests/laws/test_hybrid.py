@@ -42,10 +42,12 @@ def computed(lazy, **keywords):
     """The result, and the bytes of each event."""
     with heard() as events:
         got = lazy.compute(**keywords)
-    nbytes_of = Counter()
-    for name, numbers in events:
-        nbytes_of[name] += int(numbers.get("nbytes", 0))
-    return got, nbytes_of
+    return got, Counter({name: nbytes_in(events, name) for name in dict(events)})
+
+
+def nbytes_in(events, name="h2d"):
+    """The bytes of an event."""
+    return sum(int(numbers.get("nbytes", 0)) for other, numbers in events if other == name)
 
 
 def waited_for(ready):
@@ -226,33 +228,28 @@ def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(shape, chunks, pa
     assert f"{100 * share:.0f} % of the rows of each block" in text.replace("\n    ", "")
 
 
-def test_a_device_does_what_the_cpu_does_not_come_to(monkeypatch, alike):
-    """The CPU hangs in its first tile until the device has done three quarters of the block."""
-    x = values(256, 16)
-    with simulated_devices(1 << 14, limits=SMALL), heard("h2d") as copies:
-        cpu_threads_wait(
-            monkeypatch, lambda: sum(n["nbytes"] for _, n in copies) >= 3 * x.nbytes // 4
-        )
-        lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
-        got, nbytes_of = computed(lazy)
-    assert_close(got, scipy.fft.fft(x, axis=1))
-    assert nbytes_of["round_device"] >= 3 * x.nbytes // 4
+@pytest.mark.parametrize("late", ["CPU", "device"])
+def test_one_does_what_the_other_does_not_come_to(monkeypatch, alike, late):
+    """The CPU hangs in its first tile until the device has done three quarters of the block.
 
-
-def test_the_cpu_does_what_a_device_does_not_come_to(monkeypatch, alike):
-    """The device hangs in each portion until the CPU has taken half of what it left."""
+    Or the device hangs in each portion until the CPU has taken half of what it left.
+    """
     x, real = values(256, 16), work_sharing.Interval.land
 
-    def late(self):
+    def slow(self):
         waited_for(lambda: 2 * self.low >= self.high)
         real(self)
 
-    monkeypatch.setattr(work_sharing.Interval, "land", late)
-    with simulated_devices(1 << 14, limits=SMALL):
+    with simulated_devices(1 << 14, limits=SMALL), heard("h2d") as copies:
+        if late == "CPU":
+            cpu_threads_wait(monkeypatch, lambda: nbytes_in(copies) >= 3 * x.nbytes // 4)
+        else:
+            monkeypatch.setattr(work_sharing.Interval, "land", slow)
         lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
         got, nbytes_of = computed(lazy)
     assert_close(got, scipy.fft.fft(x, axis=1))
-    assert nbytes_of["round_cpu"] >= x.nbytes // 8
+    least = {"CPU": ("round_device", 3 / 4), "device": ("round_cpu", 1 / 8)}[late]
+    assert nbytes_of[least[0]] >= least[1] * x.nbytes
 
 
 @pytest.mark.parametrize(

@@ -85,17 +85,11 @@ def test_small_blocks_overlap():
 )
 def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, passes):
     with simulated_devices(1 << 34):
-        found = plan(
-            da.zeros(shape, chunks=-1, dtype="c16"),
-            "fftn",
-            device="gpu",
-            device_memory_limit=nbytes,
-            memory_limit="1 TiB",
-        )
+        x = da.zeros(shape, chunks=-1, dtype="c16")
+        found = plan(x, "fftn", device="gpu", device_memory_limit=nbytes, memory_limit="1 TiB")
     (round_,) = found.expected.rounds
-    assert round_.device == pytest.approx(
-        len(passes) * np.prod(shape) * 16 / DeviceProfile().h2d, 0.15
-    )
+    crossing = np.prod(shape) * 16 / DeviceProfile().h2d
+    assert round_.device == pytest.approx(len(passes) * crossing, 0.15)
     text = found.explain()
     rows = text.split("passes over the bus")[1].split("\n")[1:]
     parts = r"round 1 ({.*?}) +([\d, ]+?)  .* W = \d+, (\w+) .* W = "

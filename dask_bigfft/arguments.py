@@ -118,12 +118,14 @@ def chosen_plan(
         raise MemoryLimitError("".join([str(error), *changes])) from None
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
         found = replace(found, overwrite=overwrite)
-    if not found.machine.gpus:
+    if not found.machine.gpus and not found.shares:
         return found
     by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
     settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))
-    found = found if settings == AS_IS else replace(found, settings=settings)
-    return _inside_blocks(found) if inside and found.carrier == "memory" else found
+    if settings != AS_IS:
+        found = replace(found, settings=replace(settings, cpu_share=found.settings.cpu_share))
+    on_devices = inside and found.machine.gpus
+    return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
 
 
 def _inside_blocks(plan: Plan) -> Plan:
@@ -171,12 +173,14 @@ def _searched(
     """Return the best plan without merging blocks: by measurement, else by the model."""
     if request.device == "hybrid" and not here.gpus:
         request = replace(request, device="cpu")  # no worker has a device
+    by_hand = config.get("bigfft.hybrid.cpu-share") if request.device == "hybrid" else None
+    kernels = kernels if by_hand is None else None
     tried = tuned(spec, request, here, kernels) if kernels else None
     if tried is not None:
         return tried
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
-        found = decided(spec, request, replace(here, gpus=0), here.gpus, least)
+        found = decided(spec, request, replace(here, gpus=0), here.gpus, least, by_hand)
     elif inside and here.gpus:
         found = _plan_within(spec, request, here)
     else:

@@ -131,6 +131,10 @@ _TYPES: Mapping[str, tuple[Callable[[Setting, Any], Any], str]] = {
         "an integer of at least {self.minimum}",
     ),
     "number": (_number, "a number of at least {self.minimum}"),
+    "fraction": (
+        lambda _, value: value if value is None else _checked(_number(_, value), value <= 1),
+        "a number from 0 to 1, or null",
+    ),
     "bytes": (_bytes, "a number of bytes from {self.minimum} on, such as 1073741824 or '1 GiB'"),
     "folder": (_folder, "the path of a folder, or null for the usual one"),
     "file": (

@@ -129,7 +129,8 @@ def transform(
     device : {"auto", "cpu", "gpu", "hybrid"}, optional
         Device for the rounds. Blocks stay in host memory; a GPU takes them tile by tile. "auto"
         takes a GPU if there is one. A block that does not fit a GPU is done on the CPU. With
-        "hybrid" the CPU and a GPU share blocks; workers without a GPU use the CPU.
+        "hybrid" the CPU and a GPU share blocks, by forecast speeds or as `bigfft.hybrid.cpu-share`
+        is set; workers without a GPU use the CPU.
     device_memory_limit : int or str, optional
         Usable bytes of each GPU; larger blocks cross the bus several times.
     overwrite_x : bool, optional

@@ -74,6 +74,7 @@ def test_values_are_read(key, value, expected):
         ("planner.max-rounds", [0, 2.5]),
         ("planner.whole-axis-floor", [None]),
         ("hybrid.min-speedup", [-1]),
+        ("hybrid.cpu-share", [-0.1, 1.01, "half", True]),
     ],
 )
 def test_other_values_are_refused_by_name(key, values):

@@ -35,6 +35,7 @@ from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, Compute, DeviceArray, Multiply, Product, dense, runs
 from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS, Array, Ints, Part, Ring, unfinished
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
+from dask_bigfft.planner.tile_plan import copy_method
 
 #: Bytes of device memory that kernels and plans use beside the arena: 20 MiB for cuFFT's and our
 #: kernels, at most 2 MiB for each plan of most lengths (H200, CUDA 13). Larger plans are counted.
@@ -48,13 +49,6 @@ TO_DEVICE, TO_HOST = 1, 2
 
 #: Largest distance of two rows in a strided call, in bytes.
 MAX_PITCH_NBYTES = 2**31 - 1
-
-#: Smallest row for the copy engines. A kernel reads narrower rows. On an H200 both reach 33 GB/s
-#: each way at this width, and the engines more beyond.
-ENGINE_ROW_NBYTES = 8 * 1024
-
-#: Smallest row that a kernel writes to host memory, where narrower writes are very slow.
-KERNEL_WRITE_NBYTES = 4 * 1024
 
 #: Bytes of host memory whose page table entries fill a cache line of the GPU. The copy engines wait
 #: for the entries of each row, which FFTs displace from the cache: rows of 16 KiB move at 33 GB/s,
@@ -171,11 +165,10 @@ def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Cop
     if not is_pinned:
         return "ring", ()
     calls, (width, outer) = copies(view), runs(*view)
-    many, narrow = len(calls) > MANY_CALLS, width < ENGINE_ROW_NBYTES
-    slow_to_write = direction == TO_HOST and width < KERNEL_WRITE_NBYTES
-    if not outer or (not many and (not narrow or slow_to_write)):
-        return "engine", calls
-    return "kernel", calls
+    if outer and len(calls) > MANY_CALLS:
+        return "kernel", calls
+    by_kernel = copy_method(1 + len(outer), width, direction == TO_HOST) == "kernel"
+    return "kernel" if by_kernel else "engine", calls
 
 
 def groups(calls: tuple[Copy, ...], views: int) -> Iterator[tuple[tuple[Copy, ...], slice]]:

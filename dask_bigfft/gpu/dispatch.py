@@ -301,9 +301,11 @@ class Place:
     def for_share(self, share: tuple[float, ...]) -> "Place":
         """Return the device choice of a round with a given device share; empty means unknown.
 
-        A share of 1 becomes ``"auto"``, so that the CPU is the fallback.
+        A share of 1 becomes ``"auto"``, so that the CPU is the fallback. A GPU also takes small
+        blocks if the share is set by hand.
         """
-        alone: dict[tuple[float, ...], DeviceChoice] = {(0.0,): "cpu", (1.0,): "auto"}
+        every: DeviceChoice = "auto" if self.settings.cpu_share is None or missing() else "gpu"
+        alone: dict[tuple[float, ...], DeviceChoice] = {(0.0,): "cpu", (1.0,): every}
         (part,) = share or (self.share,)
         return replace(self, device=alone.get(share, self.device), share=part)
 

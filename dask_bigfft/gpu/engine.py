@@ -307,7 +307,7 @@ class Engine:
         Parameters
         ----------
         tiles : BlockTiles
-            Tiles of the block, whose plan divides.
+            Tiles of the block.
         part : Part
             The part, and the width of its tiles.
         source : ndarray or SegmentedView
@@ -325,8 +325,14 @@ class Engine:
             If the device has no memory left. The part may be overwritten then, and all caches
             have been dropped.
         """
-        works = list(tiles.within(part.dim, part.low, part.high, part.width))
-        block = BlockRun(tiles, (source, target), filters or {}, works)
+        works = tiles.within(part.dim, part.low, part.high, part.width)
+        arrays: list[Array | SegmentedView] = [source]
+        for number in range(len(works) - 1):  # only the part of it is used
+            if number == 0 or tiles.moves(number):
+                arrays.append(allocate(tiles.shape(number), np.dtype(tiles.written(number))))
+            else:
+                arrays.append(arrays[-1])
+        block = BlockRun(tiles, (*arrays, target), filters or {}, works)
         try:
             self._submit(block, self.within(nbytes).nbytes)
         except DeviceMemoryError:

@@ -226,24 +226,24 @@ class BlockRun:
         twice for a pass in place. They must live until the run is done.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
-    part : sequence of TileWork, optional
-        The tiles of a part of the block, done in one pass; by default all tiles.
+    part : sequence of sequence of TileWork, optional
+        The tiles of a part of the block in each pass; by default all tiles.
     """
 
     block: BlockTiles
     arrays: Sequence[HostBlock]
     filters: Mapping[int, Array]
-    part: Sequence[TileWork] | None = None
+    part: Sequence[Sequence[TileWork]] | None = None
 
     def __post_init__(self) -> None:
         self.ffts = self.block.ffts
         #: Bytes to the device and back.
-        sizes, works = [array.nbytes for array in self.arrays], self.part
+        sizes = [array.nbytes for array in self.arrays]
         self.nbytes = sum(sizes[:-1]), sum(sizes[1:])
-        if works is None:
+        if self.part is None:
             self.works = list(map(self.block.works, range(len(self.block.plan.passes))))
         else:
-            self.works = [iter(works)]
+            self.works, works = list(map(iter, self.part)), list(itertools.chain(*self.part))
             self.nbytes = sum(w.source.nbytes for w in works), sum(w.result.nbytes for w in works)
             self.ffts |= {x.op for w in works for x in w.computations if isinstance(x.op, FFT)}
 

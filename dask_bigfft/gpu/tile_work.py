@@ -266,8 +266,12 @@ class BlockTiles:
         """Yield the descriptions of tiles with given bounds along each dimension."""
         return (_Tile(self, common, box).work() for box in itertools.product(*cuts))
 
-    def within(self, dim: int, low: int, high: int, width: int) -> Iterator[TileWork]:
-        """Yield the descriptions of the tiles of a part of a block whose plan `divides`.
+    def extents(self, dim: int) -> list[int]:
+        """Return the extent of the tiles of each pass along an untransformed dimension."""
+        return [common.one.tile[common.firsts[dim]] for common in self.passes]
+
+    def within(self, dim: int, low: int, high: int, width: int) -> list[list[TileWork]]:
+        """Return the descriptions of the tiles of a part of a block, for each pass.
 
         Parameters
         ----------
@@ -276,11 +280,15 @@ class BlockTiles:
         low, high : int
             Begin and end of the part along it.
         width : int
-            Largest width of a tile, at most that of the plan.
+            Largest width of a tile.
         """
-        cuts = list(self.passes[0].cuts)
-        cuts[dim] = [(at, min(at + width, high)) for at in range(low, high, width)]
-        return self._works(self.passes[0], cuts)
+        found = []
+        for common, extent in zip(self.passes, self.extents(dim), strict=True):
+            cuts, step = list(common.cuts), min(width, extent)
+            lows = range(low, high, step)
+            cuts[common.firsts[dim]] = [(at, min(at + step, high)) for at in lows]
+            found.append(list(self._works(common, cuts)))
+        return found
 
     @property
     def ffts(self) -> frozenset[FFT]:

@@ -12,9 +12,10 @@ remaining rows at a time, so its portions shrink towards the middle (guided self
 Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987). Neither side takes rows that the other
 one would finish sooner.
 
-A task never waits for a lease. It requests one again before each tile, so that devices help with
-the remaining blocks at the end of a round. If a device runs out of memory, its rows return to the
-CPU. Parts are gathered from read-only sources, so a failed part can be gathered again.
+A task requests a lease before each tile, so that devices help with the remaining blocks at the end
+of a round. It waits for one only if the CPU's share is set by hand. If a device runs out of memory,
+its rows return to the CPU. Parts are gathered from read-only sources, so a failed part can be
+gathered again.
 """
 
 import contextlib
@@ -62,6 +63,8 @@ class Interval:
         Rows of a device's tile, and of its smallest portion.
     speed : float
         Forecast speed of the device relative to the CPU; 0 without a device.
+    first : int
+        First row that only a device takes, if the CPU's share is set by hand; else 0.
     """
 
     dim: int
@@ -70,6 +73,7 @@ class Interval:
     width: int
     least: int
     speed: float
+    first: int = 0
 
     def __post_init__(self) -> None:
         self.low, self.high = 0, self.rows
@@ -85,7 +89,8 @@ class Interval:
     def take_tile(self) -> slice | None:
         """Return the next CPU tile; None when no rows are left."""
         with self._lock:
-            low, self.low = self.low, min(self.low + self.tile, self.high)
+            end = self.first if self.first and self.speed else self.high
+            low, self.low = self.low, min(self.low + self.tile, end)
             return slice(low, self.low) if low < self.low else None
 
     def take_portion(self) -> Part | None:
@@ -114,9 +119,11 @@ class Interval:
 
         Tile widths are halved only, because each width needs its own FFT plans.
         """
-        left = self.high - self.low
+        if self.first:
+            part = Part(self.dim, self.first, self.high, self.width)
+            return part if self.speed and self.first < self.high else None
+        left, width = self.high - self.low, self.width
         wanted = int(PORTION * left * self.speed / (1 + self.speed))
-        width = self.width
         while width > wanted and width // 2 >= self.least:
             width //= 2
         if width > left or width > self.speed * left:
@@ -150,7 +157,7 @@ def shared_with_device(
     DeviceError
         If a device fails.
     """
-    job = replace(job, settings=place.settings)
+    job = replace(job, settings=place.settings, inside=False)
     devices = leases()
     if devices is None or (found := _divided(job, incoming, library, place, devices)) is None:
         return None
@@ -162,13 +169,9 @@ def shared_with_device(
         with contextlib.nullcontext() if work is None else during(*work):
             try:
                 tiles = engine.tiles(job, engine.within(place.nbytes))
-                if not tiles.plan.divides:
-                    raise DeviceMemoryError("the block falls apart on this device")
                 read = _part_reader(incoming, tiles, engine, interval.dim, out)
-                extent = tiles.plan.passes[0].tile[interval.dim]
                 while (part := interval.take_portion()) is not None:
-                    part, source = replace(part, width=min(part.width, extent)), read(part)
-                    engine.run_part(tiles, part, source, out, filters, place.nbytes)
+                    engine.run_part(tiles, part, read(part), out, filters, place.nbytes)
                     interval.land()
             except DeviceMemoryError:
                 emit("fallback", nbytes=out.nbytes * interval.in_flight // interval.rows)
@@ -177,21 +180,19 @@ def shared_with_device(
                 interval.leave(to_cpu=False)
                 raise
 
-    def feeder() -> Future[None] | None:
-        """Start the feeder thread if a device is free."""
-        with contextlib.suppress(TimeoutError):
-            return pool.submit(feed, held.enter_context(devices.lease(admits, 0.0)), working_for())
-        return None
-
     def cpu_tiles() -> Iterator[slice]:
         """Yield CPU tiles, and request a device before each one until the task has one.
 
-        At the end wait for the device, which may return rows.
+        At the end wait for the device, which may return rows. Rows that the CPU must not take wait
+        for a lease.
         """
         feeding: Future[None] | None = None
         while True:
             if feeding is None and interval.offers():
-                feeding = feeder()
+                timeout = None if 0 < interval.first <= interval.low else 0.0
+                with contextlib.suppress(TimeoutError):
+                    engine = held.enter_context(devices.lease(admits, timeout))
+                    feeding = pool.submit(feed, engine, working_for())
             tile = interval.take_tile()
             if tile is None and feeding is not None:
                 feeding.result()
@@ -224,16 +225,16 @@ def _divided(
     most = max(after, math.prod(before) * incoming.dtype.itemsize)
     fixed = {round_.dim(step) for step in round_.steps}
     dim = next((dim for dim, n in enumerate(before) if dim not in fixed and n > 1), None)
-    computed = takes("gpu", most, job.source, job.target) and most >= 2 * limits.least
-    if not computed or dim is None or not incoming.divides(dim):
+    by_hand = place.settings.cpu_share
+    small = most < 2 * limits.least and by_hand is None
+    computed = takes("gpu", most, job.source, job.target)
+    if small or not computed or dim is None or not incoming.divides(dim):
         return None
     try:
         tiles = engine.tiles(job, engine.within(place.nbytes))
     except DeviceMemoryError:
         return None
-    if not tiles.plan.divides:
-        return None
-    rows, width = before[dim], tiles.plan.passes[0].tile[dim]
+    rows, width = before[dim], max(tiles.extents(dim))
     row_nbytes, outside = -(-most // rows), math.prod(before[:dim])
     inner = math.prod(before[dim + 1 :]) * np.dtype(job.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if outside > 1 else 1
@@ -241,6 +242,8 @@ def _divided(
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
     admits = admitted(most)
+    if by_hand is not None:
+        return Interval(dim, rows, tile, width, 1, 1.0, max(1, round(by_hand * rows))), admits
     # The share of the round becomes the speed ratio of one lease to one task.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, admits * len(found.engines))

@@ -246,8 +246,8 @@ def _asked(plan: PlanData) -> Iterator[str]:
 def share_text(plan: PlanData) -> str:
     """Return the modelled fraction of each round for GPUs, and the seconds of the rounds."""
     rounds = plan.expected.rounds[: len(plan.rounds)]
-    shares = {found.share for found in rounds}
-    if shares in ({0.0}, {1.0}):
+    by_hand, shares = plan.settings.cpu_share, {found.share for found in rounds}
+    if by_hand is None and shares in ({0.0}, {1.0}):
         who, rest = ("devices", "CPU threads") if 1.0 in shares else ("CPU threads", "devices")
         return f"{who} do all rounds alone by the model: {rest} would not gain enough"
     names = {0.0: "CPU threads alone", 1.0: "devices alone"}
@@ -256,6 +256,9 @@ def share_text(plan: PlanData) -> str:
         part = f"devices {100 * found.share:.0f} % of it at the same time"
         who = names.get(found.share, part)
         parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
+    if by_hand is not None:
+        percent = f"{100 * by_hand:.3g} % of the rows of each block, as set"
+        return f"the CPU's share is {percent}: {', '.join(parts)}"
     return f"shared by the model, {', '.join(parts)}; the faster one takes more"
 
 
@@ -277,8 +280,6 @@ def placed(plan: PlanData) -> str:
         text = f"; blocks and rounds on {counted(plan.machine.holding, 'GPU')}, in one task"
     if plan.device != "cpu" and plan.device_memory_limit is not None:
         text += f"; at most {human_bytes(plan.device_memory_limit)} of a GPU's memory"
-    if plan.settings.streams is not None:
-        text += f"; a stream for each {plan.settings.streams}"
     return text + ("; the input may be overwritten" if plan.overwrite else "")
 
 
@@ -437,9 +438,9 @@ ROUND_HEADINGS = (
 )
 
 
-def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
-    """Return a table row for each pass over the bus of the rounds that GPUs do."""
-    rows = list[tuple[str, ...]]()
+def tile_lines(plan: PlanData) -> Iterator[str]:
+    """Yield a table of each pass over the bus of the rounds that GPUs do, and their buffers."""
+    rows, notes = list[tuple[str, ...]](), list[str]()
     devices = replace(plan.machine, gpus=max(1, plan.machine.gpus)).devices
     nbytes, dtype = min(one.nbytes for one in devices), plan.spec.work_dtype.name
     done = zip(plan.rounds, plan.expected.rounds, strict=False)
@@ -452,15 +453,27 @@ def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
         plans = tile_plans(round_, dtype, nbytes, plan.settings, order)
         for tiles, part in zip(plans, apart(round_) if len(plans) > 1 else (round_,), strict=False):
             names = tiles.names([axis_letter(step.axis, axes) for step in part.steps])
+            buffers = f"{tiles.buffers} buffers of {human_bytes(tiles.buffer_nbytes)}"
+            notes.append(f"{name}: {buffers}, a stream for each {plan.settings.streams or 'role'}")
             for short, one in zip(names, tiles.passes, strict=True):
-                runs = (f"C = {count}, W = {width}" for count, width in (one.reads, one.writes))
-                buffers = f"{tiles.buffers} x {human_bytes(tiles.buffer_nbytes)}"
-                rows.append((f"{name} {short}", human_count(one.tiles), buffers, *runs))
-    return rows
+                steps = ((tiles.digits[line], j) for line, j in one.steps)
+                digits = ", ".join(str(n[min(j, 2 * len(n) - 2 - j)]) for n, j in steps)
+                sides = zip((one.reads, one.writes), one.copies, strict=True)
+                runs = (f"C = {count}, W = {width}, {how}" for (count, width), how in sides)
+                rows.append((f"{name} {short}", digits, human_count(one.tiles), *runs))
+    if rows:
+        yield from ("", *table([TILE_HEADINGS, *rows]))
+        for note in (*notes, _COPIES):
+            yield from wrapped(note, "    ")
 
 
-#: Headings of `tile_rows`. A tile is read and written as C runs of W elements in host memory.
-TILE_HEADINGS = ("passes over the bus", "tiles", "buffers", "read", "written")
+#: Headings of `tile_lines`. A tile is read and written as C runs of W elements in host memory.
+TILE_HEADINGS = ("passes over the bus", "digits", "tiles", "read", "written")
+
+_COPIES = (
+    "copies of pinned memory: direct or strided by the copy engines, or by a kernel; other memory "
+    "goes through the ring of pinned buffers"
+)
 
 #: Headings of `rejected_rows`.
 HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
@@ -500,8 +513,7 @@ def explain(plan: PlanData) -> str:
         lines += wrapped(note, " " * 18, f"    {'chunks':14}")
     if plan.expected.rounds:
         lines += ["", *table([ROUND_HEADINGS, *round_rows(plan)])]
-    if tiles := tile_rows(plan):
-        lines += ["", *table([TILE_HEADINGS, *tiles])]
+    lines += tile_lines(plan)
     if plan.rejected:
         lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]
     return "\n".join(lines)

@@ -62,6 +62,13 @@ NARROWEST_NBYTES = 1 << 10
 #: rows of 4 KiB, three passes in wide rows 1.14 s (H200).
 LEAST_WRITTEN_NBYTES = 8 << 10
 
+#: Smallest row for the copy engines. A kernel reads narrower rows. On an H200 both reach 33 GB/s
+#: each way at this width, and the engines more beyond.
+ENGINE_ROW_NBYTES = 8 << 10
+
+#: Smallest row that a kernel writes to host memory, where narrower writes are very slow.
+KERNEL_WRITE_NBYTES = 4 << 10
+
 #: Minimum bytes of a tile where the number of tiles is set.
 LEAST_TILE = 1 << 16
 
@@ -73,6 +80,20 @@ def aligned(nbytes: int) -> int:
     (256, 256)
     """
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def copy_method(runs: int, width: int, writes: bool) -> Literal["direct", "strided", "kernel"]:
+    """Return how runs of pinned host memory are copied, by their number and width in bytes.
+
+    A copy engine copies one run directly and wide runs in strided calls, a kernel narrow ones.
+
+    >>> copy_method(1, 64, False), copy_method(9, 1 << 14, False), copy_method(9, 64, False)
+    ('direct', 'strided', 'kernel')
+    """
+    if runs == 1:
+        return "direct"
+    slow = writes and width < KERNEL_WRITE_NBYTES
+    return "strided" if width >= ENGINE_ROW_NBYTES or slow else "kernel"
 
 
 @dataclass(frozen=True)
@@ -88,11 +109,14 @@ class DeviceSettings:
     streams : {"role", "tile"} or None
         One stream each for copies in, FFTs and copies out, or one for each buffer, in which a tile
         is loaded, transformed and stored (Gu, Siegel and Li 2011).
+    cpu_share : float or None
+        The CPU's share of the rows of each block of a hybrid transform.
     """
 
     buffers: int | None = None
     passes: int | None = None
     streams: Literal["role", "tile"] | None = None
+    cpu_share: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("buffers", "passes"):
@@ -329,6 +353,12 @@ class TilePass:
         """Contiguous runs of host memory that all tiles are read from, and written to."""
         return self.tiles * self.reads[0], self.tiles * self.writes[0]
 
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """Copy methods from and to pinned host memory."""
+        sides = zip((self.reads, self.writes), self.itemsizes, (False, True), strict=True)
+        return tuple(copy_method(runs, w * size, writes) for (runs, w), size, writes in sides)
+
     @cached_property
     def reorders(self) -> bool:
         """Return whether digits are written in another order than they are read."""
@@ -351,12 +381,6 @@ class TilePlan:
     def buffer_nbytes(self) -> int:
         """Bytes of a buffer, which holds the largest tile of any pass."""
         return max(sum(one.places) for one in self.passes)
-
-    @property
-    def divides(self) -> bool:
-        """Return whether tiles are independent: one pass that does not reorder."""
-        split = any(len(digits) > 1 for digits in self.digits)
-        return len(self.passes) == 1 and not split and not self.passes[0].reorders
 
     def names(self, letters: Sequence[str]) -> list[str]:
         """Return the name of each pass, such as ``{Y2, X}``, given a letter for each line.

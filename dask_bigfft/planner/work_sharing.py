@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from dask_bigfft.decomposition.layout import admitted
 from dask_bigfft.decomposition.rounds import exchange_shape
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
@@ -73,8 +74,10 @@ class Sharing:
         Blocks per second of all threads that do not gather for devices, and of all devices.
     seconds : float
         Seconds of the shared round.
-    divides : bool
-        Whether both can work on the same block.
+    divides, free : bool
+        Whether both can work on the same round, and on the same block.
+    beside : int
+        Bytes of host memory between several passes of the blocks that devices share.
     """
 
     nbytes: int
@@ -83,13 +86,18 @@ class Sharing:
     rates: tuple[float, float]
     seconds: float
     divides: bool
+    free: bool
+    beside: int
 
-    def share(self, least: float) -> float:
+    def share(self, least: float, cpu_share: float | None = None) -> float:
         """Return the fraction for GPUs; 0 or 1 if sharing has a speed-up below `least`.
 
-        Blocks that cannot be divided are not shared either. CPU threads do small ones.
+        Blocks that cannot be divided are not shared either. CPU threads do small ones. With a
+        `cpu_share` set by hand, the one with the larger share does blocks that cannot be divided.
         """
         ours, theirs = self.rates
+        if cpu_share is not None and theirs > 0:
+            return round(1 - cpu_share, 4) if self.divides and self.free else float(cpu_share < 0.5)
         if self.divides and self.blocks / max(self.rates) >= least * self.seconds:
             return round(theirs / (theirs + ours), 4)
         return float(theirs > ours and self.nbytes >= LEAST_NBYTES)
@@ -133,12 +141,18 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
             together *= SHARED_TILES
         rates, own = (threads / cpu, len(devices) / device), -(-blocks // machine.workers)
         seconds = own / (together * sum(rates)) + profile.shared_round
-        divides = all(len(plans) == 1 and plans[0].divides for plans in tiles)
-        found.append(Sharing(nbytes, own, device, rates, seconds, divides))
+        fixed = set(map(round_.dim, round_.steps))
+        extents = enumerate(round_.source.shape(round_.source.largest_block))
+        free = any(n > 1 and dim not in fixed for dim, n in extents)
+        passes = [tuple(len(found.passes) for found in plans) for plans in tiles]
+        several = set(passes) != {(1,)}
+        beside = several * min(admitted(nbytes) * len(devices), own) * nbytes
+        divides = not several or (free and all(len(counts) == 1 for counts in passes))
+        found.append(Sharing(nbytes, own, device, rates, seconds, divides, free, beside))
     return tuple(found)
 
 
-def divided(plan: Plan, gpus: int, least: float) -> Plan:
+def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None) -> Plan:
     """Return a plan whose rounds are shared by CPU threads and devices, with its forecast.
 
     Parameters
@@ -149,14 +163,23 @@ def divided(plan: Plan, gpus: int, least: float) -> Plan:
         Devices of each process.
     least : float
         Minimum speed-up over the faster one for a round to be shared.
+    cpu_share : float, optional
+        The CPU's share of the rows of each block, instead of the forecast one.
     """
-    shares, rounds = [], list(plan.expected.rounds)
+    shares, rounds, peak = [], list(plan.expected.rounds), plan.expected.peak_host
+    room = (plan.machine.memory_limit or math.inf) - peak
     for number, found in enumerate(sharings(plan, gpus)):
-        share, ours = found.share(least), rounds[number]
+        if found.beside > room:
+            found = replace(found, divides=False)
+        share, ours = found.share(least, cpu_share), rounds[number]
         shares.append(share)
+        peak = max(peak, plan.expected.peak_host + (0 < share < 1) * found.beside)
         # Tasks and travel take as long as without GPUs.
         beside = ours.travel + max(0.0, ours.scheduling - ours.handling / plan.machine.workers)
         work = found.seconds if share < 1 else found.blocks / found.rates[1]
+        if cpu_share is not None and 0 < share < 1:  # one of them ends later
+            later = sum(found.rates) * max((1 - share) / found.rates[0], share / found.rates[1])
+            work += (later - 1) * (work - plan.machine.profile.shared_round)
         rounds[number] = replace(
             ours,
             seconds=work + beside if share else ours.seconds,
@@ -167,8 +190,9 @@ def divided(plan: Plan, gpus: int, least: float) -> Plan:
             bound="CPU threads and devices" if 0 < share < 1 else ours.bound,
         )
     total = plan.machine.profile.start + sum(found.seconds for found in rounds)
-    expected = replace(plan.expected, seconds=total, rounds=tuple(rounds))
-    return replace(plan, shares=tuple(shares), expected=expected)
+    expected = replace(plan.expected, seconds=total, rounds=tuple(rounds), peak_host=peak)
+    settings = replace(plan.settings, cpu_share=cpu_share)
+    return replace(plan, shares=tuple(shares), expected=expected, settings=settings)
 
 
 # --- device choice ------------------------------------------------------------------------
@@ -179,7 +203,12 @@ CERTAIN = 2.0
 
 @lru_cache(maxsize=128)
 def decided(
-    spec: TransformSpec, request: Request, machine: Machine, gpus: int, least: float
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    gpus: int,
+    least: float,
+    cpu_share: float | None = None,
 ) -> Plan:
     """Return the plan of a transform that CPU threads and devices may share.
 
@@ -199,10 +228,12 @@ def decided(
         GPUs of each process.
     least : float
         Minimum speed-up for sharing; 0 shares every round.
+    cpu_share : float, optional
+        The CPU's share of the rows of each block, set by hand.
     """
     base = find_plan(spec, request, machine)
-    shared = divided(base, gpus, least)
-    if least == 0:
+    shared = divided(base, gpus, least, cpu_share)
+    if least == 0 or cpu_share is not None:
         return shared
     ours = find_plan(spec, replace(request, device="cpu"), machine)
     ours = replace(ours, shares=(0.0,) * len(ours.rounds))

@@ -1,7 +1,5 @@
 """The CPU and a real GPU in the same rounds."""
 
-from dataclasses import replace
-
 import dask
 import dask.array as da
 import numpy as np
@@ -9,12 +7,10 @@ import pytest
 import scipy.fft
 from devices.blocks import NEEDS_GPU
 from laws.test_devices import values
-from laws.test_hybrid import computed, waited_for
+from laws.test_hybrid import computed
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.gpu.dispatch import Place
-from dask_bigfft.gpu.work_sharing import Interval
 
 pytestmark = NEEDS_GPU
 
@@ -30,38 +26,18 @@ pytestmark = NEEDS_GPU
     ],
 )
 @pytest.mark.parametrize("single", [False, True])
-def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
-    take_tile, take_portion = Interval.take_tile, Interval.take_portion
+@pytest.mark.parametrize("cpu_share", [None, 0.5])
+def test_both_work_on_it(shape, chunks, name, single, cpu_share):
+    """By the forecast a slow GPU, or a small part of it, might take nothing."""
     x = values(*shape, real=name == "rfftn", single=single, seed=8)
-
-    def after_a_portion(self):
-        """The CPU takes one tile, and others when the GPU has begun."""
-        waited_for(lambda: not self.low or self.high < self.rows or not self.offers())
-        return take_tile(self)
-
-    def after_a_tile(self):
-        """Nothing is for the GPU before the CPU has a tile: else it may have done it all."""
-        waited_for(lambda: self.low)
-        return take_portion(self)
-
-    # By the forecast a slow GPU might take nothing.
-    real = Place.for_share
-    monkeypatch.setattr(Place, "for_share", lambda *given: replace(real(*given), share=0.5))
-    monkeypatch.setattr(Interval, "take_tile", after_a_portion)
-    monkeypatch.setattr(Interval, "take_portion", after_a_tile)
     dispatch.release()
-    with dask.config.set({"bigfft.hybrid.min-speedup": 0}):
-        lazy = getattr(fft, name)(da.from_array(x, chunks), device="hybrid")
+    with dask.config.set({"bigfft.hybrid.min-speedup": 0, "bigfft.hybrid.cpu-share": cpu_share}):
+        part = "16 MiB" if cpu_share is None else None
+        array = da.from_array(x, chunks)
+        lazy = getattr(fft, name)(array, device="hybrid", device_memory_limit=part)
     got, done = computed(lazy, scheduler="threads", num_workers=1)
     expected = getattr(scipy.fft, name)(x)
     assert got.dtype == expected.dtype
     assert np.linalg.norm(got - expected) <= (2e-6 if single else 2e-15) * np.linalg.norm(expected)
-    assert done["round_cpu"]
-    assert done["round_device"]
-
-
-def test_a_small_part_of_the_gpu_is_enough():
-    x = np.random.default_rng(9).standard_normal((1024, 1024)) + 0j
-    lazy = fft.fft2(da.from_array(x, (256, 1024)), device="hybrid", device_memory_limit="16 MiB")
-    got = lazy.compute(scheduler="threads")
-    assert np.linalg.norm(got - scipy.fft.fft2(x)) <= 2e-15 * np.linalg.norm(got)
+    if cpu_share is not None:
+        assert 0.4 < done["round_cpu"] / done["round"] < 0.6

@@ -42,10 +42,12 @@ def computed(lazy, **keywords):
     """The result, and the bytes of each event."""
     with heard() as events:
         got = lazy.compute(**keywords)
-    nbytes_of = Counter()
-    for name, numbers in events:
-        nbytes_of[name] += int(numbers.get("nbytes", 0))
-    return got, nbytes_of
+    return got, Counter({name: nbytes_in(events, name) for name in dict(events)})
+
+
+def nbytes_in(events, name="h2d"):
+    """The bytes of an event."""
+    return sum(int(numbers.get("nbytes", 0)) for other, numbers in events if other == name)
 
 
 def waited_for(ready):
@@ -81,7 +83,8 @@ def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
     x = values(*shape, real=real, single=single)
     source = x.copy()
     source.flags.writeable = False
-    with split(), simulated_devices(nbytes, 2, seed=len(shape), limits=SMALL) as devices:
+    by_hand = dask.config.set({"bigfft.hybrid.cpu-share": 0.4 if single else None})
+    with by_hand, split(), simulated_devices(nbytes, 2, seed=len(shape), limits=SMALL) as devices:
         if name in ("fftn", "ifftn"):  # real kinds may need more crossings than one in such a card
             cpu_threads_wait(monkeypatch, lambda: any(device.trace for device in devices))
         lazy = getattr(fft, name)(da.from_array(source, chunks), norm="ortho", device="hybrid")
@@ -135,26 +138,20 @@ class Failing(SimulatedGPU):
         super().compute(stream, op, *arrays)
 
 
-def test_a_device_that_breaks_is_an_error_of_the_task():
-
-    class Broken(SimulatedGPU):
-        def compute(self, *arguments):
-            raise DeviceError("the GPU has fallen off the bus")
-
-    with on_devices(Broken(1 << 14)), pytest.raises(DeviceError, match="fallen off"):
-        fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid").compute()
-    assert waited_for(lambda: not feeders())
-
-
-def test_an_error_on_the_cpu_is_one_of_the_task(monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "name", "error"),
+    [
+        (SimulatedGPU, "compute", DeviceError("the GPU has fallen off the bus")),
+        (work_sharing.CPUExecutor, "transform", OSError("no such library")),
+    ],
+)
+def test_an_error_of_either_is_one_of_the_task(monkeypatch, place, name, error):
     def broken(*arguments, **options):
-        raise OSError("no such library")
+        raise error
 
-    monkeypatch.setattr(work_sharing.CPUExecutor, "transform", broken)
-    with simulated_devices(1 << 14, limits=SMALL):
-        lazy = fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid")
-        with pytest.raises(OSError, match="no such library"):
-            lazy.compute()
+    monkeypatch.setattr(place, name, broken)
+    with simulated_devices(1 << 14, limits=SMALL), pytest.raises(type(error), match=str(error)):
+        fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid").compute()
     assert waited_for(lambda: not feeders())
 
 
@@ -205,33 +202,48 @@ def alike(monkeypatch):
     monkeypatch.setattr(Place, "for_share", lambda *given: replace(real(*given), share=0.5))
 
 
-def test_a_device_does_what_the_cpu_does_not_come_to(monkeypatch, alike):
-    """The CPU hangs in its first tile until the device has done three quarters of the block."""
-    x = values(256, 16)
-    with simulated_devices(1 << 14, limits=SMALL), heard("h2d") as copies:
-        cpu_threads_wait(
-            monkeypatch, lambda: sum(n["nbytes"] for _, n in copies) >= 3 * x.nbytes // 4
-        )
-        lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
-        got, nbytes_of = computed(lazy)
-    assert_close(got, scipy.fft.fft(x, axis=1))
-    assert nbytes_of["round_device"] >= 3 * x.nbytes // 4
+@pytest.mark.parametrize(
+    ("shape", "chunks", "passes"), [((96, 64), (24, 64), 1), ((24, 64, 64), (24, 64, 64), 2)]
+)
+@pytest.mark.parametrize("share", [0, 0.3, 0.75, 1])
+def test_a_share_set_by_hand_is_that_of_the_rows_of_each_block(shape, chunks, passes, share):
+    """Tasks wait for a device that others use. A plane takes several passes."""
+    x = values(*shape)
+    array = da.from_array(x, chunks)
+    by_hand = {"bigfft.hybrid.cpu-share": share, "bigfft.hybrid.min-speedup": 9}
+    with dask.config.set(by_hand), split(), simulated_devices(1 << 14, limits=SMALL):
+        lazy = fft.fft2(array, device="hybrid")
+        got, nbytes_of = computed(lazy, scheduler="threads", num_workers=8)
+        text = plan(array, "fft2", device="hybrid").explain()
+    assert_close(got, scipy.fft.fft2(x))
+    assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
+    assert abs(nbytes_of["round_cpu"] / nbytes_of["round"] - share) <= 1 / 24
+    assert nbytes_of["h2d"] == passes * nbytes_of["round_device"]
+    assert f"{100 * share:.0f} % of the rows of each block" in text.replace("\n    ", "")
 
 
-def test_the_cpu_does_what_a_device_does_not_come_to(monkeypatch, alike):
-    """The device hangs in each portion until the CPU has taken half of what it left."""
+@pytest.mark.parametrize("late", ["CPU", "device"])
+def test_one_does_what_the_other_does_not_come_to(monkeypatch, alike, late):
+    """The CPU hangs in its first tile until the device has done three quarters of the block.
+
+    Or the device hangs in each portion until the CPU has taken half of what it left.
+    """
     x, real = values(256, 16), work_sharing.Interval.land
 
-    def late(self):
+    def slow(self):
         waited_for(lambda: 2 * self.low >= self.high)
         real(self)
 
-    monkeypatch.setattr(work_sharing.Interval, "land", late)
-    with simulated_devices(1 << 14, limits=SMALL):
+    with simulated_devices(1 << 14, limits=SMALL), heard("h2d") as copies:
+        if late == "CPU":
+            cpu_threads_wait(monkeypatch, lambda: nbytes_in(copies) >= 3 * x.nbytes // 4)
+        else:
+            monkeypatch.setattr(work_sharing.Interval, "land", slow)
         lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
         got, nbytes_of = computed(lazy)
     assert_close(got, scipy.fft.fft(x, axis=1))
-    assert nbytes_of["round_cpu"] >= x.nbytes // 8
+    least = {"CPU": ("round_device", 3 / 4), "device": ("round_cpu", 1 / 8)}[late]
+    assert nbytes_of[least[0]] >= least[1] * x.nbytes
 
 
 @pytest.mark.parametrize(

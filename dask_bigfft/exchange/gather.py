@@ -12,6 +12,7 @@ digit, they are boxes of a larger block around it that has whole digits::
 The boxes of a mirror image have negative steps.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -182,7 +183,7 @@ def by_turns(homes: Mapping[Block, int]) -> list[Block]:
     return sorted(homes, key=lanes.__getitem__)
 
 
-class Crossing:
+class Crossing(contextlib.AbstractContextManager["Crossing"]):
     """Blocks after an exchange between GPUs, into which blocks are copied one after the other.
 
     Parameters
@@ -239,8 +240,14 @@ class Crossing:
         return _owned(self._tables.pop(block).wait())
 
     def join(self) -> None:
-        """Let the current streams of all GPUs wait for each other."""
+        """Let the current streams of all GPUs wait for all copies and for each other."""
+        for table in self._tables.values():
+            table.wait()
         gpus().join(sorted(set(self._homes.values())))
+
+    def __exit__(self, *_: object) -> None:
+        """Join the GPUs, also after an error, before memory is freed."""
+        self.join()
 
 
 def crosses(exchange: ExchangeMap, homes: Mapping[Block, int]) -> bool:

@@ -660,33 +660,42 @@ def _transformed(
         """Return the empty blocks after an exchange, if it goes from GPU to GPU."""
         if number not in exchanges or not crosses(run.map(number), homes):
             return None
-        return Crossing(run.map(number), exchanges[number], homes, sources, choice)
+        made = Crossing(run.map(number), exchanges[number], homes, sources, choice)
+        return held.enter_context(made)
 
-    for number, exchange in exchanges.items():
-        with during(run.token, number + 1):
-            blocks = Blocks(run, number, tuple(found), found.values())
-            coming, after = None, ByBlock()
-            if crossing is None and (crossing := crossing_at(number, blocks.blocks)) is not None:
-                for block in found:
-                    crossing.take(block, blocks[block])
-            homes = spread(exchange.target, homes)
-            if crossing is None:
-                with contextlib.suppress(DeviceMemoryError):  # then there is memory after the round
-                    coming = crossing_at(number + 1, {})
-            for block in by_turns(homes) or exchange.target.indices():
+    with contextlib.ExitStack() as held:
+        for number, exchange in exchanges.items():
+            with during(run.token, number + 1):
+                blocks = Blocks(run, number, tuple(found), found.values())
+                coming, after = None, ByBlock()
+                if (
+                    crossing is None
+                    and (crossing := crossing_at(number, blocks.blocks)) is not None
+                ):
+                    for block in found:
+                        crossing.take(block, blocks[block])
+                homes = spread(exchange.target, homes)
                 if crossing is None:
-                    places = {"home": homes.get(block)}
-                    view = functools.partial(run.view, number, block, blocks.__getitem__, **places)
-                else:
-                    view = functools.partial(crossing.arrived, block)
-                spectra = {a: one[(block[a],)] for a, one in filters.get(number, {}).items()}
-                after[block] = run.finish(number, block, view, spectra)
-                if coming is not None:
-                    coming.take(block, after[block], gpus().now(homes[block]))
-            if crossing is not None:
-                crossing.join()  # before the sources are freed
-        found, crossing = {block: after[block] for block in exchange.target.indices()}, coming
-        homes = gpus().homes(found)
+                    with contextlib.suppress(
+                        DeviceMemoryError
+                    ):  # then there is memory after the round
+                        coming = crossing_at(number + 1, {})
+                for block in by_turns(homes) or exchange.target.indices():
+                    if crossing is None:
+                        places = {"home": homes.get(block)}
+                        view = functools.partial(
+                            run.view, number, block, blocks.__getitem__, **places
+                        )
+                    else:
+                        view = functools.partial(crossing.arrived, block)
+                    spectra = {a: one[(block[a],)] for a, one in filters.get(number, {}).items()}
+                    after[block] = run.finish(number, block, view, spectra)
+                    if coming is not None:
+                        coming.take(block, after[block], gpus().now(homes[block]))
+                if crossing is not None:
+                    crossing.join()  # before the sources are freed
+            found, crossing = {block: after[block] for block in exchange.target.indices()}, coming
+            homes = gpus().homes(found)
     return found
 
 

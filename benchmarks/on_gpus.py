@@ -209,8 +209,11 @@ def several(args: Any, results: core.Results) -> None:
                 verdict = check(x, fft.fftn(x).persist())
                 taken, peak = measured(lambda x=x: fft.fftn(x).persist(), count, args.repeat)
             row = {"bigfft": taken, **peer, "peak_gib": peak, **verdict}
+            if peer:
+                row["ratio"] = taken / peer["by_hand"]
             if way == "auto" and count > 1:
-                row["bigfft_exchange"] = exchange_alone(x, count, args.repeat)
+                row["bigfft_exchange"] = alone = exchange_alone(x, count, args.repeat)
+                row["share"] = peer["exchange"] / alone if peer else None
             results.add("several", label, **row)
             del x
             free(count)

@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from bisect import bisect
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -362,19 +361,12 @@ class Gpus:
                 cupy().cuda.get_current_stream().wait_event(event)
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """Copy segments by kernels on one GPU, those of each GPU in a stream of its own.
+        """Copy segments by kernels on one GPU.
 
         The GPUs have to be joined before, and before the segments are freed.
         """
-        by_owner = defaultdict[int, list[Segment]](list)
-        for segment in segments:
-            by_owner[int(segment[0].device.id)].append(segment)
         with self._on(gpu), errors_of_cuda():
-            if len(by_owner) == 1:
-                _copy(itertools.chain(*by_owner.values()), self.ordinal(gpu))
-            elif by_owner:
-                begun = self.now(gpu)
-                self.wait(gpu, [self.copy_aside(gpu, one, [begun]) for one in by_owner.values()])
+            _copy(segments, self.ordinal(gpu))
             settle()
 
     def copy_aside(

@@ -33,6 +33,7 @@ from dask_bigfft.errors import (
 from dask_bigfft.events import running_client
 from dask_bigfft.exchange.gather import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
+from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS
 from dask_bigfft.graph.layer import Chunks, gpus_of
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.views import is_on_gpu
@@ -96,7 +97,8 @@ def chosen_plan(
     inside = overwrite and machine.workers == 1
     small, tiny = config.get("bigfft.planner.small"), config.get("bigfft.planner.min-chunk")
     if machine.holding:  # a block for each of them
-        request, small, tiny = request_on_gpus(spec, request, machine.holding), 0, 0
+        cuts = not ARRAY_EXPRESSIONS  # which would copy all blocks to one GPU
+        request, small, tiny = request_on_gpus(spec, request, machine.holding, cuts), 0, 0
     here, found = _with_devices(machine, request), None
     if not overwrite and fits_gpu(spec, request, here):  # one block crosses the bus once
         request, small, tiny = request_on_gpus(spec, request, 1), 0, 0

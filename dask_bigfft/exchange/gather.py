@@ -76,8 +76,8 @@ class GpuTable:
     zeros : bool
         Whether the new array is filled with zeros first.
     lane : int, optional
-        Number of the table on its GPU, for copies beside the current stream: the caller joins the
-        GPUs before it makes the table, calls `wait` before it uses the array, and joins the GPUs
+        Number of the table on its GPU, for copies in side streams: the caller joins the GPUs
+        before it makes the table, calls `wait` before it uses the array, and joins the GPUs
         before the sources are freed.
     """
 
@@ -114,7 +114,7 @@ class GpuTable:
             by_source[i].append((values, target, rows.conjugate))
 
     def run(self, moment: Any = None) -> None:
-        """Enqueue the copies; those beside the current stream wait for an event, if any."""
+        """Enqueue the copies; those in side streams wait for an event, if any."""
         near, homes = dict[int, list[Segment]](), {self.home, *(gpu for gpu, _ in self._segments)}
         if self._lane is None:
             self._gpus.join(homes)

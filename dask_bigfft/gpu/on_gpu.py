@@ -41,8 +41,11 @@ _NO_LIMIT = 1 << 62
 #: more than a copy: 16384 x 16384 complex64 in 8 slabs took 10.5 ms by parts, 7.3 gathered (H200).
 SHORT = 8192
 
-#: Grid size of a kernel that reads another GPU and leaves room for FFTs at the same time, and its
-#: least row; many threads read narrower rows faster.
+#: Side streams of a GPU for copies from each other one.
+LANES = 8
+
+#: Grid size of a kernel that reads another GPU and leaves room for FFTs at the same time, and the
+#: minimum row width for it; many threads read narrower rows faster.
 LINK_BLOCKS, LINK_ROW_NBYTES = 48, 4096
 
 #: Bytes of a copy that measures a link.
@@ -53,7 +56,7 @@ _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=
 
 
 def as_block(values: Any) -> Any:
-    """Return an array on a GPU as a CuPy array there."""
+    """Return an array on a GPU as a CuPy array on the same GPU."""
     # CuPy copies an array of another GPU to the current one.
     return values if isinstance(values, cupy().ndarray) else cupy().asarray(values)
 
@@ -117,19 +120,10 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
         If the GPU has too little memory.
     """
     with errors_of_cuda():
-        try:
-            return _attempt(job, view, filters)
-        except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):
-            emit("fallback", nbytes=0)
-        plans = _plans_of(int(cupy().cuda.runtime.getDevice()))
-        with plans.lock:
-            cupy().cuda.get_current_stream().synchronize()
-            plans.ffts.drop()
-            cupy().get_default_memory_pool().free_all_blocks()
-        return _attempt(job, view, filters)
+        return _after_round(job, view, filters)
 
 
-def _attempt(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
+def _after_round(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     shape, tiles = job.round.target.shape(job.block), replace(job, inside=False).tiles(_WHOLE)
     numbers = range(len(tiles.plan.passes))
     works = [_joined(work) for number in numbers for work in tiles.works(number)]
@@ -148,7 +142,15 @@ def _attempt(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     plans = _plans_of(device.id)
     with current(device), plans.lock:
         for work in works:
-            values, parts = _computed(plans.ffts, values, parts, work, filters), []
+            inputs = values, parts, work, filters
+            try:
+                values, parts = _computed(plans.ffts, *inputs), []
+            except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):  # before any FFT
+                emit("fallback", nbytes=0)
+                cupy().cuda.get_current_stream().synchronize()
+                plans.ffts.drop()
+                cupy().get_default_memory_pool().free_all_blocks()
+                values, parts = _computed(plans.ffts, *inputs), []
         settle()
     return values.reshape(shape)
 
@@ -359,6 +361,7 @@ class Gpus:
         with self._on(gpu):
             for event in events:
                 cupy().cuda.get_current_stream().wait_event(event)
+            settle()
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments by kernels on one GPU.
@@ -372,18 +375,22 @@ class Gpus:
     def copy_aside(
         self, gpu: int, segments: list[Segment], events: Iterable[Any], lane: int = 0
     ) -> Any:
-        """Copy segments of a GPU by kernels on another, beside its stream; return the end's event.
+        """Copy segments of a GPU by kernels on another in a side stream; return the end's event.
 
         The copies wait for events. Those of different lanes do not wait for each other.
         """
         own, owner = self.ordinal(gpu), int(segments[0][0].device.id)
         with self._on(gpu), errors_of_cuda():
-            if (own, owner, lane) not in self._sides:
-                self._sides[own, owner, lane] = cupy().cuda.Stream(non_blocking=True)
-            with self._sides[own, owner, lane] as side:
-                for event in events:
-                    side.wait_event(event)
-                _copy(segments, own)
+            key = own, owner, lane % LANES
+            side = self._sides.setdefault(key, cupy().cuda.Stream(non_blocking=True))
+            try:
+                with side:
+                    for event in events:
+                        side.wait_event(event)
+                    _copy(segments, own)
+            except BaseException:
+                self.wait(gpu, [side.record()])
+                raise
             return side.record()
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:

@@ -62,7 +62,8 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     """Return the array with blocks cut, by plain tasks.
 
     If there are very many and each is cut from a single block, the last one from the same block
-    depends on the others. So are blocks on GPUs, which dask's rechunk copies to the current GPU.
+    depends on the others. Blocks on GPUs are always cut
+    this way, because dask's rechunk copies them to the current GPU.
     """
     places = old_to_new(x.chunks, chunks)
     whole = all(len(origins) == 1 for along in places for origins in along)
@@ -269,11 +270,11 @@ def transformed_array(
         merged = _rechunked(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
+    if isinstance(plan, Plan) and is_on_gpu(x._meta):
+        x = cut_blocks(x, plan.chunks_in)  # into views
     if carrier == "auto" and is_on_gpu(x._meta):
         transport = config.get("bigfft.gpu.peer-transport")
         carrier = "tasks" if transport == "none" else ON_GPUS + transport
-        if isinstance(plan, Plan):
-            x = cut_blocks(x, plan.chunks_in)  # into views
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:

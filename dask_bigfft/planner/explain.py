@@ -482,7 +482,8 @@ HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
 def preserved(plan: PlanData) -> str | None:
     """Return the cost of ``chunks="preserve"`` as text; None if unknown."""
     spec = plan.spec
-    if spec.out_shape != spec.shape or plan.reopened:  # reopened arrays have other blocks
+    # Reopened arrays have other blocks, and those of several GPUs are cut.
+    if spec.out_shape != spec.shape or plan.reopened or plan.machine.holding > 1:
         return None
     wanted = plan.chunks_in
     if wanted == plan.chunks:

@@ -519,25 +519,30 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
     return WHOLE * nbytes <= machine.devices[0].nbytes
 
 
-#: Blocks that each of several GPUs transforms while it copies others, and the least bytes of one:
-#: the host needs about 1 ms to enqueue it.
+#: Blocks that each of several GPUs transforms while it copies others, and minimum bytes per block:
+#: the host needs about 1 ms to enqueue one.
 BLOCKS_EACH, LEAST_EACH = 4, 1 << 30
 
 
 def finer(chunks: tuple[Chunks, ...], blocks: int) -> tuple[Chunks, ...]:
-    """Return chunks cut along the axis that has most of them, into at least so many blocks.
+    """Return chunks cut along the axis that has most of them, into about `blocks` blocks or more.
 
     >>> finer(((4,), (6, 6)), 5)
     ((4,), (2, 2, 2, 2, 2, 2))
     """
     axis = max(range(len(chunks)), key=lambda axis: len(chunks[axis]))
-    parts = max(1, -(-blocks // max(1, block_count(chunks))))
-    cut = (n * (i + 1) // parts - n * i // parts for n in chunks[axis] for i in range(parts))
-    return (*chunks[:axis], tuple(n for n in cut if n), *chunks[axis + 1 :])
+    parts = -(-blocks // max(1, block_count(chunks)))
+    cut = list[int]()
+    for n in chunks[axis]:
+        count = max(1, min(n, parts))
+        cut += (n * (i + 1) // count - n * i // count for i in range(count))
+    return (*chunks[:axis], tuple(cut), *chunks[axis + 1 :])
 
 
-def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Request:
-    """Return the request for an array on GPUs: a block for each of them, in finer chunks of input.
+def request_on_gpus(
+    spec: TransformSpec, request: Request, count: int, cuts: bool = True
+) -> Request:
+    """Return the request for an array on GPUs: a block for each, and finer input chunks.
 
     The chunks of a result on one GPU are like the input's, and parts of the block there.
     """
@@ -545,7 +550,7 @@ def request_on_gpus(spec: TransformSpec, request: Request, count: int) -> Reques
         return request
     size = math.prod(extents(spec, [(n,) for n in spec.shape]))
     chunks, wanted = request.chunks, request.wanted
-    if count > 1:
+    if count > 1 and cuts:
         each = min(BLOCKS_EACH, size * spec.work_dtype.itemsize // (count * LEAST_EACH))
         chunks = finer(chunks, count * each)
     block = math.prod(extents(spec, chunks))

@@ -317,7 +317,6 @@ def view_of(
     source_of: Callable[[Block], Any],
     packed: bool = False,
     home: int | None = None,
-    choice: Choice | None = None,
 ) -> BlockView:
     """Return the view of a target block.
 
@@ -335,8 +334,6 @@ def view_of(
         Whether `source_of` returns packed shards, in which the mirror image is already conjugated.
     home : int, optional
         GPU on which the block is gathered; None for the GPU of the first source.
-    choice : callable, optional
-        Transport from other GPUs.
     """
     used: dict[Block, int] | None = {} if packed else None
     shape, products = exchange.target.shape(block), exchange.products(block, packed)
@@ -360,7 +357,7 @@ def view_of(
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         padded = sum(table.size for table in tables) < math.prod(shape)
         place = gpus().home(sources[0]) if home is None else home
-        return GpuTable(place, shape, dtype, choice, padded)
+        return GpuTable(place, shape, dtype, zeros=padded)
 
     def runs() -> list[Run]:
         homes = {home, *map(gpus().home, sources)} - {None}

@@ -1,5 +1,7 @@
 """Gathering on several GPUs: every transport brings the same values, in the paper's bytes."""
 
+from types import SimpleNamespace
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from support import heard
 
 from dask_bigfft import plan
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.exchange.gather import TRANSPORTS, transport_of, view_of
+from dask_bigfft.exchange.gather import TRANSPORTS, Crossing, transport_of, view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.on_gpu import home_of
 from dask_bigfft.planner.profile import DeviceProfile
@@ -40,18 +42,22 @@ def move(exchange, gpus, transport, upload=np.array):
         blocks[block] = upload(kept[block])
         gpus.put(home, blocks[block])
 
-    def view(block, of, *where):
-        return view_of(exchange, block, np.dtype("c16"), of.__getitem__, False, *where)
-
+    sides = SimpleNamespace(source=exchange.source, target=exchange.target)
+    sides.dtype = sides.source_dtype = "c16"
     with several_gpus(gpus), heard(*moved) as seen:
+        homes = homes_of(exchange.source, count)
+        crossing = Crossing(exchange, sides, homes, blocks, lambda source, target: transport)
+        for block, values in blocks.items():
+            crossing.take(block, values)
         for block, home in homes_of(exchange.target, count).items():
-            made[block] = view(block, blocks, home, lambda source, target: transport).gather()
+            made[block] = crossing.arrived(block).array
             assert gpus.home(made[block]) == home
     for event, numbers in seen:
         moved[event] += int(numbers["nbytes"])
     for block, values in made.items():
         values = values.get() if hasattr(values, "get") else values
-        np.testing.assert_array_equal(values, view(block, kept).gather())
+        expected = view_of(exchange, block, np.dtype("c16"), kept.__getitem__).gather()
+        np.testing.assert_array_equal(values, expected)
     return made, moved
 
 

@@ -149,5 +149,4 @@ def run(
     how = block_size, inner_chunks, missing_chunks, missing
     folder = None if scratch is None else Path(scratch)
     again = folder, resume, overwrite, checksum
-    request = Request(Path(source), Path(destination), *what, *how, *again, array)
-    return execute(request)
+    return execute(Request(Path(source), Path(destination), *what, *how, *again, array))

@@ -13,9 +13,9 @@ from typing import Any, Unpack
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, parse_array, parse_options
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.memory import allocate
@@ -25,7 +25,6 @@ from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spe
 __all__ = ["gradient", "laplacian", "poisson"]
 
 Spacing = float | Sequence[float]
-Array = npt.NDArray[Any]
 
 
 def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
@@ -61,8 +60,7 @@ def _filtered(
     natural = Transforms(axes, nonempty(array, axes), array.dtype.kind != "c")
     transforms, there = planned(array, natural, options)
     spectrum = applied(array, there)
-    steps = [spacing[axis] for axis in axes]
-    factor = partial(factor, axes=spectrum_axes(there), spacing=steps)
+    factor = partial(factor, axes=spectrum_axes(there), spacing=[spacing[axis] for axis in axes])
     made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor)
     back = transforms.inverse(made, options, {})
     if options.get("chunks") is None:  # the input's chunks, if they cost no exchange

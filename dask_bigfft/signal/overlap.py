@@ -16,14 +16,12 @@ from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import scipy.signal
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.front import by_block
 from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window
 from dask_bigfft.transforms.spec import work_dtype
-
-Array = npt.NDArray[Any]
 
 #: Dtypes of sums for dtypes that SciPy does not sum along several axes.
 SUMMED_IN = {"e": np.float32, "?": np.int64}

@@ -19,11 +19,11 @@ from typing import Any, Literal, cast
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import scipy.fft
 import scipy.signal
 
 from dask_bigfft.arguments import parse_array
+from dask_bigfft.arrays import Array
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -38,7 +38,6 @@ from dask_bigfft.transforms.spec import parse_axes
 
 __all__ = ["csd", "welch"]
 
-Array = npt.NDArray[Any]
 Average = Literal["mean", "median"]
 
 

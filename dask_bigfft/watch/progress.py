@@ -225,10 +225,8 @@ class Board:
             stage = stage_of(name)
             if stage == READ and name in sources:
                 self._enter(name, sources[name], READ, counts[name])
-            elif stage == WRITE:
-                for need in _needs(task) & self._stages.keys():
-                    self._enter(name, self._stages[need][0], WRITE, counts[name])
-                    break
+            elif stage == WRITE and (known := _needs(task) & self._stages.keys()):
+                self._enter(name, self._stages[known.pop()][0], WRITE, counts[name])
 
     def _enter(self, name: str, token: str, stage: str | None, count: int) -> None:
         if stage is not None:

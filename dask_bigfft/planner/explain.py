@@ -492,8 +492,7 @@ def explain(plan: PlanData) -> str:
     lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not said'}", "  ", "")]
     lines += ["", "forecast"]
     lines += [f"    {name:14}{value}" for name, value in forecast_rows(plan)]
-    note = preserved(plan)
-    if note is not None:
+    if (note := preserved(plan)) is not None:
         lines += wrapped(note, " " * 18, f"    {'chunks':14}")
     if plan.expected.rounds:
         lines += ["", *table(round_rows(plan))]

@@ -77,8 +77,7 @@ def stage_of(name: str) -> str | None:
     >>> stage_of("bigfft_round2-store-map-0a1b"), stage_of("array-0a1b"), stage_of("store-map-0a1b")
     ('round2', 'read', 'write')
     """
-    ours = _STAGE.search(name)
-    if ours is not None:
+    if ours := _STAGE.search(name):
         return ours[1]
     if name.startswith("store-map"):
         return WRITE

@@ -250,8 +250,7 @@ def share_text(plan: PlanData) -> str:
     names = {0.0: "CPU threads alone", 1.0: "devices alone"}
     parts = []
     for found in rounds:
-        part = f"devices {100 * found.share:.0f} % of it at the same time"
-        who = names.get(found.share, part)
+        who = names.get(found.share, f"devices {100 * found.share:.0f} % of it at the same time")
         parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
     if by_hand is not None:
         percent = f"{100 * by_hand:.3g} % of the rows of each block, as set"

@@ -58,8 +58,7 @@ def _spectra(
 ) -> tuple[da.Array, da.Array]:
     """Return two spectra with equal chunks, that of a small kernel computed block by block."""
     spectrum = applied(large, there)
-    axes = _kernel_axes(there, small)
-    if axes is not None:
+    if (axes := _kernel_axes(there, small)) is not None:
         return spectrum, _kernel_array(small.rechunk(-1), axes, there, options)
     if large.name == small.name:  # a convolution with itself needs one spectrum
         return spectrum, spectrum

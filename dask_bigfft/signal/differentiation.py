@@ -53,10 +53,11 @@ def parse_samples(
 
 
 def _filtered(
-    array: da.Array, spacing: dict[int, float], factor: Any, options: Options
+    array: da.Array, along: tuple[int, ...], d: tuple[float, ...], factor: Any, options: Options
 ) -> da.Array:
     """Return the inverse transform of the spectrum of `array` times a factor."""
-    axes = tuple(sorted(spacing, key=lambda axis: (array.numblocks[axis] == 1, axis)))
+    spacing = dict(zip(along, d, strict=True))
+    axes = tuple(sorted(along, key=lambda axis: (array.numblocks[axis] == 1, axis)))
     natural = Transforms(axes, nonempty(array, axes), array.dtype.kind != "c")
     transforms, there = planned(array, natural, options)
     spectrum = applied(array, there)
@@ -132,7 +133,7 @@ def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[O
     """
     array, along, spacing = parse_samples(x, axes, d, options)
     found = tuple(
-        _filtered(array, {axis: step}, _derivative, options)
+        _filtered(array, (axis,), (step,), _derivative, options)
         for axis, step in zip(along, spacing, strict=True)
     )
     single = axes is not None and np.ndim(axes) == 0  # type: ignore[arg-type]
@@ -165,8 +166,7 @@ def laplacian(
     >>> laplacian(np.cos(2 * np.pi * t), d=1 / 8).compute().round(3)[0]
     np.float64(-39.478)
     """
-    array, along, spacing = parse_samples(x, axes, d, options)
-    return _filtered(array, dict(zip(along, spacing, strict=True)), _laplace, options)
+    return _filtered(*parse_samples(x, axes, d, options), _laplace, options)
 
 
 def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> da.Array:
@@ -196,5 +196,4 @@ def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Op
     >>> poisson(laplacian(np.cos(2 * np.pi * t), d=1 / 8), d=1 / 8).compute().round(3)[0]
     np.float64(1.0)
     """
-    array, along, spacing = parse_samples(f, axes, d, options)
-    return _filtered(array, dict(zip(along, spacing, strict=True)), _inverse_laplace, options)
+    return _filtered(*parse_samples(f, axes, d, options), _inverse_laplace, options)

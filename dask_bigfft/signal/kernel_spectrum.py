@@ -96,8 +96,7 @@ def spectrum_block(
     dtype : dtype
         Dtype of the product.
     """
-    half = any(along.half for along in axes)  # transform of real values
-    real = half and kernel.dtype.kind != "c"
+    real = any(along.half for along in axes) and kernel.dtype.kind != "c"
     found = kernel.astype(np.empty(0, dtype).real.dtype if real else dtype, copy=False)
     # Half a spectrum needs real input, so its axis comes first. Axes of which a block has only a
     # part come before the others, whose transforms are long.

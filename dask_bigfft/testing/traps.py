@@ -135,8 +135,7 @@ class Board:
 
     def cut(self) -> int:
         """Return the number of connections cut by a struck process, when it is done."""
-        late = "no process has done what it was told to"
-        until(lambda: self.process("done") is not None, late)
+        until(lambda: self.process("done") is not None, "no process has done what it was told to")
         return self.process("done") or 0
 
 

@@ -27,9 +27,8 @@ def _requested(args: argparse.Namespace) -> runs.Request:
 
 
 def _plan(args: argparse.Namespace) -> None:
-    wanted = _requested(args)
     with place(args.scheduler, args.workers):
-        print(runs.planned_input(wanted)[1].explain())
+        print(runs.planned_input(_requested(args))[1].explain())
 
 
 def _name_leftovers(path: Path) -> None:

@@ -72,12 +72,9 @@ def human_seconds(seconds: float) -> str:
     >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(200), human_seconds(7300)
     ('12.3 ms', '2.50 s', '3 min 20 s', '2 h 01 min')
     """
-    if seconds < 1e-3:
-        return f"{_short(seconds * 1e6)} us"
-    if seconds < 0.9995:
-        return f"{_short(seconds * 1e3)} ms"
-    if seconds < 99.95:
-        return f"{_short(seconds)} s"
+    for end, scale, unit in ((1e-3, 1e6, "us"), (0.9995, 1e3, "ms"), (99.95, 1, "s")):
+        if seconds < end:
+            return f"{_short(seconds * scale)} {unit}"
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
@@ -89,13 +86,13 @@ def _short(number: float) -> str:
     return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
 
 
-def wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
+def wrapped(text: str, indent: str, first: str | None = None) -> Iterator[str]:
     """Yield lines of at most `WIDTH` columns, with no break inside glued text."""
     glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
     lines = textwrap.wrap(
         glued,
         WIDTH,
-        initial_indent=first or indent,
+        initial_indent=indent if first is None else first,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
@@ -213,7 +210,7 @@ def _asked(plan: PlanData) -> Iterator[str]:
     spec = plan.spec
     goes = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
     text = f"{spec.title} ({human_bytes(spec.nbytes)}) into {goes}"
-    yield from wrapped(text, "  ", " ")
+    yield from wrapped(text, "  ", "")
     named = zip(spec.axes, spec.lengths, strict=True)
     axes = ", ".join(f"{axis_text(plan, axis)}: {n}" for axis, n in named)
     texts = [
@@ -253,8 +250,7 @@ def share_text(plan: PlanData) -> str:
     names = {0.0: "CPU threads alone", 1.0: "devices alone"}
     parts = []
     for found in rounds:
-        part = f"devices {100 * found.share:.0f} % of it at the same time"
-        who = names.get(found.share, part)
+        who = names.get(found.share, f"devices {100 * found.share:.0f} % of it at the same time")
         parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
     if by_hand is not None:
         percent = f"{100 * by_hand:.3g} % of the rows of each block, as set"
@@ -330,11 +326,9 @@ def _travels(plan: PlanData) -> Iterator[str]:
         text = f"the stored array in {blocks_text(plan.source)}, a few chunks at a time"
         yield from wrapped(text, " " * 12, "  open      ")
     for number, exchange in enumerate(plan.exchanges):
-        kind, instead = "local" if exchange.local else "exchange", ""
-        rows = number == 0 and plan.from_rows
-        if rows or not (exchange.local or plan.moves[number]):
-            kind = "rows" if rows else "split"
-            instead = _WITHOUT_FILES[kind]
+        kind = "local" if exchange.local else "exchange" if plan.moves[number] else "split"
+        kind = "rows" if number == 0 and plan.from_rows else kind
+        instead = _WITHOUT_FILES.get(kind, "")
         if plan.machine.gpus and shared_layouts_in(plan).exchanges[number] is not None:
             instead = "the round before writes there, without another pass over the bus"
         text = exchange_text(exchange, instead)
@@ -362,9 +356,7 @@ def in_a_line(plan: PlanData) -> str:
 
 def summary(plan: PlanData) -> str:
     """Return the transform, and the rounds in I/O-tensor notation with C and W between them."""
-    lines = [*_asked(plan), *_travels(plan), *wrapped(_LEGEND, "  ")]
-    lines[0] = lines[0].lstrip()
-    return "\n".join(lines)
+    return "\n".join([*_asked(plan), *_travels(plan), *wrapped(_LEGEND, "  ")])
 
 
 # --- reason and forecast --------------------------------------------------------------------
@@ -413,10 +405,14 @@ def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
 
 
 def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
-    """Return a table row for each exchange with its round, with the parts of its time."""
+    """Return a table of exchanges with their rounds, and of the parts of their time.
+
+    Gathers, FFTs and devices are sums; the time is wall-clock time.
+    """
+    headings = "time", "gathers", "FFTs", "device", "travel", "scheduler", "bound by"
     names = [*(f"round {i} {{{name}}}" for i, name in enumerate(round_names(plan), 1))]
     names.append("last exchange")
-    rows = []
+    rows: list[tuple[str, ...]] = [("forecast by round", *headings)]
     for name, found in zip(names, plan.expected.rounds, strict=False):
         device = found.device * found.blocks
         parts = found.gather, found.fft, device, found.travel, found.scheduling
@@ -425,22 +421,13 @@ def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
     return rows
 
 
-#: Headings of `round_rows`. Gathers, FFTs and devices are sums; the time is wall-clock time.
-ROUND_HEADINGS = (
-    "forecast by round",
-    "time",
-    "gathers",
-    "FFTs",
-    "device",
-    "travel",
-    "scheduler",
-    "bound by",
-)
-
-
 def tile_lines(plan: PlanData) -> Iterator[str]:
-    """Yield a table of each pass over the bus of the rounds that GPUs do, and their buffers."""
-    rows, notes = list[tuple[str, ...]](), list[str]()
+    """Yield a table of each pass over the bus of the rounds that GPUs do, and their buffers.
+
+    A tile is read and written as C runs of W elements in host memory.
+    """
+    rows: list[tuple[str, ...]] = [("passes over the bus", "digits", "tiles", "read", "written")]
+    notes = list[str]()
     devices = replace(plan.machine, gpus=max(1, plan.machine.gpus)).devices
     nbytes, dtype = min(one.nbytes for one in devices), plan.spec.work_dtype.name
     done = zip(plan.rounds, plan.expected.rounds, strict=False)
@@ -461,14 +448,11 @@ def tile_lines(plan: PlanData) -> Iterator[str]:
                 sides = zip((one.reads, one.writes), one.copies, strict=True)
                 runs = (f"C = {count}, W = {width}, {how}" for (count, width), how in sides)
                 rows.append((f"{name} {short}", digits, human_count(one.tiles), *runs))
-    if rows:
-        yield from ("", *table([TILE_HEADINGS, *rows]))
+    if notes:
+        yield from ("", *table(rows))
         for note in (*notes, _COPIES):
             yield from wrapped(note, "    ")
 
-
-#: Headings of `tile_lines`. A tile is read and written as C runs of W elements in host memory.
-TILE_HEADINGS = ("passes over the bus", "digits", "tiles", "read", "written")
 
 _COPIES = (
     "copies of pinned memory: direct or strided by the copy engines, or by a kernel; other memory "
@@ -505,15 +489,13 @@ def preserved(plan: PlanData) -> str | None:
 
 def explain(plan: PlanData) -> str:
     """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
-    lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not said'}", "  ", " ")]
-    lines[2] = lines[2].lstrip()
+    lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not said'}", "  ", "")]
     lines += ["", "forecast"]
     lines += [f"    {name:14}{value}" for name, value in forecast_rows(plan)]
-    note = preserved(plan)
-    if note is not None:
+    if (note := preserved(plan)) is not None:
         lines += wrapped(note, " " * 18, f"    {'chunks':14}")
     if plan.expected.rounds:
-        lines += ["", *table([ROUND_HEADINGS, *round_rows(plan)])]
+        lines += ["", *table(round_rows(plan))]
     lines += tile_lines(plan)
     if plan.rejected:
         lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]

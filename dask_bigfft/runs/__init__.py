@@ -147,7 +147,5 @@ def run(
         parse_flag(name, flag)
     what = kind, component, n, s, axis, axes, norm, dict(extras)
     how = block_size, inner_chunks, missing_chunks, missing
-    folder = None if scratch is None else Path(scratch)
-    again = folder, resume, overwrite, checksum
-    request = Request(Path(source), Path(destination), *what, *how, *again, array)
-    return execute(request)
+    again = None if scratch is None else Path(scratch), resume, overwrite, checksum
+    return execute(Request(Path(source), Path(destination), *what, *how, *again, array))

@@ -120,10 +120,8 @@ class Request:
             "missing": "refuse" if self.filled is None else repr(self.filled),
         }
         named = {name: value for name, value in self.options.items() if value is not None}
-        given = {name: config.argument(name) for name in Extras.__annotations__} | {
-            **self.where,
-            **named,
-        }
+        given = {name: config.argument(name) for name in Extras.__annotations__}
+        given |= self.where | named
         for name in ("memory_limit", "device_memory_limit"):
             given[name] = parse_limit(name, given[name])
         found |= {name: value for name, value in given.items() if value is not None}

@@ -121,28 +121,20 @@ def parse_inputs(
     first, second = (without_empty(parse_array(a, "fftn")) for a in (in1, in2))
     mode = parse_choice("mode", mode, *get_args(Mode))
     if first.ndim != second.ndim:
-        raise_invalid(
-            "in2", f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}"
-        )
+        found, need = f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}"
+        raise_invalid("in2", found, need)
     named = several_axes(axes, first.ndim)
     shapes = list(zip(first.shape, second.shape, strict=True))
     for axis, (n, m) in enumerate(shapes):
         if axis not in named and n != m and 1 not in (n, m):
-            raise_invalid(
-                "in2",
-                f"length {m} along axis {axis}",
-                f"length {n} or 1, those of in1, along an axis that is not convolved",
-            )
+            need = f"length {n} or 1, those of in1, along an axis that is not convolved"
+            raise_invalid("in2", f"length {m} along axis {axis}", need)
     convolved = [axis for axis in named if 1 not in shapes[axis]]
     if mode == "valid":
         pairs = [shapes[axis] for axis in (named if strict else convolved)]
         if not all(n >= m for n, m in pairs) and not all(n <= m for n, m in pairs):
-            raise_invalid(
-                "in2",
-                second.shape,
-                f"one input at least as long as the other along every axis "
-                f"for mode='valid'; in1 has {first.shape}",
-            )
+            need = "one input at least as long as the other along every axis for mode='valid'"
+            raise_invalid("in2", second.shape, f"{need}; in1 has {first.shape}")
     if correlated:
         turned = [axis in named and n == 1 for axis, (n, _) in enumerate(shapes)]
         second = second[tuple(slice(None, None, -1 if t else None) for t in turned)]
@@ -183,10 +175,15 @@ def nonempty(array: da.Array, axes: Sequence[int]) -> tuple[int, ...]:
     """Return the lengths of transformed axes; refuse 0."""
     lengths = tuple(array.shape[axis] for axis in axes)
     if 0 in lengths:
-        raise_invalid(
-            "x", f"shape {array.shape}", "at least one element along every axis of a transform"
-        )
+        need = "at least one element along every axis of a transform"
+        raise_invalid("x", f"shape {array.shape}", need)
     return lengths
+
+
+def with_halo(a: da.Array, depth: dict[int, Any]) -> da.Array:
+    """Return an array whose blocks have samples of their neighbours, none around the array."""
+    found: da.Array = da.overlap.overlap(a, depth, boundary="none", allow_rechunk=False)
+    return found
 
 
 def long_enough(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:

@@ -58,8 +58,7 @@ def _spectra(
 ) -> tuple[da.Array, da.Array]:
     """Return two spectra with equal chunks, that of a small kernel computed block by block."""
     spectrum = applied(large, there)
-    axes = _kernel_axes(there, small)
-    if axes is not None:
+    if (axes := _kernel_axes(there, small)) is not None:
         return spectrum, _kernel_array(small.rechunk(-1), axes, there, options)
     if large.name == small.name:  # a convolution with itself needs one spectrum
         return spectrum, spectrum
@@ -98,17 +97,13 @@ def _mark(block: Any) -> Any:
     return np.zeros((1,) * block.ndim, np.int8)
 
 
-def _kept(block: Any, mark: Any) -> Any:
-    return block
-
-
 def _after(a: Any, first: Any) -> Any:
     """Return the array with blocks that depend on all blocks of another array.
 
     Two transforms then do not overlap in time, which saves the memory of one exchange.
     """
     marks = first.map_blocks(_mark, chunks=tuple((1,) * n for n in first.numblocks), dtype=np.int8)
-    return a.map_blocks(_kept, marks.sum(), dtype=a.dtype, meta=a._meta)
+    return a.map_blocks(lambda block, mark: block, marks.sum(), dtype=a.dtype, meta=a._meta)
 
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
@@ -274,8 +269,7 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
 
 def _is_short(inputs: Inputs) -> bool:
     """Return whether one input is at most half as long as the other's chunks."""
-    swapped = inputs.first.size < inputs.second.size
-    long, short = (inputs.second, inputs.first) if swapped else (inputs.first, inputs.second)
+    short, long = sorted((inputs.second, inputs.first), key=lambda a: a.size)
     return all(
         2 * short.shape[axis] <= min(long.chunks[axis]) or long.numblocks[axis] == 1
         for axis in inputs.axes

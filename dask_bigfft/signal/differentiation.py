@@ -13,9 +13,9 @@ from typing import Any, Unpack
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, parse_array, parse_options
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.memory import allocate
@@ -25,7 +25,6 @@ from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spe
 __all__ = ["gradient", "laplacian", "poisson"]
 
 Spacing = float | Sequence[float]
-Array = npt.NDArray[Any]
 
 
 def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
@@ -54,15 +53,15 @@ def parse_samples(
 
 
 def _filtered(
-    array: da.Array, spacing: dict[int, float], factor: Any, options: Options
+    array: da.Array, along: tuple[int, ...], d: tuple[float, ...], factor: Any, options: Options
 ) -> da.Array:
     """Return the inverse transform of the spectrum of `array` times a factor."""
-    axes = tuple(sorted(spacing, key=lambda axis: (array.numblocks[axis] == 1, axis)))
+    spacing = dict(zip(along, d, strict=True))
+    axes = tuple(sorted(along, key=lambda axis: (array.numblocks[axis] == 1, axis)))
     natural = Transforms(axes, nonempty(array, axes), array.dtype.kind != "c")
     transforms, there = planned(array, natural, options)
     spectrum = applied(array, there)
-    steps = [spacing[axis] for axis in axes]
-    factor = partial(factor, axes=spectrum_axes(there), spacing=steps)
+    factor = partial(factor, axes=spectrum_axes(there), spacing=[spacing[axis] for axis in axes])
     made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor)
     back = transforms.inverse(made, options, {})
     if options.get("chunks") is None:  # the input's chunks, if they cost no exchange
@@ -134,7 +133,7 @@ def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[O
     """
     array, along, spacing = parse_samples(x, axes, d, options)
     found = tuple(
-        _filtered(array, {axis: step}, _derivative, options)
+        _filtered(array, (axis,), (step,), _derivative, options)
         for axis, step in zip(along, spacing, strict=True)
     )
     single = axes is not None and np.ndim(axes) == 0  # type: ignore[arg-type]
@@ -167,8 +166,7 @@ def laplacian(
     >>> laplacian(np.cos(2 * np.pi * t), d=1 / 8).compute().round(3)[0]
     np.float64(-39.478)
     """
-    array, along, spacing = parse_samples(x, axes, d, options)
-    return _filtered(array, dict(zip(along, spacing, strict=True)), _laplace, options)
+    return _filtered(*parse_samples(x, axes, d, options), _laplace, options)
 
 
 def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> da.Array:
@@ -198,5 +196,4 @@ def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Op
     >>> poisson(laplacian(np.cos(2 * np.pi * t), d=1 / 8), d=1 / 8).compute().round(3)[0]
     np.float64(1.0)
     """
-    array, along, spacing = parse_samples(f, axes, d, options)
-    return _filtered(array, dict(zip(along, spacing, strict=True)), _inverse_laplace, options)
+    return _filtered(*parse_samples(f, axes, d, options), _inverse_laplace, options)

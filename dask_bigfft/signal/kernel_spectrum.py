@@ -14,15 +14,13 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.kernels.libraries import Call, get_library
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.memory import allocate
 from dask_bigfft.signal.transforms import SpectrumAxis
-
-Array = npt.NDArray[Any]
 
 #: Maximum number of rows of a kernel (samples, in natural order) that are summed directly.
 MOST_ROWS = 64
@@ -98,8 +96,7 @@ def spectrum_block(
     dtype : dtype
         Dtype of the product.
     """
-    half = any(along.half for along in axes)  # transform of real values
-    real = half and kernel.dtype.kind != "c"
+    real = any(along.half for along in axes) and kernel.dtype.kind != "c"
     found = kernel.astype(np.empty(0, dtype).real.dtype if real else dtype, copy=False)
     # Half a spectrum needs real input, so its axis comes first. Axes of which a block has only a
     # part come before the others, whose transforms are long.

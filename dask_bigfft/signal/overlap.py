@@ -16,14 +16,12 @@ from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import scipy.signal
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.front import by_block
-from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window
+from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, with_halo
 from dask_bigfft.transforms.spec import work_dtype
-
-Array = npt.NDArray[Any]
 
 #: Dtypes of sums for dtypes that SciPy does not sum along several axes.
 SUMMED_IN = {"e": np.float32, "?": np.int64}
@@ -66,7 +64,7 @@ def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
     depth: dict[int, Any] = {  # a single chunk needs no halo, and may be shorter than the kernel
         w.axis: (w.second - 1 - w.start, w.start) for w in inputs.windows if x.numblocks[w.axis] > 1
     }
-    wide = da.overlap.overlap(x, depth, boundary="none", allow_rechunk=False)
+    wide = with_halo(x, depth)
     chunks = [max(pair, key=sum) for pair in zip(x.chunks, h.chunks, strict=True)]
     for w in inputs.windows:
         *cut, last = x.chunks[w.axis]

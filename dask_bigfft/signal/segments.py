@@ -19,11 +19,11 @@ from typing import Any, Literal, cast
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 import scipy.fft
 import scipy.signal
 
 from dask_bigfft.arguments import parse_array
+from dask_bigfft.arrays import Array
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -33,12 +33,11 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
-from dask_bigfft.signal.arguments import long_enough, parse_pair, without_empty
+from dask_bigfft.signal.arguments import long_enough, parse_pair, with_halo, without_empty
 from dask_bigfft.transforms.spec import parse_axes
 
 __all__ = ["csd", "welch"]
 
-Array = npt.NDArray[Any]
 Average = Literal["mean", "median"]
 
 
@@ -137,9 +136,8 @@ def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
     length = 256 if isinstance(window, str | tuple) else np.size(window) or 256
     nperseg = min(length, n) if nperseg is None else nperseg
     nperseg = parse_count("nperseg", nperseg, 1, max(n, 1))
-    noverlap = parse_count(
-        "noverlap", nperseg // 2 if noverlap is None else noverlap, 0, nperseg - 1
-    )
+    noverlap = nperseg // 2 if noverlap is None else noverlap
+    noverlap = parse_count("noverlap", noverlap, 0, nperseg - 1)
     onesided = parse_flag("return_onesided", return_onesided) and real
     return {
         "fs": _parse_rate(fs),
@@ -169,12 +167,7 @@ def _averaged(
     # For a median, each block has at least one segment.
     cut = long_enough(shown[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
     chunks = (*shown[:axis], cut, *shown[axis + 1 :])
-    wide = [
-        da.overlap.overlap(
-            a.rechunk(chunks), {axis: (0, nperseg - 1)}, boundary="none", allow_rechunk=False
-        )
-        for a in arrays
-    ]
+    wide = [with_halo(a.rechunk(chunks), {axis: (0, nperseg - 1)}) for a in arrays]
     dtype = np.result_type(*(a.dtype for a in arrays), np.complex64)
     dtype = np.empty(0, dtype).real.dtype if len(arrays) == 1 else dtype
     bounds, step = (0, *itertools.accumulate(map(int, cut))), nperseg - keywords["noverlap"]

@@ -12,9 +12,9 @@ from typing import Any, Literal, Unpack
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, parse_array
+from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.signal.arguments import Axes, nonempty, parse_pair
@@ -24,7 +24,6 @@ from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spe
 __all__ = ["cross_spectrum", "power_spectrum", "radial_power_spectrum"]
 
 Scaling = Literal["density", "spectrum"]
-Array = npt.NDArray[Any]
 
 
 def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:

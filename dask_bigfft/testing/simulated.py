@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,6 @@ from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.operations import (
     ALIGNMENT,
     FFT,
-    ChirpFactor,
     Compute,
     DeviceArray,
     Multiply,
@@ -101,11 +101,6 @@ def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     return _in_parts(lambda part: unit_roots(part, factor.modulus, factor.sign), power)
 
 
-def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
-    place = index_of(factor.place, shape)
-    return _in_parts(lambda part: chirp(part, factor.length, factor.sign), place)
-
-
 def multiplied(op: Multiply | None, x: Array) -> Array:
     """Return an array (or its conjugate) times computed factors, zero behind the end of a chirp.
 
@@ -116,12 +111,13 @@ def multiplied(op: Multiply | None, x: Array) -> Array:
     factors: Any = op.scale
     for twiddle in op.twiddles:
         factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
-    for found in op.chirps:
-        factors = factors * _chirp(found, op.shape)
+    places = [index_of(found.place, op.shape) for found in op.chirps]
+    for found, place in zip(op.chirps, places, strict=True):
+        factors = factors * _in_parts(partial(chirp, length=found.length, sign=found.sign), place)
     with np.errstate(invalid="ignore"):  # values beyond the end of a chirp
         product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
-    for found in op.chirps:
-        product = np.where(index_of(found.place, op.shape) < found.length, product, 0)
+    for found, place in zip(op.chirps, places, strict=True):
+        product = np.where(place < found.length, product, 0)
     return product
 
 

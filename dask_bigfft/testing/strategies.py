@@ -240,5 +240,4 @@ def round_cases(
             rounds[place][axis] = factor
         lengths.append(math.prod(factors))
     shape = [draw(st.integers(1, 4)) for _ in range(ndim)]
-    made = tuple(filter(None, rounds))
-    return _case(draw, family, shape, axes, tuple(lengths), made, resize)
+    return _case(draw, family, shape, axes, tuple(lengths), tuple(filter(None, rounds)), resize)

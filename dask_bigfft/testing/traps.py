@@ -43,17 +43,6 @@ SIGNAL = signal.SIGUSR1
 FAULTS = ("killed", "paused", "cut", "cut off")
 
 
-def _cut(worker: Any, fault: str) -> int:
-    """Cut the connections of this worker; return their number."""
-    pools = worker.rpc.available, worker.rpc.occupied
-    found = [comm for pool in pools for comms in pool.values() for comm in comms]
-    if fault == "cut off":
-        found.append(worker.batched_stream.comm)
-    for comm in found:
-        comm.abort()
-    return len(found)
-
-
 def until(ready: Callable[[], Found], error: str = "not in time") -> Found:
     """Wait until a function returns a true value, and return it.
 
@@ -146,8 +135,7 @@ class Board:
 
     def cut(self) -> int:
         """Return the number of connections cut by a struck process, when it is done."""
-        late = "no process has done what it was told to"
-        until(lambda: self.process("done") is not None, late)
+        until(lambda: self.process("done") is not None, "no process has done what it was told to")
         return self.process("done") or 0
 
 
@@ -188,9 +176,14 @@ class _Trap:
             self.board.stay()
 
     def struck(self) -> None:
-        """Cut connections as the board says."""
-        fault = (self.board.folder / "deed").read_text()
-        self.board.claim("done", _cut(self.worker, fault))
+        """Cut connections as the board says, and store their number."""
+        pools = self.worker.rpc.available, self.worker.rpc.occupied
+        found = [comm for pool in pools for comms in pool.values() for comm in comms]
+        if (self.board.folder / "deed").read_text() == "cut off":
+            found.append(self.worker.batched_stream.comm)
+        for comm in found:
+            comm.abort()
+        self.board.claim("done", len(found))
 
 
 _NAME = "bigfft-traps"

@@ -77,8 +77,7 @@ def stage_of(name: str) -> str | None:
     >>> stage_of("bigfft_round2-store-map-0a1b"), stage_of("array-0a1b"), stage_of("store-map-0a1b")
     ('round2', 'read', 'write')
     """
-    ours = _STAGE.search(name)
-    if ours is not None:
+    if ours := _STAGE.search(name):
         return ours[1]
     if name.startswith("store-map"):
         return WRITE
@@ -225,10 +224,8 @@ class Board:
             stage = stage_of(name)
             if stage == READ and name in sources:
                 self._enter(name, sources[name], READ, counts[name])
-            elif stage == WRITE:
-                for need in _needs(task) & self._stages.keys():
-                    self._enter(name, self._stages[need][0], WRITE, counts[name])
-                    break
+            elif stage == WRITE and (known := _needs(task) & self._stages.keys()):
+                self._enter(name, self._stages[known.pop()][0], WRITE, counts[name])
 
     def _enter(self, name: str, token: str, stage: str | None, count: int) -> None:
         if stage is not None:

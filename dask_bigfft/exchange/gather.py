@@ -130,7 +130,6 @@ class GpuTable:
             if gpu != self.home:
                 nbytes = (1 + by_host) * size * kept.itemsize
                 emit("peer_host" if by_host else "peer_direct", nbytes=nbytes, seconds=0.0)
-                emit("device_memory", device=self.home, nbytes=self._gpus.most(self.home))
         self._segments.clear()
         if self._lane is None:
             self._gpus.copy(self.home, itertools.chain(*near.values()))

@@ -332,8 +332,9 @@ def rows(
     width, outer = runs(tuple(shape), tuple(source), itemsize, tuple(target))
     numbers = [width, *addresses, *(n for run in outer for n in run[1:])]
     unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
-    dims: list[Dim] = [(n, s // max(1, unit), t // max(1, unit), ()) for n, s, t in outer]
-    return [*dims, (width // max(1, unit), 1, 1, ())], unit
+    step = max(1, unit)
+    dims: list[Dim] = [(n, s // step, t // step, ()) for n, s, t in outer]
+    return [*dims, (width // step, 1, 1, ())], unit
 
 
 def copy(

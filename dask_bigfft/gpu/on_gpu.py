@@ -101,6 +101,7 @@ class Run(NamedTuple):
     nbytes: int
 
 
+@errors_of_cuda()
 def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     """Return a block after a round, on the GPU where it is gathered.
 
@@ -119,11 +120,6 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     DeviceMemoryError
         If the GPU has too little memory.
     """
-    with errors_of_cuda():
-        return _after_round(job, view, filters)
-
-
-def _after_round(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     shape, tiles = job.round.target.shape(job.block), replace(job, inside=False).tiles(_WHOLE)
     numbers = range(len(tiles.plan.passes))
     works = [_joined(work) for number in numbers for work in tiles.works(number)]

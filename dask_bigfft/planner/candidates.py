@@ -285,8 +285,8 @@ class Candidates:
         )
         # cuFFT needs 6 times as long for two axes that are both strided as for others (H200).
         last_axes = [max(step.axis for step in r.steps) for r in rounds if len(r.steps) > 1]
-        strided = sum(axis + 1 < len(self.spec.shape) for axis in last_axes)
-        strided *= bool(self.machine.holding)
+        several, ndim = self.machine.holding > 1, len(self.spec.shape)
+        strided = several * sum(axis + 1 < ndim for axis in last_axes)
         return Candidate(in_order, rounds, result, seconds, travelling, from_rows, penalty, strided)
 
     def _reads_rows(self, source: Layout, first: Layout) -> bool:

@@ -103,7 +103,7 @@ def _after(a: Any, first: Any) -> Any:
     Two transforms then do not overlap in time, which saves the memory of one exchange.
     """
     marks = first.map_blocks(_mark, chunks=tuple((1,) * n for n in first.numblocks), dtype=np.int8)
-    return a.map_blocks(lambda block, mark: block, marks.sum(), dtype=a.dtype, meta=a._meta)
+    return a.map_blocks(lambda block, mark: block, marks.sum(), meta=a._meta, token="kept")
 
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:

@@ -194,7 +194,7 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
     homes : dict of block to int
         GPU of each source block.
     sources : dict of block to array
-        Source blocks that are not contiguous; others are expected to be.
+        Source blocks, for their strides; blocks that are not made yet are contiguous.
     choice : callable
         Transport between GPUs.
     """
@@ -230,8 +230,7 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
     def take(self, source: Block, values: Any, moment: Any = None) -> None:
         """Enqueue the copies of a source block, after an event."""
         for table, rows in self._copies.pop(source):
-            which = np.zeros(len(rows.counts), np.int64)
-            table.extend([values], which, rows, self._homes[source])
+            table.extend([values], np.zeros(len(rows.counts), int), rows, self._homes[source])
             table.run(moment)
 
     def arrived(self, block: Block) -> BlockView:

@@ -320,11 +320,6 @@ class Gpus:
         """Return the GPU of an array."""
         return int(values.device.id)
 
-    def address(self, values: Any) -> int:
-        """Return the address of an array."""
-        on_gpu = is_on_gpu(values)
-        return int(values.data.ptr if on_gpu else values.__array_interface__["data"][0])
-
     def empty(
         self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
     ) -> Any:
@@ -378,7 +373,8 @@ class Gpus:
         own, owner = self.ordinal(gpu), int(segments[0][0].device.id)
         with self._on(gpu), errors_of_cuda():
             key = own, owner, lane % LANES
-            side = self._sides.setdefault(key, cupy().cuda.Stream(non_blocking=True))
+            side = self._sides.get(key) or cupy().cuda.Stream(non_blocking=True)
+            side = self._sides.setdefault(key, side)  # another thread may have made it
             try:
                 with side:
                     for event in events:

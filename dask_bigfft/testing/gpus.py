@@ -12,6 +12,7 @@ from dask_bigfft.arrays import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.on_gpu import Gpus, Segment, home_of, use
 from dask_bigfft.kernels.copies import strided_view
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.profile import DeviceProfile
 
 
@@ -32,11 +33,15 @@ class Batches(Gpus):
 
     def put(self, gpu: int, values: Any) -> None:
         """Record the GPU of an array."""
-        self._at[self.address(values)] = gpu
+        self._at[_address(values)] = gpu
 
     def home(self, values: Any) -> int:
         """Return the recorded GPU of an array, by default the first one."""
-        return self._at.get(self.address(values), 0)
+        return self._at.get(_address(values), 0)
+
+
+def _address(values: Any) -> int:
+    return int(values.data.ptr if is_on_gpu(values) else values.__array_interface__["data"][0])
 
 
 class SimulatedGpus(Batches):
@@ -72,7 +77,7 @@ class SimulatedGpus(Batches):
         """Record the GPU of an array, and count its memory until it is freed."""
         with self._lock:
             super().put(gpu, values)
-            address = self.address(values)
+            address = _address(values)
             if address not in self._live:
                 self._live.add(address)
                 self.used[gpu] += values.nbytes

@@ -42,6 +42,7 @@ from dask_bigfft.planner.plan import (
     Plan,
     fits_gpu,
     merged_request,
+    request_in_tiles,
     request_on_gpus,
     roomy_request,
     whole_request,
@@ -112,6 +113,9 @@ def chosen_plan(
             plan = _searched(spec, merged, here, kernels, inside)
             wanted = None if request.wanted in (merged.wanted, plan.chunks) else request.wanted
             found = _accepted(with_merging(plan, request.chunks, wanted), request)
+    with contextlib.suppress(PlanError):
+        if not (found or overwrite) and (tiles := request_in_tiles(spec, request, here)) != request:
+            found = _accepted(_searched(spec, tiles, here, kernels, inside), request)
     try:
         found = found or _searched(spec, request, here, kernels, inside)
     except MemoryLimitError as error:

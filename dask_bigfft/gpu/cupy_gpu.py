@@ -312,7 +312,7 @@ class CupyGPU:
         self._arena: Any = None
         self._base = self._nbytes = 0
         self._streams: list[Stream] = []
-        self._plans = FFTPlans(tiled=True)
+        self._plans = FFTPlans()
         self._ring: Ring | None = None
         #: True for composites whose sources are all pinned.
         self._pinned: WeakKeyDictionary[SegmentedView, bool] = WeakKeyDictionary()

@@ -32,7 +32,7 @@ from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.operations import HostView
 from dask_bigfft.gpu.tile_work import Array, Job
-from dask_bigfft.kernels.segmented import SegmentedView, StackedView
+from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.seconds import LEAST_NBYTES
 from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
@@ -348,11 +348,7 @@ def getting_ready(place: Place, nbytes: int, dtype: str) -> contextlib.ExitStack
 
 
 def on_device(
-    job: Job,
-    incoming: BlockView,
-    filters: Mapping[int, Array] | None,
-    place: Place,
-    stacked: StackedView | None = None,
+    job: Job, incoming: BlockView, filters: Mapping[int, Array] | None, place: Place
 ) -> Array | None:
     """Return a block after a round on a device; None if the CPU has to do it.
 
@@ -366,8 +362,6 @@ def on_device(
         Spectrum of the convolution's filter, for the axes that need one.
     place : Place
         Where rounds are done.
-    stacked : Stacked, optional
-        Preferred memory layout of the result, which then has one dimension more.
 
     Raises
     ------
@@ -383,9 +377,6 @@ def on_device(
     if target is not None:
         job = replace(job, order=tuple(np.argsort(np.negative(target.strides), kind="stable")))
         source.target = target.transpose(job.order)
-    if stacked is not None:
-        count = job.round.target.shape(job.block)[stacked.dim] // stacked.width
-        source.stacked, job = stacked, replace(job, stores=count)
     if (shards := source.segmented) is not None:
         # Steps that complete half a spectrum or apply a filter need the scratch space in which
         # reversed shards are turned.

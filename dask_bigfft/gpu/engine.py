@@ -35,7 +35,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.gpu.executor import BlockRun, Carve, Device, GPUExecutor
 from dask_bigfft.gpu.operations import FFT, dense, runs
 from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
-from dask_bigfft.kernels.segmented import SegmentedView, StackedView
+from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.tile_plan import TileLimits, aligned, apart
@@ -74,8 +74,6 @@ class Source:
         The block as shards of other blocks, which are read in place if their rows are wide.
     inside : bool
         True if the round is done in place on the shards.
-    stacked : Stacked, optional
-        Preferred memory layout of the result.
     target : ndarray, optional
         Memory for the result, with dimensions in the order of the job.
     """
@@ -85,7 +83,6 @@ class Source:
     borrowed: bool = False
     segmented: SegmentedView | None = None
     inside: bool = False
-    stacked: StackedView | None = None
     target: Array | None = None
     values: Array | None = field(default=None, init=False)
     gathered: bool = field(default=False, init=False)
@@ -101,7 +98,7 @@ class Source:
     def arrays(self, tiles: BlockTiles, limits: TileLimits) -> list[Array | SegmentedView]:
         """Return the block before the first pass and after each pass, in place where possible.
 
-        A borrowed block is only read. The layout `stacked` is used for newly allocated results.
+        A borrowed block is only read.
         """
         shards = self.shards(tiles, limits)
         arrays: list[Array | SegmentedView] = [
@@ -115,23 +112,15 @@ class Source:
                 return [*arrays, self.target]
             dtype, shape, before = tiles.written(number), tiles.shape(number), arrays[-1]
             same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
-            if same and not tiles.moves(number) and not (only_read and number == 0):
-                arrays.append(before)
-                continue
-            as_read = one.swap is None and not one.reorders and one.after == shape
-            if self.stacked is not None and as_read and number == last:
-                arrays.append(self.stacked.allocated(shape, np.dtype(dtype)))
-            else:
-                arrays.append(allocate(shape, np.dtype(dtype)))
+            here = same and not tiles.moves(number) and not (only_read and number == 0)
+            arrays.append(before if here else allocate(shape, np.dtype(dtype)))
         return arrays
 
     def done(self, last: Array | SegmentedView, shape: tuple[int, ...]) -> Array:
         """Return the block after a round, given the last of `arrays`."""
-        if not isinstance(last, SegmentedView):
-            return last if last is self.target else last.reshape(shape)
-        if self.inside or self.stacked is None:
+        if isinstance(last, SegmentedView):
             return np.empty(0, last.dtype)  # the shards hold the result
-        return self.stacked.whole(last)
+        return last if last is self.target else last.reshape(shape)
 
     def get(self, dtype: np.dtype[Any]) -> Array:
         """Return the block, converted to another dtype in new memory if need be."""
@@ -269,8 +258,6 @@ class Engine:
         """
         limits = self.within(nbytes)
         *before, last = self.links(job, limits)
-        if before:
-            source.stacked = None  # these blocks are not the round's
         for link in before:
             made = functools.partial(self.run, link, source, filters, nbytes=nbytes)
             source = Source(made, again=source.again)

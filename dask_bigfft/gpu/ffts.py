@@ -3,11 +3,6 @@
 cuFFT takes a batch of transforms with two strides: between elements, and between transforms. A
 dimension in the middle of an array needs three. Then one plan is executed repeatedly, over the rows
 before the dimension or over the elements after it, whichever are fewer.
-
-Columns of a large array can be transformed in tiles that fit the GPU's cache. Each tile is copied
-to contiguous memory, transformed and copied back, by kernels with streaming accesses. FFTs in the
-array itself evict the cache lines of the copy engines, which then need 0.1 us longer per row
-(H200).
 """
 
 import ctypes
@@ -15,7 +10,6 @@ import functools
 import importlib
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -36,16 +30,6 @@ MOST_NBYTES = 1 << 30
 
 #: Largest FFT of several dimensions in bytes; larger ones are done dimension by dimension.
 LARGEST_NBYTES = 1 << 32
-
-#: Bytes of a tile of columns, and at most of its work area. In the 60 MiB cache of an H200, tiles
-#: of 4 MiB do not evict the lines of others, but tiles of 8 MiB do.
-TILE_NBYTES = 1 << 22
-
-#: Smallest array in bytes to be transformed in tiles of columns.
-TILED_NBYTES = 1 << 26
-
-#: Smallest row of a tile in bytes, so that copies move whole sectors of memory.
-TILE_ROW_NBYTES = 128
 
 #: Smallest number that needs the 64-bit interface.
 WIDE = 2**31
@@ -108,9 +92,6 @@ class Call:
     If `staged` is not None, the real side of the array is copied to or from a dense array of that
     shape. Its last dimension is the transformed one, padded, because cuFFT requires real transforms
     to start at an even number of real elements.
-
-    If `columns` is not None, the array has that shape, its middle dimension is transformed, and the
-    batch works on `tiles` of it.
     """
 
     batch: Batch
@@ -118,45 +99,10 @@ class Call:
     source_step: int = 0
     target_step: int = 0
     staged: tuple[int, int, int] | None = None
-    columns: tuple[int, int, int] | None = None
-
-
-#: Start of a tile in its array, and for each dimension its length, its stride in the array and its
-#: stride in the tile, in elements.
-Tile = tuple[int, tuple[tuple[int, int, int], ...]]
-
-
-def tiles(call: Call) -> Iterator[Tile]:
-    """Yield the tiles of a call that has `columns`.
-
-    Parameters
-    ----------
-    call : Call
-        The call. A tile has one column for each transform of the batch; the last tile of a row, or
-        of all, may have fewer.
-
-    Examples
-    --------
-    >>> call = Call(Batch("c2c", (8,), *[Side((8,), 4, 1)] * 2, 4, True), 4, columns=(2, 8, 6))
-    >>> list(tiles(call))[:2]
-    [(0, ((8, 6, 4), (4, 1, 1))), (4, ((8, 6, 4), (2, 1, 1)))]
-    """
-    assert call.columns is not None
-    (rows, n, inner), count = call.columns, call.batch.count
-    if count <= inner:
-        for row in range(rows):
-            for column in range(0, inner, count):
-                width = min(count, inner - column)
-                yield row * n * inner + column, ((n, inner, count), (width, 1, 1))
-        return
-    deep = count // inner
-    for row in range(0, rows, deep):
-        height = min(deep, rows - row)
-        yield row * n * inner, ((n, inner, count), (height, n * inner, inner), (inner, 1, 1))
 
 
 @functools.lru_cache(maxsize=256)
-def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
+def fft_calls(op: FFT) -> tuple[Call, ...]:
     """Return the calls that transform a dense array, in order.
 
     One call reads the source and writes the target: the last one of ``c2r``, and the first one of
@@ -166,8 +112,6 @@ def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
     ----------
     op : FFT
         The transform.
-    tiled : bool
-        True to transform columns of large arrays in tiles.
 
     Examples
     --------
@@ -194,32 +138,9 @@ def fft_calls(op: FFT, tiled: bool = False) -> tuple[Call, ...]:
                 break  # the work area would be as large
             first -= 1
         part = op if last == len(dims) else complex_
-        columns = _tiled(part, dims[first]) if tiled and last - first == 1 else None
-        found.append(columns or _bounded(_along(part, dims[first], dims[last - 1])))
+        found.append(_bounded(_along(part, dims[first], dims[last - 1])))
         last = first
     return tuple(reversed(found) if op.kind == "c2r" else found)
-
-
-def _tiled(op: FFT, dim: int) -> Call | None:
-    """Return the call for c2c in tiles of columns; None if that does not pay."""
-    shape, itemsize = op.source, np.dtype(op.dtype).itemsize
-    n = shape[dim]
-    rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
-    room = TILE_NBYTES // (n * itemsize)  # columns
-    whole = op.kind != "c2c" or math.prod(shape) * itemsize < TILED_NBYTES
-    if whole or inner == 1 or room * itemsize < TILE_ROW_NBYTES:
-        return None
-    if inner > room:
-        unit = TILE_ROW_NBYTES // itemsize
-        count = min(room, -(-inner // -(-inner // room) // unit) * unit)
-        times = rows * -(-inner // count)
-    else:
-        deep = room // inner
-        deep = -(-rows // -(-rows // deep))
-        count, times = deep * inner, -(-rows // deep)
-    side = Side((n,), count, 1)
-    batch = Batch("c2c", (n,), side, side, count, itemsize == 16)
-    return Call(batch, times, columns=(rows, n, inner))
 
 
 def _bounded(call: Call) -> Call:
@@ -274,9 +195,6 @@ def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
 #: Number of FFT plans that `trim` keeps; a round needs a few.
 MAX_PLANS = 64
 
-#: Number of cached CUDA graphs of FFTs in tiles. A round needs one per buffer and shape of tile.
-MAX_GRAPHS = 64
-
 
 class _At:
     """Address as an array argument of CuPy's plans, in ``data.ptr``."""
@@ -309,17 +227,10 @@ class FFTPlans:
 
     Each plan uses the work area given in the call. CuPy's cache of plans is not used, because its
     plans may run in two streams at a time.
-
-    Parameters
-    ----------
-    tiled : bool
-        True to transform columns of large arrays in tiles: slower alone, but copies are not slowed.
     """
 
-    def __init__(self, tiled: bool = False) -> None:
-        self._tiled = tiled
+    def __init__(self) -> None:
         self._plans: OrderedDict[Batch, _Plan] = OrderedDict()
-        self._graphs: OrderedDict[tuple[FFT, int, int, int], Any] = OrderedDict()
 
     @property
     def taken(self) -> int:
@@ -333,7 +244,7 @@ class FFTPlans:
         memory that is not counted.
         """
         found = 0
-        for call in fft_calls(op, self._tiled):
+        for call in fft_calls(op):
             if call.batch in self._plans:
                 self._plans.move_to_end(call.batch)
             else:
@@ -342,54 +253,17 @@ class FFTPlans:
         return found
 
     def fft(self, op: FFT, source: int, target: int, work: int) -> None:
-        """Transform in the current stream; the arrays are addresses.
-
-        Tiles need hundreds of short calls. The second time they are captured as a CUDA graph, which
-        one call launches later. The first time loads kernels, which a capture does not allow.
-        """
-        if all(call.columns is None for call in fft_calls(op, self._tiled)):
-            self._fft(op, source, target, work)
-            return
-        key, stream = (op, source, target, work), cupy().cuda.get_current_stream()
-        recorded = self._graphs.get(key)
-        if recorded is not None:
-            self._graphs.move_to_end(key)
-        elif key not in self._graphs:
-            self._fft(*key)
-            self._graphs[key] = None
-            if len(self._graphs) > MAX_GRAPHS:
-                self._graphs.popitem(last=False)
-            return
-        else:
-            stream.begin_capture()
-            try:
-                self._fft(*key)
-            finally:
-                recorded = stream.end_capture()
-            self._graphs[key] = recorded
-        recorded.launch(stream)
-
-    def _fft(self, op: FFT, source: int, target: int, work: int) -> None:
-        """Transform in the current stream, call by call."""
+        """Transform in the current stream; the arrays are addresses."""
         cufft = cupy().cuda.cufft
         direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
         complex_ = np.dtype(op.dtype).itemsize
-        real, calls = complex_ // 2, fft_calls(op, self._tiled)
+        real, calls = complex_ // 2, fft_calls(op)
         for call in calls:
             kind = call.batch.kind
             size_in, size_out = (real if kind == found else complex_ for found in ("r2c", "c2r"))
             ends = source, source if op.kind == "c2r" and call is not calls[-1] else target
             plan, goes = self._plan(call.batch, work), ends[1]
             beside = work + aligned(plan.need)
-            if call.columns is not None:
-                for start, tile in tiles(call):
-                    dims: list[kernels.Dim] = [(*dim, ()) for dim in tile]
-                    come, go = (end + start * complex_ for end in ends)
-                    kernels.copy(dims, complex_, come, beside, passing="s")
-                    plan.raw.fft(_At(beside), _At(beside), direction)
-                    kernels.copy(kernels.back(dims), complex_, beside, go, passing="st")
-                source = goes
-                continue
             if call.staged is not None:
                 rows, inner, padded = call.staged
                 (n,) = call.batch.n
@@ -423,19 +297,15 @@ class FFTPlans:
         """Drop the least recently used plans above `MAX_PLANS`, while nothing runs."""
         while len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)
-            self._graphs.clear()  # which may use the plan
 
     def drop(self) -> None:
         """Drop all plans, while nothing runs."""
-        self._graphs.clear()
         self._plans.clear()
 
 
 def _staging_nbytes(call: Call) -> int:
-    """Return the bytes of the contiguous copy of a tile, or of a call's real side."""
+    """Return the bytes of the dense copy of a call's real side."""
     real = 8 if call.batch.double else 4
-    if call.columns is not None:
-        return aligned(2 * real * call.batch.n[0] * call.batch.count)
     return 0 if call.staged is None else aligned(math.prod(call.staged) * real)
 
 

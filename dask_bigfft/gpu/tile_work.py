@@ -144,8 +144,6 @@ class Job:
         Number of source blocks from which the block is read.
     mirrored : bool
         True if some shards are reversed: the mirror image of half a spectrum.
-    stores : int
-        Number of shards in which the block is written.
     settings : DeviceSettings
         Settings of the pipeline.
     window : HostView, optional
@@ -162,7 +160,6 @@ class Job:
     order: tuple[int, ...] = ()
     shards: int = 1
     mirrored: bool = False
-    stores: int = 1
     settings: DeviceSettings = AS_IS
     window: HostView | None = None
     scheme: Scheme | None = None
@@ -206,7 +203,7 @@ class Job:
 def _tile_plan(job: Job, limits: TileLimits, work: int) -> TilePlan:
     limits = limits.tuned(job.settings)
     request = request_of(job.round, job.shapes[0], job.source, job.target, scheme=job.scheme)
-    other = replace(request, order=job.order, shards=job.shards, stores=job.stores)
+    other = replace(request, order=job.order, shards=job.shards)
     wishes = [replace(request, inside=True)] * job.inside
     wishes += [replace(other, mirrored=True)] * job.mirrored
     wishes += [other] * bool(job.order and request.lines)

@@ -94,12 +94,11 @@ class Builder:
         self.graph, self.plan, self.carrier, self.wanted = graph, plan, carrier, wanted
         self.names_of, self.run = names, TaskRef(names[-1]("plan"))
         self.on_disk, self.in_process = carrier == "disk", carrier == "shared"
-        #: Whether only this plan reads the blocks between rounds, all of them in one process.
-        self.private = alone and carrier == "shared"
+        private = alone and carrier == "shared"
         none, in_place = (None,) * len(names), config.get("bigfft.exchange.in-place")
         #: Shared memory of the blocks of each exchange, and its shuffles; None where there is none,
         #: and after the last exchange.
-        shared = plan.shared_layouts.exchanges if self.private and in_place else none
+        shared = plan.shared_layouts.exchanges if private and in_place else none
         self.shared_layouts = (*shared, None)
         shuffles = shuffles_of(plan.exchanges, names, wanted, alone) if carrier == "p2p" else none
         self.shuffles, self.onward = (*shuffles, None), None
@@ -114,7 +113,7 @@ class Builder:
 
     def start(self, token: str, source: str) -> str:
         """Add the plan and the tasks that take the source blocks; return the blocks' name."""
-        key, run, names = self.run.key, PlanRun(self.plan, token, self.private), self.names_of[-1]
+        key, run, names = self.run.key, PlanRun(self.plan, token), self.names_of[-1]
         if self.place is not None:
             self.graph[key] = Task(key, disk.start_run, run, replace(self.place, rows=None), key)
         elif self.on_disk:  # a filter uses the folder of its plan

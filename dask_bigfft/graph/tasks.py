@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block
-from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import (
     ArgumentTypeError,
     CarrierError,
@@ -55,7 +54,6 @@ from dask_bigfft.kernels.checks import Verification
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
-from dask_bigfft.kernels.segmented import StackedView
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.memory import allocate
@@ -84,23 +82,18 @@ class PlanRun:
         Plan that is executed.
     token : str
         Token of the plan in task names and events.
-    private : bool
-        Whether blocks between rounds stay in this process and only this plan reads them. Their
-        memory layout may then suit the exchange that follows.
     """
 
     #: Maximum number of bytes that the arena keeps for this run; None leaves it to the settings.
     arena_most: int | None = None
 
-    def __init__(
-        self, plan: Plan | FilterPlan | ShiftPlan, token: str = "", private: bool = False
-    ) -> None:
-        self.plan, self.token, self.private = plan, token, private
+    def __init__(self, plan: Plan | FilterPlan | ShiftPlan, token: str = "") -> None:
+        self.plan, self.token = plan, token
         self._maps: dict[int, ExchangeMap] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PlanRun, (self.plan, self.token, self.private)
+        return PlanRun, (self.plan, self.token)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:
         plan = self.plan.in_full if isinstance(self.plan, Plan) else repr(self.plan)
@@ -161,7 +154,7 @@ class PlanRun:
             found = self._maps.get(number)
             if found is None:
                 exchange = self.exchange(number)
-                found = exchange_map(self.stored[number], exchange.target, exchange.mirror)
+                found = exchange_map(exchange.source, exchange.target, exchange.mirror)
                 self._maps[number] = found
             return found
 
@@ -171,25 +164,6 @@ class PlanRun:
         """Return the view of a block after an exchange; sources and options as in `view_of`."""
         dtype = np.dtype(self.exchange(number).dtype)
         return view_of(self.map(number), block, dtype, source_of, **options)
-
-    @cached_property
-    def stacked(self) -> list[StackedView | None]:
-        """Stacked layout in which a device stores the blocks before each exchange, or None."""
-        plan = self.plan
-        found: list[StackedView | None] = [None] * (len(plan.exchanges) + 1)
-        if self.private and plan.verify == "none":
-            for number in range(1, len(plan.exchanges)):
-                on_gpu = self.on_devices(number - 1) and dispatch.missing() is None
-                shared = plan.shared_layouts.exchanges[number]
-                if on_gpu and shared is None and not plan.rounds[number - 1].rolls:
-                    found[number] = StackedView.before(self.exchange(number))
-        return found
-
-    @cached_property
-    def stored(self) -> list[Layout]:
-        """Memory layout of the blocks before each exchange."""
-        pairs = zip(self.plan.exchanges, self.stacked, strict=False)
-        return [e.source if s is None else s.layout(e.source) for e, s in pairs]
 
     def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
         """Return the block after an exchange and the round that follows, if there is one.
@@ -243,7 +217,7 @@ class PlanRun:
                     shared = shared_with_device(job, view, library, filters, place)
                 if shared is not None:
                     return shared
-            done = dispatch.on_device(job, view, filters, place, self.stacked[number + 1])
+            done = dispatch.on_device(job, view, filters, place)
             self._told("round_device", done)
             return done
 
@@ -334,16 +308,16 @@ def checked(run: PlanRun, number: int, index: Block, values: Any) -> Array:
     if run.plan.verify != "none" and is_on_gpu(block):
         allowed = "'none' for blocks on a GPU, or blocks in host memory"
         raise_invalid("verify", run.plan.verify, allowed)
-    exchange, stored = run.exchange(number), run.stored[number].shape(index)
+    exchange = run.exchange(number)
     expected, declared = exchange.source.shape(index), np.dtype(exchange.source_dtype)
-    if block.shape not in (expected, stored):
+    if block.shape != expected:
         allowed = f"the shape {expected} that the dask array's chunks declare"
         allowed += "; compute_chunk_sizes() corrects them"
         raise_invalid("a", f"block {index} of shape {block.shape}", allowed)
     if block.dtype.kind == "c" and declared.kind != "c":
         allowed = f"the real dtype {declared} that the dask array declares"
         raise_invalid("a", f"block {index} of dtype {block.dtype}", allowed)
-    return block.reshape(stored)
+    return block
 
 
 Task = Callable[..., Any]

@@ -20,22 +20,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.decomposition.layout import (
-    AxisLayout,
-    Digit,
-    Group,
-    Layout,
     Ranges,
     interval_boxes,
 )
 from dask_bigfft.kernels.copies import strided_view
-from dask_bigfft.memory import allocate
-from dask_bigfft.planner.plan_data import Exchange
 
 
 @dataclass(frozen=True)
@@ -430,97 +423,3 @@ def _apart(
             else:
                 moved.append(sum(r[0] * edge.step for r, edge in pairs) - low * unit)
         yield tuple(itertools.chain.from_iterable(chosen)), tuple(moved)
-
-
-#: Row sizes of shards that slow down copy engines, in bytes. While kernels run, rows of 8 KiB move
-#: at 37 GB/s, 16 KiB at 42 and 32 KiB at 49 of 51. Stacked rows of 2 KiB move at 42 to 45 (H200).
-ROW_NBYTES = range(2 << 10, 32 << 10)
-
-
-def _width(came: AxisLayout, goes: AxisLayout) -> int:
-    """Return the width of the chunks into which a whole axis is cut evenly; 0 for others."""
-    if len(came.groups) != 1 or len(goes.groups) != 1:
-        return 0
-    (before,), (after,) = came.groups, goes.groups
-    digits, size, width = before.digits, before.size, max(after.chunks, default=0)
-    plain = before == Group(digits, (size,)) and after == Group(digits, after.chunks)
-    # The digit of half a spectrum is larger than all chunks together.
-    if not plain or len(digits) != 1 or digits[0].is_partial or {*after.chunks} != {width}:
-        return 0
-    return width if 0 < width < size and size % width == 0 else 0
-
-
-@dataclass(frozen=True)
-class StackedView:
-    """Memory layout of a block whose shards along one dimension are stacked.
-
-    Parameters
-    ----------
-    dim : int
-        Dimension of the block that is cut.
-    width : int
-        Width of a shard along this dimension, a divisor of the block's width.
-    """
-
-    dim: int
-    width: int
-
-    @classmethod
-    def before(cls, exchange: Exchange) -> "StackedView | None":
-        """Return the layout for the source blocks of an exchange; None for the usual layout.
-
-        The innermost dimension that the exchange cuts is stacked, if it is whole before and cut
-        evenly and the rows of shards are narrow.
-        """
-        layouts = exchange.source.axes, exchange.target.axes
-        inner = np.dtype(exchange.source_dtype).itemsize
-        dim = sum(len(axis.groups) for axis in exchange.source.axes)
-        for came, goes in zip(*map(reversed, layouts), strict=True):
-            dim -= len(came.groups)
-            if came != goes:
-                width = 0 if exchange.mirror is not None else _width(came, goes)
-                return cls(dim, width) if inner * width in ROW_NBYTES else None
-            inner *= came.largest
-        return None
-
-    def layout(self, layout: Layout) -> Layout:
-        """Return the layout of stacked blocks: the cut dimension is two."""
-        firsts = itertools.accumulate((len(axis.groups) for axis in layout.axes), initial=0)
-        axes, number = list(layout.axes), [*firsts].index(self.dim)
-        ((digit,),) = (group.digits for group in axes[number].groups)
-        width, count = self.width, digit.size // self.width
-        outer = Digit(digit.stage, digit.stride * width, count, count)
-        inner = Digit(digit.stage, digit.stride, width, width)
-        axes[number] = AxisLayout((Group((outer,), (count,)), Group((inner,), (width,))))
-        return Layout(tuple(axes))
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the view of a block with a given shape.
-
-        >>> StackedView(1, 8).shape((5, 32, 2))
-        (5, 4, 8, 2)
-        """
-        count = shape[self.dim] // self.width
-        return (*shape[: self.dim], count, self.width, *shape[self.dim + 1 :])
-
-    def allocated(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SegmentedView:
-        """Return a new block in arena memory as a composite of its writable shards."""
-        whole = self.shape(shape)
-        memory = allocate((whole[self.dim], *whole[: self.dim], *whole[self.dim + 1 :]), dtype)
-        axes, sources = list[Stretches](), dict[Block, Array]()
-        for dim, n in enumerate(shape):
-            width = self.width if dim == self.dim else n
-            lows = np.arange(0, n, width)[:, None]
-            starts = np.zeros_like(lows)
-            axes.append(Stretches((dim,), lows, lows + width, np.arange(len(lows)), (dim,), starts))
-        for i, shard in enumerate(memory):
-            sources[tuple(i if dim == self.dim else 0 for dim in range(len(shape)))] = shard
-        edges = tuple(Edge(n, dim, dim, 1) for dim, n in enumerate(shape))
-        return SegmentedView(edges, (1,) * len(shape), tuple(axes), sources)
-
-    def whole(self, block: SegmentedView) -> Array:
-        """Return an array view of the memory of a block from `allocated`."""
-        first = next(iter(block.sources.values()))
-        shape, step = (len(block.sources), *first.shape), first.nbytes
-        memory = strided_view(first, 0, shape, (step, *first.strides))
-        return np.moveaxis(memory, 0, self.dim)

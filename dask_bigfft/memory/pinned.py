@@ -111,8 +111,12 @@ class Pinner:
         self._closed = False
 
     def pin(self, buffer: Buffer) -> None:
-        """Pin a buffer unless it is pinned, too small or refused; its contents may be lost."""
-        if buffer.release is not None or not HUGE_PAGE_NBYTES <= buffer.nbytes <= MAX_RANGE_NBYTES:
+        """Pin a buffer unless it is pinned, too small or refused; its contents may be lost.
+
+        A buffer that a pinner pinned which is closed by now is pinned again.
+        """
+        fits = HUGE_PAGE_NBYTES <= buffer.nbytes <= MAX_RANGE_NBYTES
+        if not fits or self.covers(buffer.address, buffer.nbytes):
             return
         with self._lock:
             room = self.pinned_bytes + buffer.nbytes <= self.limit

@@ -29,7 +29,13 @@ from dask_bigfft.decomposition.layout import (
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program
 from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
-from dask_bigfft.planner.plan_data import Machine, Request, flattened, largest_block
+from dask_bigfft.planner.plan_data import (
+    Machine,
+    Request,
+    flattened,
+    largest_block,
+    tile_nbytes,
+)
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, Stage, flops, is_real
 from dask_bigfft.planner.tile_plan import LEAST_WRITTEN_NBYTES
@@ -163,9 +169,6 @@ DEARER = 1.5
 
 #: Penalty of a plan whose blocks are twice as large as wanted.
 OVERSIZE = 0.5
-
-#: Maximum bytes of a tile, and number of tiles that a device holds, FFT work areas included.
-MOST_PIECE, PIECES = 1 << 28, 8
 
 
 @dataclass(frozen=True)
@@ -386,14 +389,14 @@ class Candidates:
         found = self._choices(axis, places, whole)
         if count == 2 and natural and auto:
             if self.on_gpu:
-                known = min((found.nbytes for found in self.machine.devices), default=0)
-                tile = min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
-                room = tile // self.itemsize // max(whole.get(place, 1) for place in places)
-                # The second round may write in natural order if rows are wide both times.
-                first, second = balanced_split(n) or (1, n)
-                row = min(first // chunks, room // second) * self.itemsize
-                if self.machine.shared and row >= LEAST_WRITTEN_NBYTES:
-                    return [(first, second)]
+                beside = max(whole.get(place, 1) for place in places)
+                room = tile_nbytes(self.request, self.machine) // self.itemsize // beside
+                # The second round may write in natural order if its rows are wide.
+                split = balanced_split(n) or (1, n)
+                for first, second in (split, split[::-1]):
+                    row = min(first // chunks, room // second) * self.itemsize
+                    if self.machine.shared and row >= LEAST_WRITTEN_NBYTES:
+                        return [(first, second)]
                 return wide_factors(n, room, chunks) or found
             if self.storage == "disk" and self.request.stored is not None:
                 return [*found, *row_factors(n, target, self.row)]

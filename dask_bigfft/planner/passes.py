@@ -250,7 +250,7 @@ class _Search:
                 for one in self._passes(scheme, count):
                     if one is None:
                         break
-                    cost += self._cost(one, not found, len(found) == count - 1)
+                    cost += self._cost(one, not found)
                     found.append(one)
                     if cost + max(0, count - len(found)) >= most:
                         break
@@ -308,15 +308,15 @@ class _Search:
 
     # --- one pass --------------------------------------------------------------------------------
 
-    def _cost(self, one: TilePass, first: bool, last: bool) -> float:
-        """Return the time of a pass, maybe a block's first or last, in units of its bytes one way.
+    def _cost(self, one: TilePass, first: bool) -> float:
+        """Return the time of a pass, maybe a block's first, in units of its bytes one way.
 
         Loading the first tile and storing the last one overlap only with neighbouring blocks.
         """
         request, limits = self.request, self.limits
         itemsize, sides = request.itemsize, (one.reads, one.writes)
         there, back = (1 + limits.run_nbytes / (width * itemsize) for _, width in sides)
-        calls = CALLS + (request.shards if first else 1) + (request.stores if last else 1)
+        calls = CALLS + 1 + (request.shards if first else 1)
         nbytes, tiles = itemsize * max(1, math.prod(one.view)), one.tiles
         called = tiles * calls * limits.call_nbytes / nbytes
         alone = limits.ends / (tiles * min(request.blocks, limits.following))
@@ -356,7 +356,7 @@ class _Search:
         ways = itertools.product(priorities, self.limits.finer, shares)
         tiles = dict.fromkeys(self._tile(shape, *way) for way in ways)
         found = [shape.in_tiles(tile) for tile in tiles if tile is not None]
-        return min(found, key=lambda one: self._cost(one, shape.first, shape.last), default=None)
+        return min(found, key=lambda one: self._cost(one, shape.first), default=None)
 
     def _tile(self, shape: _Shapes, priority: Shape, finer: float, share: float) -> Shape | None:
         """Return the shape of a tile, its transformed digits whole; None if not even one line fits.

@@ -26,6 +26,7 @@ from dask_bigfft.planner.plan_data import (
     extents,
     largest_block,
     no_shared_layouts,
+    tile_nbytes,
 )
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.seconds import flops
@@ -502,6 +503,39 @@ def whole_request(
     return replace(request, scale=scale, stored=None) if lost <= saved else request
 
 
+def _exchanges_by_bus(spec: TransformSpec, request: Request, machine: Machine) -> bool:
+    """Return whether GPUs of one process transform cut axes of an array in its host memory."""
+    cut = any(len(request.chunks[axis]) > 1 for axis in spec.axes)
+    alone = machine.shared and machine.workers == 1 <= machine.gpus and request.verify == "none"
+    return cut and alone and request.device in ("auto", "gpu")
+
+
+#: Minimum bytes of the blocks between rounds of GPUs: the host needs about 1 ms for one.
+LEAST_BETWEEN = 1 << 26
+
+
+def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) -> Request:
+    """Return the request with blocks between rounds on GPUs as large as a tile at most.
+
+    A tile is then contiguous in such a block, so that a pass over the bus has narrow rows in one
+    direction only. The chunks of the result are like the input's.
+    """
+    most = max(LEAST_BETWEEN, tile_nbytes(request, machine))
+    nbytes = largest_block(spec, request) * spec.work_dtype.itemsize
+    natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
+    free = _is_free(request) and request.storage != "disk" and natural
+    if nbytes <= most or not free or not _exchanges_by_bus(spec, request, machine):
+        return request
+    wanted = request.wanted or _like_input(spec, request)
+    return replace(request, scale=request.scale * most / nbytes, wanted=wanted, storage="memory")
+
+
+def _like_input(spec: TransformSpec, request: Request) -> tuple[Chunks, ...]:
+    """Return chunks of the result like the input's."""
+    pairs = zip(request.chunks, spec.out_shape, strict=True)
+    return tuple(scaled(chunks, n) for chunks, n in pairs)
+
+
 #: Least memory of a GPU, in units of an array, for a transform of all of it at a time.
 WHOLE = 4
 
@@ -511,9 +545,7 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
 
     That is asked for arrays whose transformed axes are cut, which would cross the bus twice.
     """
-    cut = any(len(request.chunks[axis]) > 1 for axis in spec.axes)
-    one = machine.shared and machine.workers == machine.gpus == 1 and request.verify == "none"
-    if not cut or not one or request.device not in ("auto", "gpu"):
+    if not _exchanges_by_bus(spec, request, machine) or machine.gpus > 1:
         return False
     nbytes = max(math.prod(spec.shape), math.prod(spec.out_shape)) * spec.work_dtype.itemsize
     return WHOLE * nbytes <= machine.devices[0].nbytes
@@ -555,7 +587,7 @@ def request_on_gpus(
         chunks = finer(chunks, count * each)
     block = math.prod(extents(spec, chunks))
     if wanted is None and count == 1 and block_count(request.chunks) > 1:
-        wanted = tuple(scaled(c, n) for c, n in zip(request.chunks, spec.out_shape, strict=True))
+        wanted = _like_input(spec, request)
     scale = size / (count * block) if size else 1.0
     if count > 1:
         scale *= 1 - 2**-20  # twice a block is less than the array, which one GPU may not hold

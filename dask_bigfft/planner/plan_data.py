@@ -668,6 +668,16 @@ def extents(spec: TransformSpec, chunks: Sequence[Chunks]) -> list[int]:
     return [max(0, *cut, lengths.get(axis, 0) if len(cut) == 1 else 0) for axis, cut in pairs]
 
 
+#: Maximum bytes of a tile, and number of tiles that a GPU holds, FFT work areas included.
+MOST_TILE, TILES_HELD = 1 << 28, 8
+
+
+def tile_nbytes(request: Request, machine: Machine) -> int:
+    """Return the bytes of a tile on a GPU."""
+    known = min((found.nbytes for found in machine.devices), default=0)
+    return min(MOST_TILE, (request.device_nbytes or known) // TILES_HELD)
+
+
 def largest_block(spec: TransformSpec, request: Request) -> int:
     """Return the size of the largest input block in complex elements (a real one counts half)."""
     size = math.prod(extents(spec, request.chunks))

@@ -271,8 +271,6 @@ class TileRequest:
         Approximate number of calls that load a tile.
     mirrored : bool
         Whether some shards are reversed in host memory, and are turned on the GPU.
-    stores : int
-        Number of calls that store a tile of the last pass.
     scheme : (digits, passes) or None
         The decomposition, if set by hand.
     """
@@ -285,7 +283,6 @@ class TileRequest:
     blocks: int = 1
     shards: int = 1
     mirrored: bool = False
-    stores: int = 1
     scheme: Scheme | None = None
 
 

@@ -118,9 +118,9 @@ def aligned(nbytes):
     return values[first : first + nbytes]
 
 
-def executed(kind, x, shape, dims, double=True, tiled=False):
+def executed(kind, x, shape, dims, double=True):
     """The transform of an array, of which nothing beside the result and the work area changes."""
-    plans, complex_ = FFTPlans(tiled), np.dtype("c16" if double else "c8")
+    plans, complex_ = FFTPlans(), np.dtype("c16" if double else "c8")
     op = FFT(kind, x.shape, shape, dims, 1 if kind == "c2r" else -1, complex_.str)
     work = aligned(plans.prepare(op) + GUARD)
     goes = complex_ if kind != "c2r" else np.empty(0, complex_).real.dtype
@@ -203,38 +203,6 @@ def test_the_work_area_of_large_batches_is_bounded(gpu, monkeypatch):
         x = values(shape)
         expected = scipy.fft.fftn(x, axes=dims)
         np.testing.assert_allclose(executed("c2c", x, shape, dims), expected, atol=1e-11)
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8"])
-@pytest.mark.parametrize(
-    ("shape", "dims", "tiled"),
-    [
-        ((64, 100), (0,), 1),
-        ((3, 32, 60), (1,), 1),
-        ((40, 16, 8), (1,), 1),
-        ((41, 16, 3), (1,), 1),
-        ((16, 7, 40), (0, 1), 0),
-        ((4, 16, 7, 24), (1, 3), 1),
-        ((512, 64), (0,), 0),
-        ((100, 64), (1,), 0),
-        ((5, 16, 9, 16), (1,), 1),
-    ],
-)
-def test_columns_of_large_arrays_are_done_in_tiles(gpu, monkeypatch, shape, dims, tiled, dtype):
-    double, itemsize = dtype == "c16", np.dtype(dtype).itemsize
-    monkeypatch.setattr(ffts, "TILE_NBYTES", 256 * itemsize)
-    monkeypatch.setattr(ffts, "TILED_NBYTES", 1024 * itemsize)
-    monkeypatch.setattr(ffts, "TILE_ROW_NBYTES", 2 * itemsize)
-    op = FFT("c2c", shape, shape, dims, -1, np.dtype(dtype).str)
-    assert all(call.columns is None for call in fft_calls(op))
-    found = [call for call in fft_calls(op, tiled=True) if call.columns is not None]
-    assert len(found) == tiled
-    for call in found:
-        assert call.batch.n[0] * call.batch.count <= 256
-        assert call.times == len(list(ffts.tiles(call))) > 1
-    x = values(shape, dtype)
-    got = executed("c2c", x, shape, dims, double, tiled=True)
-    np.testing.assert_allclose(got, scipy.fft.fftn(x, axes=dims), atol=1e-10 if double else 1e-3)
 
 
 def test_plans_are_made_once_and_before_they_are_needed(gpu, monkeypatch):

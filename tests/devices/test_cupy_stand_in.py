@@ -17,7 +17,7 @@ from dask_bigfft import fft
 from dask_bigfft.gpu import cuda, cupy_gpu, kernels
 from dask_bigfft.gpu.cupy_gpu import MAX_PITCH_NBYTES, View, copies
 from dask_bigfft.gpu.operations import DeviceArray
-from dask_bigfft.kernels.segmented import StackedView
+from dask_bigfft.kernels.segmented import Edge, SegmentedView, Stretches
 
 pytestmark = needs_compiler
 
@@ -83,7 +83,7 @@ class Plans:
 
     taken = 0
 
-    def __init__(self, tiled=False):
+    def __init__(self):
         self.done = 0
 
     def prepare(self, op):
@@ -174,6 +174,16 @@ def test_views_travel_between_parts_of_larger_arrays(gpu):
     assert (gpu._ring is None) is gpu.pinned
 
 
+def in_pieces(memory):
+    """A block whose rows lie in pieces of memory of their own."""
+    count, height, width = memory.shape
+    lows, zero = np.arange(0, count * height, height)[:, None], np.zeros((1, 1), int)
+    rows = Stretches((0,), lows, lows + height, np.arange(count), (0,), np.zeros_like(lows))
+    columns = Stretches((1,), zero, zero + width, zero[0], (1,), zero)
+    edges = Edge(count * height, 0, 0, 1), Edge(width, 1, 1, 1)
+    return SegmentedView(edges, (1, 1), (rows, columns), {(i, 0): m for i, m in enumerate(memory)})
+
+
 @pytest.mark.parametrize("status", [0, 1, 2])
 @pytest.mark.parametrize("cut", [np.s_[3:19, 3:40], np.s_[1:15, :], np.s_[0:20, 7:8]])
 def test_shards_of_one_form_travel_there_and_back(gpu, monkeypatch, cut, status):
@@ -182,10 +192,12 @@ def test_shards_of_one_form_travel_there_and_back(gpu, monkeypatch, cut, status)
     monkeypatch.setattr(cupy_gpu, "_driver", lambda: driver(lambda n: status * (n == 2)))
     monkeypatch.setattr(cupy_gpu, "route", lambda form, *_: (engine, copies(form)))
     gpu.reserve(1 << 21)
-    form, shape = StackedView(0, 4), (20, 64)
-    source, target = (form.allocated(shape, np.dtype("f8")) for _ in range(2))
-    x, out = form.whole(source), form.whole(target)
-    x[...], out[...] = np.random.default_rng(1).standard_normal(x.shape), 0
+    x, out, shape = (
+        np.random.default_rng(1).standard_normal((5, 4, 64)),
+        np.zeros((5, 4, 64)),
+        (20, 64),
+    )
+    source, target = in_pieces(x), in_pieces(out)
     whole = tuple(slice(*c.indices(n)[:2]) for c, n in zip(cut, shape, strict=True))
     array = DeviceArray(0, tuple(c.stop - c.start for c in whole), "<f8")
     there, back = (block.shards(whole) for block in (source, target))

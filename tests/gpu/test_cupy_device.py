@@ -13,7 +13,6 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu import cupy_gpu, dispatch, kernels, ring
 from dask_bigfft.gpu.cuda import available, cupy, is_pinned
 from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, CupyGPU, View, copies, route
-from dask_bigfft.gpu.ffts import fft_calls
 from dask_bigfft.gpu.operations import (
     FFT,
     ChirpFactor,
@@ -108,30 +107,6 @@ def test_complex_ffts(device, shape, dims, sign, dtype):
         expected = scipy.fft.ifftn(x.astype("c16"), axes=dims, norm="forward")
     op = FFT("c2c", shape, shape, dims, sign, x.dtype.str)
     close(through(device, op, x), expected, dtype)
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8"])
-@pytest.mark.parametrize(
-    ("shape", "dim"),
-    [((64, 1000), 0), ((3, 100, 333), 1), ((101, 96, 10), 1), ((1009, 50), 0), ((7, 512, 30), 1)],
-)
-def test_columns_in_tiles(device, monkeypatch, shape, dim, dtype):
-    nbytes = 300 * shape[dim] * np.dtype(dtype).itemsize // 7
-    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILED_NBYTES", 1)
-    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILE_NBYTES", nbytes)
-    x = values(shape, dtype)
-    op = FFT("c2c", shape, shape, (dim,), -1, x.dtype.str)
-    (call,) = fft_calls(op, tiled=True)
-    assert call.columns is not None
-    assert call.times > 1
-    for _ in range(4):  # the third time, and the fourth, what was recorded
-        x = values(shape, dtype)
-        close(through(device, op, x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
-    kept = [graph for key, graph in device._plans._graphs.items() if key[0] == op]
-    assert len(kept) == 1
-    assert kept[0] is not None
-    device._plans.drop()
-    close(through(device, op, x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])

@@ -15,7 +15,6 @@ from dask_bigfft.front import plan as plan_of
 from dask_bigfft.gpu import cupy_gpu, dispatch
 from dask_bigfft.gpu.engine import Source
 from dask_bigfft.gpu.tile_work import Job
-from dask_bigfft.kernels.segmented import StackedView
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.tile_plan import TileLimits
 
@@ -210,16 +209,3 @@ def test_the_device_holds_no_more_than_it_may():
     assert engines[0].executor.arena_nbytes <= 4 * MIB
     # plans and kernels that the libraries load take memory of their own
     assert before - engines[0].device.memory().free <= 512 * MIB
-
-
-@pytest.mark.parametrize(("columns", "single"), [(4096, False), (8192, True), (3072, False)])
-def test_blocks_stored_by_the_shards_of_the_next_exchange(columns, single):
-    """Rows of 6 and 8 KiB, which lie apart on the card only; see `StackedView`."""
-    x = values(512, columns, single=single)
-    lazy = da.from_array(x, chunks=(64, columns))
-    keywords = {"device": "gpu", "device_memory_limit": x.nbytes}
-    exchange = plan_of(lazy, "fft2", **keywords).exchanges[1]
-    assert StackedView.before(exchange) is not None
-    got, counts = computed(fft.fft2(lazy, **keywords))
-    assert not counts.get("fallback")
-    assert_close(got, scipy.fft.fft2(x), single)

@@ -56,6 +56,18 @@ def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
     assert pinner.pinned_bytes == 0
 
 
+def test_what_a_closed_pinner_had_pinned_is_pinned_again():
+    driver, arena = Driver(), HostArena(64 * MIB)
+    for _ in range(2):
+        arena.pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
+        block = arena.allocate((1024, 1024), "c16")
+        assert driver.ranges == {block.ctypes.data: 16 * MIB}
+        arena.pinner.close()
+        assert driver.ranges == {}
+        del block
+    assert arena.counters().reuses == 1
+
+
 def test_the_process_arena_pins_for_whoever_asks():
     driver = Driver()
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)

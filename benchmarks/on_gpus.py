@@ -23,6 +23,7 @@ from benchmarks.gpu import cupy, gpus
 from benchmarks.problems import blocks_of, phases
 from dask_bigfft import fft, plan
 from dask_bigfft.exchange.gather import (
+    TRANSPORTS,
     Crossing,
     crosses,
     gathered,
@@ -303,8 +304,7 @@ def rank(
 
 def main(argv: Sequence[str]) -> int:
     parser = core.arguments("on_gpus", __doc__, repeat=15, budget=540.0)
-    ways = ["host", "staged", "swap", "kernel"]
-    parser.add_argument("--ways", nargs="*", default=ways, help="copy methods between GPUs")
+    parser.add_argument("--ways", nargs="*", default=TRANSPORTS, help="copy methods between GPUs")
     args = parser.parse_args(argv)
     results = core.Results(args, "on_gpus", gpu=gpus())
     with dask.config.set(scheduler="threads"):

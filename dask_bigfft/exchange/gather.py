@@ -38,13 +38,12 @@ from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.profile import DeviceProfile
 
 #: Transports between GPUs.
-TRANSPORTS = ("host", "staged", "swap", "kernel")
+TRANSPORTS = ("host", "staged", "swap", "direct")
 
 #: Function that returns the transport from the first GPU to the second.
 Choice = Callable[[int, int], str]
 
-#: Minimum ratio of link speed to bus speed at which `kernel` is faster than `swap`. On two H200 the
-#: ratio is 6, and `kernel` takes 0.6 to 0.8 of the time.
+#: Minimum ratio of link speed to bus speed at which `direct` is faster than `swap`: 6 on two H200.
 LINK = 2
 
 #: Held while a message is sent, so that a GPU needs buffers for only one message.
@@ -59,7 +58,7 @@ def transport_of(found: Gpus, source: int, target: int) -> str:
     speed, bus = found.speed(source, target), DeviceProfile().h2d
     if speed < bus / 2:
         return "host"
-    return "kernel" if speed > LINK * bus else "swap"
+    return "direct" if speed > LINK * bus else "swap"
 
 
 class GpuTable:
@@ -119,11 +118,11 @@ class GpuTable:
         if self._lane is None:
             self._gpus.join(homes)
         for (gpu, dtype), segments in self._segments.items():
-            choice = "kernel" if gpu == self.home else self.choice(gpu, self.home)
+            choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and gpu < self.home)
             kept = packed_dtype(dtype, self.target.dtype)
             size = sum(values.size for values, _, _ in segments)
-            if choice == "kernel":
+            if choice == "direct":
                 near.setdefault(gpu, []).extend(segments)
             else:
                 self._send(gpu, segments, size, kept, by_host)

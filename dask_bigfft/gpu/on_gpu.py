@@ -22,7 +22,7 @@ import numpy as np
 
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.gpu import kernels
+from dask_bigfft.gpu import operations
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, settle
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
@@ -44,9 +44,13 @@ SHORT = 8192
 #: Side streams of a GPU for copies from each other one.
 LANES = 8
 
-#: Grid size of a kernel that reads another GPU and leaves room for FFTs at the same time, and the
-#: minimum row width for it; many threads read narrower rows faster.
-LINK_BLOCKS, LINK_ROW_NBYTES = 48, 4096
+#: Minimum row width in bytes for which a copy engine reads another GPU, and maximum number of its
+#: calls for a segment; kernels read others. Beside FFTs the engine moves 338 GB/s in rows of 4 KiB,
+#: kernels of 48 to 264 blocks 175 to 245 (two H100, NVLink).
+LINK_ROW_NBYTES, LINK_CALLS = 4096, 64
+
+#: Largest distance of two rows in a call, in bytes, and the kind of copy that needs no direction.
+_MAX_PITCH, _ANY = 2**31 - 1, 4
 
 #: Bytes of a copy that measures a link.
 PROBE = 1 << 26
@@ -412,12 +416,8 @@ def _copy(segments: Iterable[Segment], ordinal: int) -> None:
     for values, target, conjugate in segments:
         if int(values.device.id) != ordinal:
             cupy().cuda.runtime._deviceEnsurePeerAccess(int(values.device.id))
-            ends = values.data.ptr, target.data.ptr
-            form = values.shape, values.strides, values.itemsize, target.strides
-            dims, unit = kernels.rows(*form, ends)
-            wide = unit * dims[-1][0] >= LINK_ROW_NBYTES
-            if wide and values.dtype == target.dtype and not conjugate:
-                kernels.copy(dims, unit, *ends, LINK_BLOCKS)
+            alike = values.dtype == target.dtype and not conjugate
+            if alike and _by_engine(values, target):
                 continue
             values = _mapped(values, ordinal)
         if values.dtype.kind == "c" and target.dtype.kind != "c":
@@ -426,6 +426,32 @@ def _copy(segments: Iterable[Segment], ordinal: int) -> None:
             cupy().conj(values, out=target)
         else:
             target[...] = values
+
+
+def _by_engine(values: Any, target: Any) -> bool:
+    """Copy an array of another GPU by a copy engine in the current stream, if its rows are wide."""
+    cuda, ends = cupy().cuda, (values.data.ptr, target.data.ptr)
+    width, outer = operations.runs(values.shape, values.strides, values.itemsize, target.strides)
+    height, *pitch = max(
+        (run for run in outer if max(run) <= _MAX_PITCH), default=(1, width, width)
+    )
+    if height > 1:
+        outer.remove((height, *pitch))
+    calls = math.prod(count for count, _, _ in outer)
+    if width < LINK_ROW_NBYTES or calls > LINK_CALLS or min(pitch) < width:
+        return False
+    stream = cuda.get_current_stream().ptr
+    for at in itertools.product(*(range(count) for count, _, _ in outer)):
+        come, go = (
+            end + sum(i * run[side] for i, run in zip(at, outer, strict=True))
+            for side, end in enumerate(ends, 1)
+        )
+        if height > 1:
+            rows = go, pitch[1], come, pitch[0], width, height
+            cuda.runtime.memcpy2DAsync(*rows, _ANY, stream)
+        else:
+            cuda.runtime.memcpyAsync(go, come, width, _ANY, stream)
+    return True
 
 
 def _wait(ordinal: int, other: int) -> None:

@@ -591,7 +591,7 @@ def transform_on_gpus(run: PlanRun, indices: Indices, transport: str, *blocks: A
         The plan.
     indices : tuple of block indices
         Indices of the source blocks.
-    transport : {"auto", "host", "staged", "swap", "kernel"}
+    transport : {"auto", "host", "staged", "swap", "direct"}
         Transport between GPUs; "auto" chooses by the speed of each link.
     *blocks
         Source blocks.
@@ -621,8 +621,8 @@ def _transformed(
     """Return all blocks after the exchanges and rounds of a plan, each on the GPU of its gather.
 
     GPUs copy from each other while they compute: memory for the blocks of an exchange is allocated
-    before the round that makes its sources, if there is enough. Copies of a source follow its
-    round, and a round follows the copies of its block.
+    when each GPU has begun the round that makes its sources, if there is enough. Copies of a source
+    follow its round, and a round follows the copies of its block.
     """
     exchanges = {n: run.exchange(n) for n in range(first, len(run.plan.exchanges))}
     homes, crossing = gpus().homes(found), None
@@ -631,41 +631,39 @@ def _transformed(
         return transport_of(gpus(), source, target) if transport == "auto" else transport
 
     def crossing_at(number: int, sources: Mapping[Block, Any]) -> Crossing | None:
-        """Return the empty blocks after an exchange, if it goes from GPU to GPU."""
+        """Return the blocks after an exchange with those sources, if it goes from GPU to GPU."""
         if number not in exchanges or not crosses(run.map(number), homes):
             return None
         made = Crossing(run.map(number), exchanges[number], homes, sources, choice)
-        return held.enter_context(made)
+        held.enter_context(made)
+        for block, values in sources.items():
+            made.take(block, values)
+        return made
 
     with contextlib.ExitStack() as held:
         for number, exchange in exchanges.items():
             with during(run.token, number + 1):
                 blocks = Blocks(run, number, tuple(found), found.values())
-                coming, after = None, ByBlock()
-                if (
-                    crossing is None
-                    and (crossing := crossing_at(number, blocks.blocks)) is not None
-                ):
-                    for block in found:
-                        crossing.take(block, blocks[block])
-                homes = spread(exchange.target, homes)
+                coming, after, waiting = None, ByBlock(), list[Block]()
                 if crossing is None:
-                    with contextlib.suppress(
-                        DeviceMemoryError
-                    ):  # then there is memory after the round
-                        coming = crossing_at(number + 1, {})
-                for block in by_turns(homes) or exchange.target.indices():
-                    if crossing is None:
-                        places = {"home": homes.get(block)}
-                        view = functools.partial(
-                            run.view, number, block, blocks.__getitem__, **places
-                        )
-                    else:
+                    crossing = crossing_at(number, blocks.blocks)
+                homes = spread(exchange.target, homes)
+                first_turn = len({*homes.values()}) if crossing is None else 0
+                for turn, block in enumerate(by_turns(homes) or exchange.target.indices(), 1):
+                    view: Callable[[], BlockView] = functools.partial(
+                        run.view, number, block, blocks.__getitem__, home=homes.get(block)
+                    )
+                    if crossing is not None:
                         view = functools.partial(crossing.arrived, block)
                     spectra = {a: one[(block[a],)] for a, one in filters.get(number, {}).items()}
                     after[block] = run.finish(number, block, view, spectra)
-                    if coming is not None:
-                        coming.take(block, after[block], gpus().now(homes[block]))
+                    if turn == first_turn:
+                        with contextlib.suppress(DeviceMemoryError):  # there may be some afterwards
+                            coming = crossing_at(number + 1, {})
+                    waiting.append(block)
+                    while coming is not None and waiting:
+                        made = waiting.pop(0)
+                        coming.take(made, after[made], gpus().now(homes[made]))
                 if crossing is not None:
                     crossing.join()  # before the sources are freed
             found, crossing = {block: after[block] for block in exchange.target.indices()}, coming

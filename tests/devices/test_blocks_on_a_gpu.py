@@ -158,6 +158,15 @@ def compute(plans, op, source, target, work):
         computed(op, *(memory(*end, op.dtype) for end in ends))
 
 
+def by_rows(to, step, at, pitch, width, height, kind, stream):
+    for row in range(height):
+        ctypes.memmove(to + row * step, at + row * pitch, width)
+    by_rows.calls += 1
+
+
+by_rows.calls = 0
+
+
 def refused(*_, **__):
     raise AssertionError("a copy to the host")
 
@@ -166,7 +175,7 @@ def refused(*_, **__):
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
     opened, waited = set(), set()
-    monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 1 << 40)  # there are no kernels
+    monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 32)
     pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
 
     class Stream(contextlib.nullcontext):
@@ -190,6 +199,8 @@ def card(monkeypatch):
         getDevice=Card.current,
         deviceCanAccessPeer=lambda one, other: True,
         _deviceEnsurePeerAccess=lambda other: opened.add((Card.current(), other)),
+        memcpyAsync=lambda to, at, size, kind, stream: ctypes.memmove(to, at, size),
+        memcpy2DAsync=by_rows,
         memcpyPeerAsync=lambda to, _, at, __, size, ___: ctypes.memmove(to, at, size),
         getDeviceProperties=lambda _: {"totalGlobalMem": 1 << 34},
     )
@@ -294,7 +305,9 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
     floor = {"bigfft.planner.whole-axis-floor": 1}  # else one GPU does so little
     with dask.config.set({"bigfft.gpu.peer-transport": transport, **floor}):
         lazy = getattr(fft, name)(blocks)
+    by_rows.calls = 0
     done = lazy.persist(scheduler="threads")
+    assert (by_rows.calls > 0) is (transport in ("direct", "auto"))
     got, devices = assembled(done)
     np.testing.assert_allclose(got, getattr(scipy.fft, name)(x), atol=1e-12)
     assert devices == {0, 1}

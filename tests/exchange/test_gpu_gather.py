@@ -17,13 +17,13 @@ from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
 from dask_bigfft.testing.strategies import random_array
 
 #: Bytes moved for each that has to be, on two GPUs.
-RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
+RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "direct": 1.0}
 
 
 def slabs(n, batches):
     """The exchange of a 3D transform in slabs of equal size."""
     x = da.zeros((n, n, n), chunks=(n // batches, n, n), dtype="c16")
-    exchange = plan(x, "fftn").exchanges[1]
+    exchange = plan(x, "fftn", device="cpu").exchanges[1]
     return ExchangeMap(exchange.source, exchange.target, exchange.mirror)
 
 
@@ -69,10 +69,10 @@ def test_bytes_and_memory_of_each_transport(devices, batches, transport):
     made, moved = move(slabs(12, batches), gpus, transport)
     total = moved["peer_host"] + moved["peer_direct"]
     assert total == RATIO[transport] * size * (devices - 1) // devices
-    assert sum(gpus.crossed.values()) == (0 if transport == "kernel" else total)
+    assert sum(gpus.crossed.values()) == (0 if transport == "direct" else total)
     data, block = size // devices, size // batches
     assert gpus.used == [data] * devices  # all but the target blocks was given back
-    most = 2 * data + (0 if transport == "kernel" else block)
+    most = 2 * data + (0 if transport == "direct" else block)
     assert all(2 * data <= peak <= most for peak in gpus.peak)
     del made
     assert gpus.used == [0] * devices
@@ -95,7 +95,7 @@ def test_transports_are_chosen_pair_by_pair():
     gpus = SimulatedGpus((1, 1, 1, 1), {(0, 3), (3, 0), (1, 3)})
     gpus.speeds = {(0, 1): bus, (1, 0): 4 * bus, (0, 2): 1e9}
     assert transport_of(gpus, 0, 1) == "swap"
-    assert transport_of(gpus, 1, 0) == "kernel"  # a link of its own
+    assert transport_of(gpus, 1, 0) == "direct"  # a link of its own
     assert transport_of(gpus, 0, 2) == "host"  # a slow link
     assert transport_of(gpus, 0, 3) == "host"  # none at all
     assert transport_of(gpus, 1, 3) == "staged"  # one way only

@@ -47,7 +47,7 @@ def test_batches_on_several_gpus(transport, devices):
     assert f"at most {human_bytes(gpus.peak[0])} of device 0" in str(run)
 
 
-@pytest.mark.parametrize("transport", ["host", "kernel"])
+@pytest.mark.parametrize("transport", ["host", "direct"])
 @pytest.mark.parametrize(
     ("shape", "chunks", "name"),
     [

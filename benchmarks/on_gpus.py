@@ -244,8 +244,7 @@ def exchange_alone(x: da.Array, count: int, repeat: int) -> float:
 
     def once() -> None:
         crossing = Crossing(shards, exchange, homes, before, choice)
-        for block, values in before.items():
-            crossing.take(block, values)
+        crossing.take(before)
         for block in exchange.target.indices():
             crossing.arrived(block)
         crossing.join()

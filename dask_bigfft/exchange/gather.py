@@ -169,20 +169,21 @@ def spread(target: Layout, homes: Mapping[Block, int]) -> dict[Block, int]:
     return {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets)}
 
 
-def by_turns(homes: Mapping[Block, int]) -> list[Block]:
-    """Return blocks in an order in which the GPUs take turns.
+def by_turns(homes: Mapping[Block, int]) -> list[list[Block]]:
+    """Return blocks in turns, with at most one block of each GPU.
 
     >>> by_turns({(0,): 0, (1,): 0, (2,): 1})
-    [(0,), (2,), (1,)]
+    [[(0,), (2,)], [(1,)]]
     """
-    lanes, seen = dict[Block, int](), dict[int, int]()
+    each: dict[int, list[Block]] = {}
     for block, home in homes.items():
-        lanes[block] = seen[home] = seen.get(home, -1) + 1
-    return sorted(homes, key=lanes.__getitem__)
+        each.setdefault(home, []).append(block)
+    turns = itertools.zip_longest(*each.values())
+    return [[block for block in turn if block is not None] for turn in turns]
 
 
 class Crossing(contextlib.AbstractContextManager["Crossing"]):
-    """Blocks after an exchange between GPUs, into which blocks are copied one after the other.
+    """Blocks after an exchange between GPUs, into which blocks are copied as they are made.
 
     Parameters
     ----------
@@ -213,7 +214,7 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         strides = {b: dense(exchange.source.shape(b), before) for b in homes}
         strides |= {block: values.strides for block, values in sources.items()}
         places = spread(exchange.target, homes)
-        for block in by_turns(places):
+        for block in itertools.chain(*by_turns(places)):
             home, made = places[block], self._tables.values()
             shape, products = exchange.target.shape(block), shards.products(block, False)
             zeros = sum(product.size for product in products) < math.prod(shape)
@@ -226,11 +227,20 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
                     mine = np.flatnonzero(product.which == number)
                     self._copies[source].append((table, rows.taken(mine)))
 
-    def take(self, source: Block, values: Any, moment: Any = None) -> None:
-        """Enqueue the copies of a source block, after an event."""
-        for table, rows in self._copies.pop(source):
-            table.extend([values], np.zeros(len(rows.counts), int), rows, self._homes[source])
-            table.run(moment)
+    def take(
+        self, sources: Mapping[Block, Any], moments: Mapping[Block, Any] | None = None
+    ) -> None:
+        """Enqueue the copies of some source blocks, each after an event.
+
+        No two GPUs read the same other one at a time: its link would limit both.
+        """
+        homes, after = self._homes, moments or {}
+        count = 1 + max(homes.values())
+        found = [(b, *copy) for b in sources for copy in self._copies.pop(b)]
+        for block, table, rows in sorted(found, key=lambda f: (homes[f[0]] - f[1].home) % count):
+            which = np.zeros(len(rows.counts), int)
+            table.extend([sources[block]], which, rows, homes[block])
+            table.run(after.get(block))
 
     def arrived(self, block: Block) -> BlockView:
         """Return the view of a target block, for which the current stream waits."""

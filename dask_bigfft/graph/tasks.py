@@ -636,34 +636,36 @@ def _transformed(
             return None
         made = Crossing(run.map(number), exchanges[number], homes, sources, choice)
         held.enter_context(made)
-        for block, values in sources.items():
-            made.take(block, values)
+        made.take(sources)
         return made
 
     with contextlib.ExitStack() as held:
         for number, exchange in exchanges.items():
             with during(run.token, number + 1):
                 blocks = Blocks(run, number, tuple(found), found.values())
-                coming, after, waiting = None, ByBlock(), list[Block]()
+                coming, after = None, ByBlock()
                 if crossing is None:
                     crossing = crossing_at(number, blocks.blocks)
                 homes = spread(exchange.target, homes)
-                first_turn = len({*homes.values()}) if crossing is None else 0
-                for turn, block in enumerate(by_turns(homes) or exchange.target.indices(), 1):
-                    view: Callable[[], BlockView] = functools.partial(
-                        run.view, number, block, blocks.__getitem__, home=homes.get(block)
-                    )
-                    if crossing is not None:
-                        view = functools.partial(crossing.arrived, block)
-                    spectra = {a: one[(block[a],)] for a, one in filters.get(number, {}).items()}
-                    after[block] = run.finish(number, block, view, spectra)
-                    if turn == first_turn:
+                turns = by_turns(homes) or [[block] for block in exchange.target.indices()]
+                for turn in turns:
+                    moments = ByBlock()
+                    for block in turn:
+                        view: Callable[[], BlockView] = functools.partial(
+                            run.view, number, block, blocks.__getitem__, home=homes.get(block)
+                        )
+                        if crossing is not None:
+                            view = functools.partial(crossing.arrived, block)
+                        found_at = filters.get(number, {}).items()
+                        spectra = {axis: one[(block[axis],)] for axis, one in found_at}
+                        after[block] = run.finish(number, block, view, spectra)
+                        if crossing is None and block in homes:
+                            moments[block] = gpus().now(homes[block])
+                    if crossing is None and turn is turns[0]:
                         with contextlib.suppress(DeviceMemoryError):  # there may be some afterwards
                             coming = crossing_at(number + 1, {})
-                    waiting.append(block)
-                    while coming is not None and waiting:
-                        made = waiting.pop(0)
-                        coming.take(made, after[made], gpus().now(homes[made]))
+                    if coming is not None:
+                        coming.take({block: after[block] for block in turn}, moments)
                 if crossing is not None:
                     crossing.join()  # before the sources are freed
             found, crossing = {block: after[block] for block in exchange.target.indices()}, coming

@@ -47,8 +47,7 @@ def move(exchange, gpus, transport, upload=np.array):
     with several_gpus(gpus), heard(*moved) as seen:
         homes = homes_of(exchange.source, count)
         crossing = Crossing(exchange, sides, homes, blocks, lambda source, target: transport)
-        for block, values in blocks.items():
-            crossing.take(block, values)
+        crossing.take(blocks)
         for block, home in homes_of(exchange.target, count).items():
             made[block] = crossing.arrived(block).array
             assert gpus.home(made[block]) == home

@@ -416,10 +416,11 @@ def _copy(segments: Iterable[Segment], ordinal: int) -> None:
     for values, target, conjugate in segments:
         if int(values.device.id) != ordinal:
             cupy().cuda.runtime._deviceEnsurePeerAccess(int(values.device.id))
-            alike = values.dtype == target.dtype and not conjugate
-            if alike and _by_engine(values, target):
+            calls = _engine_calls(values, target.strides)
+            if calls and values.dtype == target.dtype and not conjugate:
+                _by_engine(calls, values, target)
                 continue
-            values = _mapped(values, ordinal)
+            values = _brought(values, ordinal)
         if values.dtype.kind == "c" and target.dtype.kind != "c":
             values = values.real
         if conjugate and values.dtype.kind == "c":
@@ -428,30 +429,62 @@ def _copy(segments: Iterable[Segment], ordinal: int) -> None:
             target[...] = values
 
 
-def _by_engine(values: Any, target: Any) -> bool:
-    """Copy an array of another GPU by a copy engine in the current stream, if its rows are wide."""
-    cuda, ends = cupy().cuda, (values.data.ptr, target.data.ptr)
-    width, outer = operations.runs(values.shape, values.strides, values.itemsize, target.strides)
-    height, *pitch = max(
-        (run for run in outer if max(run) <= _MAX_PITCH), default=(1, width, width)
-    )
-    if height > 1:
-        outer.remove((height, *pitch))
-    calls = math.prod(count for count, _, _ in outer)
-    if width < LINK_ROW_NBYTES or calls > LINK_CALLS or min(pitch) < width:
-        return False
+def _brought(values: Any, ordinal: int) -> Any:
+    """Return an array of another GPU on the current one, stored in the same order.
+
+    Where rows are narrow, kernels read it where it is.
+    """
+    step, strides = values.itemsize, [0] * len(values.shape)
+    for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
+        strides[dim], step = step, step * values.shape[dim]
+    calls = _engine_calls(values, strides)
+    if not calls:
+        return _mapped(values, ordinal)
+    memory = cupy().empty(step, np.uint8).data
+    found = cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=tuple(strides))
+    _by_engine(calls, values, found)
+    return found
+
+
+#: Call of a copy engine: first byte on either side, distances of rows, their width and number.
+EngineCall = tuple[int, int, int, int, int, int]
+
+
+def _engine_calls(values: Any, places: Sequence[int]) -> list[EngineCall]:
+    """Return the calls that copy an array to an array with some strides; none if rows are narrow.
+
+    A copy engine is also given few calls only.
+    """
+    dims = sorted(zip(values.strides, values.shape, places, strict=True), reverse=True)
+    strides, shape, others = zip(*dims, strict=True) if dims else ((), (), ())
+    width, outer = operations.runs(shape, strides, values.itemsize, others)
+    rows = max((run for run in outer if max(run) <= _MAX_PITCH), default=(1, width, width))
+    if rows in outer:
+        outer.remove(rows)
+    numbers = [range(count) for count, _, _ in outer]
+    if (
+        width < LINK_ROW_NBYTES
+        or min(rows[1:]) < width
+        or math.prod(map(len, numbers)) > LINK_CALLS
+    ):
+        return []
+    found = list[EngineCall]()
+    for at in itertools.product(*numbers):
+        come, go = (sum(i * run[side] for i, run in zip(at, outer, strict=True)) for side in (1, 2))
+        found.append((come, go, rows[1], rows[2], width, rows[0]))
+    return found
+
+
+def _by_engine(calls: Iterable[EngineCall], values: Any, target: Any) -> None:
+    """Copy an array by a copy engine in the current stream."""
+    cuda, source, to = cupy().cuda, values.data.ptr, target.data.ptr
     stream = cuda.get_current_stream().ptr
-    for at in itertools.product(*(range(count) for count, _, _ in outer)):
-        come, go = (
-            end + sum(i * run[side] for i, run in zip(at, outer, strict=True))
-            for side, end in enumerate(ends, 1)
-        )
+    for come, go, pitch, place, width, height in calls:
         if height > 1:
-            rows = go, pitch[1], come, pitch[0], width, height
-            cuda.runtime.memcpy2DAsync(*rows, _ANY, stream)
+            ends = to + go, place, source + come, pitch
+            cuda.runtime.memcpy2DAsync(*ends, width, height, _ANY, stream)
         else:
-            cuda.runtime.memcpyAsync(go, come, width, _ANY, stream)
-    return True
+            cuda.runtime.memcpyAsync(to + go, source + come, width, _ANY, stream)
 
 
 def _wait(ordinal: int, other: int) -> None:

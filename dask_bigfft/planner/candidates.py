@@ -223,7 +223,8 @@ class Candidates:
         #: Blocks of the input array.
         self.source = with_padding(plain_layout(spec.shape, request.chunks), whole)
         windows = {axis: (start, count) for axis, start, count in spec.windows}
-        self.cutter = BlockCutter(request.variant, windows, request.wanted, self.on_gpu)
+        in_place = self.on_gpu or machine.holding > 1
+        self.cutter = BlockCutter(request.variant, windows, request.wanted, in_place)
         #: Size of the largest input block in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.

@@ -74,10 +74,9 @@ class GpuTable:
         Transport from another GPU.
     zeros : bool
         Whether the new array is filled with zeros first.
-    lane : int, optional
-        Number of the table on its GPU, for copies in side streams: the caller joins the GPUs
-        before it makes the table, calls `wait` before it uses the array, and joins the GPUs
-        before the sources are freed.
+    aside : bool
+        True to copy in side streams: the caller joins the GPUs before it makes the table, calls
+        `wait` before it uses the array, and joins the GPUs before the sources are freed.
     """
 
     def __init__(
@@ -87,12 +86,12 @@ class GpuTable:
         dtype: np.dtype[Any],
         choice: Choice | None = None,
         zeros: bool = False,
-        lane: int | None = None,
+        aside: bool = False,
     ) -> None:
-        self.home, self._gpus, self._lane = home, gpus(), lane
+        self.home, self._gpus, self._aside = home, gpus(), aside
         self.choice = choice or functools.partial(transport_of, self._gpus)
         self.target = self._gpus.empty(home, shape, dtype, zeros)
-        self._begun = None if lane is None else self._gpus.now(home)
+        self._begun = self._gpus.now(home) if aside else None
         #: Event of the last copies from each GPU.
         self._ends = dict[int, Any]()
         self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
@@ -115,7 +114,7 @@ class GpuTable:
     def run(self, moment: Any = None) -> None:
         """Enqueue the copies; those in side streams wait for an event, if any."""
         near, homes = dict[int, list[Segment]](), {self.home, *(gpu for gpu, _ in self._segments)}
-        if self._lane is None:
+        if not self._aside:
             self._gpus.join(homes)
         for (gpu, dtype), segments in self._segments.items():
             choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
@@ -130,13 +129,13 @@ class GpuTable:
                 nbytes = (1 + by_host) * size * kept.itemsize
                 emit("peer_host" if by_host else "peer_direct", nbytes=nbytes, seconds=0.0)
         self._segments.clear()
-        if self._lane is None:
+        if not self._aside:
             self._gpus.copy(self.home, itertools.chain(*near.values()))
             self._gpus.join(homes)
             return
         events = [event for event in (self._begun, moment) if event is not None]
         for gpu, segments in near.items():
-            self._ends[gpu] = self._gpus.copy_aside(self.home, segments, events, self._lane)
+            self._ends[gpu] = self._gpus.copy_aside(self.home, segments, events)
 
     def wait(self) -> Any:
         """Let the current stream wait for the copies, and return the array."""
@@ -215,11 +214,13 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         strides |= {block: values.strides for block, values in sources.items()}
         places = spread(exchange.target, homes)
         for block in itertools.chain(*by_turns(places)):
-            home, made = places[block], self._tables.values()
-            shape, products = exchange.target.shape(block), shards.products(block, False)
+            home, shape, products = (
+                places[block],
+                exchange.target.shape(block),
+                shards.products(block, False),
+            )
             zeros = sum(product.size for product in products) < math.prod(shape)
-            lane = sum(table.home == home for table in made)
-            table = self._tables[block] = GpuTable(home, shape, dtype, choice, zeros, lane)
+            table = self._tables[block] = GpuTable(home, shape, dtype, choice, zeros, True)
             for product in products:
                 sides = tuple(strides[b] for b in product.blocks), dense(shape, dtype.itemsize)
                 rows = product.gathered(*sides, None)
@@ -232,7 +233,8 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
     ) -> None:
         """Enqueue the copies of some source blocks, each after an event.
 
-        No two GPUs read the same other one at a time: its link would limit both.
+        Each GPU reads the others one after the other, no two of them the same at a time: its link
+        would limit both.
         """
         homes, after = self._homes, moments or {}
         count = 1 + max(homes.values())

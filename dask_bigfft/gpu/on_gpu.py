@@ -41,9 +41,6 @@ _NO_LIMIT = 1 << 62
 #: more than a copy: 16384 x 16384 complex64 in 8 slabs took 10.5 ms by parts, 7.3 gathered (H200).
 SHORT = 8192
 
-#: Side streams of a GPU for copies from each other one.
-LANES = 8
-
 #: Minimum row width in bytes for which a copy engine reads another GPU, and maximum number of its
 #: calls for a segment; kernels read others. Beside FFTs the engine moves 338 GB/s in rows of 4 KiB,
 #: kernels of 48 to 264 blocks 175 to 245 (two H100, NVLink).
@@ -290,7 +287,7 @@ class Gpus:
 
     def __init__(self) -> None:
         self._speeds: dict[tuple[int, int], float] = {}
-        self._sides: dict[tuple[int, int, int], Any] = {}
+        self._sides: dict[tuple[int, bool], Any] = {}
 
     def speed(self, source: int, target: int) -> float:
         """Return bytes per second from one GPU to another, measured at the first call."""
@@ -359,7 +356,7 @@ class Gpus:
             settle()
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """Copy segments by kernels on one GPU.
+        """Copy segments to a GPU.
 
         The GPUs have to be joined before, and before the segments are freed.
         """
@@ -367,16 +364,14 @@ class Gpus:
             _copy(segments, self.ordinal(gpu))
             settle()
 
-    def copy_aside(
-        self, gpu: int, segments: list[Segment], events: Iterable[Any], lane: int = 0
-    ) -> Any:
-        """Copy segments of a GPU by kernels on another in a side stream; return the end's event.
+    def copy_aside(self, gpu: int, segments: list[Segment], events: Iterable[Any]) -> Any:
+        """Copy segments of a GPU to another in a side stream, after events; return the end's event.
 
-        The copies wait for events. Those of different lanes do not wait for each other.
+        A GPU has a side stream for copies from others, and one for its own.
         """
         own, owner = self.ordinal(gpu), int(segments[0][0].device.id)
         with self._on(gpu), errors_of_cuda():
-            key = own, owner, lane % LANES
+            key = own, own == owner
             side = self._sides.get(key) or cupy().cuda.Stream(non_blocking=True)
             side = self._sides.setdefault(key, side)  # another thread may have made it
             try:

@@ -129,9 +129,7 @@ class SimulatedGpus(Batches):
     def wait(self, gpu: int, events: Iterable[Any]) -> None:
         """Do nothing."""
 
-    def copy_aside(
-        self, gpu: int, segments: list[Segment], events: Iterable[Any], lane: int = 0
-    ) -> None:
+    def copy_aside(self, gpu: int, segments: list[Segment], events: Iterable[Any]) -> None:
         """Copy segments immediately."""
         self.copy(gpu, segments)
 

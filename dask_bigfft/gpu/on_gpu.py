@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from bisect import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -45,6 +45,9 @@ SHORT = 8192
 #: calls for a segment; kernels read others. Beside FFTs the engine moves 338 GB/s in rows of 4 KiB,
 #: kernels of 48 to 264 blocks 175 to 245 (two H100, NVLink).
 LINK_ROW_NBYTES, LINK_CALLS = 4096, 64
+
+#: Maximum bytes that are brought from another GPU at once to be put in place by a kernel.
+MESSAGE_NBYTES = 1 << 28
 
 #: Largest distance of two rows in a call, in bytes, and the kind of copy that needs no direction.
 _MAX_PITCH, _ANY = 2**31 - 1, 4
@@ -415,13 +418,30 @@ def _copy(segments: Iterable[Segment], ordinal: int) -> None:
             if calls and values.dtype == target.dtype and not conjugate:
                 _by_engine(calls, values, target)
                 continue
-            values = _brought(values, ordinal)
-        if values.dtype.kind == "c" and target.dtype.kind != "c":
-            values = values.real
-        if conjugate and values.dtype.kind == "c":
-            cupy().conj(values, out=target)
+            for part in _parts(values):
+                _put(_brought(values[part], ordinal), target[part], conjugate)
         else:
-            target[...] = values
+            _put(values, target, conjugate)
+
+
+def _put(values: Any, target: Any, conjugate: bool) -> None:
+    """Copy an array, or its real part or conjugate, in the current stream."""
+    if values.dtype.kind == "c" and target.dtype.kind != "c":
+        values = values.real
+    if conjugate and values.dtype.kind == "c":
+        cupy().conj(values, out=target)
+    else:
+        target[...] = values
+
+
+def _parts(values: Any) -> Iterator[tuple[slice, ...]]:
+    """Yield parts of an array of at most `MESSAGE_NBYTES`, or one row each."""
+    ends = [slice(None)] * len(values.shape)
+    dim = max(range(len(ends)), key=lambda dim: values.strides[dim], default=0)
+    n = values.shape[dim] if ends else 1
+    step = max(1, n * MESSAGE_NBYTES // max(1, values.nbytes))
+    for low in range(0, n, step):
+        yield (*ends[:dim], slice(low, low + step), *ends[dim + 1 :]) if ends else ()
 
 
 def _brought(values: Any, ordinal: int) -> Any:

@@ -552,8 +552,7 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
 
 
 #: Blocks that each of several GPUs transforms while it copies others, and minimum bytes per block:
-#: the host needs about 1 ms to enqueue one. Where all axes are cut, every block after a round is
-#: made of all blocks before it: more blocks take more time than the overlap saves.
+#: the host needs about 1 ms to enqueue one.
 BLOCKS_EACH, LEAST_EACH = 4, 1 << 30
 
 
@@ -584,8 +583,7 @@ def request_on_gpus(
     size = math.prod(extents(spec, [(n,) for n in spec.shape]))
     chunks, wanted = request.chunks, request.wanted
     if count > 1 and cuts:
-        whole = any(len(chunks[axis]) == 1 for axis in spec.axes)
-        each = min(BLOCKS_EACH, size * spec.work_dtype.itemsize // (count * LEAST_EACH)) * whole
+        each = min(BLOCKS_EACH, size * spec.work_dtype.itemsize // (count * LEAST_EACH))
         chunks = finer(chunks, count * each)
     block = math.prod(extents(spec, chunks))
     if wanted is None and count == 1 and block_count(request.chunks) > 1:

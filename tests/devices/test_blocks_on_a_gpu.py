@@ -176,6 +176,7 @@ def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
     opened, waited = set(), set()
     monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 32)
+    monkeypatch.setattr(on_gpu, "MESSAGE_NBYTES", 256)
     pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
 
     class Stream(contextlib.nullcontext):

@@ -1,5 +1,6 @@
 """Gathering on several GPUs: every transport brings the same values, in the paper's bytes."""
 
+import weakref
 from types import SimpleNamespace
 
 import dask.array as da
@@ -75,6 +76,32 @@ def test_bytes_and_memory_of_each_transport(devices, batches, transport):
     assert all(2 * data <= peak <= most for peak in gpus.peak)
     del made
     assert gpus.used == [0] * devices
+
+
+class Ordered(SimulatedGpus):
+    """Writes down which GPUs each one reads, in order."""
+
+    def __init__(self, nbytes):
+        super().__init__(nbytes)
+        self.known, self.read = [], {}
+
+    def put(self, gpu, values):
+        super().put(gpu, values)
+        self.known.append((gpu, weakref.ref(values)))
+
+    def copy_aside(self, gpu, segments, events):
+        values = segments[0][0]
+        owner = next(one for one, found in self.known if np.shares_memory(found(), values))
+        self.read.setdefault(gpu, []).append(owner)
+        super().copy_aside(gpu, segments, events)
+
+
+def test_no_two_gpus_read_the_same_one_at_a_time():
+    gpus = Ordered((1 << 30,) * 4)
+    move(slabs(16, 8), gpus, "direct")
+    for at_a_time in zip(*gpus.read.values(), strict=True):
+        assert sorted(at_a_time) == [0, 1, 2, 3]
+    assert all(len(read) == 16 for read in gpus.read.values())
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -37,7 +37,7 @@ from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS
 from dask_bigfft.graph.layer import Chunks, gpus_of
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.views import is_on_gpu
-from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.cost import peak_host, with_forecast
 from dask_bigfft.planner.plan import (
     Plan,
     fits_gpu,
@@ -123,7 +123,7 @@ def chosen_plan(
         changes = (f", or {change}" for change in changes_that_fit(spec, request, on))
         raise MemoryLimitError("".join([str(error), *changes])) from None
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
-        found = replace(found, overwrite=overwrite)
+        found = _overwriting(found) if overwrite else replace(found, overwrite=False)
     if not found.machine.gpus and not found.shares:
         return found
     by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
@@ -134,6 +134,12 @@ def chosen_plan(
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
 
 
+def _overwriting(plan: Plan) -> Plan:
+    """Return a plan that may destroy its source blocks, with the memory that it then needs."""
+    found = replace(plan, overwrite=True)
+    return replace(found, expected=replace(found.expected, peak_host=peak_host(found)))
+
+
 def _inside_blocks(plan: Plan) -> Plan:
     """Return the plan with its rounds inside the blocks that come in, if these are cut for it."""
     inside = overwritten(plan) if plan.verify == "none" else None
@@ -142,25 +148,24 @@ def _inside_blocks(plan: Plan) -> Plan:
     exchanges = inside.exchanges[: len(inside.rounds)]
     if not all(all_segmented(exchange.source, exchange.target) for exchange in exchanges):
         return plan
-    return replace(inside, expected=forecast(inside))
+    return with_forecast(inside)
 
 
 def _plan_within(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
-    """Return the plan for a machine of a transform that may be done inside its blocks.
+    """Return the plan for a machine of a transform that may overwrite its blocks.
 
     Memory that is too little for blocks before and after a round may be enough for one of them.
     """
-    limit, search = machine.memory_limit, partial(_found_plan, spec, request)
-    with contextlib.suppress(PlanError):
-        found = search(machine)
-        if limit is None or found.carrier != "disk":
-            return found
+    limit = machine.memory_limit
     if limit is not None:
-        roomy = search(replace(machine, memory_limit=None))
-        inside = _inside_blocks(roomy)
-        if inside.inside and inside.expected.peak_host <= limit:
-            return replace(roomy, machine=machine)
-    return search(machine)
+        with contextlib.suppress(PlanError):
+            roomy = _found_plan(spec, request, replace(machine, memory_limit=None))
+            inside = _overwriting(roomy)
+            if inside.machine.gpus:
+                inside = _inside_blocks(inside)
+            if inside.expected.peak_host <= limit:
+                return replace(roomy, machine=machine)
+    return _found_plan(spec, request, machine)
 
 
 def _accepted(plan: Plan, request: Request) -> Plan | None:
@@ -187,7 +192,7 @@ def _searched(
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
         found = decided(spec, request, replace(here, gpus=0), here.gpus, least, by_hand)
-    elif inside and here.gpus:
+    elif inside:
         found = _plan_within(spec, request, here)
     else:
         found = _found_plan(spec, request, here)

@@ -11,6 +11,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import LONG_BYTES, Layout, admitted, tile_bytes_of
 from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import (
     Exchange,
     Forecast,
@@ -164,7 +165,13 @@ def _peak_in_memory(plan: PlanData) -> int:
         threads = min(machine.threads, blocks)
         if machine.gpus and plan.device == "gpu":  # which admit only a few tasks
             threads = min(threads, admitted(block) * machine.gpus)
-        work = threads * (block + out + _tiles(plan, i, block, out))
+        # A process has whole blocks: with few of them, more than its even share.
+        share = -(-blocks // machine.workers) / max(1, blocks)
+        tiles = threads * _tiles(plan, i, block, out)
+        if _stays_in_place(plan, i):
+            stages.append(share * before + tiles)
+            continue
+        work = threads * (block + out) + tiles
         if i + 1 < len(plan.exchanges) and shared_layouts.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
         if shared_layouts.exchanges[i] is not None and (
@@ -172,8 +179,6 @@ def _peak_in_memory(plan: PlanData) -> int:
         ):
             stages.append(before + threads * min(block, _tiles_nbytes(plan)))
             continue
-        # A process has whole blocks: with few of them, more than its even share.
-        share = -(-blocks // machine.workers) / max(1, blocks)
         if machine.workers == 1 or exchange.local:
             held = 0 if exchange.local else before
             stages.append(share * (held + max(made, after)) + work)
@@ -186,6 +191,22 @@ def _peak_in_memory(plan: PlanData) -> int:
             stages.append(min(1.0, share * UNEVEN) * (2 * before + max(made, after)) + work)
         before = made
     return math.ceil(max(stages) + filter_bytes(plan)) + merging(plan)[0]
+
+
+def _stays_in_place(plan: PlanData, number: int) -> bool:
+    """Return whether blocks become those after an exchange and its round where they are."""
+    exchange = plan.exchanges[number]
+    if exchange.source != exchange.target or exchange.dtype != exchange.source_dtype:
+        return False
+    if number == len(plan.rounds):
+        return plan.inside
+    round_, overwrites = plan.rounds[number], plan.overwrite and plan.verify == "none"
+    alike = all(step.kind == "c2c" and step.convolve is None for step in round_.steps)
+    if number or not overwrites or not alike or round_.source.largest != round_.target.largest:
+        return False
+    devices = plan.machine.devices if plan.device != "cpu" else ()
+    nbytes = [plan.device_memory_limit or found.nbytes for found in devices]
+    return all(tile_plans(round_, exchange.dtype, n, plan.settings, inside=True) for n in nbytes)
 
 
 def _tiles_nbytes(plan: PlanData) -> int:

@@ -91,7 +91,12 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
 
 @lru_cache(maxsize=1024)
 def tile_plans(
-    round_: Round, dtype: str, nbytes: int, settings: DeviceSettings = AS_IS, order: Shape = ()
+    round_: Round,
+    dtype: str,
+    nbytes: int,
+    settings: DeviceSettings = AS_IS,
+    order: Shape = (),
+    inside: bool = False,
 ) -> tuple[TilePlan, ...]:
     """Return the tile plans of a round on its largest block, mostly one.
 
@@ -109,6 +114,8 @@ def tile_plans(
         Settings by hand.
     order : tuple of int
         Dimensions in the order in which they are written, if that is possible.
+    inside : bool
+        Whether the round must work in the memory of the block.
     """
     limits, real = TileLimits(nbytes).tuned(settings), np.empty(0, dtype).real.dtype.name
     ways = [((round_,), order), ((round_,), ()), (apart(round_), ())]
@@ -119,7 +126,8 @@ def tile_plans(
                 kinds = {step.kind for step in one.steps}
                 source, target = (real if kind in kinds else dtype for kind in ("r2c", "c2r"))
                 shape = one.source.shape(one.source.largest_block)
-                request = replace(request_of(one, shape, source, target), order=written)
+                request = request_of(one, shape, source, target)
+                request = replace(request, order=written, inside=inside)
                 found.append(find_tile_plan(request, limits, 1))
             return tuple(found)
     return ()

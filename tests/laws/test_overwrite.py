@@ -149,9 +149,36 @@ def test_a_memory_limit_counts_what_overwriting_needs():
         (done,) = dask.persist(lazy)
         assert np.shares_memory(done.to_delayed().ravel()[0].compute(), blocks[0])
         np.testing.assert_allclose(done.compute(), scipy.fft.fftn(x), atol=1e-9)
-        too_little = inside.expected.peak_host // 2
+        too_little = int(0.8 * inside.expected.peak_host)
         found = plan(a, "fftn", device="gpu", overwrite_x=True, memory_limit=too_little)
         assert (found.carrier, found.inside) == ("disk", False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "device"), [((64, 64, 128), "cpu"), ((64, 64, 128), "gpu"), ((1 << 19,), "gpu")]
+)
+def test_one_block_needs_little_more_than_itself(shape, device):
+    x = values(*shape)
+    expected, keywords = scipy.fft.fftn(x), {"overwrite_x": True, "device": device}
+    with simulated_devices(1 << 20, limits=LIMITS):
+        found = plan(owned(x), "fftn", memory_limit=int(2.5 * x.nbytes), **keywords)
+        assert (found.carrier, found.expected.peak_host < 2.5 * x.nbytes) == ("memory", True)
+        before = default_arena().counters()
+        (done,) = dask.persist(fft.fftn(owned(x), memory_limit=int(2.5 * x.nbytes), **keywords))
+        large = default_arena().counters().peak_bytes - before.peak_bytes
+    assert large < x.nbytes
+    assert np.shares_memory(done.to_delayed().ravel()[0].compute(), x)
+    np.testing.assert_allclose(x, expected, atol=1e-10)
+
+
+def test_large_blocks_are_forecast_near_in_place():
+    with simulated_devices(1 << 34):
+        for gib in (2, 16):
+            a = da.zeros((8, gib << 26), chunks=(1, -1), dtype="c16")
+            for axes in ((1,), (0, 1)):
+                keywords = {"axes": axes, "memory_limit": f"{9 * gib} GiB"}
+                found = plan(a, "fftn", device="gpu", overwrite_x=True, **keywords)
+                assert found.expected.peak_host < 1.01 * a.nbytes
 
 
 @pytest.mark.parametrize("rows", [16, 20])

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, scaled
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
@@ -494,7 +495,9 @@ def whole_request(
         before = max(after, min(before, size * after // tiny))
     profile, lanes = machine.profile, machine.threads * machine.workers
     speed = profile.library(request.kernel, str(spec.work_dtype)).large_flops
-    seconds = 5 * block * after * math.log2(max(2, math.prod(spec.lengths))) / speed
+    smooth = all(max(factorize(n), default=1) <= 11 for n in spec.lengths)
+    work = 2.5 if smooth and spec.kind != "c2c" else 5.0  # real transforms do half
+    seconds = work * block * after * math.log2(max(2, math.prod(spec.lengths))) / speed
     lost = seconds / min(after, lanes) - seconds / min(before, lanes)
     saved = (2 * before - after) * task_seconds(machine)
     if machine.workers > 1:  # each pair of blocks is a task, too

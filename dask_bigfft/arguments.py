@@ -113,31 +113,27 @@ def chosen_plan(
             plan = _searched(spec, merged, here, kernels, inside)
             wanted = None if request.wanted in (merged.wanted, plan.chunks) else request.wanted
             found = _accepted(with_merging(plan, request.chunks, wanted), request)
-    with contextlib.suppress(PlanError):
-        if not (found or overwrite) and (tiles := request_in_tiles(spec, request, here)) != request:
-            found = _accepted(_searched(spec, tiles, here, kernels, inside), request)
     try:
-        found = found or _searched(spec, request, here, kernels, inside)
+        found = found or _in_tiles(spec, request, here, kernels, inside)
     except MemoryLimitError as error:
         on = replace(here, gpus=0) if request.device == "hybrid" else here
         changes = (f", or {change}" for change in changes_that_fit(spec, request, on))
         raise MemoryLimitError("".join([str(error), *changes])) from None
-    if overwrite != found.overwrite:  # else the plan keeps what it has cached
-        found = _overwriting(found) if overwrite else replace(found, overwrite=False)
-    if not found.machine.gpus and not found.shares:
-        return found
     by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
     settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))
-    if settings != AS_IS:
+    if settings != AS_IS and (found.machine.gpus or found.shares):
         found = replace(found, settings=replace(settings, cpu_share=found.settings.cpu_share))
+    if overwrite != found.overwrite:  # else the plan keeps what it has cached
+        found = _overwriting(found) if overwrite else replace(found, overwrite=False)
     on_devices = inside and found.machine.gpus
     return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
 
 
 def _overwriting(plan: Plan) -> Plan:
     """Return a plan that may destroy its source blocks, with the memory that it then needs."""
-    found = replace(plan, overwrite=True)
-    return replace(found, expected=replace(found.expected, peak_host=peak_host(found)))
+    found, expected = replace(plan, overwrite=True), plan.expected
+    peak = expected.peak_host - peak_host(plan) + peak_host(found)
+    return replace(found, expected=replace(expected, peak_host=peak))
 
 
 def _inside_blocks(plan: Plan) -> Plan:
@@ -172,6 +168,30 @@ def _accepted(plan: Plan, request: Request) -> Plan | None:
     """Return the plan; None if it exceeds the memory limit, or uses the disk unasked."""
     unasked = plan.carrier == "disk" and request.storage == "auto"
     return plan if plan.fits_memory and not unasked else None
+
+
+def _in_tiles(
+    spec: TransformSpec,
+    request: Request,
+    here: Machine,
+    kernels: tuple[str, ...] | None,
+    inside: bool,
+) -> Plan:
+    """Return the best plan, in blocks as large as a GPU's tiles where that costs no crossing."""
+    found = _searched(spec, request, here, kernels, inside)
+    tiles = request_in_tiles(spec, request, here)
+    if inside or tiles == request:
+        return found
+
+    def crossings(plan: Plan) -> int:
+        return len(plan.exchanges) - sum(map(bool, plan.shared_layouts.exchanges))
+
+    with contextlib.suppress(PlanError):
+        other = _accepted(_searched(spec, tiles, here, kernels, inside), request)
+        padded = other is not None and any(program.bluestein for program in other.programs)
+        if other is not None and not padded and crossings(other) <= crossings(found):
+            return other
+    return found
 
 
 def _searched(

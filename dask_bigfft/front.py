@@ -135,8 +135,9 @@ def transform(
         Usable bytes of each GPU; larger blocks cross the bus several times.
     overwrite_x : bool, optional
         True if the contents of `a` may be destroyed. An array in one chunk is then transformed in
-        place if dtype and shape stay the same. Other users of its blocks, such as those of a
-        persisted array, see the changed values.
+        place if dtype and shape stay the same; read-only blocks are copied, which `memory_limit`
+        does not count. Other users of its blocks, such as those of a persisted array, see the
+        changed values.
     verify : {"none", "energy", "checksum"}, optional
         Check of the rounds. "energy" (Parseval) finds changes of magnitude. "checksum" adds linear
         checksums, and checksums of all exchanged shards, and so finds changes of sign, phase and

@@ -8,6 +8,7 @@ that are not CuPy's default one; streams of different GPUs wait for each other w
 between them.
 """
 
+import contextlib
 import itertools
 import math
 import os
@@ -447,15 +448,17 @@ def _parts(values: Any) -> Iterator[tuple[slice, ...]]:
 def _brought(values: Any, ordinal: int) -> Any:
     """Return an array of another GPU on the current one, stored in the same order.
 
-    Where rows are narrow, kernels read it where it is.
+    Where rows are narrow, or memory is short, kernels read it where it is.
     """
     step, strides = values.itemsize, [0] * len(values.shape)
     for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
         strides[dim], step = step, step * values.shape[dim]
-    calls = _engine_calls(values, strides)
-    if not calls:
+    calls, memory = _engine_calls(values, strides), None
+    if calls:
+        with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
+            memory = cupy().empty(step, np.uint8).data
+    if memory is None:
         return _mapped(values, ordinal)
-    memory = cupy().empty(step, np.uint8).data
     found = cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=tuple(strides))
     _by_engine(calls, values, found)
     return found

@@ -457,7 +457,7 @@ def run_block(
         found.target = place
         return found
 
-    if own is not None and run.overwrites(number):
+    if own is not None and place is None and run.overwrites(number):
         in_place.raise_if_poisoned(number, block, own)
         if own.flags.writeable:
             here = BlockView.of(own, owned=own.flags.c_contiguous, target=own)

@@ -393,8 +393,8 @@ class Candidates:
                 beside = max(whole.get(place, 1) for place in places)
                 room = tile_nbytes(self.request, self.machine) // self.itemsize // beside
                 # The second round may write in natural order if its rows are wide.
-                split = balanced_split(n) or (1, n)
-                for first, second in (split, split[::-1]):
+                split = balanced_split(n)
+                for first, second in (split, split[::-1]) if split else ():
                     row = min(first // chunks, room // second) * self.itemsize
                     if self.machine.shared and row >= LEAST_WRITTEN_NBYTES:
                         return [(first, second)]

@@ -196,13 +196,15 @@ def _peak_in_memory(plan: PlanData) -> int:
 def _stays_in_place(plan: PlanData, number: int) -> bool:
     """Return whether blocks become those after an exchange and its round where they are."""
     exchange = plan.exchanges[number]
-    if exchange.source != exchange.target or exchange.dtype != exchange.source_dtype:
-        return False
-    if number == len(plan.rounds):
-        return plan.inside
-    round_, overwrites = plan.rounds[number], plan.overwrite and plan.verify == "none"
+    same = exchange.source == exchange.target and exchange.dtype == exchange.source_dtype
+    if not same or exchange.mirror is not None or number == len(plan.rounds):
+        return same and plan.inside
+    round_, first = plan.rounds[number], (0,) * len(exchange.source.axes)
     alike = all(step.kind == "c2c" and step.convolve is None for step in round_.steps)
-    if number or not overwrites or not alike or round_.source.largest != round_.target.largest:
+    alike = alike and round_.source.shape(first) == round_.target.shape(first)
+    apart = plan.verify != "none" or plan.device == "hybrid" or plan.shares
+    written = any(shared is not None for shared in plan.shared_layouts.exchanges[1:2])
+    if number or not plan.overwrite or not alike or apart or written:
         return False
     devices = plan.machine.devices if plan.device != "cpu" else ()
     nbytes = [plan.device_memory_limit or found.nbytes for found in devices]

@@ -31,7 +31,7 @@ from dask_bigfft.planner.plan_data import (
 )
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.seconds import flops
-from dask_bigfft.planner.tile_plan import AS_IS
+from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
@@ -510,7 +510,8 @@ def _exchanges_by_bus(spec: TransformSpec, request: Request, machine: Machine) -
     """Return whether GPUs of one process transform cut axes of an array in its host memory."""
     cut = any(len(request.chunks[axis]) > 1 for axis in spec.axes)
     alone = machine.shared and machine.workers == 1 <= machine.gpus and request.verify == "none"
-    return cut and alone and request.device in ("auto", "gpu")
+    taken = request.device in ("auto", "gpu") and spec.work_dtype.char in COMPUTED
+    return cut and alone and taken
 
 
 #: Minimum bytes of the blocks between rounds of GPUs: the host needs about 1 ms for one.

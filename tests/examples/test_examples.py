@@ -19,7 +19,7 @@ SCRIPTS = [
     ("larger_than_memory", ["--gib", 0.004, *FOLDER], ["nothing looks complete: True"]),
     # of this one the last slab is thinner
     ("larger_than_memory", ["--gib", 0.067, *FOLDER], ["by way of disk"]),
-    ("transposed_order", ["--n", 2**21], [r"3 \+ 3 exchanges", r"2 \+ 2 exchanges"]),
+    ("transposed_order", ["--n", 2**22], [r"3 \+ 3 exchanges", r"2 \+ 2 exchanges"]),
     ("convolution", ["--n", 2**16, *PICTURE], ["in 16 chunks"]),
     ("spectra", ["--n", 256, *PICTURE], ["50.0 Hz is in the record"]),
     ("demo", ["--gib", 0.002, "--n", 2**18, *FOLDER, *PICTURE], ["the resumed run"]),

@@ -104,25 +104,25 @@ def test_crossings_of_the_bus(name, shape, chunks, nbytes, crossings):
 @pytest.mark.parametrize(
     ("name", "shape", "chunks"),
     [
-        ("fft", (1 << 20,), 1 << 18),
-        ("ifft", (1 << 19,), 1 << 18),
-        ("fftn", (512, 2048), (128, 2048)),
-        ("rfftn", (256, 4095), (128, 2048)),
+        ("fftn", (1024, 1024), (256, 1024)),
+        ("ifftn", (1024, 512), (512, 512)),
+        ("fftn", (100, 120, 128), (50, 120, 128)),
+        ("rfftn", (512, 1026), (256, 1026)),
     ],
 )
 def test_blocks_between_rounds_are_as_large_as_tiles(name, shape, chunks, monkeypatch):
-    monkeypatch.setattr("dask_bigfft.planner.plan.LEAST_BETWEEN", 1 << 18)
+    monkeypatch.setattr("dask_bigfft.planner.plan.LEAST_BETWEEN", 1 << 20)
     x = values(*shape, real=name == "rfftn")
     a = da.from_array(x, chunks)
     off = dask.config.set({"bigfft.planner.small": 0})
-    with split(), off, simulated_devices(1 << 21), heard("h2d") as found:
+    with split(), off, simulated_devices(1 << 23), heard("h2d") as found:
         made = plan(a, name, device="gpu")
         got = getattr(fft, name)(a, device="gpu").compute()
-    assert max(round_.source.largest for round_ in made.rounds) <= 4 << 14
-    assert len(made.chunks[0]) == len(a.chunks[0])
+    assert max(round_.source.largest for round_ in made.rounds) <= 9 << 14
+    assert made.shared_layouts.exchanges[2] is not None
+    assert made.chunks[0] == a.chunks[0]
     assert_close(got, getattr(scipy.fft, name)(x))
-    crossed = sum(numbers["nbytes"] for _, numbers in found)
-    assert crossed < 1.1 * len(made.exchanges) * got.nbytes
+    assert sum(numbers["nbytes"] for _, numbers in found) < 2.1 * got.nbytes
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])

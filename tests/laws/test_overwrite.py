@@ -171,6 +171,18 @@ def test_one_block_needs_little_more_than_itself(shape, device):
     np.testing.assert_allclose(x, expected, atol=1e-10)
 
 
+def test_a_shared_result_is_written_beside_the_input():
+    """Two rounds on the CPU: the first one writes the memory that the second one transforms."""
+    x = values(512, 256)
+    a, blocks = owned_blocks(x, 64)
+    found = plan(a, "fft2", device="cpu", overwrite_x=True)
+    assert found.shared_layouts.exchanges[1] is not None
+    assert found.expected.peak_host > 1.4 * x.nbytes
+    got = fft.fft2(a, device="cpu", overwrite_x=True).compute()
+    np.testing.assert_allclose(got, scipy.fft.fft2(x), atol=1e-9)
+    np.testing.assert_array_equal(np.concatenate(blocks), x)
+
+
 def test_large_blocks_are_forecast_near_in_place():
     with simulated_devices(1 << 34):
         for gib in (2, 16):

@@ -106,13 +106,12 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
     ],
 )
 def test_large_blocks_become_tiles_between_rounds(shape, dtype, digits):
-    with simulated_devices(1 << 34):
+    with simulated_devices(1 << 31):
         x = da.zeros(shape, chunks=(shape[0] // 4, *shape[1:]), dtype=dtype)
-        found = plan(x, "fftn", device="gpu", device_memory_limit=2 << 30, memory_limit="1 TiB")
+        found = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
     assert [round_.source.blocks for round_ in found.rounds] == [64, 64]
     assert digits in (None, found.programs[0].factors)
     assert found.chunks == x.chunks
-    assert found.shared_layouts.exchanges[2] is not None  # the last round writes in place
 
 
 def test_a_prime_that_no_tile_holds_is_left_to_the_cpu():

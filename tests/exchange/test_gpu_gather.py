@@ -1,6 +1,5 @@
 """Gathering on several GPUs: every transport brings the same values, in the paper's bytes."""
 
-import weakref
 from types import SimpleNamespace
 
 import dask.array as da
@@ -10,7 +9,7 @@ from support import heard
 
 from dask_bigfft import plan
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.exchange.gather import TRANSPORTS, Crossing, transport_of, view_of
+from dask_bigfft.exchange.gather import TRANSPORTS, Crossing, GpuTable, transport_of, view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.on_gpu import home_of
 from dask_bigfft.planner.profile import DeviceProfile
@@ -78,30 +77,17 @@ def test_bytes_and_memory_of_each_transport(devices, batches, transport):
     assert gpus.used == [0] * devices
 
 
-class Ordered(SimulatedGpus):
-    """Writes down which GPUs each one reads, in order."""
+def test_no_two_gpus_read_the_same_one_at_a_time(monkeypatch):
+    read, extend = {}, GpuTable.extend
 
-    def __init__(self, nbytes):
-        super().__init__(nbytes)
-        self.known, self.read = [], {}
+    def noted(table, sources, which, rows, home):
+        read.setdefault(table.home, []).append(home)
+        extend(table, sources, which, rows, home)
 
-    def put(self, gpu, values):
-        super().put(gpu, values)
-        self.known.append((gpu, weakref.ref(values)))
-
-    def copy_aside(self, gpu, segments, events):
-        values = segments[0][0]
-        owner = next(one for one, found in self.known if np.shares_memory(found(), values))
-        self.read.setdefault(gpu, []).append(owner)
-        super().copy_aside(gpu, segments, events)
-
-
-def test_no_two_gpus_read_the_same_one_at_a_time():
-    gpus = Ordered((1 << 30,) * 4)
-    move(slabs(16, 8), gpus, "direct")
-    for at_a_time in zip(*gpus.read.values(), strict=True):
-        assert sorted(at_a_time) == [0, 1, 2, 3]
-    assert all(len(read) == 16 for read in gpus.read.values())
+    monkeypatch.setattr(GpuTable, "extend", noted)
+    move(slabs(16, 8), SimulatedGpus((1 << 30,) * 4), "direct")
+    assert all(sorted(homes) == [0, 1, 2, 3] for homes in zip(*read.values(), strict=True))
+    assert all(len(homes) == 16 for homes in read.values())
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -119,10 +119,11 @@ def chosen_plan(
         on = replace(here, gpus=0) if request.device == "hybrid" else here
         changes = (f", or {change}" for change in changes_that_fit(spec, request, on))
         raise MemoryLimitError("".join([str(error), *changes])) from None
-    by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
-    settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))
-    if settings != AS_IS and (found.machine.gpus or found.shares):
-        found = replace(found, settings=replace(settings, cpu_share=found.settings.cpu_share))
+    if found.machine.gpus or found.shares:
+        by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
+        settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))
+        if settings != AS_IS:
+            found = replace(found, settings=replace(settings, cpu_share=found.settings.cpu_share))
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
         found = _overwriting(found) if overwrite else replace(found, overwrite=False)
     on_devices = inside and found.machine.gpus

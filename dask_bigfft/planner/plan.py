@@ -524,11 +524,13 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
     A tile is then contiguous in such a block, so that a pass over the bus has narrow rows in one
     direction only. The chunks of the result are like the input's.
     """
-    most = max(LEAST_BETWEEN, tile_nbytes(request, machine))
-    nbytes = largest_block(spec, request) * spec.work_dtype.itemsize
     natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
     free = _is_free(request) and request.storage != "disk" and natural
-    if nbytes <= most or not free or not _exchanges_by_bus(spec, request, machine):
+    if not free or not _exchanges_by_bus(spec, request, machine):
+        return request
+    most = max(LEAST_BETWEEN, tile_nbytes(request, machine))
+    nbytes = largest_block(spec, request) * spec.work_dtype.itemsize
+    if nbytes <= most:
         return request
     wanted = request.wanted or _like_input(spec, request)
     return replace(request, scale=request.scale * most / nbytes, wanted=wanted, storage="memory")

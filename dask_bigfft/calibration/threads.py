@@ -106,7 +106,7 @@ def _price(run: Trial, library: tuple[str, str] | None, name: str, threads: int)
 
 
 def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a `Profile` that describe CPU threads.
+    """Measure transforms, and return the fields of a `Profile` for CPU threads: prices and speeds.
 
     Parameters
     ----------

@@ -414,7 +414,7 @@ class Engine:
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
 
     def links(self, job: Job, limits: TileLimits) -> tuple[Job, ...]:
-        """Return the job, or equivalent jobs if its tiles do not fit."""
+        """Return the job if its tiles fit, else jobs that give the same one after the other."""
         parts = job.links(apart(job.round))
         if len(parts) > 1:
             with contextlib.suppress(DeviceMemoryError):

@@ -342,7 +342,7 @@ class GPUExecutor:
             tile.announced = True
 
     def load(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Array]) -> None:
-        """Copy a tile and its parts of filters to the device."""
+        """Enqueue the copies of a tile, and of its parts of filters, to the device."""
         comes = list(tile.comes)
         for found in tile.work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]

@@ -369,9 +369,9 @@ class Gpus:
             settle()
 
     def copy_aside(self, gpu: int, segments: list[Segment], events: Iterable[Any]) -> Any:
-        """Copy segments of a GPU to another in a side stream, after events; return the end's event.
+        """Copy segments, all of one GPU, to `gpu` in a side stream after events; return the end.
 
-        A GPU has a side stream for copies from others, and one for its own.
+        A GPU has a side stream for copies from others, and one for copies within itself.
         """
         own, owner = self.ordinal(gpu), int(segments[0][0].device.id)
         with self._on(gpu), errors_of_cuda():

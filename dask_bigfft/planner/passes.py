@@ -61,7 +61,9 @@ Shape = tuple[int, ...]
 
 @lru_cache(maxsize=1024)
 def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> TilePlan:
-    """Return the tile plan of a round on a block.
+    """Return the cheapest tile plan of a round on a block.
+
+    One pass is tried first, with ever fewer buffers, then several passes.
 
     Parameters
     ----------

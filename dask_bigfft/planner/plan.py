@@ -330,8 +330,8 @@ class PhaseForecast:
 def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
     """Return the forecasts of the phases of a plan, in their order.
 
-    The bytes of a round are those of its results. The parts *gather* and *fft* follow their round,
-    whose time includes theirs.
+    The bytes of a round are those of its results. On CPUs a round is followed by its parts *gather*
+    and *fft*, whose time is included in that of the round.
     """
     found = []
     for exchange, expected in zip(plan.exchanges, plan.expected.rounds, strict=False):

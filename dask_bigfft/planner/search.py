@@ -121,13 +121,13 @@ def _different(ranked: list[Candidate]) -> list[Candidate]:
     return [*ranked[:4], *(c for c in list(found.values())[:8] if c not in ranked[:4])]
 
 
-def chosen(plans: list[Plan], sizes: Sizes) -> Plan:
-    """Return the first plan, with the reason and the runners-up."""
+def with_runners_up(plans: list[Plan], sizes: Sizes) -> Plan:
+    """Return the first of some plans, cheapest first, with the reason and three others."""
     best, others = plans[0], plans[1:]
     seen = {best.expected}
     rejected = []
     for plan in others:
-        if plan.expected not in seen:  # without permutations of the same work
+        if plan.expected not in seen:  # those of equal cost are permutations
             seen.add(plan.expected)
             digits = ", ".join(" x ".join(map(str, one.factors)) for one in plan.programs)
             rejected.append((f"{plan.notation} with {digits}", plan.expected))
@@ -255,7 +255,7 @@ def _fitting_in(search: Candidates) -> Plan | None:
         plans = [_as_it_fits(plan) for plan in ranked_plans(search, sizes)]
         fitting = [plan for plan in plans if plan.fits_memory]
         if fitting:
-            return chosen(fitting, sizes)
+            return with_runners_up(fitting, sizes)
     return None
 
 
@@ -309,7 +309,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         if isinstance(found, int):
             needed[storage] = found
             continue
-        best = chosen(*found)
+        best = with_runners_up(*found)
         if request.rounds is not None:
             best = replace(best, reason="the rounds were named")
         elif storage == "disk":

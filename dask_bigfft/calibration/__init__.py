@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 #: Minimum bytes of the arrays: smaller ones measure only the overhead of calls.
 LEAST_NBYTES = 1 << 14
 
-#: Default bytes of the arrays: minimum, maximum, and bytes for each thread.
-USUAL_NBYTES, MOST_NBYTES, OF_A_THREAD = 32 << 20, 256 << 20, 8 << 20
+#: Default bytes of the arrays: minimum, maximum, and bytes for each pair of threads. Tasks grow with
+#: the threads, and their Python code runs one at a time. Data that grows with the square of the
+#: threads keeps that code's part of the seconds, and exceeds the caches of large machines.
+USUAL_NBYTES, MOST_NBYTES, OF_A_PAIR = 32 << 20, 512 << 20, 2 << 20
 
 #: Memory of a host divided by the maximum bytes of an array.
 PART_OF_MEMORY = 32
@@ -99,8 +101,8 @@ def calibrate(
         setting ``bigfft.planner.profile`` to use it. The default is a file in the folder
         ``bigfft.wisdom.directory``, which is made if needed; plans then use it automatically.
     nbytes : int, optional
-        Bytes of the arrays, at least 16 KiB. The default is 8 MiB for each thread, at least 32 MiB,
-        and at most a 32nd of the memory of all workers of a host.
+        Bytes of the arrays, at least 16 KiB. The default is 2 MiB times the square of the threads,
+        32 to 512 MiB, and at most a 32nd of the memory of all workers of a host.
     repeat : int
         Timed runs of each transform, at least 1; the median counts.
 
@@ -173,7 +175,7 @@ def _measured(
     for addresses in hosts.values():
         threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
         memory = sum(int(workers[address].get("memory_limit") or 0) for address in addresses)
-        usual = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * sum(threads.values())))
+        usual = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_PAIR * sum(threads.values()) ** 2))
         usual = min(usual, memory // PART_OF_MEMORY or usual)
         for address, own in threads.items():
             part = nbytes or max(LEAST_NBYTES, usual * own // sum(threads.values()))

@@ -74,8 +74,9 @@ ERROR, BEHIND = 0.30, 0.15
 #: How many times as long as the fastest a plan may take before it drops out of the ranking.
 HOPELESS = 3.0
 
-#: Dropped plans that are run, finalists, their turns, and turns of the last two.
-DROPPED, FINALISTS, FINALS, DUELS = 40, 6, 9, 31
+#: Cheapest plans in memory and by disk that are run, those of all others, finalists, their turns,
+#: and turns of the last two.
+BY_CARRIER, DROPPED, FINALISTS, FINALS, DUELS = {"shared": 40, "disk": 5}, 40, 6, 9, 31
 
 
 def calibrate(args: Any, results: core.Results) -> None:
@@ -140,7 +141,8 @@ def candidates(problem: Problem, array: da.Array, args: Any) -> list[tuple[Plan,
     found: list[tuple[Plan, str]] = []
     for carrier, where in (("shared", "memory"), ("disk", "disk")):
         request = Request(array.chunks, kernel=args.kernels[0], storage=where, device="cpu")
-        found += [(trial.plan, carrier) for trial in region(spec, request, on, args.kernels)]
+        trials = region(spec, request, on, args.kernels)[: BY_CARRIER[carrier]]
+        found += [(trial.plan, carrier) for trial in trials]
     known = {(plan.rounds, plan.result) for plan, _ in found}
     request = Request(array.chunks, kernel=args.kernels[0], storage="memory", device="cpu")
     rest = [p for p in every_plan(spec, request, on) if (p.rounds, p.result) not in known]

@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks import core
 from benchmarks.problems import GIB, MIB, Problem, alternate, graph_of, plan_of, settings, worst
 from benchmarks.rows import ROUNDS, GpuData, device_held, even_shape, fill_memory, measured_on_gpu
+from dask_bigfft import report
 
 
 def cupy() -> Any:
@@ -56,13 +57,14 @@ class Bench:
         section: str,
         name: str,
         nbytes: int,
-        crossings: int,
+        y: Any,
         times: list[float],
         check: dict[str, Any],
         **more: Any,
     ) -> None:
-        """Add a row with its part of the bus."""
+        """Add a row with its part of the bus, given the lazy array that was computed."""
         seconds = statistics.median(times)
+        crossings = round(report(y).runs[0].passes, 2)
         bus = crossings * nbytes / self.duplex / seconds if self.duplex else None
         self.results.add(
             section,
@@ -115,13 +117,11 @@ def rounds(bench: Bench, kind: str = "pinned", nbytes: float = 16 * GIB) -> None
                 label = f"{name}, {dtype}, {block // MIB} MiB, {kind}"
                 if not bench.results.lacks("rounds", label):
                     continue
-                large = data.memory[0].nbytes > bench.budget // 2
-                crossings = {"1D": 3, "2D": 2, "3D": 2}.get(name, 1) if large else 1
                 with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
-                    times, check = measured_on_gpu(
+                    times, check, y = measured_on_gpu(
                         data, data.round(name, dtype), bench.args.repeat, overwrite_x=True
                     )
-                bench.add("rounds", label, data.nbytes, crossings, times, check)
+                bench.add("rounds", label, data.nbytes, y, times, check)
 
 
 def ring(bench: Bench) -> None:
@@ -129,14 +129,25 @@ def ring(bench: Bench) -> None:
     rounds(bench, "ring")
 
 
+EACH = (1, "c16"), (1, "c8"), (2, "c16"), (3, "c16"), (2, "c8"), (3, "c8")
+
+#: Bytes in all and of a block, and the number of dimensions and dtype of each array.
+WHOLE = (
+    (16 * GIB, 4 * GIB, EACH),
+    (16 * GIB, 256 * MIB, EACH),
+    (8 * GIB, 256 * MIB, ((2, "c8"),)),
+)
+
+
 def transforms(
     bench: Bench, kind: str = "pinned", section: str = "transforms", **options: Any
 ) -> None:
     """Measure whole transforms; pinned ones take turns with peers."""
-    for block in (4 * GIB, 256 * MIB):
-        data = GpuData.of(bench.size(16 * GIB), bench.size(block), kind == "pinned", bench.budget)
-        for ndim, dtype in ((2, "c16"), (3, "c16"), (1, "c16"), (2, "c8"), (3, "c8"), (1, "c8")):
+    for nbytes, block, chosen in WHOLE:
+        data = GpuData.of(bench.size(nbytes), bench.size(block), kind == "pinned", bench.budget)
+        for ndim, dtype in chosen:
             label = f"{ndim}D, {dtype}, {block // MIB} MiB, {kind}"
+            label += f", {nbytes // GIB} GiB" * (nbytes != 16 * GIB)
             skip = dtype == "c8" and (kind != "pinned" or options)
             if skip or not bench.results.lacks(section, label):
                 continue
@@ -147,27 +158,22 @@ def transforms(
                 x = data.array(problem.shape, dtype)
                 limits = {"device": "gpu", "device_memory_limit": bench.budget}
                 plan = plan_of(problem, x, **limits, **options)
-                times, check = whole(bench, data, problem, options)
+                times, check, y = whole(bench, data, problem, options)
                 more = (
                     peers(bench, data, problem, times) if kind == "pinned" and not options else {}
                 )
-            crossings = len(plan.exchanges) - sum(map(bool, plan.shared_layouts.exchanges))
-            bench.add(
-                section, label, data.nbytes, crossings, times, check, rounds=plan.notation, **more
-            )
+            bench.add(section, label, data.nbytes, y, times, check, rounds=plan.notation, **more)
 
 
-def whole(
-    bench: Bench, data: GpuData, problem: Problem, options: dict[str, Any]
-) -> tuple[list[float], dict[str, Any]]:
-    """Return seconds and a check of a whole transform; transposed results are not checked here."""
+def whole(bench: Bench, data: GpuData, problem: Problem, options: dict[str, Any]) -> Any:
+    """Return what `measured_on_gpu` does; transposed results are not checked here."""
     if options.get("order") == "transposed":
         fill_memory(data.memory, problem.dtype)
         y = data.graph(problem, norm="ortho", **options)
         with device_held(data.budget):
             y.persist()
             times = alternate({"seconds": y.persist}, bench.args.repeat)["seconds"]
-        return times, {"samples": None, "ok": True}
+        return times, {"samples": None, "ok": True}, y
     return measured_on_gpu(data, problem, bench.args.repeat, **options)
 
 
@@ -224,10 +230,8 @@ def peers(
     """Return how many times as long the host's library takes."""
     if len(data.memory) > 16 or not find_spec("ducc0"):  # once for each problem is enough
         return {}
-    x = data.memory[0].base if data.memory[0].base is not None else data.memory[0]
-    x = np.asarray(x)[: data.nbytes].view(problem.dtype).reshape(problem.shape)
-    out = GpuData.of(data.nbytes, data.nbytes, True, data.budget).memory[0]
-    out = out.view(problem.dtype).reshape(problem.shape)
+    x = data.whole_array(problem)
+    out = GpuData.of(data.nbytes, data.nbytes, True, data.budget).whole_array(problem)
     works = {"ducc0": lambda: by_ducc(x, out)}
     alternate(works, 1)
     found = alternate(works, min(3, bench.args.repeat))["ducc0"]
@@ -235,20 +239,30 @@ def peers(
     return {"ducc0": core.ratio(found, ours)}
 
 
+#: Number of dimensions, bytes, and number of blocks.
+FITS = (
+    (1, 4 * GIB, 1),
+    (2, 4 * GIB, 1),
+    (3, 4 * GIB, 1),
+    (2, 256 * MIB, 1),
+    *((ndim, 2 * GIB, blocks) for ndim in (1, 2, 3) for blocks in (1, 16)),
+)
+
+
 def fits(bench: Bench) -> None:
-    """Measure one block that fits the GPU, against the host and plain CuPy."""
+    """Measure data that fits the GPU, against the host and plain CuPy."""
     cp = cupy()
-    for ndim, nbytes in ((1, 4 * GIB), (2, 4 * GIB), (3, 4 * GIB), (2, 256 * MIB)):
-        label = f"{ndim}D, {nbytes // MIB} MiB"
+    for ndim, nbytes, blocks in FITS:
+        label = f"{ndim}D, {nbytes // MIB} MiB" + f", {blocks} blocks" * (blocks > 1)
         if not bench.results.lacks("fits", label):
             continue
         size = bench.size(nbytes)
-        data, target = (GpuData.of(size, size, True, 16 * GIB) for _ in range(2))
-        problem = data.whole(ndim, "c16")
+        data = GpuData.of(size, size // blocks, True, 16 * GIB)
+        target, problem = GpuData.of(size, size, True, 16 * GIB), data.whole(ndim, "c16")
         fill_memory(data.memory, "c16")
-        truth, y = data.truth(problem), data.graph(problem, device_memory_limit=None)
+        truth, y = data.truth(problem), data.graph(problem)
         check = truth.check(y.persist())
-        x, out = (one.memory[0].view("c16").reshape(problem.shape) for one in (data, target))
+        x, out = data.whole_array(problem), target.whole_array(problem)
         pageable = np.array(x)
 
         def by_cupy(source: np.ndarray, result: np.ndarray | None) -> Any:

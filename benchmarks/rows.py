@@ -452,6 +452,12 @@ class GpuData:
         chunks = ((rows,) * len(self.memory), *((n,) for n in shape[1:]))
         return da.Array(graph, name, chunks, dtype=dtype)
 
+    def whole_array(self, problem: Problem) -> np.ndarray:
+        """Return all blocks as one array in memory."""
+        first = self.memory[0]
+        whole = np.asarray(first if first.base is None else first.base)[: self.nbytes]
+        return whole.view(problem.dtype).reshape(problem.shape)
+
     def truth(self, problem: Problem) -> Truth:
         """Return the truth about the present contents."""
         blocks = list(problems.blocks_of(self.array(problem.shape, problem.dtype)))
@@ -484,7 +490,7 @@ class GpuData:
 
 
 def measured_on_gpu(data: GpuData, problem: Problem, repeat: int, **options: Any) -> Any:
-    """Return seconds of transforms after one that does not count, and a check."""
+    """Return seconds of transforms after one that does not count, a check, and the lazy result."""
     fill_memory(data.memory, problem.dtype)
     truth = data.truth(problem)
     with device_held(data.budget):
@@ -495,7 +501,7 @@ def measured_on_gpu(data: GpuData, problem: Problem, repeat: int, **options: Any
             y = data.graph(problem, **options)
             check = truth.check(y.persist())
         times = alternate({"seconds": y.persist}, repeat)["seconds"]
-    return times, check
+    return times, check, y
 
 
 def on_gpu(what: str, task: Task) -> Found:
@@ -512,7 +518,7 @@ def on_gpu(what: str, task: Task) -> Found:
     with dask.config.set(pin):
         for name, problem in chosen.items():
             options = {"overwrite_x": True} if what in ("rounds", "ring") else {}
-            times, check = measured_on_gpu(data, problem, task.repeat, **options)
+            times, check, _ = measured_on_gpu(data, problem, task.repeat, **options)
             figures[name], _ = statistics.median(times), checks.append(check)
     return figures, worst(checks)
 

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 #: Minimum bytes of the arrays: smaller ones measure only the overhead of calls.
 LEAST_NBYTES = 1 << 14
 
-#: Default bytes of the arrays: minimum, maximum, and bytes for each pair of threads. Tasks grow with
-#: the threads, and their Python code runs one at a time. Data that grows with the square of the
-#: threads keeps that code's part of the seconds, and exceeds the caches of large machines.
+#: Default bytes of the arrays: minimum, maximum, and bytes for each pair of threads. The number of
+#: tasks grows with the threads, and their Python code runs one at a time. Bytes that grow with the
+#: square of the threads keep the share of that code, and exceed the caches of large machines.
 USUAL_NBYTES, MOST_NBYTES, OF_A_PAIR = 32 << 20, 512 << 20, 2 << 20
 
 #: Memory of a host divided by the maximum bytes of an array.

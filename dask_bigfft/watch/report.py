@@ -204,7 +204,6 @@ class RunReport:
             + (f" of worker {workers.index(place)}" if place else "")
             for (place, device), nbytes in self.device_peaks.items()
         ]
-        crossed = sum(row.nbytes for row in self.rows if row.phase == "h2d")
         planned = {one.index: one.share for one in forecast.rounds if plan.shares}
         shares = [
             f"{100 * share:.0f} % of round {index}"
@@ -218,11 +217,16 @@ class RunReport:
             ("memory", f"{held}; forecast {budget_text(plan)}"),
             ("kernel", plan.fallback or plan.kernel),
             ("devices", ", ".join(shares)),
-            ("bus", f"{crossed / plan.spec.nbytes:.2f} passes of the data" if crossed else ""),
+            ("bus", f"{self.passes:.2f} passes of the data" if self.passes else ""),
             ("on GPUs", f"at most {', '.join(peaks)}" if peaks else ""),
             ("runs", f"{self.runs}; phases are their means" if self.runs > 1 else ""),
         ]
         return [row for row in rows if row[1]]
+
+    @property
+    def passes(self) -> float:
+        """Bytes that a run brings to GPUs over those of the input."""
+        return sum(row.nbytes for row in self.rows if row.phase == "h2d") / self.plan.spec.nbytes
 
     @property
     def title(self) -> str:

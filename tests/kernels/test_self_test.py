@@ -17,8 +17,7 @@ class Liar(type(LIBRARIES["scipy"]())):
     """SciPy with a mistake of another library."""
 
     def __init__(self, mistake):
-        self.mistake = mistake
-        super().__init__()
+        vars(self).update(vars(LIBRARIES["scipy"]()), mistake=mistake)
 
     def _run(self, call, x, out):
         found = super()._run(call, x, out)

@@ -127,7 +127,7 @@ def chosen_plan(
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
         found = _overwriting(found) if overwrite else replace(found, overwrite=False)
     on_devices = inside and found.machine.gpus
-    return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
+    return _inside_blocks(found) if on_devices and found.storage == "memory" else found
 
 
 def _overwriting(plan: Plan) -> Plan:
@@ -167,7 +167,7 @@ def _plan_within(spec: TransformSpec, request: Request, machine: Machine) -> Pla
 
 def _accepted(plan: Plan, request: Request) -> Plan | None:
     """Return the plan; None if it exceeds the memory limit, or uses the disk unasked."""
-    unasked = plan.carrier == "disk" and request.storage == "auto"
+    unasked = plan.storage == "disk" and request.storage == "auto"
     return plan if plan.fits_memory and not unasked else None
 
 

@@ -275,7 +275,7 @@ def transformed_array(
     if carrier == "auto" and is_on_gpu(x._meta):
         transport = config.get("bigfft.gpu.peer-transport")
         carrier = "tasks" if transport == "none" else ON_GPUS + transport
-    elif isinstance(plan, Plan) and plan.carrier == "disk":
+    elif isinstance(plan, Plan) and plan.storage == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:
         place = scratch_place(plan)

@@ -377,7 +377,7 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
     forecast, machine, moving = plan.expected, plan.machine, len(plan.travelling)
     exchanged = f"{human_bytes(forecast.bytes_exchanged)} in {counted(moving, 'exchange')}"
     rows = [("exchanged", exchanged), ("peak memory", f"{budget_text(plan)}, per process")]
-    if plan.carrier == "disk":
+    if plan.storage == "disk":
         text = f"{moving + 1} times the data are read, and {moving + 1} times written"
         rows.append(("disk", f"{text}, from file to file"))
     if forecast.scratch:

@@ -82,11 +82,11 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         verify=request.verify,
         machine=search.machine,
         expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
-        carrier=search.storage,
+        storage=search.storage,
         device=request.device,
         device_memory_limit=request.device_nbytes,
         from_rows=candidate.from_rows,
-        storage=request.stored or NOT_STORED,
+        stored=request.stored or NOT_STORED,
         reopened=request.reopened and not candidate.from_rows,
     )
     return with_forecast(plan)
@@ -241,7 +241,7 @@ def _as_it_fits(plan: Plan) -> Plan:
     For devices all shards of a block are read first, and then gathered.
     """
     on_gpu = plan.machine.gpus and plan.device != "cpu"
-    if plan.fits_memory or plan.assembles or plan.carrier != "disk" or on_gpu:
+    if plan.fits_memory or plan.assembles or plan.storage != "disk" or on_gpu:
         return plan
     return with_forecast(plan, assembles=True)
 

@@ -53,7 +53,7 @@ def planned(kind: str, shape: tuple[int, ...], chunks: object, limit: int) -> tu
 @pytest.mark.parametrize("case", LARGER)
 def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     plan, small = planned(*LARGER[case])
-    assert plan.carrier == small.carrier == "disk"
+    assert plan.storage == small.storage == "disk"
     assert small.piece_nbytes < MIB <= plan.piece_nbytes
     assert plan.expected.peak_host <= plan.machine.memory_limit
     assert plan.expected.seconds <= search.ALIKE * small.expected.seconds
@@ -90,7 +90,7 @@ def test_stored_planes_and_slabs_at_64_times_the_memory(
     """The first round reads the array: nothing merges chunks, and large ones are read in parts."""
     with dask.config.set(num_workers=threads):
         _, plan = planned_input(stored(tmp_path, shape, chunks, gib * GIB, compressed))
-    assert plan.carrier == "disk"
+    assert plan.storage == "disk"
     assert plan.moves == (False, True)  # read once, written to scratch files once
     assert plan.from_rows
     assert not plan.merges

@@ -104,7 +104,7 @@ def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, mo
         ("}", "", True),
         ('"scale": ', '"scale": -', True),
         ('"machine"', '"engine"', False),
-        ('"schema": 4', '"schema": 7', False),
+        ('"schema": ', '"schema": 1', False),
         ('"device": "', '"devices": "', True),
         ('"buffers": null', '"buffers": 0', True),
         ('"numpy": "', '"numpy": "0.', False),

@@ -30,7 +30,7 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
-from dask_bigfft.events import running_client
+from dask_bigfft.events import running_client, workers_of
 from dask_bigfft.exchange.gather import all_segmented
 from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
 from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS
@@ -240,7 +240,7 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
     if client is None:
         return replace(machine, gpus=count())
-    known = environment.workers_devices(environment.workers_of(client).values())
+    known = environment.workers_devices(workers_of(client).values())
     least = int(device == "gpu" or (device == "hybrid" and not known))
     return replace(machine, gpus=max([*(known[-1:] if device == "hybrid" else known[:1]), least]))
 

@@ -7,7 +7,7 @@ argument. `make_plan` makes a request of all arguments and chooses the plan for 
 import contextlib
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -101,20 +101,25 @@ def chosen_plan(
         cuts = not ARRAY_EXPRESSIONS  # which would copy all blocks to one GPU
         request, small, tiny = request_on_gpus(spec, request, machine.holding, cuts), 0, 0
     here, found = _with_devices(machine, request), None
+
+    def search(asked: Request) -> Plan:
+        return _searched(spec, asked, here, kernels, inside)
+
     if not overwrite and fits_gpu(spec, request, here):  # one block crosses the bus once
         request, small, tiny = request_on_gpus(spec, request, 1), 0, 0
     whole = whole_request(spec, request, machine, small, tiny)
     with contextlib.suppress(PlanError):  # then blocks are smaller, or not merged
         if whole is not request:
-            found = _accepted(_searched(spec, whole, here, kernels, inside), request)
+            found = _accepted(search(whole), request)
     request = roomy_request(spec, request, tiny)
     with contextlib.suppress(PlanError):
         if not found and (merged := merged_request(spec, request, machine, tiny)) is not None:
-            plan = _searched(spec, merged, here, kernels, inside)
+            plan = search(merged)
             wanted = None if request.wanted in (merged.wanted, plan.chunks) else request.wanted
             found = _accepted(with_merging(plan, request.chunks, wanted), request)
+    tiles = request if inside else request_in_tiles(spec, request, here)
     try:
-        found = found or _in_tiles(spec, request, here, kernels, inside)
+        found = found or _in_tiles(request, tiles, search)
     except MemoryLimitError as error:
         on = replace(here, gpus=0) if request.device == "hybrid" else here
         changes = (f", or {change}" for change in changes_that_fit(spec, request, on))
@@ -171,24 +176,17 @@ def _accepted(plan: Plan, request: Request) -> Plan | None:
     return plan if plan.fits_memory and not unasked else None
 
 
-def _in_tiles(
-    spec: TransformSpec,
-    request: Request,
-    here: Machine,
-    kernels: tuple[str, ...] | None,
-    inside: bool,
-) -> Plan:
+def _in_tiles(request: Request, tiles: Request, search: Callable[[Request], Plan]) -> Plan:
     """Return the best plan, in blocks as large as a GPU's tiles where that costs no crossing."""
-    found = _searched(spec, request, here, kernels, inside)
-    tiles = request_in_tiles(spec, request, here)
-    if inside or tiles == request:
+    found = search(request)
+    if tiles == request:
         return found
 
     def crossings(plan: Plan) -> int:
         return len(plan.exchanges) - sum(map(bool, plan.shared_layouts.exchanges))
 
     with contextlib.suppress(PlanError):
-        other = _accepted(_searched(spec, tiles, here, kernels, inside), request)
+        other = _accepted(search(tiles), request)
         padded = other is not None and any(program.bluestein for program in other.programs)
         if other is not None and not padded and crossings(other) <= crossings(found):
             return other

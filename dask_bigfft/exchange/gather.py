@@ -118,7 +118,7 @@ class GpuTable:
             self._gpus.join(homes)
         for (gpu, dtype), segments in self._segments.items():
             choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
-            by_host = choice == "host" or (choice == "staged" and gpu < self.home)
+            by_host = choice == "host" or (choice == "staged" and self._staged_by_host(gpu))
             kept = packed_dtype(dtype, self.target.dtype)
             size = sum(values.size for values, _, _ in segments)
             if choice == "direct":
@@ -136,6 +136,16 @@ class GpuTable:
         events = [event for event in (self._begun, moment) if event is not None]
         for gpu, segments in near.items():
             self._ends[gpu] = self._gpus.copy_aside(self.home, segments, events)
+
+    def _staged_by_host(self, source: int) -> bool:
+        """Return whether the transport `staged` copies from a GPU through the host.
+
+        It does if the target's GPU cannot read the source's. If each can read the other, copies
+        from the lower to the higher number go through the host.
+        """
+        if not self._gpus.reaches(self.home, source):
+            return True
+        return source < self.home and self._gpus.reaches(source, self.home)
 
     def wait(self) -> Any:
         """Let the current stream wait for the copies, and return the array."""

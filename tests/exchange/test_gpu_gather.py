@@ -97,9 +97,14 @@ def test_a_gpu_without_memory_refuses(transport):
         move(slabs(16, 8), SimulatedGpus((2 * data - 16,) * 2), transport)
 
 
-def test_a_gpu_that_reads_no_other_refuses_the_copy_engine():
+@pytest.mark.parametrize(("one", "other"), [(0, 1), (1, 0)])
+def test_the_copy_engine_reads_no_gpu_that_the_target_cannot_read(one, other):
+    gpus = SimulatedGpus((1 << 30,) * 2, {(one, other)})
     with pytest.raises(DeviceError, match="cannot read"):
-        move(slabs(12, 4), SimulatedGpus((1 << 30,) * 2, {(0, 1)}), "swap")
+        move(slabs(12, 4), gpus, "swap")
+    gpus.crossed.clear()
+    move(slabs(12, 4), gpus, "staged")
+    assert gpus.crossed.keys() == {(other, "host"), ("host", one), (one, other)}
 
 
 def test_transports_are_chosen_pair_by_pair():

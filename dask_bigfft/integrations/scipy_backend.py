@@ -52,13 +52,12 @@ def __ua_function__(
     method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Return the lazy result of a function of `scipy.fft`, or NotImplemented."""
-    x = next(iter((*args, *kwargs.values())), None)
     name = method.__name__
     ours = getattr(fft, name, None) or getattr(fftlog, name, None)
-    if not isinstance(x, da.Array) or ours is None:
-        return NotImplemented
     given = inspect.signature(method).bind(*args, **kwargs).arguments
-    array = given.pop(next(iter(given)))
+    array = given.pop(next(iter(given)))  # in the order of the signature
+    if not isinstance(array, da.Array) or ours is None:
+        return NotImplemented
     workers, plan, _ = (given.pop(key, None) for key in ("workers", "plan", "overwrite_x"))
     if workers is not None:
         with scipy.fft.set_workers(workers):  # refuses what SciPy refuses

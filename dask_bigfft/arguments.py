@@ -55,7 +55,7 @@ from dask_bigfft.planner.search import changes_that_fit, find_plan
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.planner.work_sharing import decided
 from dask_bigfft.transforms.spec import (
-    FAMILIES,
+    TRANSFORMS,
     TransformSpec,
     complete_factors,
     parse_dtype,
@@ -301,7 +301,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
         except (ValueError, TypeError) as error:  # such as lists of unlike lengths
             raise_invalid("a", a, f"an array or what numpy.asarray takes ({error})")
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
-        parse_dtype(np.dtype(a.dtype), FAMILIES[parse_name(kind or "fft").rstrip("2n")][0])
+        parse_dtype(np.dtype(a.dtype), TRANSFORMS[parse_name(kind or "fft")][0])
     if not isinstance(a, da.Array):
         a = da.from_array(a, name=f"bigfft_input-{uuid.uuid4().hex}")
     for axis, chunks in enumerate(a.chunks):

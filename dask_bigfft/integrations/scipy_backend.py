@@ -25,7 +25,7 @@ from dask_bigfft import fft, front
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.integrations import fftlog
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.transforms.spec import NAMES
+from dask_bigfft.transforms.spec import TRANSFORMS
 
 __ua_domain__ = "numpy.scipy.fft"
 
@@ -64,7 +64,7 @@ def __ua_function__(
             pass
     if array.dtype == np.float16:  # SciPy's results are of single precision throughout
         array = array.astype(np.float32)
-    if name not in NAMES:
+    if name not in TRANSFORMS:
         return ours(array, **given)
     call = inspect.signature(ours).bind(array, **given)
     call.apply_defaults()

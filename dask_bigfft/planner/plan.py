@@ -522,7 +522,8 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
     """Return the request with blocks between rounds on GPUs as large as a tile at most.
 
     A tile is then contiguous in such a block, so that a pass over the bus has narrow rows in one
-    direction only. The chunks of the result are like the input's.
+    direction only. Blocks are not cut below `LEAST_BETWEEN`. The chunks of the result are like the
+    input's.
     """
     natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
     free = _is_free(request) and request.storage != "disk" and natural

@@ -208,8 +208,8 @@ def step_text(plan: PlanData, step: Step) -> str:
 
 def _asked(plan: PlanData) -> Iterator[str]:
     spec = plan.spec
-    goes = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
-    text = f"{spec.title} ({human_bytes(spec.nbytes)}) into {goes}"
+    result = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
+    text = f"{spec.title} ({human_bytes(spec.nbytes)}) into {result}"
     yield from wrapped(text, "  ", "")
     named = zip(spec.axes, spec.lengths, strict=True)
     axes = ", ".join(f"{axis_text(plan, axis)}: {n}" for axis, n in named)

@@ -437,7 +437,7 @@ def _go_on(request: Request, store: Store, scratch: Path) -> Done:
     run = None if found is None else ScratchRun(request, scratch, found)
     complete, there = run is not None and run.is_complete, None
     if run is not None:
-        targets.settle(Path(run.found["partial"]), complete)
+        targets.end_replacement(Path(run.found["partial"]), complete)
     request.open()  # errors of the source come first
     made = _read_identity(request.destination)
     if complete:

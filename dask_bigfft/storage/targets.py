@@ -274,7 +274,7 @@ def _names(partial: Path) -> tuple[Path, Path]:
     return partial.with_name(name), partial.with_name(name + REPLACED + run)
 
 
-def settle(partial: Path, done: bool) -> None:
+def end_replacement(partial: Path, done: bool) -> None:
     """Finish or undo the replacement of an old array that a killed run had begun.
 
     The old array is deleted if the run is `done`, else it is moved back.

@@ -21,7 +21,7 @@ from dask.base import is_dask_collection
 from dask_bigfft import config, environment
 from dask_bigfft.config import is_int
 from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import scaled
+from dask_bigfft.decomposition.layout import Order, scaled
 from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -32,7 +32,7 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.events import running_client, workers_of
 from dask_bigfft.exchange.gather import all_segmented
-from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
+from dask_bigfft.gpu.dispatch import device_count, known_nbytes, missing
 from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS
 from dask_bigfft.graph.layer import Chunks, gpus_of
 from dask_bigfft.kernels.libraries import get_library
@@ -48,7 +48,7 @@ from dask_bigfft.planner.plan import (
     whole_request,
     with_merging,
 )
-from dask_bigfft.planner.plan_data import Machine, Request, overwritten
+from dask_bigfft.planner.plan_data import DeviceChoice, Machine, Request, overwritten
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan
@@ -237,15 +237,13 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
         )
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
     if client is None:
-        return replace(machine, gpus=count())
+        return replace(machine, gpus=device_count())
     known = environment.workers_devices(workers_of(client).values())
     least = int(device == "gpu" or (device == "hybrid" and not known))
     return replace(machine, gpus=max([*(known[-1:] if device == "hybrid" else known[:1]), least]))
 
 
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
-Order = Literal["natural", "transposed"]
-Device = Literal["auto", "cpu", "gpu", "hybrid"]
 
 
 class Extras(TypedDict, total=False):
@@ -258,7 +256,7 @@ class Extras(TypedDict, total=False):
     digits: Sequence[int] | Mapping[int, Sequence[int]] | None
     variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
     kernel: str | None
-    device: Device | None
+    device: DeviceChoice | None
     device_memory_limit: int | str | None
     overwrite_x: bool | None
     verify: Literal["none", "energy", "checksum"] | None
@@ -441,7 +439,7 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
     return library.name, ""
 
 
-def parse_device(device: Any, dtype: np.dtype[Any]) -> Device:
+def parse_device(device: Any, dtype: np.dtype[Any]) -> DeviceChoice:
     """Return the device for rounds.
 
     Parameters
@@ -460,7 +458,7 @@ def parse_device(device: Any, dtype: np.dtype[Any]) -> Device:
         reason = missing() if running_client() is None else None
         if reason is not None:
             raise_invalid("device", device, f'a GPU, or "cpu": {reason}')
-    return cast("Device", device)
+    return cast("DeviceChoice", device)
 
 
 def parse_chunks(

@@ -98,11 +98,8 @@ class Trial:
     @property
     def winner(self) -> dict[str, Any]:
         """The entries of wisdom for the plan."""
-        plan = self.plan
-        names = dict(
-            zip(_NAMED, (plan.notation, plan.kernel, plan.storage, plan.device), strict=True)
-        )
-        settings = asdict(plan.settings)
+        settings = asdict(self.plan.settings)
+        names = {name: getattr(self.plan, name) for name in _NAMED}
         return {**names, "scale": self.scale, "factors": self.factors, "settings": settings}
 
 
@@ -217,8 +214,8 @@ SHARE = 0.3
 
 SCHEMA = 5
 
-#: Names of the entries of a winning plan.
-_NAMED = ("rounds", "kernel", "storage", "device")
+#: Attributes of a winning plan that are kept.
+_NAMED = ("notation", "kernel", "storage", "device")
 
 #: Packages whose versions affect the speed of a plan, beside those of devices.
 PACKAGES = ("dask", "dask-bigfft", "distributed", "numpy", "numba", *LIBRARIES)

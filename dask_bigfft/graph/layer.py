@@ -62,8 +62,8 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     """Return the array with blocks cut, by plain tasks.
 
     If there are very many and each is cut from a single block, the last one from the same block
-    depends on the others. Blocks on GPUs are always cut
-    this way, because dask's rechunk copies them to the current GPU.
+    depends on the others. Blocks on GPUs are always cut this way, because dask's rechunk copies
+    them to the current GPU.
     """
     places = old_to_new(x.chunks, chunks)
     whole = all(len(origins) == 1 for along in places for origins in along)
@@ -230,7 +230,7 @@ def gpus_of(x: da.Array) -> int:
     tasks = dict(layer) if layer is not None and layer.is_materialized() else {}
     blocks = [getattr(value, "value", value) for value in tasks.values()]
     held = blocks and all(map(is_on_gpu, blocks))
-    return len(set(map(gpus().home, blocks))) if held else max(1, dispatch.count())
+    return len(set(map(gpus().home, blocks))) if held else max(1, dispatch.device_count())
 
 
 def scratch_place(plan: AnyPlan) -> ScratchPlace:

@@ -39,6 +39,9 @@ from dask_bigfft.planner.rows import NOT_STORED, Stored, is_split
 from dask_bigfft.planner.tile_plan import AS_IS, LEAST_WRITTEN_NBYTES, DeviceSettings
 from dask_bigfft.transforms.spec import TransformSpec
 
+#: Kind of executor of the rounds.
+DeviceChoice = Literal["auto", "cpu", "gpu", "hybrid"]
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -347,7 +350,7 @@ class PlanData:
     expected: Forecast
     rejected: tuple[tuple[str, Forecast], ...] = ()
     reason: str = ""
-    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
+    device: DeviceChoice = "auto"
     device_memory_limit: int | None = None
     shares: tuple[float, ...] = ()
     overwrite: bool = False
@@ -648,7 +651,7 @@ class Request:
     floor_bytes: int = 4 << 20
     storage: str = "memory"
     verify: str = "none"
-    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
+    device: DeviceChoice = "auto"
     scale: float = 1.0
     device_nbytes: int | None = None
     stored: Stored | None = None

@@ -99,7 +99,7 @@ def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, mo
     ("old", "new", "reported"),
     [
         ('"plans"', '"plants"', True),
-        ('"rounds"', '"round"', True),
+        ('"notation"', '"notion"', True),
         ('"winner"', '"loser"', True),
         ("}", "", True),
         ('"scale": ', '"scale": -', True),

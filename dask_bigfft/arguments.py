@@ -355,7 +355,7 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
         if not isinstance(named, Mapping) or not named or not all(map(is_int, named.values())):
             refuse(f"{allowed}, integers", kind=ArgumentTypeError)
         if not all(n >= 1 or n == -1 for n in named.values()):
-            refuse("factors of at least 1, or -1 for what is left of an axis")
+            refuse("factors of at least 1, or -1 for the remaining factor of an axis")
         along = parse_some("rounds", named, spec.axes, len(spec.shape))
         found.append(dict(zip(along, map(int, named.values()), strict=True)))
     for axis, length in zip(spec.axes, spec.lengths, strict=True):

@@ -120,7 +120,7 @@ class TransformRecipe:
         return TransformRecipe, (self.plan, self.carrier, True, self.place)
 
     def __dask_tokenize__(self) -> Any:
-        # Dask takes the text of what this returns: that of plans that differ may be the same.
+        # Dask hashes the text of this value, and the texts of different plans may be equal.
         return normalize_token(("TransformRecipe", self.plan, self.carrier, *_attempt(self.place)))
 
     def meta(self, like: Any) -> Any:

@@ -489,7 +489,7 @@ def preserved(plan: PlanData) -> str | None:
 
 def explain(plan: PlanData) -> str:
     """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
-    lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not said'}", "  ", "")]
+    lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not recorded'}", "  ", "")]
     lines += ["", "forecast"]
     lines += [f"    {name:14}{value}" for name, value in forecast_rows(plan)]
     if (note := preserved(plan)) is not None:
@@ -581,6 +581,6 @@ def draw(plan: PlanData) -> str:
     return (
         f"<div><p><b>{escape(in_a_line(plan)[1:-1])}</b></p>"
         f'<div style="overflow-x:auto">{_rounds(plan)}</div>'
-        f"<details><summary>why: {escape(plan.reason or 'not said')}</summary>"
+        f"<details><summary>why: {escape(plan.reason or 'not recorded')}</summary>"
         f"<pre>{escape(explain(plan))}</pre></details></div>"
     )

@@ -276,7 +276,7 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
         if (found := search.build(programs, assignment, sizes)) is not None:
             return found
         if sizes.cap >= 4 * math.prod(spec.out_shape) + 4 * math.prod(spec.shape):
-            text = "digits of which the order that was asked for can be made, and fewer blocks"
+            text = "digits from which the requested order can be made, and fewer blocks"
             raise_invalid("rounds", named, text)
         sizes = Sizes(2 * sizes.target, 2 * sizes.cap)
 
@@ -299,7 +299,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     PlanError
         If no plan meets the memory limit.
     ArgumentError
-        If the named rounds, or the variant, cannot be had.
+        If no plan has the named rounds or the variant.
     """
     storages = ("memory", "disk") if request.storage == "auto" else (request.storage,)
     needed: dict[str, int] = {}

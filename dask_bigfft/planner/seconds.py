@@ -296,8 +296,8 @@ class Model:
     def of_device(self, round_: Round, order: tuple[int, ...] = ()) -> float:
         """Return the seconds of the slowest device for each of many blocks of a round.
 
-        Both directions of the bus and the FFTs overlap. `order` are dimensions in the order in
-        which they are written, if not as they are.
+        Both directions of the bus and the FFTs overlap. `order` has the dimensions in the order of
+        writing, if that is another one.
         """
         return max(self._of_device(round_, device, order) for device in self.devices)
 

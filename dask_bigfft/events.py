@@ -258,17 +258,15 @@ LASTS = 0.005
 def workers_of(client: Any) -> Mapping[str, Mapping[str, Any]]:
     """Return the scheduler's information on each worker, by address, at most `LASTS` old.
 
-    `Client.scheduler_info` is used only where answers cannot be awaited: a background task of the
-    client overwrites its result with one without workers, at times before it is returned.
+    The scheduler is asked directly. `Client.scheduler_info` returns a cached value, which another
+    coroutine of the client may have just replaced by one without workers.
     """
+    if client.asynchronous:  # its answers cannot be awaited here
+        return cast("Mapping[str, Any]", client.scheduler_info(n_workers=-1)["workers"])
     asked, found = _seen.get(client, (-LASTS, {}))
     if time.monotonic() - asked >= LASTS:
         with suppress(OSError):  # no connection: the last answer holds
-            if client.asynchronous:
-                info = client.scheduler_info(n_workers=-1)
-            else:
-                info = client.sync(client.scheduler.identity, n_workers=-1)
-            found = info["workers"]
+            found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
         _seen[client] = time.monotonic(), found
     return cast("Mapping[str, Mapping[str, Any]]", found)
 

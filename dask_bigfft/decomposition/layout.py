@@ -118,8 +118,8 @@ class Group(HashedOnce):
     With an ``offset`` the digits are stored cyclically shifted: place p holds the flattened
     value p + offset modulo their size.  Then the chunks hold all of the digits and no more.
 
-    With an ``arrangement`` its runs give the place of each flattened value. One place may be read as
-    several values, and some values have no place.
+    With an ``arrangement`` its runs give the place of each flattened value. One place may be read
+    as several values, and some values have no place.
     """
 
     digits: tuple[Digit, ...]

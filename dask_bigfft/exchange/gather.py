@@ -224,11 +224,8 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         strides |= {block: values.strides for block, values in sources.items()}
         places = spread(exchange.target, homes)
         for block in itertools.chain(*by_turns(places)):
-            home, shape, products = (
-                places[block],
-                exchange.target.shape(block),
-                shards.products(block, False),
-            )
+            home, shape = places[block], exchange.target.shape(block)
+            products = shards.products(block, False)
             zeros = sum(product.size for product in products) < math.prod(shape)
             table = self._tables[block] = GpuTable(home, shape, dtype, choice, zeros, True)
             for product in products:

@@ -539,8 +539,7 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
 
 def _like_input(spec: TransformSpec, request: Request) -> tuple[Chunks, ...]:
     """Return chunks of the result like the input's."""
-    pairs = zip(request.chunks, spec.out_shape, strict=True)
-    return tuple(scaled(chunks, n) for chunks, n in pairs)
+    return tuple(map(scaled, request.chunks, spec.out_shape))
 
 
 #: Least memory of a GPU, in units of an array, for a transform of all of it at a time.

@@ -16,7 +16,7 @@ from dask_bigfft import arguments, fft
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs import Request, planned_input
+from dask_bigfft.runs import RunRequest, planned_input
 from dask_bigfft.storage import sources
 from dask_bigfft.testing.strategies import random_array
 
@@ -62,12 +62,12 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def stored(folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool) -> Request:
+def stored(folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool) -> RunRequest:
     """The run of an array of complex64 in files."""
     zarr = pytest.importorskip("zarr")
     options: Any = {} if compressed else {"compressors": None}
     zarr.create_array(folder / "in.zarr", shape=shape, dtype="c8", chunks=chunks, **options)
-    return Request(
+    return RunRequest(
         folder / "in.zarr",
         folder / "out.zarr",
         missing_chunks="fill",

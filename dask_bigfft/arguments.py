@@ -7,7 +7,7 @@ argument. `make_plan` makes a request of all arguments and chooses the plan for 
 import contextlib
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -21,7 +21,7 @@ from dask.base import is_dask_collection
 from dask_bigfft import config, environment
 from dask_bigfft.config import is_int
 from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import scaled
+from dask_bigfft.decomposition.layout import Order, scaled
 from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -30,9 +30,9 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
-from dask_bigfft.events import running_client
+from dask_bigfft.events import running_client, workers_of
 from dask_bigfft.exchange.gather import all_segmented
-from dask_bigfft.gpu.dispatch import count, known_nbytes, missing
+from dask_bigfft.gpu.dispatch import device_count, known_nbytes, missing
 from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS
 from dask_bigfft.graph.layer import Chunks, gpus_of
 from dask_bigfft.kernels.libraries import get_library
@@ -48,14 +48,14 @@ from dask_bigfft.planner.plan import (
     whole_request,
     with_merging,
 )
-from dask_bigfft.planner.plan_data import Machine, Request, overwritten
+from dask_bigfft.planner.plan_data import DeviceChoice, Machine, Request, overwritten
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.planner.work_sharing import decided
 from dask_bigfft.transforms.spec import (
-    FAMILIES,
+    TRANSFORMS,
     TransformSpec,
     complete_factors,
     parse_dtype,
@@ -101,20 +101,25 @@ def chosen_plan(
         cuts = not ARRAY_EXPRESSIONS  # which would copy all blocks to one GPU
         request, small, tiny = request_on_gpus(spec, request, machine.holding, cuts), 0, 0
     here, found = _with_devices(machine, request), None
+
+    def search(asked: Request) -> Plan:
+        return _searched(spec, asked, here, kernels, inside)
+
     if not overwrite and fits_gpu(spec, request, here):  # one block crosses the bus once
         request, small, tiny = request_on_gpus(spec, request, 1), 0, 0
     whole = whole_request(spec, request, machine, small, tiny)
     with contextlib.suppress(PlanError):  # then blocks are smaller, or not merged
         if whole is not request:
-            found = _accepted(_searched(spec, whole, here, kernels, inside), request)
+            found = _accepted(search(whole), request)
     request = roomy_request(spec, request, tiny)
     with contextlib.suppress(PlanError):
         if not found and (merged := merged_request(spec, request, machine, tiny)) is not None:
-            plan = _searched(spec, merged, here, kernels, inside)
+            plan = search(merged)
             wanted = None if request.wanted in (merged.wanted, plan.chunks) else request.wanted
             found = _accepted(with_merging(plan, request.chunks, wanted), request)
+    tiles = request if inside else request_in_tiles(spec, request, here)
     try:
-        found = found or _in_tiles(spec, request, here, kernels, inside)
+        found = found or _in_tiles(request, tiles, search)
     except MemoryLimitError as error:
         on = replace(here, gpus=0) if request.device == "hybrid" else here
         changes = (f", or {change}" for change in changes_that_fit(spec, request, on))
@@ -127,7 +132,7 @@ def chosen_plan(
     if overwrite != found.overwrite:  # else the plan keeps what it has cached
         found = _overwriting(found) if overwrite else replace(found, overwrite=False)
     on_devices = inside and found.machine.gpus
-    return _inside_blocks(found) if on_devices and found.carrier == "memory" else found
+    return _inside_blocks(found) if on_devices and found.storage == "memory" else found
 
 
 def _overwriting(plan: Plan) -> Plan:
@@ -167,28 +172,21 @@ def _plan_within(spec: TransformSpec, request: Request, machine: Machine) -> Pla
 
 def _accepted(plan: Plan, request: Request) -> Plan | None:
     """Return the plan; None if it exceeds the memory limit, or uses the disk unasked."""
-    unasked = plan.carrier == "disk" and request.storage == "auto"
+    unasked = plan.storage == "disk" and request.storage == "auto"
     return plan if plan.fits_memory and not unasked else None
 
 
-def _in_tiles(
-    spec: TransformSpec,
-    request: Request,
-    here: Machine,
-    kernels: tuple[str, ...] | None,
-    inside: bool,
-) -> Plan:
+def _in_tiles(request: Request, tiles: Request, search: Callable[[Request], Plan]) -> Plan:
     """Return the best plan, in blocks as large as a GPU's tiles where that costs no crossing."""
-    found = _searched(spec, request, here, kernels, inside)
-    tiles = request_in_tiles(spec, request, here)
-    if inside or tiles == request:
+    found = search(request)
+    if tiles == request:
         return found
 
     def crossings(plan: Plan) -> int:
         return len(plan.exchanges) - sum(map(bool, plan.shared_layouts.exchanges))
 
     with contextlib.suppress(PlanError):
-        other = _accepted(_searched(spec, tiles, here, kernels, inside), request)
+        other = _accepted(search(tiles), request)
         padded = other is not None and any(program.bluestein for program in other.programs)
         if other is not None and not padded and crossings(other) <= crossings(found):
             return other
@@ -239,15 +237,13 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
         )
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
     if client is None:
-        return replace(machine, gpus=count())
-    known = environment.workers_devices(environment.workers_of(client).values())
+        return replace(machine, gpus=device_count())
+    known = environment.workers_devices(workers_of(client).values())
     least = int(device == "gpu" or (device == "hybrid" and not known))
     return replace(machine, gpus=max([*(known[-1:] if device == "hybrid" else known[:1]), least]))
 
 
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
-Order = Literal["natural", "transposed"]
-Device = Literal["auto", "cpu", "gpu", "hybrid"]
 
 
 class Extras(TypedDict, total=False):
@@ -260,7 +256,7 @@ class Extras(TypedDict, total=False):
     digits: Sequence[int] | Mapping[int, Sequence[int]] | None
     variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
     kernel: str | None
-    device: Device | None
+    device: DeviceChoice | None
     device_memory_limit: int | str | None
     overwrite_x: bool | None
     verify: Literal["none", "energy", "checksum"] | None
@@ -303,7 +299,7 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
         except (ValueError, TypeError) as error:  # such as lists of unlike lengths
             raise_invalid("a", a, f"an array or what numpy.asarray takes ({error})")
     if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
-        parse_dtype(np.dtype(a.dtype), FAMILIES[parse_name(kind or "fft").rstrip("2n")][0])
+        parse_dtype(np.dtype(a.dtype), TRANSFORMS[parse_name(kind or "fft")][0])
     if not isinstance(a, da.Array):
         a = da.from_array(a, name=f"bigfft_input-{uuid.uuid4().hex}")
     for axis, chunks in enumerate(a.chunks):
@@ -359,7 +355,7 @@ def parse_rounds(rounds: Any, spec: TransformSpec, variant: str) -> Rounds | Non
         if not isinstance(named, Mapping) or not named or not all(map(is_int, named.values())):
             refuse(f"{allowed}, integers", kind=ArgumentTypeError)
         if not all(n >= 1 or n == -1 for n in named.values()):
-            refuse("factors of at least 1, or -1 for what is left of an axis")
+            refuse("factors of at least 1, or -1 for the remaining factor of an axis")
         along = parse_some("rounds", named, spec.axes, len(spec.shape))
         found.append(dict(zip(along, map(int, named.values()), strict=True)))
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
@@ -443,7 +439,7 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
     return library.name, ""
 
 
-def parse_device(device: Any, dtype: np.dtype[Any]) -> Device:
+def parse_device(device: Any, dtype: np.dtype[Any]) -> DeviceChoice:
     """Return the device for rounds.
 
     Parameters
@@ -462,7 +458,7 @@ def parse_device(device: Any, dtype: np.dtype[Any]) -> Device:
         reason = missing() if running_client() is None else None
         if reason is not None:
             raise_invalid("device", device, f'a GPU, or "cpu": {reason}')
-    return cast("Device", device)
+    return cast("DeviceChoice", device)
 
 
 def parse_chunks(

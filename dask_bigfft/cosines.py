@@ -299,7 +299,7 @@ def idctn() -> None:
     """
 
 
-@_over_several_axes  # which makes the function from its name
+@_over_several_axes
 def dstn() -> None:
     """Return the discrete sine transform of several axes.
 

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import dask.config
@@ -26,7 +26,7 @@ import numpy as np
 
 from dask_bigfft import config, files
 from dask_bigfft.errors import FallbackWarning, PlanError, raise_invalid
-from dask_bigfft.events import running_client, task_threads
+from dask_bigfft.events import running_client, task_threads, workers_of
 from dask_bigfft.gpu.dispatch import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.fastest import best_of, fastest_library
@@ -124,23 +124,6 @@ _known: WeakKeyDictionary[Any, dict[_Key, Any]] = WeakKeyDictionary()
 
 #: Time of the next allowed query of each client.
 _paused: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
-
-
-#: Workers of each client when they were last asked for, and the time of that. One call of a
-#: transform asks several times, and an answer takes half a millisecond.
-_seen: WeakKeyDictionary[Any, tuple[float, Any]] = WeakKeyDictionary()
-
-#: Seconds for which an answer holds.
-LASTS = 0.005
-
-
-def workers_of(client: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Return the scheduler's information on each worker, by address, at most `LASTS` old."""
-    asked, found = _seen.get(client, (-LASTS, None))
-    if time.monotonic() - asked >= LASTS:
-        found = client.scheduler_info(n_workers=-1)["workers"]
-        _seen[client] = time.monotonic(), found
-    return cast("Mapping[str, Mapping[str, Any]]", found)
 
 
 def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:

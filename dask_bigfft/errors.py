@@ -124,9 +124,9 @@ def raise_invalid(
     argument
         Name of the argument, as the caller wrote it.
     value
-        What was given; a long one is shortened in the message.
+        Given value; a long one is shortened in the message.
     allowed
-        What would have been allowed; it follows the word "need".
+        Description of the allowed values, which follows the word "need".
     kind
         Class of the exception.
 
@@ -174,7 +174,7 @@ def parse_count(argument: str, value: Any, least: int = 1, most: int | None = No
     argument
         Name of the argument, as the caller wrote it.
     value
-        What was given.
+        Given value.
     least, most
         The smallest and the largest number that is allowed.
 
@@ -196,7 +196,7 @@ def parse_count(argument: str, value: Any, least: int = 1, most: int | None = No
 
 
 def parse_as(kind: Callable[[Any], T], argument: str, value: Any, allowed: str) -> T:
-    """Return an argument as a type makes it of its value; an error names it.
+    """Return an argument converted by a type or function; an error names it.
 
     >>> parse_as(float, "fs", "fast", "a number")
     Traceback (most recent call last):

@@ -17,10 +17,11 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import dask.config
 import psutil
@@ -244,6 +245,30 @@ def running_client() -> Any:
         return sys.modules["distributed"].default_client() if uses_clusters() else None
     except ValueError:
         return None
+
+
+#: Workers of each client when they were last asked for, and the time of that. One call of a
+#: transform asks several times, and an answer takes half a millisecond.
+_seen: WeakKeyDictionary[Any, tuple[float, Any]] = WeakKeyDictionary()
+
+#: Seconds for which an answer holds.
+LASTS = 0.005
+
+
+def workers_of(client: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Return the scheduler's information on each worker, by address, at most `LASTS` old.
+
+    The scheduler is asked directly. `Client.scheduler_info` returns a cached value, which another
+    coroutine of the client may have just replaced by one without workers.
+    """
+    if client.asynchronous:  # its answers cannot be awaited here
+        return cast("Mapping[str, Any]", client.scheduler_info(n_workers=-1)["workers"])
+    asked, found = _seen.get(client, (-LASTS, {}))
+    if time.monotonic() - asked >= LASTS:
+        with suppress(OSError):  # no connection: the last answer holds
+            found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+        _seen[client] = time.monotonic(), found
+    return cast("Mapping[str, Mapping[str, Any]]", found)
 
 
 #: Dask's names of the scheduler that runs one task after the other.

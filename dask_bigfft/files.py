@@ -17,6 +17,7 @@ import logging
 import os
 import platform
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -106,6 +107,20 @@ def explained(path: Path, error: OSError, missing: int, what: str) -> str:
             return f"{text}: no inode is left for {what} on the disk of {folder}"
         missing = max(missing - disk.f_bavail * disk.f_frsize, 0) or missing
     return f"{text}: {format_bytes(missing)} are missing for {what}"
+
+
+def check_free_space(
+    path: Path, nbytes: int, what: str, advice: str = "", kind: type[OSError] = OSError
+) -> None:
+    """Raise an error of a `kind` if a path, or its folder, has too little free space on its disk.
+
+    The error says `what` takes the space, and gives some `advice`.
+    """
+    total, _, free = shutil.disk_usage(path if path.is_dir() else path.parent)
+    if free < nbytes and total:  # some file systems report zeros
+        lacks, takes, left = map(format_bytes, (nbytes - free, nbytes, free))
+        text = f"{lacks} are missing: {what} {takes}, and {left} are free{advice}"
+        raise kind(errno.ENOSPC, text, str(path))
 
 
 # --- concurrent calls -----------------------------------------------------------------------

@@ -23,7 +23,7 @@ from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.storage.sources import Reader, stored_reader
-from dask_bigfft.transforms.spec import parse_name, parse_scale
+from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
 
 N = SupportsIndex | None
 S = Sequence[SupportsIndex | None] | None
@@ -207,7 +207,7 @@ def transform_as_planned(
     """
     allowed = f"one for {name} of {array.shape} in chunks {array.chunks}"
     other = partial(raise_invalid, "plan", f"{given.spec.name} of {given.spec.shape}", allowed)
-    one = not name.endswith(("2", "n"))
+    one = not takes_axes(name)
     if len(given.spec.axes) != (1 if one else array.ndim if axes is None else len(axes)):
         other()
     array, digits = parse_array(array, name), dict(given.spec.digits)
@@ -242,7 +242,7 @@ def _lazily(array: da.Array, found: Plan) -> da.Array:
 
 def _warn(name: str, lengths: Any, axes: Any, stacklevel: int) -> None:
     """Warn of arguments that NumPy 2 has deprecated."""
-    if lengths is None or not name.endswith(("2", "n")):
+    if lengths is None or not takes_axes(name):
         return
     if axes is None and name.endswith("n"):
         text = "`axes` should not be `None` if `s` is not `None` (Deprecated in NumPy 2.0): "
@@ -319,7 +319,7 @@ def plan_of_stored(
     where : mapping
         `n` and `axis`, or `s` and `axes`.
     """
-    one = not parse_name(kind).endswith(("2", "n"))
+    one = not takes_axes(parse_name(kind))
     taken, others = (("n", "axis"), ("s", "axes")) if one else (("s", "axes"), ("n", "axis"))
     for name in others:
         if where.get(name) is not None:

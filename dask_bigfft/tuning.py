@@ -98,11 +98,8 @@ class Trial:
     @property
     def winner(self) -> dict[str, Any]:
         """The entries of wisdom for the plan."""
-        plan = self.plan
-        names = dict(
-            zip(_NAMED, (plan.notation, plan.kernel, plan.carrier, plan.device), strict=True)
-        )
-        settings = asdict(plan.settings)
+        settings = asdict(self.plan.settings)
+        names = {name: getattr(self.plan, name) for name in _NAMED}
         return {**names, "scale": self.scale, "factors": self.factors, "settings": settings}
 
 
@@ -130,7 +127,7 @@ def region(
             for plan in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
                 shares = [one.share for one in plan.expected.rounds[: len(plan.rounds)]]
                 library = plan.kernel if min(shares, default=0) < 1 else ""  # it does nothing
-                same = (plan.rounds, plan.result, library, plan.carrier, plan.device)
+                same = (plan.rounds, plan.result, library, plan.storage, plan.device)
                 found.setdefault(same, Trial(plan, scale))
     return sorted(found.values(), key=lambda trial: trial.plan.expected.seconds)
 
@@ -215,10 +212,10 @@ def measured_settings(trial: Trial, timer: Timer) -> list[Trial]:
 #: Maximum part of the memory limit that an array and its transform may take to be tried.
 SHARE = 0.3
 
-SCHEMA = 4
+SCHEMA = 5
 
-#: Names of the entries of a winning plan.
-_NAMED = ("rounds", "kernel", "carrier", "device")
+#: Attributes of a winning plan that are kept.
+_NAMED = ("notation", "kernel", "storage", "device")
 
 #: Packages whose versions affect the speed of a plan, beside those of devices.
 PACKAGES = ("dask", "dask-bigfft", "distributed", "numpy", "numba", *LIBRARIES)

@@ -114,7 +114,7 @@ def report(found):
         f" {not found['complete']}"
     )
     print(
-        f"  rounds {done.plan.notation} by way of {done.plan.carrier}, forecast"
+        f"  rounds {done.plan.notation} by way of {done.plan.storage}, forecast"
         f" {format_bytes(done.plan.expected.peak_host)} of memory,"
         f" {format_bytes(done.plan.expected.scratch)} of scratch files"
     )

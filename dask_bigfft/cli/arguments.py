@@ -37,6 +37,12 @@ def words(text: str) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
+def _names(key: str) -> str:
+    """Return the allowed names of a setting, and its default."""
+    setting = config.SETTINGS[f"bigfft.{key}"]
+    return f"{', '.join(setting.enum)} (default: {setting.default})"
+
+
 def _add_options(parser: argparse.ArgumentParser) -> None:
     def add(name: str, text: str, metavar: str | None = "NAME", **keywords: Any) -> None:
         parser.add_argument(name, metavar=metavar, help=text, **keywords)
@@ -52,12 +58,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--order", "spectrum's order: natural (default), transposed, or one per axis", type=words)
     add("--chunks", "chunks of the result: auto, preserve, lengths or 64MiB", "N,M", type=words)
     add("--memory-limit", "memory that one process may use, such as '4 GiB'", "SIZE")
-    add("--variant", "data movement: auto, dif, dit, stockham or pease")
-    add("--kernel", "FFT library: auto (default), scipy, mkl_fft, ducc0 or pyfftw")
-    add("--verify", "checks on the way: none (default), energy or checksum")
-    add("--device", "where it is computed: auto (default), cpu, gpu or hybrid (both at once)")
+    add("--variant", f"data movement: {_names('variant')}")
+    add("--kernel", f"FFT library: {_names('kernel')}")
+    add("--verify", f"checks on the way: {_names('verify')}")
+    add("--device", f"where it is computed: {_names('device')}")
     add("--device-memory-limit", "memory of each GPU that may be used", "SIZE")
-    add("--planner", "choice of the plan: estimate (default), or measure the best few")
+    add("--planner", f"choice of the plan: {_names('planner.mode')}")
     text = "size of the blocks that are read (default: 4 to 128 MiB, or the plan's)"
     add("--block-size", text, "SIZE")
 

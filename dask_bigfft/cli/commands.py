@@ -12,18 +12,20 @@ from dask_bigfft.arguments import Extras
 from dask_bigfft.cli.places import place
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows, table
 from dask_bigfft.storage import targets
+from dask_bigfft.transforms.spec import takes_axes
 from dask_bigfft.watch.progress import TextDisplay
 
 
-def _requested(args: argparse.Namespace) -> runs.Request:
+def _requested(args: argparse.Namespace) -> runs.RunRequest:
     """Return the request of a run from parsed arguments."""
     given = vars(args)
-    known = {field.name: given[field.name] for field in fields(runs.Request) if field.name in given}
+    names = (field.name for field in fields(runs.RunRequest))
+    known = {name: given[name] for name in names if name in given}
     options = {name: given[name] for name in Extras.__annotations__ if name in given}
     if args.axes is not None and not isinstance(args.axes, tuple):
-        several = args.kind.endswith(("2", "n"))
+        several = takes_axes(args.kind)
         known |= {"axes": (args.axes,)} if several else {"axis": args.axes, "axes": None}
-    return runs.Request(args.input, given.get("output", args.input), options=options, **known)
+    return runs.RunRequest(args.input, given.get("output", args.input), options=options, **known)
 
 
 def _plan(args: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 r"""Cosine and sine transforms of types I to IV as FFTs of an axis in another order.
 
-Each is an arrangement of the input, an FFT, and an arrangement of the output; what lies between is
-multiplied element by element. C and S stand for cosine and sine, N for the length::
+Each is an arrangement of the input, an FFT, and an arrangement of the output, with element-wise
+factors before and after the FFT. C and S stand for cosine and sine, N for the length::
 
     type  FFT of                       arrangement
     II    N real points                even places, then odd ones backwards (Makhoul, IEEE Trans.

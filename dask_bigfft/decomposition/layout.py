@@ -112,14 +112,14 @@ class Group(HashedOnce):
     """Digits stored as one array dimension (first digit outermost), and its chunks.
 
     ``chunks`` are the sizes of consecutive intervals of the flattened digits.  They may end
-    before the digits do (zero padding: nothing is stored there) or go on after them
-    (cropping: what is stored there is not part of the transform).
+    before the digits do (zero padding: nothing is stored there) or extend beyond them
+    (cropping: the values there are not part of the transform).
 
     With an ``offset`` the digits are stored cyclically shifted: place p holds the flattened
     value p + offset modulo their size.  Then the chunks hold all of the digits and no more.
 
-    With an ``arrangement`` the flattened values lie where its runs say: at places of their own,
-    together (one place may be read as several values), or nowhere.
+    With an ``arrangement`` its runs give the place of each flattened value. One place may be read
+    as several values, and some values have no place.
     """
 
     digits: tuple[Digit, ...]

@@ -1,4 +1,4 @@
-"""Folders of scratch files: free room, locks, and removal of abandoned folders."""
+"""Folders of scratch files: free space, locks, and removal of abandoned folders."""
 
 import contextlib
 import errno
@@ -8,12 +8,10 @@ import shutil
 import uuid
 from pathlib import Path
 
-from dask.utils import format_bytes
-
 from dask_bigfft.errors import ScratchError
-from dask_bigfft.files import sync_path
+from dask_bigfft.files import check_free_space, sync_path
 
-#: Bytes kept free for records and folders when the room is checked.
+#: Bytes kept free for records and folders.
 MARGIN = 1 << 20
 
 #: Prefix of the names of temporary folders, and name of their lock file.
@@ -40,14 +38,10 @@ def _opened_and_locked(path: Path, flags: int, how: int) -> int:
     return handle
 
 
-def check_room(directory: Path, needed: int) -> None:
-    """Raise if the disk of a directory has too little room for scratch files."""
-    total, _, free = shutil.disk_usage(directory)
-    if free < needed + MARGIN and total:  # some file systems do not tell
-        lacks, takes, left = map(format_bytes, (needed + MARGIN - free, needed, free))
-        text = f"{lacks} are missing: scratch files take {takes}, and {left} are free"
-        text += "; choose a larger disk (bigfft.scratch.directory, or a run's scratch folder)"
-        raise ScratchError(errno.ENOSPC, text, str(directory))
+def check_scratch_space(directory: Path, needed: int) -> None:
+    """Raise an error if the disk of a directory has too little free space for scratch files."""
+    advice = "; choose a larger disk (bigfft.scratch.directory, or a run's scratch folder)"
+    check_free_space(directory, needed + MARGIN, "scratch files take", advice, ScratchError)
 
 
 def lock_folder(folder: Path) -> int | None:

@@ -118,7 +118,7 @@ class GpuTable:
             self._gpus.join(homes)
         for (gpu, dtype), segments in self._segments.items():
             choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
-            by_host = choice == "host" or (choice == "staged" and gpu < self.home)
+            by_host = choice == "host" or (choice == "staged" and self._staged_by_host(gpu))
             kept = packed_dtype(dtype, self.target.dtype)
             size = sum(values.size for values, _, _ in segments)
             if choice == "direct":
@@ -137,10 +137,20 @@ class GpuTable:
         for gpu, segments in near.items():
             self._ends[gpu] = self._gpus.copy_aside(self.home, segments, events)
 
+    def _staged_by_host(self, source: int) -> bool:
+        """Return whether the transport `staged` copies from a GPU through the host.
+
+        It does if the target's GPU cannot read the source's. If each can read the other, copies
+        from the lower to the higher number go through the host.
+        """
+        if not self._gpus.reaches(self.home, source):
+            return True
+        return source < self.home and self._gpus.reaches(source, self.home)
+
     def wait(self) -> Any:
         """Let the current stream wait for the copies, and return the array."""
         self._gpus.wait(self.home, self._ends.values())
-        emit("device_memory", device=self.home, nbytes=self._gpus.most(self.home))
+        emit("device_memory", device=self.home, nbytes=self._gpus.used_nbytes(self.home))
         return self.target
 
     def _send(
@@ -151,7 +161,7 @@ class GpuTable:
         with _sending:
             packed, arrived = (found.empty(gpu, size, dtype) for gpu in (source, self.home))
             for gpu in (source, self.home):
-                emit("device_memory", device=gpu, nbytes=found.most(gpu))
+                emit("device_memory", device=gpu, nbytes=found.used_nbytes(gpu))
             pairs = list(zip(segments, _dense(packed, segments), strict=True))
             found.copy(source, [(values, part, False) for (values, _, _), part in pairs])
             found.send(source, packed, self.home, arrived, by_host)
@@ -214,11 +224,8 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         strides |= {block: values.strides for block, values in sources.items()}
         places = spread(exchange.target, homes)
         for block in itertools.chain(*by_turns(places)):
-            home, shape, products = (
-                places[block],
-                exchange.target.shape(block),
-                shards.products(block, False),
-            )
+            home, shape = places[block], exchange.target.shape(block)
+            products = shards.products(block, False)
             zeros = sum(product.size for product in products) < math.prod(shape)
             table = self._tables[block] = GpuTable(home, shape, dtype, choice, zeros, True)
             for product in products:
@@ -538,15 +545,16 @@ def boxes_of(
         exchange.target_dims,
         strict=True,
     )
-    for axis, ((table, *mirrored), came, goes, dims) in enumerate(begins):
+    for axis, ((table, *mirrored), source_dim, target_dim, dims) in enumerate(begins):
         turned = None if not mirrored else _unflipped(mirrored[0])
         if mirrored and turned is None:
             return None
         both = table if turned is None else _stacked(table, turned[0])
-        ends = tuple((0, n) for n in shape[goes : goes + dims])
-        found = _axis(axis, both, came, shape[goes : goes + dims])
+        sizes = shape[target_dim : target_dim + dims]
+        ends = tuple((0, n) for n in sizes)
+        found = _axis(axis, both, source_dim, sizes)
         if found is None and block is not None:
-            found, ends = _around(axis, both, came, exchange.direct[axis], block[axis])
+            found, ends = _around(axis, both, source_dim, exchange.direct[axis], block[axis])
         if found is None:
             return None
         per_dim, stretches = found
@@ -566,7 +574,7 @@ def boxes_of(
 
 
 def _around(
-    axis: int, table: ShardTable, came: int, along: AxisExchange, block: int
+    axis: int, table: ShardTable, source_dim: int, along: AxisExchange, block: int
 ) -> tuple[Axis | None, tuple[tuple[int, int], ...]]:
     """Return edges and boxes of the whole digits around an axis block, and its bounds there."""
     (group, *others) = along.target.groups
@@ -579,7 +587,7 @@ def _around(
     if end - begin > MOST_AROUND * (high - low):
         return None, ()
     moved = replace(table, target_starts=table.target_starts + (low - begin))
-    return _axis(axis, moved, came, (end - begin,)), ((low - begin, high - begin),)
+    return _axis(axis, moved, source_dim, (end - begin,)), ((low - begin, high - begin),)
 
 
 def _outer(low: int, high: int, points: tuple[int, ...]) -> tuple[int, int]:
@@ -620,11 +628,11 @@ def all_segmented(source: Layout, target: Layout) -> bool:
     A slab includes all values of every digit except one.
     """
     exchange = ExchangeMap(source, target)
-    came = firsts(exchange.source_dims)
+    source_dims = firsts(exchange.source_dims)
     for axis, found in enumerate(exchange.direct):
         for block in range(found.target.blocks):
             table, shape = found.table(block), found.target.shape(block)
-            made = None if table is None else _axis(axis, table, came[axis], shape)
+            made = None if table is None else _axis(axis, table, source_dims[axis], shape)
             if made is None or not _are_slabs(*made):
                 return False
     return True
@@ -636,20 +644,20 @@ def _are_slabs(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> bool:
     return bool(cut < 2) and int(stretches.sizes.sum()) == math.prod(sizes)
 
 
-def _axis(axis: int, table: ShardTable, came: int, shape: tuple[int, ...]) -> Axis | None:
+def _axis(axis: int, table: ShardTable, source_dim: int, shape: tuple[int, ...]) -> Axis | None:
     """Return the edges of each dimension of an axis, and its boxes; None if pieces are no boxes."""
     steps = np.stack([table.source_steps, table.target_steps])
     if (steps <= 0).any() or (steps != steps[:, :1]).any():
         return None
     per_dim, ranges = list[tuple[Edge, ...]](), list[Ints]()
     for dim, n in enumerate(shape):
-        found = _grid(axis, table, came, dim, n)
+        found = _grid(axis, table, source_dim, dim, n)
         if found is None:
             return None
         per_dim.append(found[0])
         ranges += found[1]
     lows, highs = np.moveaxis(np.stack(ranges, axis=1), 2, 0)
-    dims = tuple(came + d for d in range(table.source_starts.shape[1]))
+    dims = tuple(source_dim + d for d in range(table.source_starts.shape[1]))
     boxes = Stretches(
         tuple(range(len(ranges))), lows, highs, table.sources, dims, table.source_starts
     )
@@ -657,7 +665,7 @@ def _axis(axis: int, table: ShardTable, came: int, shape: tuple[int, ...]) -> Ax
 
 
 def _grid(
-    axis: int, table: ShardTable, came: int, dim: int, n: int
+    axis: int, table: ShardTable, source_dim: int, dim: int, n: int
 ) -> tuple[tuple[Edge, ...], list[Ints]] | None:
     """Return edges of a dimension, and the range of each piece; None if pieces are no boxes."""
     most = table.counts.max(axis=0)
@@ -674,13 +682,13 @@ def _grid(
         size = n // step // math.prod(edge.size for edge in edges)
         if (lows + counts > size).any():
             return None
-        source = came + table.source_dims[d]
+        source = source_dim + table.source_dims[d]
         edges.append(Edge(size, axis, source, int(table.source_steps[0, d])))
         ranges.append(np.stack([lows, lows + counts], axis=-1))
     if outer > 1 or left.any():
         return None
     if not edges:
-        edges, one = [Edge(n, axis, came, 1)], np.zeros((len(table), 1), np.int64)
+        edges, one = [Edge(n, axis, source_dim, 1)], np.zeros((len(table), 1), np.int64)
         ranges = [np.concatenate([one, one + 1], axis=1)]
     return tuple(edges), ranges
 

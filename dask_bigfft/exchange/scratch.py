@@ -496,7 +496,7 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
     Raises
     ------
     ScratchError
-        If the folder cannot be made, or the disk has too little room.
+        If the folder cannot be made, or the disk has too little free space.
     """
     directory = Path(place.directory)
     make_folder(directory)
@@ -506,7 +506,7 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
     folder = directory / f"{PREFIX}{place.name}"
     if not shared:
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
-    folders.check_room(directory, place.needed)
+    folders.check_scratch_space(directory, place.needed)
     with named(folder):
         scratch = Scratch(folder, place.sync, False, folders.hold_folder(folder, make=True))
     scratch.own()

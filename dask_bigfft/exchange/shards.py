@@ -266,20 +266,20 @@ def piece_table(
     """
     lows = np.maximum(source.lows[:, None], target.lows[None])
     highs = np.minimum(source.highs[:, None], target.highs[None])
-    came, goes = np.nonzero((lows < highs).all(axis=2))
+    sources, targets = np.nonzero((lows < highs).all(axis=2))  # rows of both tables
     if by_target:
-        order = np.argsort(target.blocks[goes], kind="stable")
-        came, goes = came[order], goes[order]
-    if not len(came):
+        order = np.argsort(target.blocks[targets], kind="stable")
+        sources, targets = sources[order], targets[order]
+    if not len(sources):
         return None
-    lows, highs = lows[came, goes], highs[came, goes]
+    lows, highs = lows[sources, targets], highs[sources, targets]
     return ShardTable(
-        target.blocks[goes] if by_target else source.blocks[came],
+        target.blocks[targets] if by_target else source.blocks[sources],
         highs - lows,
-        source.steps[came],
-        target.steps[goes],
-        source.moved(came, lows),
-        target.moved(goes, lows),
+        source.steps[sources],
+        target.steps[targets],
+        source.moved(sources, lows),
+        target.moved(targets, lows),
         source.dims,
         target.dims,
     )
@@ -347,8 +347,8 @@ class AxisExchange:
             return known[key]
         found = None
         if self._sources is not None and self._targets is not None:
-            came = self._sources if source is None else self._sources.of(source)
-            found = piece_table(came, self._targets.of(targets), by_target=source is not None)
+            boxes = self._sources if source is None else self._sources.of(source)
+            found = piece_table(boxes, self._targets.of(targets), by_target=source is not None)
         self._kept += 0 if found is None else len(found)
         if self._kept > MOST_KEPT:
             self._tables, self._kept = {}, 0

@@ -120,7 +120,7 @@ def in_pool() -> int:
     return int(cupy().get_default_memory_pool().used_bytes())
 
 
-def settle() -> None:
+def synchronize() -> None:
     """Wait for the current stream, unless it is CuPy's default one, which all threads share."""
     if cupy().cuda.get_current_stream().ptr:
         cupy().cuda.get_current_stream().synchronize()

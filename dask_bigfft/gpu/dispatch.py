@@ -18,7 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from dask_bigfft.gpu.operations import HostView
 from dask_bigfft.gpu.tile_work import Array, Job
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
+from dask_bigfft.planner.plan_data import DeviceChoice
 from dask_bigfft.planner.seconds import LEAST_NBYTES
 from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
 
@@ -158,7 +159,7 @@ def missing() -> str | None:
     return _process.failure or cuda.reason()
 
 
-def count() -> int:
+def device_count() -> int:
     """Return the number of devices that this process may use, without opening any."""
     if _process.given is not None:
         return len(_process.given)
@@ -172,7 +173,7 @@ def software() -> dict[str, str]:
     """
     if _process.given is not None:
         return {name: text for device in _process.given for name, text in device.software.items()}
-    return cuda.software(cuda.available()) if count() else {}
+    return cuda.software(cuda.available()) if device_count() else {}
 
 
 def leases() -> Leases | None:
@@ -212,7 +213,7 @@ def _opened() -> tuple[Device, ...]:
 
 def known_nbytes() -> int | None:
     """Return the memory limit of the devices in bytes, without opening any; None if unknown."""
-    if _process.given is None and count():
+    if _process.given is None and device_count():
         properties = map(cuda.cupy().cuda.runtime.getDeviceProperties, cuda.available())
         return int(MEMORY_SHARE * min(found["totalGlobalMem"] for found in properties))
     return _process.nbytes
@@ -271,9 +272,6 @@ def release() -> None:
 
 
 atexit.register(release)
-
-
-DeviceChoice = Literal["auto", "cpu", "gpu", "hybrid"]
 
 
 @dataclass(frozen=True)

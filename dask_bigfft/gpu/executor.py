@@ -161,26 +161,26 @@ class Tile:
     def __init__(self, work: TileWork, source: HostBlock, target: HostBlock) -> None:
         self.work, self._target, self.announced = work, target, False
         #: Copies to the device, where None stands for zeros, and preliminary computations.
-        self.comes: list[tuple[Array | ShardView | None, DeviceArray]] = []
+        self.loads: list[tuple[Array | ShardView | None, DeviceArray]] = []
         self.before: list[Computation] = []
         used, padded = 0, isinstance(source, SegmentedView) and not source.full
-        for array, views in _copies(source, work.view, work.comes):
+        for array, views in _copies(source, work.view, work.loads):
             if padded and sum(view.nbytes for view in views) < array.nbytes:
-                self.comes.append((None, array))
+                self.loads.append((None, array))
             for view in views:
                 if not isinstance(view, ShardView) or view.flipped is None:
-                    self.comes.append((view, array))
+                    self.loads.append((view, array))
                     continue
                 assert work.scratch is not None
                 for backwards, copy in _turned(view, array.dtype, used):
                     start = work.scratch.offset + used * backwards.itemsize
-                    self.comes.append((backwards, DeviceArray(start, backwards.shape, array.dtype)))
+                    self.loads.append((backwards, DeviceArray(start, backwards.shape, array.dtype)))
                     self.before.append(Computation(copy, work.scratch, array))
                     used += backwards.size
 
-    def goes(self) -> Iterator[tuple[Array | ShardView, DeviceArray]]:
+    def stores(self) -> Iterator[tuple[Array | ShardView, DeviceArray]]:
         """Yield the copies back: host memory and array on the device."""
-        for array, views in _copies(self._target, self.work.stored_view, self.work.goes):
+        for array, views in _copies(self._target, self.work.stored_view, self.work.stores):
             for view in views:
                 yield view, array
 
@@ -208,8 +208,8 @@ def _turned(shards: ShardView, dtype: str, used: int) -> Iterator[tuple[Array, S
             ends[e] += view.shape[e] - 1
             steps[e] = -steps[e]
         start = sum(i * step for i, step in zip(ends, strides, strict=True))
-        by, came = Multiply(view.shape, dtype, conjugate=True), dense(view.shape, 1)
-        yield view, Strided(view.shape, came, used, tuple(steps), start, dtype, by)
+        by, dense_steps = Multiply(view.shape, dtype, conjugate=True), dense(view.shape, 1)
+        yield view, Strided(view.shape, dense_steps, used, tuple(steps), start, dtype, by)
         used += view.size
 
 
@@ -336,18 +336,18 @@ class GPUExecutor:
     def _announce(self, tile: Tile | None) -> None:
         """Let the device start to stage a tile, unless there is none or it was announced before."""
         if tile is not None and not tile.announced:
-            for view, _ in tile.comes:
+            for view, _ in tile.loads:
                 if view is not None:
                     self.device.ahead(self._buffers[0].h2d, view)
             tile.announced = True
 
     def load(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Array]) -> None:
         """Enqueue the copies of a tile, and of its parts of filters, to the device."""
-        comes = list(tile.comes)
+        loads = list(tile.loads)
         for found in tile.work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
-            comes.append((spectrum.reshape(found.array.shape), found.array))
-        for view, array in comes:
+            loads.append((spectrum.reshape(found.array.shape), found.array))
+        for view, array in loads:
             if view is None:
                 self.device.clear(buffer.h2d, buffer.array(array))
             else:
@@ -370,7 +370,7 @@ class GPUExecutor:
     def store(self, buffer: _Buffer, tile: Tile) -> None:
         """Copy a tile back to the host, and record that its buffer is free."""
         self.device.wait(buffer.d2h, buffer.done)
-        for view, array in tile.goes():
+        for view, array in tile.stores():
             self.device.d2h(buffer.d2h, buffer.array(array), view)
         self.device.record(buffer.free, buffer.d2h, stored=self.carve.streams == "tile")
 

@@ -262,7 +262,7 @@ class FFTPlans:
             kind = call.batch.kind
             size_in, size_out = (real if kind == found else complex_ for found in ("r2c", "c2r"))
             ends = source, source if op.kind == "c2r" and call is not calls[-1] else target
-            plan, goes = self._plan(call.batch, work), ends[1]
+            plan, result = self._plan(call.batch, work), ends[1]
             beside = work + aligned(plan.need)
             if call.staged is not None:
                 rows, inner, padded = call.staged
@@ -273,12 +273,12 @@ class FFTPlans:
                 if kind == "r2c":
                     kernels.copy(dims, real, source, beside)
             for i in range(call.times):
-                come = ends[0] + i * call.source_step * size_in
-                go = ends[1] + i * call.target_step * size_out
-                plan.raw.fft(_At(come), _At(go), direction)
+                source_at = ends[0] + i * call.source_step * size_in
+                target_at = ends[1] + i * call.target_step * size_out
+                plan.raw.fft(_At(source_at), _At(target_at), direction)
             if call.staged is not None and kind == "c2r":
                 kernels.copy(kernels.back(dims), real, beside, target)
-            source = goes
+            source = result
 
     def _plan(self, batch: Batch, work: int) -> _Plan:
         """Return the prepared plan of a batch, set to a work area."""
@@ -337,7 +337,7 @@ def _make_plan(cufft: Any, batch: Batch) -> Any:
         kind = getattr(cufft, f"CUFFT_{name[0]}2{name[1]}")
         return cufft.PlanNd(batch.n, *batch.source, *batch.target, kind, batch.count, "C", 0, None)
     real, complex_ = ("d", "D") if batch.double else ("f", "F")
-    come, go = (real if batch.kind == kind else complex_ for kind in ("r2c", "c2r"))
+    before, after = (real if batch.kind == kind else complex_ for kind in ("r2c", "c2r"))
     flags = {"order": "C", "last_axis": 0, "last_size": None}
-    ends = *batch.source, come, *batch.target, go
+    ends = *batch.source, before, *batch.target, after
     return cufft.XtPlanNd(batch.n, *ends, batch.count, complex_, **flags)

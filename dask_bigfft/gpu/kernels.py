@@ -343,11 +343,12 @@ def copy(
     source: int,
     target: int,
     blocks: int = GRID,
-    passing: str = "",
     by: Multiply | Product | None = None,
     other: int = 0,
 ) -> None:
     """Copy elements in the current stream, also from or to pinned host memory.
+
+    Values that are multiplied in place bypass the caches.
 
     Parameters
     ----------
@@ -359,8 +360,6 @@ def copy(
         Addresses of the first element.
     blocks : int
         Largest grid size.
-    passing : str
-        Sides with streaming accesses: "s" for the source, "t" for the target.
     by, other
         Factors; see `_Kernel`.
     """
@@ -368,9 +367,9 @@ def copy(
     count = math.prod(n for n, *_ in dims)
     call.add("u64", "count", count)
     from_, to = call.dims(dims)
-    load = f"__ldcs(from + {from_})" if "s" in passing else f"from[{from_}]"
+    load = f"__ldcs(from + {from_})" if source == target else f"from[{from_}]"
     value = call.value("by[u]")
-    store = f"__stcs(to + place[u], {value})" if "t" in passing else f"to[place[u]] = {value}"
+    store = f"__stcs(to + place[u], {value})" if source == target else f"to[place[u]] = {value}"
     call.launch(
         f"""
 const u64 step = (u64)gridDim.x * blockDim.x;
@@ -473,4 +472,4 @@ def multiply(op: Multiply | Product, array: int, other: int = 0) -> None:
     if math.prod(op.shape):
         strides = dense(op.shape, 1)
         dims = merged(op.shape, strides, strides)
-        copy(dims, np.dtype(op.dtype).itemsize, array, array, passing="st", by=op, other=other)
+        copy(dims, np.dtype(op.dtype).itemsize, array, array, by=op, other=other)

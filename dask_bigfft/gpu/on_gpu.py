@@ -24,7 +24,7 @@ import numpy as np
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import operations
-from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, settle
+from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
 from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
@@ -152,7 +152,7 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
                 plans.ffts.drop()
                 cupy().get_default_memory_pool().free_all_blocks()
                 values, parts = _computed(plans.ffts, *inputs), []
-        settle()
+        synchronize()
     return values.reshape(shape)
 
 
@@ -272,7 +272,7 @@ def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
     with values.device:
         dims, firsts = zip(*rolls, strict=True)
         done = cupy().roll(values, tuple(-first for first in firsts), dims)
-        settle()
+        synchronize()
         return done
 
 
@@ -332,7 +332,7 @@ class Gpus:
         with self._on(gpu), errors_of_cuda():
             return (cupy().zeros if zeros else cupy().empty)(shape, dtype)
 
-    def most(self, gpu: int) -> int:
+    def used_nbytes(self, gpu: int) -> int:
         """Return the bytes in use on a GPU, by arrays of CuPy's pool."""
         with self._on(gpu):
             return in_pool()
@@ -357,7 +357,7 @@ class Gpus:
         with self._on(gpu):
             for event in events:
                 cupy().cuda.get_current_stream().wait_event(event)
-            settle()
+            synchronize()
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments to a GPU.
@@ -366,7 +366,7 @@ class Gpus:
         """
         with self._on(gpu), errors_of_cuda():
             _copy(segments, self.ordinal(gpu))
-            settle()
+            synchronize()
 
     def copy_aside(self, gpu: int, segments: list[Segment], events: Iterable[Any]) -> Any:
         """Copy segments, all of one GPU, to `gpu` in a side stream after events; return the end.
@@ -488,8 +488,10 @@ def _engine_calls(values: Any, places: Sequence[int]) -> list[EngineCall]:
         return []
     found = list[EngineCall]()
     for at in itertools.product(*numbers):
-        come, go = (sum(i * run[side] for i, run in zip(at, outer, strict=True)) for side in (1, 2))
-        found.append((come, go, rows[1], rows[2], width, rows[0]))
+        start, place = (
+            sum(i * run[side] for i, run in zip(at, outer, strict=True)) for side in (1, 2)
+        )
+        found.append((start, place, rows[1], rows[2], width, rows[0]))
     return found
 
 
@@ -497,12 +499,12 @@ def _by_engine(calls: Iterable[EngineCall], values: Any, target: Any) -> None:
     """Copy an array by a copy engine in the current stream."""
     cuda, source, to = cupy().cuda, values.data.ptr, target.data.ptr
     stream = cuda.get_current_stream().ptr
-    for come, go, pitch, place, width, height in calls:
+    for start, place, pitch, target_pitch, width, height in calls:
         if height > 1:
-            ends = to + go, place, source + come, pitch
+            ends = to + place, target_pitch, source + start, pitch
             cuda.runtime.memcpy2DAsync(*ends, width, height, _ANY, stream)
         else:
-            cuda.runtime.memcpyAsync(to + go, source + come, width, _ANY, stream)
+            cuda.runtime.memcpyAsync(to + place, source + start, width, _ANY, stream)
 
 
 def _wait(ordinal: int, other: int) -> None:

@@ -92,7 +92,7 @@ class TileWork:
     ----------
     view : HostView
         View of the host block before.
-    comes : tuple of Move
+    loads : tuple of Move
         Copies to the GPU.
     source : DeviceArray
         The tile after these copies.
@@ -104,20 +104,20 @@ class TileWork:
         The tile at the end.
     stored_view : HostView
         View of the host block after, with dimensions in the order of storage.
-    goes : tuple of Move
+    stores : tuple of Move
         Copies back to the host.
     scratch : DeviceArray, optional
         Memory for reversed shards before they are turned.
     """
 
     view: HostView
-    comes: tuple[Move, ...]
+    loads: tuple[Move, ...]
     source: DeviceArray
     filters: tuple[Filter, ...]
     computations: tuple[Computation, ...]
     result: DeviceArray
     stored_view: HostView
-    goes: tuple[Move, ...]
+    stores: tuple[Move, ...]
     scratch: DeviceArray | None = None
 
 
@@ -337,17 +337,17 @@ def swaps(one: TilePass, dtype: str) -> Iterator[TileWork]:
             continue
         here = tuple(itertools.starmap(slice, box))
         there = tuple(here[dim] for dim in order)
-        comes, goes, done = [], [], []
+        loads, stores, done = [], [], []
         # The first tile goes to free memory, the second one to the place of the first.
         ways = ((here, there, 0, 2), (there, here, 1, 0))
-        for part, other, come, go in ways[: 1 + (here != there)]:
-            source = DeviceArray(come * one.places[0], shape_of(part), dtype)
-            target = DeviceArray(go * one.places[0], shape_of(other), dtype)
-            comes.append((part, source))
-            goes.append((other, target))
+        for part, other, place, new_place in ways[: 1 + (here != there)]:
+            source = DeviceArray(place * one.places[0], shape_of(part), dtype)
+            target = DeviceArray(new_place * one.places[0], shape_of(other), dtype)
+            loads.append((part, source))
+            stores.append((other, target))
             done.append(Computation(transposed(source.shape, tuple(order), dtype), source, target))
-        ends = comes[0][1], goes[0][1]
-        yield TileWork(view, tuple(comes), ends[0], (), tuple(done), ends[1], view, tuple(goes))
+        ends = loads[0][1], stores[0][1]
+        yield TileWork(view, tuple(loads), ends[0], (), tuple(done), ends[1], view, tuple(stores))
 
 
 # --- one tile -------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ class _Tile:
     def work(self) -> TileWork:
         """Return the description."""
         one, common, source = self.one, self.common, self.now
-        comes, view = self._moves(one.view, self.part, common.begun, before=True)
+        loads, view = self._moves(one.view, self.part, common.begun, before=True)
         for step, dim in common.steps:
             if step.kind == "r2c":
                 self._real_fft("r2c", dim, step.length // 2 + 1, self.dtype)
@@ -500,10 +500,10 @@ class _Tile:
         changed = zip(self.part, one.view, one.after, strict=True)
         ends = [cut if before == n else slice(0, n) for cut, before, n in changed]
         part, shape = tuple(ends[d] for d in one.order), tuple(one.after[d] for d in one.order)
-        goes, stored_view = self._moves(shape, part, common.ended, before=False)
+        stores, stored_view = self._moves(shape, part, common.ended, before=False)
         scratch = DeviceArray(self.scratch, (source.size,), self.dtype) if one.mirrored else None
         filters, done = tuple(self.filters), tuple(self.done)
-        return TileWork(view, comes, source, filters, done, self.now, stored_view, goes, scratch)
+        return TileWork(view, loads, source, filters, done, self.now, stored_view, stores, scratch)
 
     # --- host blocks with a part of the digits --------------------------------------------------
 

@@ -62,8 +62,8 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     """Return the array with blocks cut, by plain tasks.
 
     If there are very many and each is cut from a single block, the last one from the same block
-    depends on the others. Blocks on GPUs are always cut
-    this way, because dask's rechunk copies them to the current GPU.
+    depends on the others. Blocks on GPUs are always cut this way, because dask's rechunk copies
+    them to the current GPU.
     """
     places = old_to_new(x.chunks, chunks)
     whole = all(len(origins) == 1 for along in places for origins in along)
@@ -120,7 +120,7 @@ class TransformRecipe:
         return TransformRecipe, (self.plan, self.carrier, True, self.place)
 
     def __dask_tokenize__(self) -> Any:
-        # Dask takes the text of what this returns: that of plans that differ may be the same.
+        # Dask hashes the text of this value, and the texts of different plans may be equal.
         return normalize_token(("TransformRecipe", self.plan, self.carrier, *_attempt(self.place)))
 
     def meta(self, like: Any) -> Any:
@@ -230,7 +230,7 @@ def gpus_of(x: da.Array) -> int:
     tasks = dict(layer) if layer is not None and layer.is_materialized() else {}
     blocks = [getattr(value, "value", value) for value in tasks.values()]
     held = blocks and all(map(is_on_gpu, blocks))
-    return len(set(map(gpus().home, blocks))) if held else max(1, dispatch.count())
+    return len(set(map(gpus().home, blocks))) if held else max(1, dispatch.device_count())
 
 
 def scratch_place(plan: AnyPlan) -> ScratchPlace:
@@ -275,7 +275,7 @@ def transformed_array(
     if carrier == "auto" and is_on_gpu(x._meta):
         transport = config.get("bigfft.gpu.peer-transport")
         carrier = "tasks" if transport == "none" else ON_GPUS + transport
-    elif isinstance(plan, Plan) and plan.carrier == "disk":
+    elif isinstance(plan, Plan) and plan.storage == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:
         place = scratch_place(plan)

@@ -32,7 +32,7 @@ from dask_bigfft.errors import (
     VerificationError,
     raise_invalid,
 )
-from dask_bigfft.events import current_worker, during, emit, task_threads
+from dask_bigfft.events import current_worker, during, emit, task_threads, workers_of
 from dask_bigfft.exchange.gather import (
     Crossing,
     by_turns,
@@ -387,7 +387,7 @@ def _refuse_cluster(token: str, wanted: bool) -> None:
     except KeyError:
         return
     client = sys.modules["distributed"].get_client()
-    if wanted and len(client.scheduler_info(n_workers=-1)["workers"]) == 1:
+    if wanted and len(workers_of(client)) == 1:
         return
     raise CarrierError(
         f"this graph shares blocks inside one process, but it runs on worker {worker.address} of "

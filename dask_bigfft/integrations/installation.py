@@ -5,6 +5,7 @@ libraries that call it (xrft, xarray) also use these transforms.
 """
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,12 +28,13 @@ _replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 def _routed(ours: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that dispatches to ours, or to dask's for arrays that ours refuses."""
+    first = next(iter(inspect.signature(ours).parameters))
 
     @functools.wraps(ours)
     def function(*args: Any, **kwargs: Any) -> Any:
         if args:
             args = (_inside(args[0]), *args[1:])
-        x = next(iter((*args, *kwargs.values())), None)
+        x = args[0] if args else kwargs.get(first)
         chosen = before if isinstance(x, da.Array) and _only_dasks(x) else ours
         return chosen(*args, **kwargs)
 

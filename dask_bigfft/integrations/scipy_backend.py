@@ -25,7 +25,7 @@ from dask_bigfft import fft, front
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.integrations import fftlog
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.transforms.spec import NAMES
+from dask_bigfft.transforms.spec import TRANSFORMS
 
 __ua_domain__ = "numpy.scipy.fft"
 
@@ -52,20 +52,19 @@ def __ua_function__(
     method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Return the lazy result of a function of `scipy.fft`, or NotImplemented."""
-    x = next(iter((*args, *kwargs.values())), None)
     name = method.__name__
     ours = getattr(fft, name, None) or getattr(fftlog, name, None)
-    if not isinstance(x, da.Array) or ours is None:
-        return NotImplemented
     given = inspect.signature(method).bind(*args, **kwargs).arguments
-    array = given.pop(next(iter(given)))
+    array = given.pop(next(iter(given)))  # in the order of the signature
+    if not isinstance(array, da.Array) or ours is None:
+        return NotImplemented
     workers, plan, _ = (given.pop(key, None) for key in ("workers", "plan", "overwrite_x"))
     if workers is not None:
         with scipy.fft.set_workers(workers):  # refuses what SciPy refuses
             pass
     if array.dtype == np.float16:  # SciPy's results are of single precision throughout
         array = array.astype(np.float32)
-    if name not in NAMES:
+    if name not in TRANSFORMS:
         return ours(array, **given)
     call = inspect.signature(ours).bind(array, **given)
     call.apply_defaults()

@@ -1,7 +1,7 @@
 """The decorator that compiles this room's loops and reports what compiling took; sums of squares.
 
-It happens once on a machine: from then on the code is read from disk. The first call in a process
-waits until one or the other is done, and no phase is told that as its own time.
+Compilation happens once on a machine, and later processes read the code from disk. The first call
+in a process waits for either of these. That time is not counted as part of a phase.
 
 Imports numba when a loop is first called, because that takes a quarter of a second, and `events`.
 """

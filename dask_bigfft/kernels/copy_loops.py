@@ -1,4 +1,9 @@
-"""The compiled loops of strided copies, which `copies` imports when it needs them."""
+"""The compiled loops of strided copies, which `copies` imports when it needs them.
+
+A plane begins at element `s0` of the source and `t0` of the target. It has `n` lines, which are
+`sn` elements apart in the source and `tn` in the target. A line has `m` values, which are `sm` and
+`tm` elements apart.
+"""
 
 from functools import partial
 from typing import Any
@@ -89,7 +94,7 @@ def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ig
 
 
 @inner
-def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+def _copy_tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values, at most TILE each way, through a buffer."""
     for j in range(m):
         at = s0 + j * sm
@@ -144,7 +149,7 @@ def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
         first = m_done if i0 + ni <= n_done else 0
         for j0 in range(first, m, TILE):
             mj, s, t = min(TILE, m - j0), s0 + i0 * sn + j0 * sm, t0 + i0 * tn + j0 * tm
-            _tile(source, target, buffer, s, t, ni, sn, tn, mj, sm, tm, conjugate)
+            _copy_tile(source, target, buffer, s, t, ni, sn, tn, mj, sm, tm, conjugate)
 
 
 @inner

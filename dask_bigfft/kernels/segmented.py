@@ -377,12 +377,12 @@ class SegmentedView:
         for row in range(len(axis)):
             box = list(zip(axis.lows[row].tolist(), axis.highs[row].tolist(), strict=True))
             fine += ((row, *found) for found in _apart(box, into, flips))
-        came = [row for row, *_ in fine]
+        rows = [row for row, *_ in fine]
         ranges = np.array([found for _, found, _ in fine], np.int64).reshape(-1, len(own), 2)
-        starts = axis.starts[came]
+        starts = axis.starts[rows]
         for number, found in enumerate(into):
             starts[:, axis.dims.index(found[0].dim)] += [moved[number] for *_, moved in fine]
-        return Stretches(own, ranges[..., 0], ranges[..., 1], axis.blocks[came], axis.dims, starts)
+        return Stretches(own, ranges[..., 0], ranges[..., 1], axis.blocks[rows], axis.dims, starts)
 
     def part(self, cuts: tuple[slice, ...]) -> tuple[slice, ...] | None:
         """Return slices of the edges from slices of the dimensions.

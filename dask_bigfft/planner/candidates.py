@@ -1,7 +1,7 @@
 """Candidates for a plan: every way to put the steps of all axes into rounds.
 
-The lengths of the digits of a split axis follow from what else lies whole in their rounds, and
-the blocks of every round from what was cut before (`layouts`).
+The lengths of the digits of a split axis follow from the other axes that are whole in their rounds.
+The blocks of a round follow from the cuts before it (`layouts`).
 """
 
 import bisect

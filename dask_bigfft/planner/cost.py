@@ -142,7 +142,7 @@ def peak_host(plan: PlanData) -> int:
     limits its shards in memory and spills the others to files. With scratch files only the data of
     the running tasks are in memory. FFT libraries copy long lines and cache roots of unity.
     """
-    blocks = _peak_on_disk(plan) if plan.carrier == "disk" else _peak_in_memory(plan)
+    blocks = _peak_on_disk(plan) if plan.storage == "disk" else _peak_in_memory(plan)
     if plan.machine.gpus and plan.device == "gpu":
         return blocks
     itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
@@ -253,7 +253,7 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
         whole = (made, round_.source.largest) != (gathered, round_.target.largest)
     # As it is stored, as it is decoded, and as it is given out.
     from_rows = i == 0 and plan.from_rows
-    decoding = 3 * max(DECODED, plan.storage.decoded) if from_rows and plan.storage.decoded else 0
+    decoding = 3 * max(DECODED, plan.stored.decoded) if from_rows and plan.stored.decoded else 0
     if not is_read or not plan.assembles:
         if is_read:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
@@ -295,7 +295,7 @@ def _peak_on_disk(plan: PlanData) -> int:
     for i, moves in enumerate(plan.moves):
         is_read = moves or (i == 0 and plan.from_rows)
         reading, made = _in_a_round(plan, i, here, is_read)
-        handed = 0 if plan.storage.result_as_is and plan.outgoing is None else made
+        handed = 0 if plan.stored.result_as_is and plan.outgoing is None else made
         if i + 1 < len(exchanges):
             handed = min(made, _under_way(exchanges[i + 1])) if plan.moves[i + 1] else 0
         kept = 0 if is_read else here
@@ -303,21 +303,21 @@ def _peak_on_disk(plan: PlanData) -> int:
         here = made
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
     tiles = min(last, _tiles_nbytes(plan))
-    task = max(stages) + min(CODEC, plan.storage.decoded // 2)
+    task = max(stages) + min(CODEC, plan.stored.decoded // 2)
     return plan.machine.threads * task + last + tiles + filters + merging(plan)[0]
 
 
 def _beside(plan: PlanData, here: int) -> int:
     """Return the bytes beside an input block while it is read or its shards are written."""
     if not plan.reopened:
-        return 2 * here if plan.storage.decoded else here
-    read = plan.storage.read_beside(plan.spec.shape)
+        return 2 * here if plan.stored.decoded else here
+    read = plan.stored.read_beside(plan.spec.shape)
     return max(here if read is None else read, min(here, _under_way(plan.exchanges[0])))
 
 
 def scratch_bytes(plan: PlanData) -> int:
     """Return the peak bytes of scratch files: those being read and those being written."""
-    if plan.carrier != "disk":
+    if plan.storage != "disk":
         return 0
     pairs = zip(plan.exchanges, plan.moves, strict=True)
     spilled = [e.shard_nbytes if moves else 0 for e, moves in pairs]
@@ -334,7 +334,7 @@ def filter_bytes(plan: PlanData) -> int:
 def task_count(plan: PlanData) -> int:
     """Return the number of tasks of the graph."""
     total = 1 + merging(plan)[1]
-    if plan.carrier == "disk" and plan.moves[0]:
+    if plan.storage == "disk" and plan.moves[0]:
         total += plan.source.blocks  # each writes its shards
     pairs = zip(plan.exchanges, plan.moves, strict=True)
     total += sum(e.shape.blocks_out + moves * e.shape.groups for e, moves in pairs)
@@ -368,7 +368,7 @@ def with_forecast(plan: P, **changes: Any) -> P:
 def model_of(plan: PlanData) -> Model:
     """Return the cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name
-    return Model(plan.machine, plan.kernel, dtype, plan.carrier, plan.verify, plan.device)
+    return Model(plan.machine, plan.kernel, dtype, plan.storage, plan.verify, plan.device)
 
 
 def task_seconds(machine: Machine) -> float:
@@ -402,7 +402,7 @@ def merging(plan: PlanData) -> tuple[int, int, float]:
     """
     machine, spec = plan.machine, plan.spec
     nbytes, tasks, seconds = 0, 0, 0.0
-    if plan.incoming is not None and plan.carrier != "disk":
+    if plan.incoming is not None and plan.storage != "disk":
         nbytes += spec.nbytes
     if plan.incoming is not None and plan.merges:
         tasks += plan.source.blocks

@@ -208,8 +208,8 @@ def step_text(plan: PlanData, step: Step) -> str:
 
 def _asked(plan: PlanData) -> Iterator[str]:
     spec = plan.spec
-    goes = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
-    text = f"{spec.title} ({human_bytes(spec.nbytes)}) into {goes}"
+    result = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
+    text = f"{spec.title} ({human_bytes(spec.nbytes)}) into {result}"
     yield from wrapped(text, "  ", "")
     named = zip(spec.axes, spec.lengths, strict=True)
     axes = ", ".join(f"{axis_text(plan, axis)}: {n}" for axis, n in named)
@@ -377,7 +377,7 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
     forecast, machine, moving = plan.expected, plan.machine, len(plan.travelling)
     exchanged = f"{human_bytes(forecast.bytes_exchanged)} in {counted(moving, 'exchange')}"
     rows = [("exchanged", exchanged), ("peak memory", f"{budget_text(plan)}, per process")]
-    if plan.carrier == "disk":
+    if plan.storage == "disk":
         text = f"{moving + 1} times the data are read, and {moving + 1} times written"
         rows.append(("disk", f"{text}, from file to file"))
     if forecast.scratch:
@@ -489,7 +489,7 @@ def preserved(plan: PlanData) -> str | None:
 
 def explain(plan: PlanData) -> str:
     """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
-    lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not said'}", "  ", "")]
+    lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not recorded'}", "  ", "")]
     lines += ["", "forecast"]
     lines += [f"    {name:14}{value}" for name, value in forecast_rows(plan)]
     if (note := preserved(plan)) is not None:
@@ -581,6 +581,6 @@ def draw(plan: PlanData) -> str:
     return (
         f"<div><p><b>{escape(in_a_line(plan)[1:-1])}</b></p>"
         f'<div style="overflow-x:auto">{_rounds(plan)}</div>'
-        f"<details><summary>why: {escape(plan.reason or 'not said')}</summary>"
+        f"<details><summary>why: {escape(plan.reason or 'not recorded')}</summary>"
         f"<pre>{escape(explain(plan))}</pre></details></div>"
     )

@@ -342,7 +342,7 @@ class BlockCutter:
         """Return the blocks of the result: as wanted, else what the last round gives.
 
         An axis that the last round does not leave in the requested order keeps its number of parts.
-        An axis of which only a window is returned keeps the size of its parts.
+        If only a window of an axis is returned, the axis keeps the size of its parts.
         """
         axes = []
         for a, axis in enumerate(last.axes):

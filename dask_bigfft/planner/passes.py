@@ -220,11 +220,11 @@ class _Shapes:
         }
         self.read, self.after, self.stored = tuple(read), tuple(after), tuple(stored)
         self.order = request.order or tuple(order)
-        came, result = real if widens else whole, real if narrows else whole
-        self.itemsizes = came, result
+        source, result = real if widens else whole, real if narrows else whole
+        self.itemsizes = source, result
         changes, turned = widens or narrows, self.order != tuple(range(len(view)))
         results = [(0, result)] if changes or turned else []
-        first_place = came, result if changes and turned else 0
+        first_place = source, result if changes and turned else 0
         others = [*[(whole, 0)] * filters, *beside, *[(whole, 0)] * self.mirrored]
         self.registers = (first_place, *results, *others)
 
@@ -368,20 +368,20 @@ class _Search:
         found = [shape.in_tiles(tile) for tile in tiles if tile is not None]
         return min(found, key=lambda one: self._cost(one, shape.first), default=None)
 
-    def _tile(self, shape: _Shapes, priority: Shape, finer: float, share: float) -> Shape | None:
-        """Return the shape of a tile, its transformed digits whole; None if not even one line fits.
+    def _tile(self, shapes: _Shapes, priority: Shape, finer: float, share: float) -> Shape | None:
+        """Return the shape of a tile of whole transformed digits; None if not even one line fits.
 
-        `finer` is a factor for the number of tiles, and `share` the maximum fraction of the room
-        for the first dimension of the priority.
+        The other dimensions get room in the order `priority`, the first one at most the fraction
+        `share` of it. `finer` multiplies the number of tiles.
         """
-        tile = [n if dim in shape.fixed else 1 for dim, n in enumerate(shape.view)]
-        done = math.prod(shape.after[dim] for dim in shape.fixed)
-        sizes = [max(math.prod(tile) * b, done * a) for b, a in shape.registers]
+        tile = [n if dim in shapes.fixed else 1 for dim, n in enumerate(shapes.view)]
+        done = math.prod(shapes.after[dim] for dim in shapes.fixed)
+        sizes = [max(math.prod(tile) * b, done * a) for b, a in shapes.registers]
         unit = sum(sizes)
         if unit > self.room:
             return None
         count = max(1, int(finer * self.limits.pieces))
-        wanted = unit * math.prod(shape.view[dim] for dim in priority) // count
+        wanted = unit * math.prod(shapes.view[dim] for dim in priority) // count
         wanted = min(self.limits.most, max(self.limits.least, wanted))
         left = min(self.room, max(unit, wanted)) // max(1, unit)
         while left and sum(aligned(left * nbytes) for nbytes in sizes) > self.room:
@@ -389,7 +389,7 @@ class _Search:
         if left == 0:
             return None
         for dim in priority:
-            tile[dim] = _even(shape.view[dim], left if dim != priority[0] else int(left * share))
+            tile[dim] = _even(shapes.view[dim], left if dim != priority[0] else int(left * share))
             left //= tile[dim]
         return tuple(tile)
 

@@ -522,7 +522,8 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
     """Return the request with blocks between rounds on GPUs as large as a tile at most.
 
     A tile is then contiguous in such a block, so that a pass over the bus has narrow rows in one
-    direction only. The chunks of the result are like the input's.
+    direction only. Blocks are not cut below `LEAST_BETWEEN`. The chunks of the result are like the
+    input's.
     """
     natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
     free = _is_free(request) and request.storage != "disk" and natural
@@ -538,8 +539,7 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
 
 def _like_input(spec: TransformSpec, request: Request) -> tuple[Chunks, ...]:
     """Return chunks of the result like the input's."""
-    pairs = zip(request.chunks, spec.out_shape, strict=True)
-    return tuple(scaled(chunks, n) for chunks, n in pairs)
+    return tuple(map(scaled, request.chunks, spec.out_shape))
 
 
 #: Least memory of a GPU, in units of an array, for a transform of all of it at a time.

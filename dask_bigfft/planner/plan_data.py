@@ -39,6 +39,9 @@ from dask_bigfft.planner.rows import NOT_STORED, Stored, is_split
 from dask_bigfft.planner.tile_plan import AS_IS, LEAST_WRITTEN_NBYTES, DeviceSettings
 from dask_bigfft.transforms.spec import TransformSpec
 
+#: Kind of executor of the rounds.
+DeviceChoice = Literal["auto", "cpu", "gpu", "hybrid"]
+
 
 @dataclass(frozen=True)
 class Exchange:
@@ -311,8 +314,8 @@ class PlanData:
         Whether the input blocks may be overwritten.
     inside : bool
         Whether rounds write their results back into the input blocks (`overwritten`).
-    carrier : {"memory", "disk"}
-        Whether blocks stay in memory between rounds, or go through scratch files.
+    storage : {"memory", "disk"}
+        Storage of blocks between rounds: memory, or scratch files.
     verify : {"none", "energy", "checksum"}
         Checks of the running transform.
     from_rows : bool
@@ -320,8 +323,8 @@ class PlanData:
         directly.
     settings : DeviceSettings
         Settings of the GPU pipelines.
-    storage : Stored
-        Storage of the input array and of the result.
+    stored : Stored
+        Layout of the input array and of the result in files.
     assembles : bool
         Whether tasks assemble blocks while shards, or rows, arrive from files. This is slower than
         one gather of all shards, but takes memory for one block less.
@@ -347,16 +350,16 @@ class PlanData:
     expected: Forecast
     rejected: tuple[tuple[str, Forecast], ...] = ()
     reason: str = ""
-    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
+    device: DeviceChoice = "auto"
     device_memory_limit: int | None = None
     shares: tuple[float, ...] = ()
     overwrite: bool = False
     inside: bool = False
-    carrier: str = "memory"
+    storage: str = "memory"
     verify: str = "none"
     from_rows: bool = False
     settings: DeviceSettings = AS_IS
-    storage: Stored = NOT_STORED
+    stored: Stored = NOT_STORED
     assembles: bool = False
     reopened: bool = False
     incoming: tuple[Chunks, ...] | None = None
@@ -368,7 +371,7 @@ class PlanData:
         """The exchange before each round, and the one after the last unless it is not needed."""
         layouts = [self.source]
         for number, round_ in enumerate(self.rounds, 1):
-            layouts += [round_.source, self.stored(number) if self.inside else round_.target]
+            layouts += [round_.source, self.input_after(number) if self.inside else round_.target]
         layouts.append(self.result)
         dtypes = (self.spec.dtype, *self.dtypes)
         ends = zip(layouts[::2], layouts[1::2], dtypes[1::2], dtypes[::2], strict=True)
@@ -384,7 +387,7 @@ class PlanData:
         """
         rounds, exchanges = self.rounds, self.exchanges
         none = no_shared_layouts(len(exchanges), len(rounds))
-        if self.carrier == "disk":
+        if self.storage == "disk":
             return none
         if self.machine.gpus > 0 and self.device != "cpu":
             plain = self.device != "hybrid" and self.verify == "none"
@@ -419,7 +422,7 @@ class PlanData:
         in_last = bool(self.rounds) and flattened(self.rounds[-1].target) == self.result
         return in_last and not self.inside
 
-    def stored(self, number: int) -> Layout:
+    def input_after(self, number: int) -> Layout:
         """Return the layout of the input blocks after some rounds were written back into them."""
         done = [step.axis for round_ in self.rounds[:number] for step in round_.steps]
         axes = list(self.source.axes)
@@ -495,7 +498,7 @@ class PlanData:
         each chunk of the result is a part of one block of the last round.
         """
         found = [not exchange.local for exchange in self.exchanges]
-        if self.carrier == "disk" and self.rounds:
+        if self.storage == "disk" and self.rounds:
             found[0] = found[0] and not self.from_rows
             if not self.ends_in_round and found[-1] and self.exchanges[-1].mirror is None:
                 found[-1] = not is_split(self.rounds[-1].target, self.result)
@@ -570,7 +573,7 @@ def overwritten(plan: P) -> P | None:
     if not (plain and covered and alike and stay and plan.travelling):
         return None
     found = replace(plan, inside=True)
-    last = found.stored(len(plan.rounds))
+    last = found.input_after(len(plan.rounds))
     in_order = all(a.digits == b.digits for a, b in zip(last.axes, plan.result.axes, strict=True))
     return replace(found, result=last) if in_order else found
 
@@ -648,7 +651,7 @@ class Request:
     floor_bytes: int = 4 << 20
     storage: str = "memory"
     verify: str = "none"
-    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
+    device: DeviceChoice = "auto"
     scale: float = 1.0
     device_nbytes: int | None = None
     stored: Stored | None = None

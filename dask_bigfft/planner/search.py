@@ -82,11 +82,11 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         verify=request.verify,
         machine=search.machine,
         expected=Forecast(0, 0, 0, 0, 0.0, 0.0),
-        carrier=search.storage,
+        storage=search.storage,
         device=request.device,
         device_memory_limit=request.device_nbytes,
         from_rows=candidate.from_rows,
-        storage=request.stored or NOT_STORED,
+        stored=request.stored or NOT_STORED,
         reopened=request.reopened and not candidate.from_rows,
     )
     return with_forecast(plan)
@@ -241,7 +241,7 @@ def _as_it_fits(plan: Plan) -> Plan:
     For devices all shards of a block are read first, and then gathered.
     """
     on_gpu = plan.machine.gpus and plan.device != "cpu"
-    if plan.fits_memory or plan.assembles or plan.carrier != "disk" or on_gpu:
+    if plan.fits_memory or plan.assembles or plan.storage != "disk" or on_gpu:
         return plan
     return with_forecast(plan, assembles=True)
 
@@ -276,7 +276,7 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
         if (found := search.build(programs, assignment, sizes)) is not None:
             return found
         if sizes.cap >= 4 * math.prod(spec.out_shape) + 4 * math.prod(spec.shape):
-            text = "digits of which the order that was asked for can be made, and fewer blocks"
+            text = "digits from which the requested order can be made, and fewer blocks"
             raise_invalid("rounds", named, text)
         sizes = Sizes(2 * sizes.target, 2 * sizes.cap)
 
@@ -299,7 +299,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     PlanError
         If no plan meets the memory limit.
     ArgumentError
-        If the named rounds, or the variant, cannot be had.
+        If no plan has the named rounds or the variant.
     """
     storages = ("memory", "disk") if request.storage == "auto" else (request.storage,)
     needed: dict[str, int] = {}

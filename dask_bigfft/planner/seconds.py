@@ -222,11 +222,11 @@ class Model:
     def tiles(self, round_: Round) -> tuple[int, int] | None:
         """Return the dimension and the width of a round's tiles; None where blocks are not cut."""
         before, after = round_.source.full_shape, round_.target.full_shape
-        came = math.prod(before) * self._width(round_)
-        goes = math.prod(after) * self._width(round_, after=True)
+        read = math.prod(before) * self._width(round_)
+        written = math.prod(after) * self._width(round_, after=True)
         fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
         second = changes(round_) and not _halved(round_, self.library.supports_out)
-        return tiling(before, fixed, max(came, goes, 1), threads, second)
+        return tiling(before, fixed, max(read, written, 1), threads, second)
 
     def _width(self, round_: Round | None, after: bool = False) -> int:
         """Return the bytes of an element of the blocks before a round, or after it."""
@@ -296,8 +296,8 @@ class Model:
     def of_device(self, round_: Round, order: tuple[int, ...] = ()) -> float:
         """Return the seconds of the slowest device for each of many blocks of a round.
 
-        Both directions of the bus and the FFTs overlap. `order` are dimensions in the order in
-        which they are written, if not as they are.
+        Both directions of the bus and the FFTs overlap. `order` has the dimensions in the order of
+        writing, if that is another one.
         """
         return max(self._of_device(round_, device, order) for device in self.devices)
 

@@ -115,7 +115,7 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
     """
     machine = replace(plan.machine, gpus=max(1, gpus, plan.machine.gpus))
     dtype, profile, devices = plan.spec.work_dtype.name, machine.profile, machine.devices
-    model = Model(machine, plan.kernel, dtype, plan.carrier)
+    model = Model(machine, plan.kernel, dtype, plan.storage)
     in_memory = replace(model, storage="memory", device="cpu")
     found = []
     for round_, exchange in zip(plan.rounds, plan.exchanges, strict=False):

@@ -14,11 +14,11 @@ from typing import Any, Unpack
 
 from dask_bigfft.arguments import Extras
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, parse_type, raise_invalid
-from dask_bigfft.runs.request import Done, Request, planned_input
+from dask_bigfft.runs.request import Done, RunRequest, planned_input
 from dask_bigfft.runs.resumable import Store, execute
 from dask_bigfft.runs.run_json import has_begun
 
-__all__ = ["Done", "Request", "Store", "execute", "has_begun", "planned_input", "run"]
+__all__ = ["Done", "RunRequest", "Store", "execute", "has_begun", "planned_input", "run"]
 __dir__ = ["Done", "run"].copy  # other names of __all__ are for rooms of this package
 
 AnyPath = str | os.PathLike[str]
@@ -148,4 +148,4 @@ def run(
     what = kind, component, n, s, axis, axes, norm, dict(extras)
     how = block_size, inner_chunks, missing_chunks, missing
     again = None if scratch is None else Path(scratch), resume, overwrite, checksum
-    return execute(Request(Path(source), Path(destination), *what, *how, *again, array))
+    return execute(RunRequest(Path(source), Path(destination), *what, *how, *again, array))

@@ -30,7 +30,7 @@ from dask_bigfft.transforms.spec import parse_name, with_dims
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """Arguments of a run, see `run`.
 
     Parameters
@@ -222,7 +222,7 @@ class Done:
 # --- plans ----------------------------------------------------------------------------------
 
 
-def planned_input(request: Request) -> tuple[da.Array, Plan]:
+def planned_input(request: RunRequest) -> tuple[da.Array, Plan]:
     """Return the source array, in the blocks of its plan, and the plan.
 
     If no plan fits, blocks are halved, unless their size was given.
@@ -241,7 +241,7 @@ def planned_input(request: Request) -> tuple[da.Array, Plan]:
         x = replace(request, block_size=size).open()
 
 
-def _planned(request: Request, x: da.Array) -> Plan:
+def _planned(request: RunRequest, x: da.Array) -> Plan:
     """Return the plan, with chunks that a Zarr array can hold."""
     # Chunks in shards, and half precision, are made by zarr and by a cast.
     as_is = request.inner_chunks is None and x.dtype.char != "e"
@@ -293,7 +293,7 @@ def layout_of_result(plan: Plan, x: da.Array) -> tuple[tuple[int, ...], tuple[in
 # --- paths ----------------------------------------------------------------------------------
 
 
-def refuse_places(request: Request) -> None:
+def refuse_places(request: RunRequest) -> None:
     """Raise an error for impossible paths, and for paths inside of each other.
 
     Raises
@@ -301,17 +301,17 @@ def refuse_places(request: Request) -> None:
     ArgumentError
         With the name of the argument.
     """
-    read, destination = _whole("source", request.source), str(request.destination)
+    read, destination = _resolved("source", request.source), str(request.destination)
     if request.component is not None and read.is_dir():  # the array's folder may be a link
-        read = _whole("component", array_folder(read, request.component))
-    written = _whole("destination", request.destination)
+        read = _resolved("component", array_folder(read, request.component))
+    written = _resolved("destination", request.destination)
     if read.is_dir() and read in written.parents:
         raise_invalid("destination", destination, f"a path outside of the source, {request.source}")
     if (scratch := request.scratch) is None:
         return
     if URL.match(str(scratch)):
         raise_invalid("scratch", str(scratch), "a local path")
-    folder = _whole("scratch", scratch)
+    folder = _resolved("scratch", scratch)
     for name, place in {"source": read, "destination": written}.items():
         if place in (folder, *folder.parents) and not place.is_file():
             raise_invalid("scratch", str(scratch), f"a folder outside of the {name}, {place}")
@@ -320,7 +320,7 @@ def refuse_places(request: Request) -> None:
         raise_invalid("destination", destination, need)
 
 
-def _whole(argument: str, path: Path) -> Path:
+def _resolved(argument: str, path: Path) -> Path:
     """Return the absolute path of an argument; an error if no file can have it."""
     try:
         found = path.resolve()

@@ -35,7 +35,7 @@ from dask_bigfft.events import emit, running_client
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import unlock_folder
 from dask_bigfft.exchange.scratch import RESULT, Scratch, ScratchPlace, records
-from dask_bigfft.files import explained, sync_path
+from dask_bigfft.files import check_free_space, explained, sync_path
 from dask_bigfft.front import applied
 from dask_bigfft.gpu.dispatch import takes
 from dask_bigfft.graph.disk import exchange_folder
@@ -44,7 +44,7 @@ from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import request as requests
 from dask_bigfft.runs import run_json
-from dask_bigfft.runs.request import Done, Request, layout_of_result
+from dask_bigfft.runs.request import Done, RunRequest, layout_of_result
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.formats import UNREADABLE
 
@@ -130,7 +130,7 @@ def store_now(result: da.Array, sink: Sink) -> None:
     da.store(result, cast("Any", sink), lock=False)
 
 
-def execute(request: Request, store: Store = store_now) -> Done:
+def execute(request: RunRequest, store: Store = store_now) -> Done:
     """Do a run and return its report."""
     environment.raise_if_asynchronous(running_client())
     if request.array is None:
@@ -165,7 +165,7 @@ def execute(request: Request, store: Store = store_now) -> Done:
     return request.done(plan, started)
 
 
-def _checked_plan(request: Request) -> tuple[da.Array, Plan]:
+def _checked_plan(request: RunRequest) -> tuple[da.Array, Plan]:
     """Return the source array and the plan, after checks of the source and the result."""
     if request.missing_chunks == "refuse" and request.array is None:
         sources.refuse_missing_chunks(request.source, request.component)
@@ -173,12 +173,13 @@ def _checked_plan(request: Request) -> tuple[da.Array, Plan]:
     shape, blocks, dtype = layout_of_result(plan, x)
     targets.check_dtype(dtype)
     targets.check_inner(request.inner_chunks, blocks)
-    targets.check_room(request.destination, int(np.prod(shape, dtype=object) * dtype.itemsize))
+    nbytes = int(np.prod(shape, dtype=object) * dtype.itemsize)
+    check_free_space(request.destination, nbytes, "the result takes")
     return x, plan
 
 
 def _created(
-    request: Request, x: da.Array, plan: Plan, partial: Path, more: Mapping[str, Any]
+    request: RunRequest, x: da.Array, plan: Plan, partial: Path, more: Mapping[str, Any]
 ) -> targets.Target:
     """Return a new, empty result."""
     record = {**requests.attributes(plan, request.norm), **more}
@@ -195,7 +196,7 @@ def _warn(error: DamagedShardError) -> None:
 # --- identity of sources and results --------------------------------------------------------
 
 
-def source_identity(request: Request, content: bool) -> dict[str, Any]:
+def source_identity(request: RunRequest, content: bool) -> dict[str, Any]:
     """Return a JSON value that differs for a changed source.
 
     It has the size in bytes, the time of the last change in ns, and the CRC-32 or None of each
@@ -276,7 +277,7 @@ def _read_identity(path: Path) -> dict[str, Any] | None:
     return made if record.get("complete") else None
 
 
-def _another(made: Mapping[str, Any], request: Request) -> str | None:
+def _another(made: Mapping[str, Any], request: RunRequest) -> str | None:
     """Return the reason why a result is not that of a request; None if it is.
 
     Raises
@@ -300,7 +301,7 @@ def _another(made: Mapping[str, Any], request: Request) -> str | None:
     return _altered(made, request)
 
 
-def _altered(made: Mapping[str, Any] | None, request: Request) -> str | None:
+def _altered(made: Mapping[str, Any] | None, request: RunRequest) -> str | None:
     """Return an error text if a result has changed since its run; None if it has not.
 
     A changed result that has replaced its source raises an error, see `_another`.
@@ -353,7 +354,7 @@ class ScratchRun:
 
     Parameters
     ----------
-    request : Request
+    request : RunRequest
         Request of the run.
     scratch : Path
         Locked scratch folder.
@@ -361,7 +362,7 @@ class ScratchRun:
         Content of the record.
     """
 
-    request: Request
+    request: RunRequest
     scratch: Path
     found: Mapping[str, Any]
 
@@ -429,7 +430,7 @@ class ScratchRun:
         return Sink(target, files, None if last is None else exchange_folder("", last), parts)
 
 
-def _go_on(request: Request, store: Store, scratch: Path) -> Done:
+def _go_on(request: RunRequest, store: Store, scratch: Path) -> Done:
     """Begin or resume a run in its scratch folder."""
     started, found = time.perf_counter(), run_json.read_record(scratch)
     if found is not None and not request.resume:
@@ -437,7 +438,7 @@ def _go_on(request: Request, store: Store, scratch: Path) -> Done:
     run = None if found is None else ScratchRun(request, scratch, found)
     complete, there = run is not None and run.is_complete, None
     if run is not None:
-        targets.settle(Path(run.found["partial"]), complete)
+        targets.end_replacement(Path(run.found["partial"]), complete)
     request.open()  # errors of the source come first
     made = _read_identity(request.destination)
     if complete:
@@ -460,10 +461,10 @@ def _go_on(request: Request, store: Store, scratch: Path) -> Done:
     return request.done(run.plan, started, already=complete)
 
 
-def _begun(request: Request, scratch: Path) -> ScratchRun:
+def _begun(request: RunRequest, scratch: Path) -> ScratchRun:
     """Plan a run and write its record."""
     _, plan = _checked_plan(request)
-    folders.check_room(scratch, plan.expected.scratch)
+    folders.check_scratch_space(scratch, plan.expected.scratch)
     run = uuid.uuid4().hex
     found = {
         "run": run,

@@ -11,7 +11,6 @@ folder keeps its name. The name of any other run holds its host and process.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -29,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-from dask.utils import format_bytes
 
 from dask_bigfft.arrays import Array, Region
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
@@ -101,13 +99,13 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
 
 def _refuse_what_is_there(path: Path, overwrite: bool, known: str) -> None:
     """Raise an error if a result must not replace what a path has."""
-    if os.path.lexists(path) and not (overwrite and _may_go(path)):
+    if os.path.lexists(path) and not (overwrite and _is_replaceable(path)):
         need = "a Zarr array, if it is to be replaced; this is something else"
         need = need if overwrite else "a path where nothing is yet, or overwrite=True"
         raise_invalid("destination", str(path), need + known)
 
 
-def _may_go(path: Path) -> bool:
+def _is_replaceable(path: Path) -> bool:
     """Return True if a path has what a result may replace: a Zarr array, or another result."""
     if path.is_symlink() or not path.is_dir():
         return False
@@ -117,15 +115,6 @@ def _may_go(path: Path) -> bool:
         found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
         return bool(found["node_type"] == "array" or ATTRIBUTE in found["attributes"])
     return False
-
-
-def check_room(path: Path, nbytes: int) -> None:
-    """Raise an error if the disk has too little free space for an array."""
-    total, _, free = shutil.disk_usage(path.parent)
-    if free < nbytes and total:  # some file systems report zeros
-        lacks, takes, left = map(format_bytes, (nbytes - free, nbytes, free))
-        text = f"{lacks} are missing: the result takes {takes}, and {left} are free"
-        raise OSError(errno.ENOSPC, text, str(path))
 
 
 @dataclass(frozen=True)
@@ -234,7 +223,7 @@ class Target:
                 old.rename(self.path)
             raise
         sync_path(self.path.parent)  # before the old array and the scratch files are deleted
-        if _may_go(old):
+        if _is_replaceable(old):
             shutil.rmtree(old)
 
     def sync_attributes(self) -> None:
@@ -274,7 +263,7 @@ def _names(partial: Path) -> tuple[Path, Path]:
     return partial.with_name(name), partial.with_name(name + REPLACED + run)
 
 
-def settle(partial: Path, done: bool) -> None:
+def end_replacement(partial: Path, done: bool) -> None:
     """Finish or undo the replacement of an old array that a killed run had begun.
 
     The old array is deleted if the run is `done`, else it is moved back.

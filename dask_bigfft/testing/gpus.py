@@ -104,7 +104,7 @@ class SimulatedGpus(Batches):
             self.put(gpu, values)
             return values
 
-    def most(self, gpu: int) -> int:
+    def used_nbytes(self, gpu: int) -> int:
         """Return the maximum bytes in use."""
         return self.peak[gpu]
 

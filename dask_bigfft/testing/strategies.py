@@ -7,7 +7,7 @@ seed. Its one-line representation is enough to run it again. This needs hypothes
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,10 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from dask_bigfft.arrays import Array
+from dask_bigfft.transforms.spec import FAMILIES
 
 Chunks = tuple[int, ...]
 Rounds = tuple[dict[int, int], ...]
-
-#: Names of the one-dimensional transforms.
-FAMILIES = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 
 _REAL_INPUT = ("rfft", "ihfft")
 _REAL_OUTPUT = ("irfft", "hfft")
@@ -198,7 +196,7 @@ def _case(
 
 @st.composite
 def cases(
-    draw: st.DrawFn, *, families: Sequence[str] = FAMILIES, max_axes: int = 4, resize: bool = True
+    draw: st.DrawFn, *, families: Iterable[str] = FAMILIES, max_axes: int = 4, resize: bool = True
 ) -> Case:
     """Return calls of any kind on arrays of up to `max_axes` axes.
 
@@ -220,7 +218,7 @@ def cases(
 
 @st.composite
 def round_cases(
-    draw: st.DrawFn, *, families: Sequence[str] = FAMILIES, max_axes: int = 3, resize: bool = True
+    draw: st.DrawFn, *, families: Iterable[str] = FAMILIES, max_axes: int = 3, resize: bool = True
 ) -> Case:
     """Return calls with given rounds: ordered factors of 1 to 3 axes in 2 to 4 rounds."""
     family = draw(st.sampled_from(tuple(families)))

@@ -18,7 +18,7 @@ from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transpo
 from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.decomposition.rounds import Scale
 from dask_bigfft.decomposition.steps import CosineSum, Kind
-from dask_bigfft.errors import ArgumentTypeError, AxisError, parse_type, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, AxisError, parse_as, parse_type, raise_invalid
 
 Norm = Literal["backward", "ortho", "forward"]
 R = TypeVar("R")
@@ -33,8 +33,8 @@ FAMILIES: dict[str, tuple[Kind, int, bool]] = {
     "ihfft": ("r2c", +1, False),
 }
 
-#: The transforms by name; the ending says which axes: one, two or any number.
-NAMES: tuple[str, ...] = tuple(name + ending for ending in ("", "2", "n") for name in FAMILIES)
+#: The same by the name of a transform, whose ending says which axes: one, two or any number.
+TRANSFORMS = {name + ending: FAMILIES[name] for ending in ("", "2", "n") for name in FAMILIES}
 
 #: Transforms without public plans.
 COSINES = ("dct", "idct", "dst", "idst", "dctn", "idctn", "dstn", "idstn")
@@ -178,20 +178,13 @@ def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:
     return str(dtype.str)
 
 
-def _index(argument: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise_invalid(argument, value, "an integer", kind=ArgumentTypeError)
-
-
 def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple[int, ...]:
     """Return non-negative axes of an array; each may occur once.
 
     >>> parse_axes("axes", (-1, 0), 3)
     (2, 0)
     """
-    found = tuple(_index(argument, axis) for axis in axes)
+    found = tuple(parse_as(operator.index, argument, axis, "an integer") for axis in axes)
     if ndim == 0:
         raise_invalid("a", "an array without axes", "an array of at least one dimension")
     for axis in found:
@@ -268,7 +261,7 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
 
 def parse_length(argument: str, n: SupportsIndex, size: int) -> int:
     """Return the given length of a transform; -1 in `s` stands for the array's own."""
-    length = _index(argument, n)
+    length = parse_as(operator.index, argument, n, "an integer")
     own = argument == "s"
     length = size if own and length == -1 else length
     if not 1 <= length <= MAX_LENGTH:
@@ -323,7 +316,7 @@ def _resolve(
 ) -> tuple[tuple[int, ...], tuple[SupportsIndex | None, ...], str]:
     """Return the axes, the given length of each, and the name of the lengths' argument."""
     ndim = len(shape)
-    if not name.endswith(("2", "n")):
+    if not takes_axes(name):
         axis = -1 if axis_or_axes is None else axis_or_axes
         return parse_axes("axis", (axis,), ndim), (n_or_s,), "n"
     s = None if n_or_s is None else parse_several("s", n_or_s)
@@ -357,12 +350,17 @@ def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
 
 def parse_name(name: object) -> str:
     """Return the checked name of a transform."""
-    if not isinstance(name, str) or name not in NAMES:
-        allowed = f"one of {', '.join(NAMES)}"
+    if not isinstance(name, str) or name not in TRANSFORMS:
+        allowed = f"one of {', '.join(TRANSFORMS)}"
         if isinstance(name, str) and name in COSINES:
             allowed += f"; cosine and sine transforms are functions only: dask_bigfft.fft.{name}"
         raise_invalid("kind", name, allowed)
     return name
+
+
+def takes_axes(name: str) -> bool:
+    """Return whether a transform takes `s` and `axes`; those of one axis take `n` and `axis`."""
+    return name.endswith(("2", "n"))
 
 
 #: Names of dimensions, as `with_dims` gives them.
@@ -391,7 +389,7 @@ def transform_spec(
     Parameters
     ----------
     name : str
-        One of `NAMES`.
+        One of `TRANSFORMS`.
     shape, dtype
         Shape and dtype of the array.
     n_or_s, axis_or_axes, norm
@@ -411,7 +409,7 @@ def transform_spec(
     >>> transform_spec("rfftn", (4, 6), np.dtype("f4")).out_shape
     (4, 4)
     """
-    kind, sign, forward = FAMILIES[parse_name(name).rstrip("2n")]
+    kind, sign, forward = TRANSFORMS[parse_name(name)]
     dtype_str = parse_dtype(np.dtype(dtype), kind)
     axes, given, argument = _resolve(name, shape, n_or_s, axis_or_axes)
     orders = parse_orders(order, len(axes))

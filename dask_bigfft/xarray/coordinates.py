@@ -151,8 +151,8 @@ def refuse_parts(
 ) -> None:
     """Refuse a spectrum in natural order that has lost frequencies since it was made.
 
-    Taken for all there are, those that are left would be others. What is missing above is zero in
-    half a spectrum; the frequency 0 may be in the middle of a whole one.
+    The inverse transform would take the remaining frequencies for others. Half a spectrum may lack
+    its highest frequencies, which count as zeros. A whole one may have frequency 0 in the middle.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def refuse_parts(
         All frequencies of a cosine or sine transform.
     """
     if "direct_step" not in array[dim].attrs:
-        return  # it is not known what there was
+        return  # the original frequencies are not known
     found, n = array.coords[dim].values, before.length
     distance = 1 / (n * abs(before.spacing))
     if waves is not None:

@@ -142,4 +142,4 @@ def test_a_block_that_is_known_late_is_still_gathered_ahead(monkeypatch):
     monkeypatch.setattr(engine.executor, "load", lambda *of: loaded.append(load(*of)))
     engine.executor.prepare(engine.carve(tiles, tiles.ffts), 1 << 20)
     engine.executor.run(first, lambda: second if len(loaded) == count else None)
-    assert told[-1] is second.first.comes[0][0]
+    assert told[-1] is second.first.loads[0][0]

@@ -68,7 +68,8 @@ def test_scheme(shape, nbytes, digits, notation):
         works = list(tiles.works(number))
         assert len(works) == one.tiles
         largest = max(works, key=lambda work: work.source.size)
-        there, back = (largest.view.shape, largest.comes), (largest.stored_view.shape, largest.goes)
+        there = largest.view.shape, largest.loads
+        back = largest.stored_view.shape, largest.stores
         for (view, moves), (runs, width) in ((there, one.reads), (back, one.writes)):
             assert counted_runs(view, moves[0][0]) == runs
             assert runs * width == largest.source.size

@@ -97,17 +97,20 @@ def test_a_gpu_without_memory_refuses(transport):
         move(slabs(16, 8), SimulatedGpus((2 * data - 16,) * 2), transport)
 
 
-def test_a_gpu_that_reads_no_other_refuses_the_copy_engine():
+@pytest.mark.parametrize(("one", "other"), [(0, 1), (1, 0)])
+def test_the_copy_engine_reads_no_gpu_that_the_target_cannot_read(one, other):
+    gpus = SimulatedGpus((1 << 30,) * 2, {(one, other)})
     with pytest.raises(DeviceError, match="cannot read"):
-        move(slabs(12, 4), SimulatedGpus((1 << 30,) * 2, {(0, 1)}), "swap")
+        move(slabs(12, 4), gpus, "swap")
+    gpus.crossed.clear()
+    move(slabs(12, 4), gpus, "staged")
+    assert gpus.crossed.keys() == {(other, "host"), ("host", one), (one, other)}
 
 
 def test_transports_are_chosen_pair_by_pair():
     bus = DeviceProfile().h2d
     gpus = SimulatedGpus((1, 1, 1, 1), {(0, 3), (3, 0), (1, 3)})
     gpus.speeds = {(0, 1): bus, (1, 0): 4 * bus, (0, 2): 1e9}
-    assert transport_of(gpus, 0, 1) == "swap"
-    assert transport_of(gpus, 1, 0) == "direct"  # a link of its own
-    assert transport_of(gpus, 0, 2) == "host"  # a slow link
-    assert transport_of(gpus, 0, 3) == "host"  # none at all
-    assert transport_of(gpus, 1, 3) == "staged"  # one way only
+    # By a bus, by a link of its own, by a slow link, by none at all, and one way only.
+    wanted = {(0, 1): "swap", (1, 0): "direct", (0, 2): "host", (0, 3): "host", (1, 3): "staged"}
+    assert {pair: transport_of(gpus, *pair) for pair in wanted} == wanted

@@ -172,9 +172,9 @@ def test_files_go_when_the_cluster_needs_them_no_more(on_disk, client):
 
 def test_the_disk_is_taken_where_memory_is_too_small(tmp_path):
     x = da.zeros(2**20, chunks=2**14, dtype=complex)
-    assert dask_bigfft.plan(x, "fft", memory_limit="64 MiB").carrier == "memory"
+    assert dask_bigfft.plan(x, "fft", memory_limit="64 MiB").storage == "memory"
     plan = dask_bigfft.plan(x, "fft", memory_limit="20 MiB")
-    assert plan.carrier == "disk"
+    assert plan.storage == "disk"
     assert plan.expected.peak_host <= 20 * 2**20
     assert plan.expected.scratch == 2 * 2**24
     assert type(plan).from_json(plan.to_json()) == plan

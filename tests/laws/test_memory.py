@@ -70,13 +70,13 @@ tight = dask_bigfft.plan(x, problem.kind, memory_limit=plan.expected.peak_host)
 print("ready", flush=True)
 sys.stdin.readline()
 y = kind(x, memory_limit=limit)
-if plan.carrier == "disk":
+if plan.storage == "disk":
     sink = np.lib.format.open_memmap(f"{folder}/sink.npy", "w+", y.dtype, y.shape)
     da.store(y, sink, lock=False)
 else:
     y = y.persist()
 found = {"peak": plan.expected.peak_host, "tight": tight.expected.peak_host,
-         "carrier": plan.carrier, "nbytes": x.nbytes, "merged": plan.incoming is not None}
+         "storage": plan.storage, "nbytes": x.nbytes, "merged": plan.incoming is not None}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
 """
@@ -125,7 +125,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 done = dask_bigfft.run(folder / ("in.h5" if job.get("component") else "in"), folder / "out",
                        **job).plan
-found = {"peak": done.expected.peak_host, "rows": done.from_rows, "decoded": done.storage.decoded,
+found = {"peak": done.expected.peak_host, "rows": done.from_rows, "decoded": done.stored.decoded,
          "local": done.exchanges[0].local, "merges": done.merges, "piece": done.piece_nbytes,
          "reopened": done.reopened, "block": done.source.largest * 16,
          "longest": max(max(program.factors) for program in done.programs)}
@@ -167,7 +167,7 @@ def test_problems_of_benchmarks(tmp_path, problem, scale):
     # Without a profile, forecasts count spectra that a library may allocate for real values.
     allocates = scale < 1 or not get_library("scipy").supports_out
     peak, found = measured(RUN, json.dumps(problem), scale, "", tmp_path)
-    assert found["carrier"] == "memory"
+    assert found["storage"] == "memory"
     assert found["tight"] == found["peak"]  # a budget of just the forecast holds the same plan
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= (0.7 if allocates else 0.5) * found["peak"]
@@ -218,7 +218,7 @@ def test_every_scheme_holds_no_more_blocks_than_forecast(
             meta=np.empty((0,) * len(shape), dtype),
         )
         plan = dask_bigfft.plan(x, kind)
-        assert plan.carrier == "memory"
+        assert plan.storage == "memory"
         monkeypatch.setattr(HostArena, "allocate", counting)
         default_arena().trim()  # a block may lie in a larger buffer that was idle
         before = default_arena().counters().allocated_bytes
@@ -233,7 +233,7 @@ def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
     peak, found = measured(
         RUN, json.dumps(["fft", [2**24], "c16", 64]), 1 / 2, "40 MiB", tmp_path, cgroups=False
     )
-    assert found["carrier"] == "disk"
+    assert found["storage"] == "disk"
     assert found["merged"] == (piece != "0")
     assert found["nbytes"] == 128 * 2**20
     assert peak.nbytes <= found["peak"] + OBJECTS

@@ -144,14 +144,14 @@ def test_a_memory_limit_counts_what_overwriting_needs():
         assert inside.inside
         assert inside.expected.peak_host < 0.7 * beside.expected.peak_host
         limit = int(1.1 * inside.expected.peak_host)
-        assert plan(a, "fftn", device="gpu", memory_limit=limit).carrier == "disk"
+        assert plan(a, "fftn", device="gpu", memory_limit=limit).storage == "disk"
         lazy = fft.fftn(a, device="gpu", overwrite_x=True, memory_limit=limit)
         (done,) = dask.persist(lazy)
         assert np.shares_memory(done.to_delayed().ravel()[0].compute(), blocks[0])
         np.testing.assert_allclose(done.compute(), scipy.fft.fftn(x), atol=1e-9)
         too_little = int(0.8 * inside.expected.peak_host)
         found = plan(a, "fftn", device="gpu", overwrite_x=True, memory_limit=too_little)
-        assert (found.carrier, found.inside) == ("disk", False)
+        assert (found.storage, found.inside) == ("disk", False)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_every_price_of_a_profile_matters():
     elsewhere = {"together", "shared_round"}
     prices = {f.name for f in fields(Profile) if f.type in ("float", float)} - elsewhere
     told = set()
-    for shape, chunks, carrier, workers, verify in (
+    for shape, chunks, storage, workers, verify in (
         ((512, 640), (64, 640), "memory", 1, "energy"),
         ((1 << 16,), (1 << 12,), "memory", 1, "checksum"),
         ((1 << 16,), (1 << 12,), "memory", 2, "none"),
@@ -129,7 +129,7 @@ def test_every_price_of_a_profile_matters():
             kernel="scipy",
             verify=verify,
         )
-        plan = replace(plan, carrier=carrier)
+        plan = replace(plan, storage=storage)
         base = Profile()
         for name in prices:
             changed = replace(base, **{name: 1e-3 if getattr(base, name) < 1 else 1e3})

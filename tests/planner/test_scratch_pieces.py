@@ -16,7 +16,7 @@ from dask_bigfft import arguments, fft
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs import Request, planned_input
+from dask_bigfft.runs import RunRequest, planned_input
 from dask_bigfft.storage import sources
 from dask_bigfft.testing.strategies import random_array
 
@@ -53,7 +53,7 @@ def planned(kind: str, shape: tuple[int, ...], chunks: object, limit: int) -> tu
 @pytest.mark.parametrize("case", LARGER)
 def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     plan, small = planned(*LARGER[case])
-    assert plan.carrier == small.carrier == "disk"
+    assert plan.storage == small.storage == "disk"
     assert small.piece_nbytes < MIB <= plan.piece_nbytes
     assert plan.expected.peak_host <= plan.machine.memory_limit
     assert plan.expected.seconds <= search.ALIKE * small.expected.seconds
@@ -62,12 +62,12 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def stored(folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool) -> Request:
+def stored(folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool) -> RunRequest:
     """The run of an array of complex64 in files."""
     zarr = pytest.importorskip("zarr")
     options: Any = {} if compressed else {"compressors": None}
     zarr.create_array(folder / "in.zarr", shape=shape, dtype="c8", chunks=chunks, **options)
-    return Request(
+    return RunRequest(
         folder / "in.zarr",
         folder / "out.zarr",
         missing_chunks="fill",
@@ -90,7 +90,7 @@ def test_stored_planes_and_slabs_at_64_times_the_memory(
     """The first round reads the array: nothing merges chunks, and large ones are read in parts."""
     with dask.config.set(num_workers=threads):
         _, plan = planned_input(stored(tmp_path, shape, chunks, gib * GIB, compressed))
-    assert plan.carrier == "disk"
+    assert plan.storage == "disk"
     assert plan.moves == (False, True)  # read once, written to scratch files once
     assert plan.from_rows
     assert not plan.merges

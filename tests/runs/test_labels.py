@@ -10,7 +10,7 @@ import xarray as xr
 import zarr
 
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.runs import Request, execute, run
+from dask_bigfft.runs import RunRequest, execute, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Cc]onsolidated", "ignore:.*Consolidated")
 KM = {"units": "km"}
@@ -87,7 +87,7 @@ def test_a_bare_array_keeps_names_and_attributes(tmp_path):
 def test_a_group_is_resumed_found_again_and_replaced_as_a_whole(tmp_path):
     source, named = stored(3, tmp_path / "in.zarr")
     target, scratch = tmp_path / "out.zarr", tmp_path / "scratch"
-    request = Request(source, target, "fftn", scratch=scratch, resume=True, **named)
+    request = RunRequest(source, target, "fftn", scratch=scratch, resume=True, **named)
     request = replace(request, options={"chunks": (6, 16, 5)})
 
     def dies(result, sink):

@@ -32,7 +32,7 @@ from dask_bigfft.errors import ArgumentError, BigFFTError, DamagedShardError
 from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.scratch import DIGEST, RESULT, block_name, digest_of, records
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs import Request, execute, resumable, run_json
+from dask_bigfft.runs import RunRequest, execute, resumable, run_json
 from dask_bigfft.runs.resumable import store_now
 
 zarr = pytest.importorskip("zarr")
@@ -131,7 +131,7 @@ def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
             raise errors.pop()
         store_now(result, sink)
 
-    requested = Request(
+    requested = RunRequest(
         Path("in.zarr"), Path("out.zarr"), "fft", scratch=Path("s"), block_size=NBYTES
     )
     if times <= resumable.MOST_REPAIRS:

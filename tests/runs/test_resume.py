@@ -33,7 +33,7 @@ import dask_bigfft
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, PlanError
 from dask_bigfft.exchange import folders
-from dask_bigfft.runs import Request, execute, resumable, run_json
+from dask_bigfft.runs import RunRequest, execute, resumable, run_json
 from dask_bigfft.testing import dying_runs
 from dask_bigfft.testing.clusters import started
 from dask_bigfft.testing.devices import simulated_devices
@@ -464,7 +464,7 @@ def begin(device):
         raise KeyboardInterrupt
 
     given = {"options": {"device": device}, "block_size": NBYTES, "scratch": Path("scratch")}
-    requested = Request(Path("in.zarr"), Path("out.zarr"), "fft", **given)
+    requested = RunRequest(Path("in.zarr"), Path("out.zarr"), "fft", **given)
     with pytest.raises(KeyboardInterrupt):
         execute(requested, store)
     found = json.loads(Path("scratch/run.json").read_text())["versions"]

@@ -11,7 +11,7 @@ from runs.resuming import close, refused_unless_filled, when_first_stored
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.runs import Request, resumable, run_json
+from dask_bigfft.runs import RunRequest, resumable, run_json
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.hdf5 import open_hdf5
 from dask_bigfft.storage.sources import open_reader, source_files
@@ -407,10 +407,10 @@ def test_only_what_a_run_has_made_is_deleted_at_its_end(tmp_path):
 
 @pytest.mark.parametrize("component", ["a", "/a", "a/"])
 def test_files_of_a_component_are_pinned_however_it_is_written(group, component):
-    found = resumable.source_identity(Request(group, Path("b"), component=component), False)
+    found = resumable.source_identity(RunRequest(group, Path("b"), component=component), False)
     assert set(found["files"]) == {"c/0", "c/1", "zarr.json"}
     (group / "a/c/1").unlink()
-    now = resumable.source_identity(Request(group, Path("b"), component=component), False)
+    now = resumable.source_identity(RunRequest(group, Path("b"), component=component), False)
     with pytest.raises(ArgumentError, match=r"g\.zarr/a/c/1 is gone"):
         resumable.refuse_changed_source(found, now)
 
@@ -429,7 +429,7 @@ def test_integers_of_numpy_are_pinned_as_integers():
 
     def requested(integer):
         given = {"n": integer(7), "axis": integer(0), "inner_chunks": (integer(2), integer(3))}
-        return Request(Path("a"), Path("b"), **given, options={"chunks": [integer(4)]})
+        return RunRequest(Path("a"), Path("b"), **given, options={"chunks": [integer(4)]})
 
     assert json.dumps(requested(np.int64).pinned) == json.dumps(requested(int).pinned)
 

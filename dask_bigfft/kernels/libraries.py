@@ -3,9 +3,9 @@
 ========  =================================  ====================================================
 name      licence                            how it is called
 ========  =================================  ====================================================
-scipy     BSD-3-Clause                       ``overwrite_x``, ``workers``
+scipy     BSD-3-Clause                       its compiled module as ducc0, else ``scipy.fft``
 mkl_fft   BSD-3-Clause, MKL Intel's own      axis by axis, with MKL's threads set meanwhile
-ducc0     GPL-2.0-or-later                   ``out=x``, ``nthreads``
+ducc0     GPL-2.0-or-later                   ``out``, ``nthreads``
 pyfftw    BSD-3-Clause, FFTW GPL             own pool of ESTIMATE plans, see `FFTWPlans`
 ========  =================================  ====================================================
 

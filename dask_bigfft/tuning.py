@@ -98,9 +98,8 @@ class Trial:
     @property
     def winner(self) -> dict[str, Any]:
         """The entries of wisdom for the plan."""
-        settings = asdict(self.plan.settings)
-        names = {name: getattr(self.plan, name) for name in _NAMED}
-        return {**names, "scale": self.scale, "factors": self.factors, "settings": settings}
+        own = {"scale": self.scale, "factors": self.factors, "settings": asdict(self.plan.settings)}
+        return {name: getattr(self.plan, name) for name in _NAMED} | own
 
 
 # --- what is tried --------------------------------------------------------------------------

@@ -143,9 +143,8 @@ class GpuTable:
         It does if the target's GPU cannot read the source's. If each can read the other, copies
         from the lower to the higher number go through the host.
         """
-        if not self._gpus.reaches(self.home, source):
-            return True
-        return source < self.home and self._gpus.reaches(source, self.home)
+        there, back = self._gpus.reaches(self.home, source), self._gpus.reaches(source, self.home)
+        return not there or (back and source < self.home)
 
     def wait(self) -> Any:
         """Let the current stream wait for the copies, and return the array."""

@@ -146,7 +146,7 @@ class Reader:
     @property
     def dims(self) -> tuple[str, ...]:
         """Names of the dimensions; empty unless the file names all of them."""
-        names = getattr(self.stored, "dims", None)  # of HDF5
+        names: Any = getattr(self.stored, "dims", None)  # of HDF5
         if hasattr(self.stored, "metadata"):
             names = getattr(self.stored.metadata, "dimension_names", None)
             names = names or self.stored.attrs.get("_ARRAY_DIMENSIONS")

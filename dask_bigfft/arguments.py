@@ -563,6 +563,7 @@ def make_plan(
         orders: tuple[Order, ...] = ("transposed",)
         spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
     spec = replace(spec, windows=tuple((a, *part) for a, part in sorted((windows or {}).items())))
+    spec = replace(spec, dims=spec.dims or (() if stored is None else stored.dims))
     if waves is not None:
         spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
         extras["device"] = "cpu"

@@ -41,8 +41,8 @@ WATCHED = (
     "send",
     "barrier",
     "unpack",
-    "prefault",  # fresh pages of blocks, before anybody writes there
     "round",
+    "prefault",  # of a phase: fresh pages of its block, before anybody writes there
     "round_cpu",  # of a round that is shared: what CPU threads did of a block,
     "round_device",  # and what devices did
     "peer_host",  # bytes that went between devices through the host, both ways counted

@@ -165,12 +165,15 @@ class PlanRun:
         dtype = np.dtype(self.exchange(number).dtype)
         return view_of(self.map(number), block, dtype, source_of, **options)
 
-    def finish(self, number: int, block: Block, view_of: ViewMaker, filters: Filters) -> Array:
+    def finish(
+        self, number: int, block: Block, view_of: ViewMaker, filters: Filters, spent: float = 0.0
+    ) -> Array:
         """Return the block after an exchange and the round that follows, if there is one.
 
-        The block is verified if the plan says so.
+        The block is verified if the plan says so. The round's time includes the seconds that were
+        `spent` on memory for its result.
         """
-        started = time.perf_counter()
+        started = time.perf_counter() - spent
         if number == len(self.plan.rounds):
             done = self._gathered(number, view_of())
             emit("unpack", nbytes=done.nbytes, seconds=time.perf_counter() - started)
@@ -443,11 +446,12 @@ def run_block(
     """
     blocks = inputs[0] if sources is None else Blocks(run, number, sources, inputs)
     on_gpu = any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1)))
-    place = None
+    place, started = None, time.perf_counter()
     if into is not None and not on_gpu:
         place = into.place(run.plan.rounds[number].target, block)
+    spent = time.perf_counter() - started
     if blocks.common is not None:
-        return _where_it_lies(run, number, block, blocks.common, place, filters)
+        return _where_it_lies(run, number, block, blocks.common, place, filters, spent)
     own = _own(run, number, blocks.blocks) if run.stays(number) else None
 
     def view() -> BlockView:
@@ -469,7 +473,7 @@ def run_block(
         nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
         turn = dispatch.getting_ready(run.places[number], nbytes, exchange.dtype)
     with turn:
-        return run.finish(number, block, view, filters)
+        return run.finish(number, block, view, filters, spent)
 
 
 def _where_it_lies(
@@ -479,11 +483,12 @@ def _where_it_lies(
     common: SharedBuffer,
     into: Array | None,
     filters: Filters,
+    spent: float,
 ) -> Array:
     """Return a block in a shared buffer, after the round that follows, if there is one."""
     shared_layout, exchange = run.plan.shared_layouts.exchanges[number], run.exchange(number)
     assert shared_layout is not None and common.array is not None  # noqa: PT018
-    started = time.perf_counter()
+    started = time.perf_counter() - spent
     values = in_place.view_in(common.array, shared_layout.layout, exchange.target, block)
     if number == len(run.plan.rounds):
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
@@ -492,7 +497,7 @@ def _where_it_lies(
     after, left = run.plan.shared_layouts.inside[number], values
     view = BlockView.of(values, target=into if after is None else values)
     if after is None:
-        return run.finish(number, block, lambda: view, filters)
+        return run.finish(number, block, lambda: view, filters, spent)
     if isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
         left = in_place.view_in(common.array, after, run.plan.result, block)
         in_place.advance(run.token, in_place.RESULT, (left,))

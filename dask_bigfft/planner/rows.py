@@ -51,6 +51,8 @@ class Stored:
         Whether blocks of the result are written to files without a copy.
     reopened : bool
         Whether the array can be reopened in the blocks that a plan wants, so that none are merged.
+    dims : tuple of str
+        Names of the dimensions, for texts; empty if they are not known.
     """
 
     unit: tuple[int, ...]
@@ -59,6 +61,7 @@ class Stored:
     decoded: int = 0
     result_as_is: bool = False
     reopened: bool = False
+    dims: tuple[str, ...] = ()
 
     def read_beside(self, shape: tuple[int, ...]) -> int | None:
         """Return the bytes beside a block that is read a few units at a time.

@@ -16,7 +16,13 @@ from dask_bigfft.frequencies import fftfreq, rfftfreq
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.storage.formats import ATTRIBUTES, UNREADABLE, package
 from dask_bigfft.storage.hdf5 import H5Dataset
-from dask_bigfft.storage.sources import array_folder, local_store, open_reader, zarr_package
+from dask_bigfft.storage.sources import (
+    NpyFile,
+    array_folder,
+    local_store,
+    open_reader,
+    zarr_package,
+)
 from dask_bigfft.storage.targets import Labels, Variable
 
 #: Attributes that describe how values are stored, and references within their file.
@@ -37,19 +43,14 @@ def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _variables(path: Path, component: str | None) -> Iterator[tuple[Any, Any, str]]:
+def _variables(path: Path, component: str | None, stored: Any) -> Iterator[tuple[Any, Any, str]]:
     """Yield the stored array, a mapping of the arrays beside it, and its name."""
-    if path.is_file() and path.suffix != ".zip":
-        stored = open_reader(path, component).stored
-        if not isinstance(stored, H5Dataset):
-            yield None, {}, ""
-            return
+    if isinstance(stored, H5Dataset):
         with package("h5py", "HDF5 files", "hdf5").File(stored.path, "r") as file:
             found = file[stored.name]
             yield found, found.parent, found.name.rpartition("/")[2]
         return
-    zarr, stored = zarr_package(), open_reader(path, component).stored
-    beside: Any = {}
+    zarr, beside = zarr_package(), dict[str, Any]()
     name = (component or path.name).strip("/").rpartition("/")[2]
     with contextlib.suppress(*UNREADABLE):
         if path.suffix == ".zip" and path.is_file():
@@ -61,29 +62,19 @@ def _variables(path: Path, component: str | None) -> Iterator[tuple[Any, Any, st
     yield stored, beside, name
 
 
-def _names(stored: Any) -> tuple[str, ...] | None:
-    """Return the names of an array's dimensions, or None."""
-    names = getattr(stored.metadata, "dimension_names", None) if hasattr(stored, "metadata") else ()
-    if names == ():  # HDF5
-        names = [d[0].name.rpartition("/")[2] if len(d) else d.label for d in stored.dims]
-    names = names or stored.attrs.get("_ARRAY_DIMENSIONS") or []
-    whole = len(names) == stored.ndim and all(names) and len(set(names)) == len(names)
-    return tuple(map(str, names)) if whole and names else None
-
-
 def labels_of(path: Path, component: str | None) -> Labels:
     """Return the labels of a stored array."""
-    with _variables(path, component) as (stored, beside, variable):
-        if stored is None:
-            return Labels()
-        names, coordinates = _names(stored), {}
-        for name, length in zip(names or (), stored.shape, strict=False):
+    reader, coordinates = open_reader(path, component), {}
+    if isinstance(reader.stored, NpyFile):
+        return Labels()
+    with _variables(path, component, reader.stored) as (stored, beside, variable):
+        for name, length in zip(reader.dims, stored.shape, strict=False):
             found: Any = beside.get(name)
             if getattr(found, "shape", None) != (length,) or found.dtype.kind not in "biuf":
                 continue
             if not set(found.attrs) & set(ATTRIBUTES[:2]):  # packed ones would have to be decoded
                 coordinates[name] = np.asarray(found[:]), _plain(found.attrs)
-        return Labels(names, _plain(stored.attrs), coordinates, variable)
+        return Labels(reader.dims, _plain(stored.attrs), coordinates, variable)
 
 
 def labels_of_array(array: Any) -> Labels:
@@ -100,11 +91,11 @@ def labels_of_array(array: Any) -> Labels:
     return Labels(names, _plain(array.attrs), coordinates, str(array.name or "spectrum"))
 
 
-def numbers(axes: Any, labels: Callable[[], Labels]) -> Any:
+def numbers(axes: Any, dims: Callable[[], tuple[str, ...]]) -> Any:
     """Return axes as numbers, from numbers or names of dimensions."""
     if not isinstance(axes, tuple | list) or not any(isinstance(axis, str) for axis in axes):
         return axes
-    names = labels().names or ()
+    names = dims()
     for axis in axes:
         if isinstance(axis, str) and axis not in names:
             raise_invalid("axes", axis, f"numbers, or names of the source's dimensions {names}")
@@ -119,7 +110,7 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
     samples, none is made.
     """
     spec = plan.spec
-    if labels.names is None:
+    if not labels.names:
         return labels
     names, coordinates = list(labels.names), dict(labels.coordinates)
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
@@ -133,7 +124,7 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
                 if made is not None:
                     coordinates[names[axis]] = made
     if len(set(names)) < len(names):
-        return Labels(None, labels.attributes)
+        return Labels((), labels.attributes)
     return Labels(tuple(names), labels.attributes, coordinates, labels.variable)
 
 
@@ -145,7 +136,6 @@ def _coordinate(
 
     from dask_bigfft.xarray.coordinates import remembered, samples_of
 
-    assert labels.names is not None
     spec, name = plan.spec, labels.names[axis]
     values, attrs = labels.coordinates[name]
     known = xr.decode_cf(xr.Dataset(coords={name: (name, values, attrs)}))

@@ -85,7 +85,7 @@ class RunRequest:
             axes = -2, -1
         elif axes is None and self.kind.endswith("n") and self.s is not None:
             axes = tuple(range(-len(self.s), 0))
-        named = partial(numbers, labels=self.source_labels)
+        named = partial(numbers, dims=self.dims)
         axis = None if self.axis is None else named((self.axis,))[0]
         return {"n": self.n, "axis": axis, "s": self.s, "axes": named(axes)}
 
@@ -146,6 +146,12 @@ class RunRequest:
     def reader(self) -> sources.Reader:
         """Return a reader of the source, which can read single rows."""
         return sources.open_reader(self.source, self.component, self.filled)
+
+    def dims(self) -> tuple[str, ...]:
+        """Return the names of the source's dimensions; none if they are not known."""
+        if self.array is not None:
+            return tuple(map(str, getattr(self.array, "dims", ())))
+        return self.reader().dims
 
     def source_labels(self) -> Labels:
         """Return the names, attributes and coordinates of the source."""

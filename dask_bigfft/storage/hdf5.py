@@ -44,6 +44,8 @@ class H5Dataset:
             self.chunks: tuple[int, ...] | None = found.chunks
             there = [name for name in ATTRIBUTES if name in found.attrs]
             self.attributes = {name: _attribute(found.attrs[name]) for name in there}
+            scales = found.dims if self.shape else ()
+            self.dims = [d[0].name.rpartition("/")[2] if len(d) else d.label for d in scales]
 
     def __getitem__(self, index: Any) -> Array:
         with _h5py().File(self.path, "r") as file:

@@ -140,7 +140,18 @@ class Reader:
         decoded = 0 if self.dtype == self.stored.dtype else size
         if self.plain is None and self.unit is not None:
             decoded = math.prod(self.unit) * size
-        return Stored(self.unit or self.shape, self.anywhere, row, int(decoded))
+        unit, dims = self.unit or self.shape, self.dims
+        return Stored(unit, self.anywhere, row, int(decoded), dims=dims)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the dimensions; empty unless the file names all of them."""
+        names: Any = getattr(self.stored, "dims", None)  # of HDF5
+        if hasattr(self.stored, "metadata"):
+            names = getattr(self.stored.metadata, "dimension_names", None)
+            names = names or self.stored.attrs.get("_ARRAY_DIMENSIONS")
+        whole = names and len(set(names)) == self.ndim == len(names) and all(names)
+        return tuple(map(str, names)) if whole else ()
 
     def fill(self, region: tuple[slice, ...], out: Array) -> None:
         """Read a region into an array of its shape. The caller counts the read.

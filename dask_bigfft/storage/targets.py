@@ -123,8 +123,8 @@ class Labels:
 
     Parameters
     ----------
-    names : tuple of str or None
-        Names of the dimensions; None if they have none.
+    names : tuple of str
+        Names of the dimensions; empty if they have none.
     attributes : dict
         Attributes of the array, as JSON values.
     coordinates : dict
@@ -133,7 +133,7 @@ class Labels:
         Name of the array within a group.
     """
 
-    names: tuple[str, ...] | None = None
+    names: tuple[str, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
     coordinates: dict[str, Variable] = field(default_factory=dict)
     variable: str = "spectrum"
@@ -331,7 +331,7 @@ def created(
         dtype=dtype,
         compressors=None,
         attributes=labels.attributes if grouped else labels.attributes | record,
-        dimension_names=labels.names,
+        dimension_names=labels.names or None,
         config={"write_empty_chunks": True},
     )
     return Target(path, partial, array, root if grouped else array)

@@ -34,11 +34,11 @@ class Row:
     Parameters
     ----------
     phase : str
-        Name of the phase, or of a part of a round.
+        Name of the phase, or of a part of it.
     index : int
         Number of the round, or of the round after an exchange, from 1.
     steps : str
-        Steps of a round; of another phase a remark or nothing.
+        Steps of a round; empty for other phases.
     count, nbytes : int
         Numbers of blocks or shards, and of bytes.
     seconds : float
@@ -59,11 +59,8 @@ class Row:
 
     @property
     def is_part(self) -> bool:
-        """True for a part of a round, whose time includes it.
-
-        Of prefaulting, the part before a round is not included.
-        """
-        return self.phase not in (*PHASES, "prefault")
+        """True for a part of a phase, whose time includes it."""
+        return self.phase not in PHASES
 
     @property
     def bytes_per_thread_second(self) -> float:
@@ -155,8 +152,7 @@ class RunReport:
         rows = []
         for phase in sorted(self.totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
             (name, index), total = phase, self.totals[phase]
-            steps = "by all threads" if name == "prefault" else ""
-            steps = f"{{{names[index - 1]}}}" if name == "round" else steps
+            steps = f"{{{names[index - 1]}}}" if name == "round" else ""
             means = total.count // runs, total.nbytes // runs, total.seconds / runs
             model = forecasts.get(phase)
             forecast = model.seconds if model else None

@@ -100,6 +100,9 @@ def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
     fresh = after.fresh_bytes - before.fresh_bytes
     faulted = sum(numbers["nbytes"] for _, numbers in events)
     assert faulted <= fresh <= forecast.peak_host
+    rows = dask_bigfft.report(y).runs[0].rows
+    whole = {row.index: row.seconds for row in rows if not row.is_part}
+    assert all(row.seconds <= whole[row.index] for row in rows if row.phase == "prefault")
     of_rounds = [numbers["index"] for _, numbers in events if "plan" in numbers]
     assert all(index >= 1 for index in of_rounds)  # others are of the whole result
     assert bool(of_rounds) == wanted

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from benchmarks.core import Cgroup, memory_cgroup
 
-__all__ = ["Peak", "in_use", "watched"]
-
 #: Seconds between two looks at another process that has no cgroup.
 POLL = 0.002
 

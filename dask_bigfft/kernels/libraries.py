@@ -3,9 +3,9 @@
 ========  =================================  ====================================================
 name      licence                            how it is called
 ========  =================================  ====================================================
-scipy     BSD-3-Clause                       its compiled module as ducc0, else ``scipy.fft``
+scipy     BSD-3-Clause                       ``overwrite_x``, ``workers``
 mkl_fft   BSD-3-Clause, MKL Intel's own      axis by axis, with MKL's threads set meanwhile
-ducc0     GPL-2.0-or-later                   ``out``, ``nthreads``
+ducc0     GPL-2.0-or-later                   ``out=x``, ``nthreads``
 pyfftw    BSD-3-Clause, FFTW GPL             own pool of ESTIMATE plans, see `FFTWPlans`
 ========  =================================  ====================================================
 
@@ -247,8 +247,15 @@ class SciPy(FFTLibrary):
             return self._called("rfftn" if sign < 0 else "ihfftn", x, axes=dims, norm=norm)
         if kind == "c2r":
             return self._called("hfft" if sign < 0 else "irfft", x, n=n, axis=dims[0], norm=norm)
-        name = "fftn" if sign < 0 else "ifftn"
-        return self._called(name, x, axes=dims, norm=norm, overwrite_x=True)
+        name, options = "fftn" if sign < 0 else "ifftn", {"norm": norm, "overwrite_x": True}
+        rows = len(dims) == 1 and x.flags.c_contiguous and math.prod(x.shape[dims[0] + 1 :]) == 1
+        long = x.nbytes > x.shape[dims[0]] * x.itemsize >= LONG_BYTES
+        if self.threads > 1 or x.dtype.kind != "c" or not (rows and long):
+            return self._called(name, x, axes=dims, **options)
+        for row in x.reshape(-1, 1, x.shape[dims[0]]):  # SciPy would copy several rows
+            if not same_memory(done := self._called(name, row, axes=(1,), **options), row):
+                row[...] = done
+        return x
 
     def _called(self, name: str, x: Array, **options: Any) -> Array:
         result: Array = getattr(self._fft, name)(x, workers=self.threads, **options)
@@ -291,37 +298,25 @@ class Ducc(FFTLibrary):
         return result if out is None else out  # the library returns another array object
 
 
-class InsideSciPy(Ducc):
-    """The compiled FFTs of SciPy, called like `ducc0.fft`: ducc's from SciPy 1.18 on, or pocketfft.
-
-    The modules are private, so their functions are tried.
-    """
+class DuccOfSciPy(Ducc):
+    """ducc's FFT as SciPy contains it from 1.18 on, called like `ducc0.fft`."""
 
     name, license = "scipy", "BSD-3-Clause"
 
-    def __init__(self, module: str) -> None:
-        self._fft: Any = importlib.import_module(module)
+    def __init__(self) -> None:
+        self._fft: Any = importlib.import_module("scipy.fft._duccfft.pyduccfft")
         for call in Call("c2c", (0,), 1), Call("r2c", (0,), 1), Call("c2r", (0,), 1, "full", 1):
             x = np.ones(1, float if call.kind == "r2c" else complex)
             self._run(call, x, np.zeros(1, float if call.kind == "c2r" else complex))
 
-    def _run(self, call: Call, x: Array, out: Array | None) -> Array:
-        dim, made = call.dims[-1], x if out is None else out
-        lines = call.kind == "c2c" and x.dtype.kind == "c" and len(call.dims) == 1
-        lines = lines and x.flags.c_contiguous and made.flags.c_contiguous
-        long = x.nbytes > x.shape[dim] * x.itemsize >= LONG_BYTES
-        if self.threads > 1 or not (lines and long and math.prod(x.shape[dim + 1 :]) == 1):
-            return super()._run(call, x, out)
-        for row, place in zip(*(a.reshape(-1, x.shape[dim]) for a in (x, made)), strict=True):
-            super()._run(call._replace(dims=(0,)), row, place)  # pocketfft would copy several rows
-        return made
-
 
 def _scipy() -> FFTLibrary:
-    """Return SciPy's compiled FFTs, which can write to given memory, or `scipy.fft` itself."""
-    for module in ("scipy.fft._duccfft.pyduccfft", "scipy.fft._pocketfft.pypocketfft"):
-        with suppress(ImportError, AttributeError, TypeError):
-            return InsideSciPy(module)
+    """Return SciPy's library that can write to given memory, if there is one with that interface.
+
+    The module is private, so its functions are tried.
+    """
+    with suppress(ImportError, AttributeError, TypeError):
+        return DuccOfSciPy()
     return SciPy()
 
 

@@ -361,9 +361,9 @@ def three() -> list[str]:
         "SciPy's kernel with two threads. `da.fft` after `rechunk(-1)` takes "
         f"{in_memory['da.fft']}.",
         f"- **{last['peak_gib']['ours']:.1f} GiB** of memory for one axis of {last['name']}, "
-        f"from Zarr to Zarr. In a process of 1 GiB, `da.fft` is killed by arrays from {dead} on.",
+        f"from Zarr to Zarr. In a process of 1 GiB, `da.fft` of one axis is killed from {dead} on.",
         f"- **{big['seconds']:.0f} s** for 12 GiB in three axes, from Zarr to Zarr through 2 GiB "
-        "of memory. A plain copy of all bytes that it reads and writes takes "
+        "of memory and scratch files. Copying as many bytes in plain files takes "
         f"{big['efficiency']['ratio']:.1f} times as long.",
     ]
 

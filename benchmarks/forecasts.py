@@ -2,9 +2,9 @@
 
 errors    Before each turn the machine is calibrated and each problem is planned; the medians of
           forecasts and of measured seconds are compared.
-ranking   The planner's candidates, in memory and by disk, and a sample of those that it drops are
-          run once, the fastest of them again. Then the plan ranked first and the fastest one take
-          turns, which alone is judged.
+ranking   The cheapest of the planner's candidates, in memory and by disk, and a sample of the
+          others are run once, the fastest of them again. Then the plan ranked first and the
+          fastest one take turns, which alone is judged.
 tuner     ``planner="measure"`` against ``planner="estimate"``, in alternating turns.
 paper     Forecasts for machines that nobody has here, by assumed speeds.
 """

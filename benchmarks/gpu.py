@@ -64,11 +64,13 @@ class Bench:
     ) -> None:
         """Add a row with its part of the bus, given the lazy array that was computed."""
         seconds = statistics.median(times)
-        crossings = round(report(y).runs[0].passes, 2)
+        run = report(y).runs[0]
+        crossings = round(run.passes, 2)
         bus = crossings * nbytes / self.duplex / seconds if self.duplex else None
         self.results.add(
             section,
             name,
+            rounds=run.plan.notation,
             gib=nbytes / GIB,
             crossings=crossings,
             seconds=seconds,
@@ -129,9 +131,10 @@ def ring(bench: Bench) -> None:
     rounds(bench, "ring")
 
 
+#: Number of dimensions and dtype of the arrays of 16 GiB.
 EACH = (1, "c16"), (1, "c8"), (2, "c16"), (3, "c16"), (2, "c8"), (3, "c8")
 
-#: Bytes in all and of a block, and the number of dimensions and dtype of each array.
+#: Bytes in all and of a block, and the arrays of this size.
 WHOLE = (
     (16 * GIB, 4 * GIB, EACH),
     (16 * GIB, 256 * MIB, EACH),
@@ -155,14 +158,11 @@ def transforms(
             if options:  # in natural order an axis in several blocks needs other memory
                 options["order"] = "natural" if ndim > 1 else "transposed"
             with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
-                x = data.array(problem.shape, dtype)
-                limits = {"device": "gpu", "device_memory_limit": bench.budget}
-                plan = plan_of(problem, x, **limits, **options)
                 times, check, y = whole(bench, data, problem, options)
                 more = (
                     peers(bench, data, problem, times) if kind == "pinned" and not options else {}
                 )
-            bench.add(section, label, data.nbytes, y, times, check, rounds=plan.notation, **more)
+            bench.add(section, label, data.nbytes, y, times, check, **more)
 
 
 def whole(bench: Bench, data: GpuData, problem: Problem, options: dict[str, Any]) -> Any:

@@ -32,10 +32,11 @@ log = logging.getLogger(__name__)
 #: Minimum bytes of the arrays: smaller ones measure only the overhead of calls.
 LEAST_NBYTES = 1 << 14
 
-#: Default bytes of the arrays: minimum, maximum, and bytes for each pair of threads. The number of
-#: tasks grows with the threads, and their Python code runs one at a time. Bytes that grow with the
-#: square of the threads keep the share of that code, and exceed the caches of large machines.
-USUAL_NBYTES, MOST_NBYTES, OF_A_PAIR = 32 << 20, 512 << 20, 2 << 20
+#: Default bytes of the arrays: minimum, maximum, and the factor of the square of the threads. The
+#: number of tasks grows with the threads, and their Python code runs in one thread at a time. With
+#: the square, that code keeps its share of the time, and arrays exceed the caches of large
+#: machines.
+USUAL_NBYTES, MOST_NBYTES, FACTOR = 32 << 20, 512 << 20, 2 << 20
 
 #: Memory of a host divided by the maximum bytes of an array.
 PART_OF_MEMORY = 32
@@ -176,7 +177,7 @@ def _measured(
     for addresses in hosts.values():
         threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
         memory = sum(int(workers[address].get("memory_limit") or 0) for address in addresses)
-        usual = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_PAIR * sum(threads.values()) ** 2))
+        usual = min(MOST_NBYTES, max(USUAL_NBYTES, FACTOR * sum(threads.values()) ** 2))
         usual = min(usual, memory // PART_OF_MEMORY or usual)
         for address, own in threads.items():
             part = nbytes or max(LEAST_NBYTES, usual * own // sum(threads.values()))

@@ -33,8 +33,9 @@ from dask_bigfft.errors import (
 from dask_bigfft.events import running_client, workers_of
 from dask_bigfft.exchange.gather import all_segmented
 from dask_bigfft.gpu.dispatch import device_count, known_nbytes, missing
+from dask_bigfft.graph.carriers import Chunks
 from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS
-from dask_bigfft.graph.layer import Chunks, gpus_of
+from dask_bigfft.graph.layer import gpus_of
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.cost import peak_host, with_forecast

@@ -92,8 +92,8 @@ class GpuTable:
         self.choice = choice or functools.partial(transport_of, self._gpus)
         self.target = self._gpus.empty(home, shape, dtype, zeros)
         self._begun = self._gpus.now(home) if aside else None
-        #: Event of the last copies from each GPU.
-        self._ends = dict[int, Any]()
+        #: Ends of copies, and bytes moved between GPUs.
+        self._ends, self._moved = list[Any](), dict[str, int]()
         self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
 
     def extend(
@@ -113,29 +113,37 @@ class GpuTable:
 
     def run(self, moment: Any = None) -> None:
         """Enqueue the copies; those in side streams wait for an event, if any."""
-        near, homes = dict[int, list[Segment]](), {self.home, *(gpu for gpu, _ in self._segments)}
+        found, homes = self._gpus, {self.home, *(gpu for gpu, _ in self._segments)}
         if not self._aside:
-            self._gpus.join(homes)
+            found.join(homes)
+            self._begun = found.now(self.home) if len(homes) > 1 else None
+        events = [event for event in (self._begun, moment) if event is not None]
         for (gpu, dtype), segments in self._segments.items():
             choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and self._staged_by_host(gpu))
             kept = packed_dtype(dtype, self.target.dtype)
             size = sum(values.size for values, _, _ in segments)
-            if choice == "direct":
-                near.setdefault(gpu, []).extend(segments)
-            else:
+            if choice != "direct":
                 self._send(gpu, segments, size, kept, by_host)
+            elif gpu == self.home and not self._aside:
+                found.copy(gpu, segments)
+            else:
+                self._ends += found.copy_aside(self.home, segments, events)
             if gpu != self.home:
-                nbytes = (1 + by_host) * size * kept.itemsize
-                emit("peer_host" if by_host else "peer_direct", nbytes=nbytes, seconds=0.0)
+                name, nbytes = "peer_host" if by_host else "peer_direct", size * kept.itemsize
+                self._moved[name] = self._moved.get(name, 0) + (1 + by_host) * nbytes
         self._segments.clear()
         if not self._aside:
-            self._gpus.copy(self.home, itertools.chain(*near.values()))
-            self._gpus.join(homes)
-            return
-        events = [event for event in (self._begun, moment) if event is not None]
-        for gpu, segments in near.items():
-            self._ends[gpu] = self._gpus.copy_aside(self.home, segments, events)
+            self._finish()
+            found.join(homes)
+
+    def _finish(self) -> None:
+        """Let the current stream wait for the copies, and report the bytes moved."""
+        if self._ends:
+            self._gpus.wait(self.home, self._ends)
+        for name, nbytes in self._moved.items():
+            emit(name, nbytes=nbytes, seconds=0.0)
+        self._ends, self._moved = [], {}
 
     def _staged_by_host(self, source: int) -> bool:
         """Return whether the transport `staged` copies from a GPU through the host.
@@ -148,7 +156,7 @@ class GpuTable:
 
     def wait(self) -> Any:
         """Let the current stream wait for the copies, and return the array."""
-        self._gpus.wait(self.home, self._ends.values())
+        self._finish()
         emit("device_memory", device=self.home, nbytes=self._gpus.used_nbytes(self.home))
         return self.target
 
@@ -230,22 +238,23 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
             for product in products:
                 sides = tuple(strides[b] for b in product.blocks), dense(shape, dtype.itemsize)
                 rows = product.gathered(*sides, None)
-                for number, source in enumerate(product.blocks):
-                    mine = np.flatnonzero(product.which == number)
-                    self._copies[source].append((table, rows.taken(mine)))
+                parts = rows.by_source(product.which, len(product.blocks))
+                for source, part in zip(product.blocks, parts, strict=True):
+                    self._copies[source].append((table, part))
 
     def take(
         self, sources: Mapping[Block, Any], moments: Mapping[Block, Any] | None = None
     ) -> None:
         """Enqueue the copies of some source blocks, each after an event.
 
-        Each GPU reads the others one after the other, no two of them the same at a time: its link
-        would limit both.
+        Each GPU writes to the others one after the other, no two of them to the same one at a time:
+        its link would limit both.
         """
         homes, after = self._homes, moments or {}
         count = 1 + max(homes.values())
         found = [(b, *copy) for b in sources for copy in self._copies.pop(b)]
-        for block, table, rows in sorted(found, key=lambda f: (homes[f[0]] - f[1].home) % count):
+        found.sort(key=lambda f: (f[1].home - homes[f[0]] - 1) % count)
+        for block, table, rows in found:
             which = np.zeros(len(rows.counts), int)
             table.extend([sources[block]], which, rows, homes[block])
             table.run(after.get(block))
@@ -404,15 +413,8 @@ def _runs_of(tables: Sequence[SegmentTable], shape: Block, dtype: np.dtype[Any])
     whole = found.size == math.prod(shape)
     if not whole or any(source.dtype != dtype for source in table.sources):
         return []
-    steps = dtype.itemsize * np.flip(np.cumprod(np.flip(found.counts, 1), 1), 1)
-    inner = np.roll(steps, -1, 1)
-    inner[:, -1] = dtype.itemsize
-    single = found.counts == 1
-    if not all(((s == inner) | single).all() for s in (found.source_strides, found.target_strides)):
-        return []
-    columns = found.source_starts, found.target_starts, steps[:, 0]
-    numbers = zip(table.which.tolist(), *(column.tolist() for column in columns), strict=True)
-    return [Run(table.sources[number], *where) for number, *where in numbers]
+    runs = found.runs(dtype.itemsize)
+    return [Run(table.sources[n], *run) for n, run in zip(table.which.tolist(), runs, strict=False)]
 
 
 def part_of_source(view: BlockView) -> Any | None:

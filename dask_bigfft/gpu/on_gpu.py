@@ -9,6 +9,7 @@ between them.
 """
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -42,9 +43,11 @@ _NO_LIMIT = 1 << 62
 #: more than a copy: 16384 x 16384 complex64 in 8 slabs took 10.5 ms by parts, 7.3 gathered (H200).
 SHORT = 8192
 
-#: Minimum row width in bytes for which a copy engine reads another GPU, and maximum number of its
-#: calls for a segment; kernels read others. Beside FFTs the engine moves 338 GB/s in rows of 4 KiB,
-#: kernels of 48 to 264 blocks 175 to 245 (two H100, NVLink).
+#: Minimum row width in bytes for which a copy engine writes to another GPU, and maximum number of
+#: its calls for a segment; kernels read others. Beside FFTs the engine moves 338 GB/s in rows of
+#: 4 KiB, kernels of 48 to 264 blocks 175 to 245 (two H100, NVLink). All-to-all of 1.5 GiB for each
+#: of four H200, started 0 to 0.1 ms apart: 4.2 to 4.6 ms in turn (see `_write`); 4.2 to 5.2 ms, and
+#: 5.9 to 9.6 in an unlucky order, without; read by the targets' engines, 4.2 to 14.5.
 LINK_ROW_NBYTES, LINK_CALLS = 4096, 64
 
 #: Maximum bytes that are brought from another GPU at once to be put in place by a kernel.
@@ -55,6 +58,9 @@ _MAX_PITCH, _ANY = 2**31 - 1, 4
 
 #: Bytes of a copy that measures a link.
 PROBE = 1 << 26
+
+#: Call of a copy engine: first byte on either side, distances of rows, their width and number.
+EngineCall = tuple[int, int, int, int, int, int]
 
 #: Limits that make one tile and one pass.
 _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
@@ -125,13 +131,13 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     DeviceMemoryError
         If the GPU has too little memory.
     """
-    shape, tiles = job.round.target.shape(job.block), replace(job, inside=False).tiles(_WHOLE)
-    numbers = range(len(tiles.plan.passes))
-    works = [_joined(work) for number in numbers for work in tiles.works(number)]
+    job = replace(job, inside=False) if job.inside else job
+    shape, works = job.shapes[1], _works(job, job.block)
     runs, parts = view.runs() if view.dtype.str == job.source else (), list[Part]()
     values: Any = None
     if works and runs:
-        works[0], parts = _from_runs(works[0], runs)
+        first, parts = _from_runs(works[0], runs)
+        works = (first, *works[1:])
     if not parts:
         values = as_block(view.gather())
         if not values.size or not math.prod(shape):
@@ -154,6 +160,14 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
                 values, parts = _computed(plans.ffts, *inputs), []
         synchronize()
     return values.reshape(shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _works(job: Job, block: Block) -> tuple[TileWork, ...]:
+    """Return the passes of a round on a block; jobs on blocks of the same shapes are equal."""
+    tiles = job.tiles(_WHOLE)
+    numbers = range(len(tiles.plan.passes))
+    return tuple(_joined(work) for number in numbers for work in tiles.works(number))
 
 
 def _joined(work: TileWork) -> TileWork:
@@ -292,6 +306,8 @@ class Gpus:
     def __init__(self) -> None:
         self._speeds: dict[tuple[int, int], float] = {}
         self._sides: dict[tuple[int, bool], Any] = {}
+        #: End of the last copy by an engine to each GPU.
+        self._arrived: dict[int, tuple[Any, ...]] = {}
 
     def speed(self, source: int, target: int) -> float:
         """Return bytes per second from one GPU to another, measured at the first call."""
@@ -360,33 +376,85 @@ class Gpus:
             synchronize()
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """Copy segments to a GPU.
-
-        The GPUs have to be joined before, and before the segments are freed.
-        """
+        """Copy segments within a GPU."""
         with self._on(gpu), errors_of_cuda():
-            _copy(segments, self.ordinal(gpu))
+            for segment in segments:
+                _put(*segment)
             synchronize()
 
-    def copy_aside(self, gpu: int, segments: list[Segment], events: Iterable[Any]) -> Any:
-        """Copy segments, all of one GPU, to `gpu` in a side stream after events; return the end.
+    def copy_aside(self, gpu: int, segments: list[Segment], events: Sequence[Any]) -> list[Any]:
+        """Copy segments, all of one GPU, to `gpu` in side streams after events; return the ends.
 
-        A GPU has a side stream for copies from others, and one for copies within itself.
+        Rows that are wide enough are written by the copy engine of their GPU, others are read.
         """
-        own, owner = self.ordinal(gpu), int(segments[0][0].device.id)
-        with self._on(gpu), errors_of_cuda():
-            key = own, own == owner
-            side = self._sides.get(key) or cupy().cuda.Stream(non_blocking=True)
-            side = self._sides.setdefault(key, side)  # another thread may have made it
-            try:
-                with side:
-                    for event in events:
-                        side.wait_event(event)
-                    _copy(segments, own)
-            except BaseException:
-                self.wait(gpu, [side.record()])
-                raise
-            return side.record()
+        own, far = self.ordinal(gpu), int(segments[0][0].device.id)
+        near, ends = self._side(own, own), dict[bool, Any]()
+        try:
+            with errors_of_cuda():
+                for values, target, conjugate in segments:
+                    calls = [] if own == far else _engine_calls(values, target.strides)
+                    if calls and values.dtype == target.dtype and not conjugate:
+                        ends[True] = self._write(calls, values, target, own, events)
+                        continue
+                    with self._on(gpu), near:
+                        for event in events:
+                            near.wait_event(event)
+                        for part in [()] if own == far else _parts(values):
+                            _put(self._brought(values[part], own, near), target[part], conjugate)
+                        ends[False] = near.record()
+        except BaseException:
+            near.synchronize()
+            self._side(far, own).synchronize()
+            raise
+        return list(ends.values())
+
+    def _side(self, ordinal: int, other: int) -> Any:
+        """Return the side stream of a GPU for copies within it, or to others."""
+        key = ordinal, ordinal == other
+        if key not in self._sides:
+            with cupy().cuda.Device(ordinal):  # another thread may have made it
+                self._sides.setdefault(key, cupy().cuda.Stream(non_blocking=True))
+        return self._sides[key]
+
+    def _write(
+        self, calls: Iterable[EngineCall], values: Any, target: Any, own: int, events: Iterable[Any]
+    ) -> Any:
+        """Copy an array to the GPU `own` by the engine of its GPU, after events; return the end.
+
+        A GPU writes to one other at a time, and one at a time writes to it. Otherwise links that
+        are shared for a while bring all GPUs out of step (figures: `LINK_ROW_NBYTES`).
+        """
+        far = int(values.device.id)
+        side = self._side(far, own)
+        with cupy().cuda.Device(far):
+            cupy().cuda.runtime._deviceEnsurePeerAccess(own)
+            for event in (*events, *self._arrived.get(own, ())):
+                side.wait_event(event)
+            _by_engine(calls, values, target, side.ptr)
+            end = side.record()
+        self._arrived[own] = (end,)
+        return end
+
+    def _brought(self, values: Any, own: int, near: Any) -> Any:
+        """Return an array on the current GPU, stored in the same order if it is of another one.
+
+        Where rows are narrow, or memory is short, kernels read it where it is.
+        """
+        if int(values.device.id) == own:
+            return values
+        step, strides = values.itemsize, [0] * len(values.shape)
+        for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
+            strides[dim], step = step, step * values.shape[dim]
+        calls, memory = _engine_calls(values, strides), None
+        if calls:
+            with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
+                memory = cupy().empty(step, np.uint8).data
+        if memory is None:
+            cupy().cuda.runtime._deviceEnsurePeerAccess(int(values.device.id))
+            return _mapped(values, own)
+        found = cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=tuple(strides))
+        near.wait_event(self._write(calls, values, found, own, [near.record()]))
+        return found
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
         """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
@@ -410,21 +478,6 @@ class Gpus:
             cp.cuda.runtime.memcpyPeerAsync(*pointers, values.nbytes, stream.ptr)
 
 
-def _copy(segments: Iterable[Segment], ordinal: int) -> None:
-    """Copy segments in the current stream of a GPU."""
-    for values, target, conjugate in segments:
-        if int(values.device.id) != ordinal:
-            cupy().cuda.runtime._deviceEnsurePeerAccess(int(values.device.id))
-            calls = _engine_calls(values, target.strides)
-            if calls and values.dtype == target.dtype and not conjugate:
-                _by_engine(calls, values, target)
-                continue
-            for part in _parts(values):
-                _put(_brought(values[part], ordinal), target[part], conjugate)
-        else:
-            _put(values, target, conjugate)
-
-
 def _put(values: Any, target: Any, conjugate: bool) -> None:
     """Copy an array, or its real part or conjugate, in the current stream."""
     if values.dtype.kind == "c" and target.dtype.kind != "c":
@@ -443,29 +496,6 @@ def _parts(values: Any) -> Iterator[tuple[slice, ...]]:
     step = max(1, n * MESSAGE_NBYTES // max(1, values.nbytes))
     for low in range(0, n, step):
         yield (*ends[:dim], slice(low, low + step), *ends[dim + 1 :]) if ends else ()
-
-
-def _brought(values: Any, ordinal: int) -> Any:
-    """Return an array of another GPU on the current one, stored in the same order.
-
-    Where rows are narrow, or memory is short, kernels read it where it is.
-    """
-    step, strides = values.itemsize, [0] * len(values.shape)
-    for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
-        strides[dim], step = step, step * values.shape[dim]
-    calls, memory = _engine_calls(values, strides), None
-    if calls:
-        with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
-            memory = cupy().empty(step, np.uint8).data
-    if memory is None:
-        return _mapped(values, ordinal)
-    found = cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=tuple(strides))
-    _by_engine(calls, values, found)
-    return found
-
-
-#: Call of a copy engine: first byte on either side, distances of rows, their width and number.
-EngineCall = tuple[int, int, int, int, int, int]
 
 
 def _engine_calls(values: Any, places: Sequence[int]) -> list[EngineCall]:
@@ -495,10 +525,9 @@ def _engine_calls(values: Any, places: Sequence[int]) -> list[EngineCall]:
     return found
 
 
-def _by_engine(calls: Iterable[EngineCall], values: Any, target: Any) -> None:
-    """Copy an array by a copy engine in the current stream."""
+def _by_engine(calls: Iterable[EngineCall], values: Any, target: Any, stream: int) -> None:
+    """Copy an array by a copy engine in a stream."""
     cuda, source, to = cupy().cuda, values.data.ptr, target.data.ptr
-    stream = cuda.get_current_stream().ptr
     for start, place, pitch, target_pitch, width, height in calls:
         if height > 1:
             ends = to + place, target_pitch, source + start, pitch

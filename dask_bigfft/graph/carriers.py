@@ -29,7 +29,7 @@ from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit, running_client, uses_clusters
 from dask_bigfft.exchange.packing import packed, shard_checksum
-from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS, TaskRef
+from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS, TaskRef, old_to_new
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
@@ -38,6 +38,7 @@ from dask_bigfft.planner.seconds import shuffled
 
 Key = Any  # a dask key: a name, or a name and a block index
 Graph = dict[Key, Any]
+Chunks = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,21 @@ PLAN_NAME = Names("")("plan")
 def block_ref(name: str, block: Block) -> TaskRef:
     """Return the reference to a block of an array for the inputs of a task."""
     return TaskRef((name, *block))
+
+
+def cuts_of(given: Chunks, chunks: Chunks) -> list[tuple[Block, Block, tuple[slice, ...]]] | None:
+    """Return each block of new chunks as a part of an old one: their indices, and the part.
+
+    None if a new block is made of several old ones.
+    """
+    places = old_to_new(given, chunks)
+    if any(len(origins) != 1 for along in places for origins in along):
+        return None
+    found = []
+    for block in np.ndindex(*map(len, chunks)):
+        parts = [along[i][0] for along, i in zip(places, block, strict=True)]
+        found.append((block, tuple(origin for origin, _ in parts), tuple(cut for _, cut in parts)))
+    return found
 
 
 class Groups:

@@ -9,7 +9,6 @@ minute. Therefore the last block that is cut from a larger one depends on the ot
 no leaves. This costs nothing, because all of these blocks are cut at the same time.
 """
 
-import itertools
 import math
 import threading
 import uuid
@@ -26,7 +25,7 @@ from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.carriers import ON_GPUS, Graph, Key, Known, resolved
+from dask_bigfft.graph.carriers import ON_GPUS, Chunks, Graph, Key, Known, cuts_of, resolved
 from dask_bigfft.graph.dask_private import (
     ARRAY_EXPRESSIONS,
     HighLevelGraph,
@@ -36,7 +35,6 @@ from dask_bigfft.graph.dask_private import (
     expression_array,
     finished_by,
     nearest_from_recipe,
-    old_to_new,
     recipe_of,
     results_are_kept,
 )
@@ -44,8 +42,6 @@ from dask_bigfft.graph.in_place import assembled
 from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
-
-Chunks = tuple[tuple[int, ...], ...]
 
 #: Minimum number of blocks for which dask's ordering takes longer than the extra dependencies.
 MANY = 512
@@ -65,21 +61,18 @@ def cut_blocks(x: da.Array, chunks: Chunks) -> da.Array:
     depends on the others. Blocks on GPUs are always cut this way, because dask's rechunk copies
     them to the current GPU.
     """
-    places = old_to_new(x.chunks, chunks)
-    whole = all(len(origins) == 1 for along in places for origins in along)
     count = math.prod(map(len, chunks))
-    few = count < MANY and not is_on_gpu(x._meta)
-    if few or count == x.npartitions or not whole or ARRAY_EXPRESSIONS:
+    few = (count < MANY and not is_on_gpu(x._meta)) or count == x.npartitions or ARRAY_EXPRESSIONS
+    cuts = None if few else cuts_of(x.chunks, chunks)
+    if cuts is None:
         return _rechunked(x, chunks)
     name = f"bigfft_cut-{tokenize(x.name, chunks)}"
     graph: dict[Key, Any] = {}
     groups: dict[Key, list[Key]] = {}
-    for block in itertools.product(*(range(len(along)) for along in chunks)):
-        found: Any = [along[i][0] for along, i in zip(places, block, strict=True)]
-        source: Key = (x.name, *(origin for origin, _ in found))
-        key: Key = (name, *block)
+    for block, origin, part in cuts:
+        source, key = (x.name, *origin), (name, *block)
         groups.setdefault(source, []).append(key)
-        graph[key] = Task(key, _part, TaskRef(source), tuple(cut for _, cut in found))
+        graph[key] = Task(key, _part, TaskRef(source), part)
     for keys in groups.values():
         last = keys.pop()
         graph[last] = Task(last, _part, *graph[last].args, *map(TaskRef, keys))
@@ -109,15 +102,18 @@ class TransformRecipe:
         Whether this has been sent to another process.
     place : ScratchPlace, optional
         Location of the scratch files, with carrier ``"disk"``.
+    given : tuple of tuple of int, optional
+        Chunks of the source array, if its blocks on GPUs are still to be cut.
     """
 
     plan: AnyPlan
     carrier: str
     travelled: bool = False
     place: ScratchPlace | None = None
+    given: Chunks | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TransformRecipe, (self.plan, self.carrier, True, self.place)
+        return TransformRecipe, (self.plan, self.carrier, True, self.place, self.given)
 
     def __dask_tokenize__(self) -> Any:
         # Dask hashes the text of this value, and the texts of different plans may be equal.
@@ -187,7 +183,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         with self._lock:
             if carrier not in self._made:
                 what = self.plan, self.token, self.source, carrier, recipe.carrier != "auto"
-                self._made[carrier] = build_graph(*what, self.known, place, alone)
+                self._made[carrier] = build_graph(*what, self.known, place, alone, recipe.given)
             found = self._read.tasks = self._made[carrier]
         return found
 
@@ -270,16 +266,20 @@ def transformed_array(
         merged = _rechunked(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
-    if isinstance(plan, Plan) and is_on_gpu(x._meta):
-        x = cut_blocks(x, plan.chunks_in)  # into views
-    if carrier == "auto" and is_on_gpu(x._meta):
-        transport = config.get("bigfft.gpu.peer-transport")
-        carrier = "tasks" if transport == "none" else ON_GPUS + transport
+    given = None
+    if is_on_gpu(x._meta):
+        if carrier == "auto":
+            transport = config.get("bigfft.gpu.peer-transport")
+            carrier = "tasks" if transport == "none" else ON_GPUS + transport
+        if isinstance(plan, Plan) and carrier.startswith(ON_GPUS):
+            given = x.chunks if cuts_of(x.chunks, plan.chunks_in) else None
+        if isinstance(plan, Plan) and given is None:
+            x = cut_blocks(x, plan.chunks_in)  # into views
     elif isinstance(plan, Plan) and plan.storage == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
-    recipe = TransformRecipe(plan, carrier, place=place)
+    recipe = TransformRecipe(plan, carrier, place=place, given=given)
     if ARRAY_EXPRESSIONS:
         return expression_array(x, recipe)
     token = tokenize(x.name, plan, carrier, *_attempt(place))

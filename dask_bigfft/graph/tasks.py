@@ -584,7 +584,11 @@ def generate_filter(run: PlanRun, number: int, block: Block, filters: Filters) -
 # --- blocks on GPUs of this process ----------------------------------------------------------
 
 
-def transform_on_gpus(run: PlanRun, indices: Indices, transport: str, *blocks: Any) -> ByBlock:
+#: Part of a task's input that is a source block: the index, and the number of the input.
+Cut = tuple[Block, int, tuple[slice, ...]]
+
+
+def transform_on_gpus(run: PlanRun, cuts: tuple[Cut, ...], transport: str, *blocks: Any) -> ByBlock:
     """Return all blocks of a result, whose source blocks are on GPUs of this process.
 
     The calls enqueue work in the current streams of this thread. They are ordered with the user's
@@ -594,12 +598,12 @@ def transform_on_gpus(run: PlanRun, indices: Indices, transport: str, *blocks: A
     ----------
     run : PlanRun
         The plan.
-    indices : tuple of block indices
-        Indices of the source blocks.
+    cuts : tuple of Cut
+        Source blocks, as parts of those that are given.
     transport : {"auto", "host", "staged", "swap", "direct"}
         Transport between GPUs; "auto" chooses by the speed of each link.
     *blocks
-        Source blocks.
+        Blocks that are given.
 
     Raises
     ------
@@ -613,7 +617,8 @@ def transform_on_gpus(run: PlanRun, indices: Indices, transport: str, *blocks: A
         spectra = {b: generate_filter(alone, 0, b, ()) for b in part.rounds[0].target.indices()}
         spectra = _transformed(alone, spectra, transport, {}, 1)
         filters.setdefault(part.used_in, {})[part.axis] = spectra
-    return _transformed(run, dict(zip(indices, blocks, strict=True)), transport, filters)
+    found = {index: blocks[number][cut] for index, number, cut in cuts}
+    return _transformed(run, found, transport, filters)
 
 
 def _transformed(
@@ -632,6 +637,7 @@ def _transformed(
     exchanges = {n: run.exchange(n) for n in range(first, len(run.plan.exchanges))}
     homes, crossing = gpus().homes(found), None
 
+    @functools.cache
     def choice(source: int, target: int) -> Any:
         return transport_of(gpus(), source, target) if transport == "auto" else transport
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -90,6 +90,7 @@ class Segments:
     along: int = -1
     step: int = 0
     _tables: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False, repr=False)
+    _parts: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def size(self) -> int:
@@ -112,6 +113,27 @@ class Segments:
             found[:, HEAD + 2 :: 3] = self.target_strides // item
             self._tables[size, item] = found
         return found
+
+    def by_source(self, which: np.ndarray, count: int) -> list[Segments]:
+        """Return the copies from each of some sources, given the source of each copy; cached."""
+        if 0 not in self._parts:
+            self._parts[0] = [self.taken(np.flatnonzero(which == i)) for i in range(count)]
+        return cast("list[Segments]", self._parts[0])
+
+    def runs(self, itemsize: int) -> list[tuple[int, int, int]]:
+        """Return start in the source, in the target, and bytes of each copy; cached.
+
+        The list is empty unless all copies are contiguous on both sides.
+        """
+        if itemsize not in self._parts:
+            steps = itemsize * np.flip(np.cumprod(np.flip(self.counts, 1), 1), 1)
+            inner = np.append(steps[:, 1:], np.full((len(steps), 1), itemsize), axis=1)
+            sides, single = (self.source_strides, self.target_strides), self.counts == 1
+            dense = all(((side == inner) | single).all() for side in sides)
+            columns = self.source_starts, self.target_starts, steps[:, 0]
+            rows = zip(*(column.tolist() for column in columns), strict=True)
+            self._parts[itemsize] = list(rows) if dense else []
+        return cast("list[tuple[int, int, int]]", self._parts[itemsize])
 
     def taken(self, which: np.ndarray) -> Segments:
         """Return some of the copies."""

@@ -129,9 +129,10 @@ class SimulatedGpus(Batches):
     def wait(self, gpu: int, events: Iterable[Any]) -> None:
         """Do nothing."""
 
-    def copy_aside(self, gpu: int, segments: list[Segment], events: Iterable[Any]) -> None:
+    def copy_aside(self, gpu: int, segments: list[Segment], events: Sequence[Any]) -> list[Any]:
         """Copy segments immediately."""
         self.copy(gpu, segments)
+        return []
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
         """Copy segments immediately."""

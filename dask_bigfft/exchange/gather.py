@@ -103,10 +103,8 @@ class GpuTable:
         homes = [self._gpus.home(source) if home is None else home for source in sources]
         keys = [(gpu, source.dtype) for gpu, source in zip(homes, sources, strict=True)]
         by_source = [self._segments.setdefault(key, []) for key in keys]
-        sides = rows.source_starts, rows.source_strides, rows.target_starts, rows.target_strides
-        columns = [column.tolist() for column in (which, rows.counts, *sides)]
         view = self._gpus.view
-        for i, counts, *places in zip(*columns, strict=True):
+        for i, (counts, *places) in zip(which.tolist(), rows.listed, strict=True):
             values = view(sources[i], places[0], counts, places[1])
             target = view(self.target, places[2], counts, places[3])
             by_source[i].append((values, target, rows.conjugate))

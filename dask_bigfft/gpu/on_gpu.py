@@ -445,7 +445,7 @@ class Gpus:
         step, strides = values.itemsize, [0] * len(values.shape)
         for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
             strides[dim], step = step, step * values.shape[dim]
-        calls, memory = _engine_calls(values, strides), None
+        calls, memory = _engine_calls(values, tuple(strides)), None
         if calls:
             with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
                 memory = cupy().empty(step, np.uint8).data
@@ -498,23 +498,26 @@ def _parts(values: Any) -> Iterator[tuple[slice, ...]]:
         yield (*ends[:dim], slice(low, low + step), *ends[dim + 1 :]) if ends else ()
 
 
-def _engine_calls(values: Any, places: Sequence[int]) -> list[EngineCall]:
+def _engine_calls(values: Any, places: tuple[int, ...]) -> list[EngineCall]:
     """Return the calls that copy an array to an array with some strides; none if rows are narrow.
 
     A copy engine is also given few calls only.
     """
-    dims = sorted(zip(values.strides, values.shape, places, strict=True), reverse=True)
+    return _calls(values.shape, values.strides, places, values.itemsize, LINK_ROW_NBYTES)
+
+
+@functools.lru_cache(maxsize=1024)
+def _calls(
+    shape: Block, strides: Block, places: Block, itemsize: int, narrow: int
+) -> list[EngineCall]:
+    dims = sorted(zip(strides, shape, places, strict=True), reverse=True)
     strides, shape, others = zip(*dims, strict=True) if dims else ((), (), ())
-    width, outer = operations.runs(shape, strides, values.itemsize, others)
+    width, outer = operations.runs(shape, strides, itemsize, others)
     rows = max((run for run in outer if max(run) <= _MAX_PITCH), default=(1, width, width))
     if rows in outer:
         outer.remove(rows)
     numbers = [range(count) for count, _, _ in outer]
-    if (
-        width < LINK_ROW_NBYTES
-        or min(rows[1:]) < width
-        or math.prod(map(len, numbers)) > LINK_CALLS
-    ):
+    if width < narrow or min(rows[1:]) < width or math.prod(map(len, numbers)) > LINK_CALLS:
         return []
     found = list[EngineCall]()
     for at in itertools.product(*numbers):

@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,7 @@ def block_ref(name: str, block: Block) -> TaskRef:
     return TaskRef((name, *block))
 
 
+@lru_cache(maxsize=64)
 def cuts_of(given: Chunks, chunks: Chunks) -> list[tuple[Block, Block, tuple[slice, ...]]] | None:
     """Return each block of new chunks as a part of an old one: their indices, and the part.
 

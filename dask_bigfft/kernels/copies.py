@@ -114,6 +114,12 @@ class Segments:
             self._tables[size, item] = found
         return found
 
+    @cached_property
+    def listed(self) -> list[tuple[Any, ...]]:
+        """Counts of each copy, and its start and strides in the source and in the target."""
+        sides = self.source_starts, self.source_strides, self.target_starts, self.target_strides
+        return list(zip(*(column.tolist() for column in (self.counts, *sides)), strict=True))
+
     def by_source(self, which: np.ndarray, count: int) -> list[Segments]:
         """Return the copies from each of some sources, given the source of each copy; cached."""
         if 0 not in self._parts:

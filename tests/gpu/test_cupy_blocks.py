@@ -36,9 +36,9 @@ def on_card(x, chunks):
     return blocks.persist(scheduler="sync")
 
 
-def spread(x, chunks):
-    """Return an array whose blocks live on all GPUs, batch after batch."""
-    cp, count = cupy(), len(available())
+def spread(x, chunks, count=None):
+    """Return an array whose blocks live on some or all GPUs, batch after batch."""
+    cp, count = cupy(), count or len(available())
     array = da.from_array(x, chunks=chunks)
 
     def put(block, block_id):

@@ -117,7 +117,7 @@ def test_whole_transforms(shape, chunks, name, transport, monkeypatch):
 @CASES
 def test_whole_transforms_on_two_logical_gpus(shape, chunks, name, transport):
     x = random_array(shape, "f8" if name == "rfft2" else "c16", 4)
-    array = spread(x, chunks)
+    array = spread(x, chunks, 1)
     lazy = transformed_array(array, plan(array, name), ON_GPUS + transport)
     with several_gpus(LogicalGpus((0, 0))):
         done = lazy.persist(scheduler="threads")

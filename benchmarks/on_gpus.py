@@ -2,7 +2,8 @@
 
 Ours is ``dask.persist(fft.fftn(x))`` of a persisted array, with the graph, until all GPUs are idle.
 CuPy transforms the same array in one piece. By hand: a process for each GPU does local 2D FFTs,
-``all_to_all_single`` and FFTs. Every result is compared with sums at 64 frequencies. *bound* is
+``all_to_all_single`` and FFTs. With a process for each GPU, ours runs on workers of dask-cuda.
+Every result is compared with sums at 64 frequencies. *bound* is
 what may be taken: 1.1 times CuPy for slabs and 1.4 times for cubes, 4 ms, and 0.25 ms a block.
 """
 
@@ -56,6 +57,10 @@ SEVERAL = (
 )
 
 
+#: Shapes of complex64 with a process for each GPU.
+PROCESSES = ((1024, 1024, 1024), (2048, 1024, 2048))
+
+
 def on_each(count: int, work: Callable[[], Any]) -> list[Any]:
     """Return what a function returns on each of some GPUs."""
     found = []
@@ -97,44 +102,54 @@ def made(
         with cp.cuda.Device(number * count // len(keys)):
             if whole is None:
                 sizes = [cut.stop - cut.start for cut in place]
-                real = np.dtype(dtype).type(0).real.dtype
-                values = cp.random.default_rng(number).random(sizes, dtype=real) - 0.5
-                graph[(name, *key)] = values.astype(dtype)
+                graph[(name, *key)] = random_block(sizes, dtype, number)
             else:
                 graph[(name, *key)] = whole[place].copy()
     return da.Array(graph, name, chunks, meta=cp.empty((0,) * len(shape), dtype))
 
 
-def sums(x: da.Array, places: np.ndarray) -> np.ndarray:
-    """Return the transform at some frequencies, one in each row of `places`."""
-    total = np.zeros(len(places), "c16")
-    for first, block in blocks_of(x):
-        found, axes = block, list(zip(first, block.shape, x.shape, places.T, strict=True))
-        with block.device:
-            for start, n, length, frequencies in reversed(axes):
-                width = min(n, 4096)  # the phases of a long axis would take much memory
-                for at in (np.arange(width), start + width * np.arange(n // width)):
-                    phase = phases(length, frequencies, at).astype(
-                        np.result_type(block.dtype, "c8")
-                    )
-                    if found is block:
-                        found = block.reshape(-1, width) @ cupy().asarray(phase)
-                    else:
-                        found = found.reshape(-1, *phase.shape)
-                        found = cupy().einsum("anf,nf->af", found, cupy().asarray(phase))
-            total += found.sum(axis=0).get()
-    return total
+def random_block(sizes: Sequence[int], dtype: str, number: int) -> Any:
+    """Return random real values of a dtype on the current GPU."""
+    real = np.dtype(dtype).type(0).real.dtype
+    return (cupy().random.default_rng(number).random(sizes, dtype=real) - 0.5).astype(dtype)
 
 
-def check(x: da.Array, done: da.Array) -> dict[str, Any]:
-    """Return the largest error at 64 frequencies in units of the usual size, and if it is small."""
+def sums(block: Any, first: Sequence[int], shape: Sequence[int], places: np.ndarray) -> np.ndarray:
+    """Return a block's part of the transform at some frequencies, one in each row of `places`."""
+    found, axes = block, list(zip(first, block.shape, shape, places.T, strict=True))
+    with block.device:
+        for start, n, length, frequencies in reversed(axes):
+            width = min(n, 4096)  # the phases of a long axis would take much memory
+            for at in (np.arange(width), start + width * np.arange(n // width)):
+                phase = phases(length, frequencies, at).astype(np.result_type(block.dtype, "c8"))
+                if found is block:
+                    found = block.reshape(-1, width) @ cupy().asarray(phase)
+                else:
+                    found = found.reshape(-1, *phase.shape)
+                    found = cupy().einsum("anf,nf->af", found, cupy().asarray(phase))
+        return np.asarray(found.sum(axis=0).get(), "c16")
+
+
+def values_at(block: Any, first: Sequence[int], places: np.ndarray) -> dict[int, complex]:
+    """Return the values of a block at those of some places that lie in it, by number."""
+    inside = np.all((places >= first) & (places < np.add(first, block.shape)), axis=1)
+    numbers = np.flatnonzero(inside).tolist()
+    return {i: complex(block[tuple((places[i] - first).tolist())].get()) for i in numbers}
+
+
+def check(x: da.Array, done: da.Array, ask: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """Return the largest error at 64 frequencies in units of the usual size, and if it is small.
+
+    `ask` calls a function of a block where the block is.
+    """
+    ask = ask or (lambda function, *given: function(*given))
     places = np.random.default_rng(0).integers(0, done.shape, (64, x.ndim))
     found = np.full(len(places), np.nan, "c16")
     for first, block in blocks_of(done):
-        inside = np.all((places >= first) & (places < np.add(first, block.shape)), axis=1)
-        for number in np.flatnonzero(inside):
-            found[number] = block[tuple((places[number] - first).tolist())].get()
-    error = np.abs(found - sums(x, places)).max() / np.sqrt(x.size / 12)
+        for number, value in ask(values_at, block, first, places).items():
+            found[number] = value
+    expected = sum(ask(sums, block, first, x.shape, places) for first, block in blocks_of(x))
+    error = np.abs(found - expected).max() / np.sqrt(x.size / 12)
     return within_tolerance(float(error), done.dtype)
 
 
@@ -252,6 +267,65 @@ def exchange_alone(x: da.Array, count: int, repeat: int) -> float:
     return on_gpus(once, count, repeat)
 
 
+# --- a process for each GPU -----------------------------------------------------------------
+
+
+def processes(args: Any, results: core.Results) -> None:
+    """Measure clusters with a worker for each GPU."""
+    most, room = cupy().cuda.runtime.getDeviceCount(), cupy().cuda.runtime.memGetInfo()[1]
+    for count, protocol, shape in itertools.product((8, 6, 4, 2), args.protocols, PROCESSES):
+        label = f"{count} GPUs, {'x'.join(map(str, shape))} c8, {count} blocks"
+        if count > most or 3.2 * 8 * np.prod(shape, dtype=np.int64) / count > room:
+            continue
+        if results.lacks("processes", f"{label}, {protocol}"):
+            row = core.call(on_cluster, count, protocol, shape, args.repeat)
+            inside = results.content["sections"].get("several", [])
+            known = [found["bigfft"] for found in inside if found["name"] == f"{label}, auto"]
+            if "bigfft" in row and known:
+                row["ratio"] = row["bigfft"] / known[0]
+            results.add("processes", f"{label}, {protocol}", **row)
+
+
+def on_cluster(count: int, protocol: str, shape: Sequence[int], repeat: int) -> dict[str, Any]:
+    """Return the figures of an array on workers of dask-cuda."""
+    import dask_cuda
+    import distributed
+
+    import dask_bigfft.cluster
+
+    def worker_block(block_info: Any) -> Any:
+        block = block_info[None]
+        return random_block(block["chunk-shape"], "c8", block["chunk-location"][0])
+
+    with (
+        dask_cuda.LocalCUDACluster(
+            n_workers=count,
+            host="127.0.0.1",
+            protocol=protocol,
+            dashboard_address="127.0.0.1:0",
+            threads_per_worker=1,
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        dask_bigfft.cluster.register(client)
+        chunks = ((shape[0] // count,) * count, *((n,) for n in shape[1:]))
+        meta = cupy().empty((0,) * len(shape), "c8")
+        x = da.map_blocks(worker_block, chunks=chunks, dtype="c8", meta=meta).persist()
+        distributed.wait(x)
+
+        def whole() -> None:
+            distributed.wait(fft.fftn(x).persist())
+
+        def idle() -> None:
+            client.run(cupy().cuda.runtime.deviceSynchronize)
+
+        def ask(function: Callable[..., Any], *given: Any) -> Any:
+            return client.submit(function, *given).result()
+
+        verdict = check(x, fft.fftn(x).persist(), ask)
+        return {"bigfft": seconds(whole, repeat, idle, idle), **verdict}
+
+
 # --- torch and NCCL -------------------------------------------------------------------------
 
 
@@ -304,9 +378,10 @@ def rank(
 def main(argv: Sequence[str]) -> int:
     parser = core.arguments("on_gpus", __doc__, repeat=15, budget=540.0)
     parser.add_argument("--ways", nargs="*", default=TRANSPORTS, help="copy methods between GPUs")
+    parser.add_argument("--protocols", nargs="*", default=("ucx", "tcp"), help="of dask-cuda")
     args = parser.parse_args(argv)
     results = core.Results(args, "on_gpus", gpu=gpus())
     with dask.config.set(scheduler="threads"):
-        for name in core.chosen(("one", "several"), args.only):
-            {"one": one, "several": several}[name](args, results)
+        for name in core.chosen(("one", "several", "processes"), args.only):
+            {"one": one, "several": several, "processes": processes}[name](args, results)
     return int(not results.ok)

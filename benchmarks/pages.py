@@ -187,6 +187,10 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "bigfft_exchange=our exchange, s | exchange=its exchange, s | "
                 "share=part of its bandwidth | peak_gib=memory of a GPU beside the input, GiB",
             ),
+            "processes": (
+                "A process for each GPU: workers of dask-cuda",
+                "name | bigfft=ours, s | ratio=ours / in one process | failed",
+            ),
         },
     ),
 }

@@ -302,6 +302,15 @@ def test_times_that_nanoseconds_do_not_reach(first, dtype):
     np.testing.assert_array_equal(again.t, x.t)
 
 
+@pytest.mark.parametrize("calendar", ["noleap", "360_day"])
+def test_times_of_other_calendars(calendar):
+    times = xr.date_range("2001-02-26", periods=12, freq="6h", calendar=calendar, use_cftime=True)
+    spectrum = bx.rfft(xr.DataArray(np.arange(12.0), {"t": times}, ["t"]))
+    np.testing.assert_allclose(spectrum.freq_t, np.fft.rfftfreq(12, 6 * 3600.0), rtol=1e-14)
+    np.testing.assert_array_equal(bx.irfft(spectrum).t, times)
+    assert len(set(bx.irfft(spectrum, n=24).t.values) - set(times)) == 12
+
+
 def test_more_samples_than_whole_seconds():
     found = bx.irfft(bx.rfft(series("2026-01-01", 1, "M8[s]")), n=24).t.values
     assert found.dtype == np.dtype("M8[ms]")

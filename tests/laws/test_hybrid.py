@@ -19,6 +19,7 @@ from support import heard
 from dask_bigfft import fft, plan, report
 from dask_bigfft.cluster import register
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
+from dask_bigfft.events import workers_of
 from dask_bigfft.gpu import dispatch, work_sharing
 from dask_bigfft.gpu.dispatch import Place
 from dask_bigfft.gpu.operations import FFT
@@ -346,7 +347,7 @@ def test_a_cluster_of_workers_with_and_without_devices(tmp_path):
         ) as cluster,
         Client(cluster) as client,
     ):
-        one, other = client.scheduler_info()["workers"]
+        one, other = workers_of(client)
         client.run(_simulated, workers=[one])
         lazy = fft.fft2(da.from_array(x, (16, 64)), device="hybrid")
         (thought,) = report(lazy).runs

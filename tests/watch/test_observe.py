@@ -17,7 +17,7 @@ from support import environment, local
 import dask_bigfft
 from dask_bigfft import fft, progress, report
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.events import PlanRecord, Span, Total
+from dask_bigfft.events import PlanRecord, Span, Total, workers_of
 from dask_bigfft.planner.plan import phase_forecasts
 from dask_bigfft.watch.report import RunReport
 
@@ -66,7 +66,7 @@ def test_progress_and_report_on_a_cluster(client):
     assert np.allclose(y.compute(), np.fft.fft2(FIELD + 5))
     assert said.getvalue().splitlines()[-1].startswith("done          100 %")
     (run,) = report(y).runs
-    assert set(run.places) <= set(client.scheduler_info(n_workers=-1)["workers"])
+    assert set(run.places) <= set(workers_of(client))
     blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
     assert [row.count for row in run.rows if row.phase == "round"] == blocks_of
     assert "worker 0" in run.timeline()

@@ -6,7 +6,6 @@ import dask
 import dask.array as da
 import pytest
 from calibration.test_calibrate import machine
-from support import local
 
 import dask_bigfft
 from dask_bigfft import environment
@@ -15,12 +14,6 @@ from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.events import workers_of
 from dask_bigfft.kernels import libraries
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Profile
-
-
-@pytest.fixture(scope="module")
-def client():
-    with local(processes=True) as found:
-        yield found
 
 
 @pytest.fixture

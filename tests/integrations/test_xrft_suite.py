@@ -1,5 +1,7 @@
 """xrft's own tests, with its functions replaced by ours in xrft's conventions."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,10 +11,8 @@ from integrations.scipy_tests import load
 
 import dask_bigfft.xarray as bx
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of methods that they call
-    pytest.mark.filterwarnings("ignore:divide by zero encountered in power"),  # by a field
-]
+# Of methods that they call, and of a field that they make.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::RuntimeWarning")
 
 #: Names that have changed since xrft's tests were written.
 NEW = {"np.complex)": "complex)", "np.float(": "float(", "trapz": "trapezoid"}
@@ -31,11 +31,9 @@ LEFT_OUT = {
     "test_non_numerical_or_datetime_coords": "our error is a TypeError",
 }
 
-MODULES = [load(f"xrft.tests.{name}", NEW) for name in ("test_xrft", "test_detrend")]
-for _module in MODULES:
-    names = {name for name in vars(_module) if name.lower().startswith("test")}
-    names |= {"time_data", "sample_data_3d"} & set(vars(_module))
-    globals().update({name: vars(_module)[name] for name in names})
+SUITE = vars(load("xrft.tests.test_xrft", NEW))
+NAMES = {name for name in SUITE if name.lower().startswith("test")}
+globals().update({name: SUITE[name] for name in NAMES | {"time_data", "sample_data_3d"}})
 
 CALLED = []
 
@@ -60,14 +58,6 @@ def fft(a, dim=None, shift=True, true_phase=True, true_amplitude=True, prefix="f
 
 def ifft(a, dim=None, shift=True, true_phase=True, true_amplitude=True, lag=None):
     return ours(bx.ifft, [a], dim, true_phase=true_phase, true_amplitude=true_amplitude)
-
-
-def dft(a, true_phase=False, true_amplitude=False, **keywords):
-    return fft(a, true_phase=true_phase, true_amplitude=true_amplitude, **keywords)
-
-
-def idft(a, true_phase=False, true_amplitude=False, **keywords):
-    return ifft(a, true_phase=true_phase, true_amplitude=true_amplitude, **keywords)
 
 
 def squared(work, arrays, dim=None, density=True, true_phase=True, **keywords):
@@ -96,29 +86,23 @@ def isotropic_power_spectrum(a, dim=None, density=True, **keywords):
     """Return means over xrft's rings, times their radii."""
     y, x = (np.fft.fftfreq(a.sizes[d]) for d in dim or a.dims)
     radii = np.hypot(y[:, None], x)
-    _, edges = pd.cut(radii.ravel(), min(radii.shape) // 4, retbins=True)
+    edges = pd.cut(radii.ravel(), min(radii.shape) // 4, retbins=True)[1] * (1 + 1e-12)
     found = ours(bx.isotropic_power_spectrum, [a], dim, bins=edges, **keywords)
     return found * found.freq_r
 
 
-def detrend(a, dim, detrend_type="constant"):
-    return ours(lambda a, dims: bx.arrays.prepared(a, dims, detrend_type, None)[0], [a], dim)
-
-
-REPLACED = [fft, ifft, dft, idft, power_spectrum, cross_spectrum, cross_phase, detrend]
-REPLACED += [isotropic_power_spectrum]
+PLAIN = {"true_phase": False, "true_amplitude": False}
+REPLACED = [fft, ifft, power_spectrum, cross_spectrum, cross_phase, isotropic_power_spectrum]
+OURS = {function.__name__: function for function in REPLACED}
+OURS |= {"dft": partial(fft, **PLAIN), "idft": partial(ifft, **PLAIN)}
 
 
 @pytest.fixture(autouse=True)
 def replaced(request, monkeypatch):
-    name = request.node.originalname
-    if name in LEFT_OUT:
-        pytest.skip(LEFT_OUT[name])
-    if "ValueError" in request.node.name:  # of several chunks
-        pytest.skip(LEFT_OUT["test_fft_3d_dask"])
-    for function in REPLACED:
-        monkeypatch.setattr(xrft, function.__name__, function)
-    monkeypatch.setattr(MODULES[1], "detrend", detrend)
+    if (test := request.node.originalname) in LEFT_OUT:
+        pytest.skip(LEFT_OUT[test])
+    for name, function in OURS.items():
+        monkeypatch.setattr(xrft, name, function)
     CALLED.clear()
     yield
     assert CALLED, "the test did not use our functions"

@@ -20,8 +20,8 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
-from support import close
+from distributed import Client
+from support import close, local
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -305,10 +305,7 @@ def test_a_cluster_that_restarts_is_an_error_and_then_all_is_well():
     """Where nothing is kept, nobody may wait for ever."""
     a = np.random.default_rng(6).standard_normal(64 * 512)
     with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster) as client,
+        local(processes=True) as client,
         dask.config.set({"bigfft.exchange.carrier": "p2p"}),
     ):
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import scipy.fft
 from devices.blocks import on_devices
-from distributed import Client, LocalCluster
 from laws.test_devices import CASES, KINDS, SMALL, WIDE, assert_close, split, values
-from support import heard
+from support import heard, local
 
 from dask_bigfft import fft, plan, report
 from dask_bigfft.cluster import register
@@ -342,10 +341,7 @@ def test_a_cluster_of_workers_with_and_without_devices(tmp_path):
     by_devices = {"bigfft.hybrid.min-speedup": 1.1, "bigfft.planner.profile": str(path)}
     with (
         dask.config.set({"distributed.worker.daemon": False}),
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1"
-        ) as cluster,
-        Client(cluster) as client,
+        local(processes=True) as client,
     ):
         one, other = workers_of(client)
         client.run(_simulated, workers=[one])

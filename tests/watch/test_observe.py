@@ -12,7 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from support import environment, local
+from support import environment
 
 import dask_bigfft
 from dask_bigfft import fft, progress, report
@@ -26,12 +26,6 @@ FIELD = np.random.default_rng(5).standard_normal((64, 64))
 
 def blocks(seed=0):
     return da.from_array(FIELD + seed, chunks=(8, 64))
-
-
-@pytest.fixture(scope="module")
-def client():
-    with local(processes=True) as found:
-        yield found
 
 
 # --- progress -------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dask_bigfft import config
 
 if TYPE_CHECKING:
-    from dask_bigfft import cluster, fft, signal, xarray
+    from dask_bigfft import cluster, errors, fft, signal, xarray
     from dask_bigfft.calibration import calibrate
     from dask_bigfft.decomposition.factors import transposed_index
     from dask_bigfft.front import plan
@@ -23,6 +23,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "cluster",
+    "errors",
     "fft",
     "install",
     "installed",

@@ -314,7 +314,7 @@ def _refuse_containers(a: Any) -> None:
     """Raise an error for containers that hold more than numbers, such as masks or coordinates."""
     block, allowed = meta_from_array(a) if isinstance(a, da.Array) else a, None
     if type(a).__module__.partition(".")[0] == "xarray":
-        allowed = "an array: pass .data, the array inside"
+        allowed = "an array: pass .data, the array inside, or use dask_bigfft.xarray"
     elif is_dask_collection(a) and not isinstance(a, da.Array):
         allowed = "a dask.array.Array, or an array-like"
     elif isinstance(block, np.matrix):

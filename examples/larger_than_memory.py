@@ -110,7 +110,7 @@ def report(found):
         f" {format_bytes(done.read + done.written)}"
     )
     print(
-        f"  killed with {found['records']} blocks recorded; nothing looks complete:"
+        f"  killed; blocks recorded: {found['records']}; nothing looks complete:"
         f" {not found['complete']}"
     )
     print(

@@ -17,6 +17,7 @@ os.environ.setdefault(
 
 import dask
 import pytest
+import support
 from hypothesis import HealthCheck, settings
 
 # What is started in the background ignores Ctrl-C, and so would the processes that tests start.
@@ -65,3 +66,17 @@ def sync():
     """Tasks run one after the other, in the test's own thread."""
     with dask.config.set(scheduler="sync"):
         yield
+
+
+@pytest.fixture
+def small(sync):
+    """Axes of a few elements fall apart as long ones do."""
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        yield
+
+
+@pytest.fixture(scope="module")
+def client():
+    """A client of two workers that are processes."""
+    with support.local(processes=True) as found:
+        yield found

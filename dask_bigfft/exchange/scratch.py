@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dask.utils import format_bytes
 
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import DamagedShardError, ScratchError
@@ -158,7 +159,7 @@ def named(path: Path, total: int = 0, missing: int = 0) -> Iterator[None]:
     except ScratchError:
         raise
     except OSError as error:
-        text = explained(path, error, missing, f"a scratch file of {total}")
+        text = explained(path, error, missing, f"a scratch file of {format_bytes(total)}")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
         elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):

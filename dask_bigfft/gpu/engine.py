@@ -38,6 +38,7 @@ from dask_bigfft.gpu.tile_work import Array, BlockTiles, Job
 from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
+from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.tile_plan import TileLimits, aligned, apart
 
 #: Smallest mean row of a tile, in units of `run_nbytes`, for shards to be read in place (1 KiB: a
@@ -407,8 +408,8 @@ class Engine:
         if nbytes < 4 * libraries and nbytes not in self._warned:
             self._warned.add(nbytes)
             warnings.warn(
-                f"{nbytes} bytes of {self.device.name} may be used: of kernels and FFT plans "
-                f"only {nbytes // 4} of about {libraries} bytes are counted",
+                f"{human_bytes(nbytes)} of {self.device.name} may be used: of kernels and FFT "
+                f"plans only {human_bytes(nbytes // 4)} of about {human_bytes(libraries)} count",
                 stacklevel=2,
             )
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
@@ -459,8 +460,8 @@ class Engine:
             if carve.nbytes + self._tables <= limits.nbytes:
                 return tiles
         raise DeviceMemoryError(
-            f"FFTs need a work area of {carve.work_nbytes} bytes beside {carve.buffers} tiles of "
-            f"{carve.buffer_nbytes}, more than {limits.nbytes} together"
+            f"FFTs need a work area of {human_bytes(carve.work_nbytes)}, and {carve.buffers} tiles"
+            f" {human_bytes(carve.buffer_nbytes)}: more than {human_bytes(limits.nbytes)} together"
         )
 
     def carve(self, tiles: BlockTiles, ffts: Set[FFT]) -> Carve:

@@ -573,7 +573,8 @@ def _rounds(plan: PlanData) -> str:
             text = _exchange(plan.exchanges[number], plan.moves[number])
             head.append(f'<td rowspan="{ndim + 1}" style="padding:0 1em">{text}</td>')
     lines = ("".join(row) for row in (head, *rows))
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    legend = f"{_LEGEND} n, m, k: index of the input, between rounds, of the output."
+    return f'<table title="{legend}">{"".join(f"<tr>{line}</tr>" for line in lines)}</table>'
 
 
 def draw(plan: PlanData) -> str:

@@ -21,6 +21,7 @@ from typing import Any, cast
 import dask.array as da
 import dask.config
 import numpy as np
+from dask.utils import format_bytes
 
 from dask_bigfft import config, environment
 from dask_bigfft.arrays import Block
@@ -95,7 +96,7 @@ class Sink:
         try:
             self.target.write(index, values)
         except OSError as error:  # zarr names no file
-            what = f"a chunk of the result of {values.nbytes}"
+            what = f"a chunk of the result of {format_bytes(values.nbytes)}"
             text = explained(path, error, values.nbytes, what)
             raise OSError(error.errno, text, str(path)) from error
         if self.scratch is not None:

@@ -153,7 +153,7 @@ class RunReport:
         for phase in sorted(self.totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
             (name, index), total = phase, self.totals[phase]
             steps = f"{{{names[index - 1]}}}" if name == "round" else ""
-            means = total.count // runs, total.nbytes // runs, total.seconds / runs
+            means = -(-total.count // runs), total.nbytes // runs, total.seconds / runs
             model = forecasts.get(phase)
             forecast = model.seconds if model else None
             limit = model.bytes_per_second if model and self.plan.machine.profile.name else None
@@ -323,9 +323,11 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
                 f"<title>{span.phase} {span.index}: {taken}</title></rect>"
             )
     bottom = _TOP + _LANE * len(tops)
-    for i in range(6):
-        label, anchor = human_seconds(seconds * i / 5) if i else "0", "middle" if i < 5 else "end"
-        drawn.append(_text(_MARGIN + inside * i / 5, bottom + 16, label, anchor))
+    power = 10.0 ** math.floor(math.log10(max(seconds, 1e-9)))
+    step = next(part * power for part in (0.2, 0.5, 1, 2) if seconds <= 6 * part * power)
+    for i in range(int(seconds / step) + 1):
+        label = human_seconds(i * step) if i else "0"
+        drawn.append(_text(_MARGIN + i * step * scale, bottom + 16, label, "middle"))
     height = bottom + 40
     if len(lanes) > len(tops):
         drawn.append(_text(_MARGIN, bottom + 32, f"{len(lanes) - len(tops)} threads not shown"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ TOLERANCE = 1e-3
 #: Units of time in xarray, coarsest first, in seconds.
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
+#: Unit of times of cftime as numbers.
+SINCE = "microseconds since 1970-01-01"
+
 
 @dataclass(frozen=True)
 class Samples:
     """Positions of the samples of a dimension, stored with its frequency coordinate.
 
     ``first`` and ``step`` are in the coordinate's unit, or in ``time_unit`` for times. ``dtype`` is
-    that of the coordinate, None if the dimension has no coordinate.
+    that of the coordinate, None if the dimension has no coordinate. Times of cftime are stored as
+    distances from 1970 in their ``calendar``.
     """
 
     dim: Hashable
@@ -34,6 +39,7 @@ class Samples:
     units: str | None = None
     dtype: str | None = None
     time_unit: str = "ns"
+    calendar: str | None = None
 
     @property
     def is_time(self) -> bool:
@@ -97,7 +103,11 @@ class Samples:
         dtype, places = np.dtype(self.dtype), np.arange(self.length)
         if self.is_time:
             steps = np.rint(places * self.step).astype(np.int64) + int(self.first)
-            return steps.astype(f"{dtype.kind}8[{self.time_unit}]").astype(dtype)
+            times = steps.astype(f"{dtype.kind}8[{self.time_unit}]")
+            if self.calendar is None:
+                return times.astype(dtype)
+            whole = times.astype("m8[us]").astype(np.int64)
+            return import_module("cftime").num2date(whole, SINCE, self.calendar)
         found = self.first + places * self.step
         return (np.rint(found) if dtype.kind in "iu" else found).astype(dtype)
 
@@ -109,6 +119,9 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
         return Samples(dim, length)
     coordinate = array.coords[dim]
     places, units = coordinate.values, coordinate.attrs.get("units")
+    calendar = getattr(next(iter(places), None), "calendar", None)
+    if calendar is not None:
+        places = np.asarray(import_module("cftime").date2num(places, SINCE)).astype("m8[us]")
     if places.dtype.kind not in "iufmM":
         need = f"numbers or times, or none: drop_vars({dim!r})"
         raise_invalid(f"coordinate {dim}", f"of dtype {places.dtype}", need, kind=ArgumentTypeError)
@@ -118,14 +131,15 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
         time_unit = own[0] if own[0] in SECONDS and own[1] == 1 else "ns"
         places = places.astype(f"{places.dtype.kind}8[{time_unit}]").astype(np.int64)
     first = places[0].item() if length else 0
+    known = Samples(dim, length, first, 1.0, units, dtype, time_unit, calendar)
     if length < 2:
-        return Samples(dim, length, first, 1.0, units, dtype, time_unit)
+        return known
     steps = np.diff(places if places.dtype.kind == "f" else places.astype(object)).astype(float)
     step = float(steps.mean())
     if not step or not np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
         found = f"with steps of {steps.min()} to {steps.max()}"
         raise_invalid(f"coordinate {dim}", found, "evenly spaced samples")
-    return Samples(dim, length, first, step, units, dtype, time_unit)
+    return replace(known, step=step)
 
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
@@ -136,7 +150,7 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     direct = attrs.get("direct_dim", name[len(PREFIX) :] if name.startswith(PREFIX) else f"{name}_")
     length = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
     if "direct_step" in attrs:
-        names = ("first", "units", "dtype", "time_unit")
+        names = ("first", "units", "dtype", "time_unit", "calendar")
         known = {name: attrs[f"direct_{name}"] for name in names if f"direct_{name}" in attrs}
         return Samples(direct, length, step=float(attrs["direct_step"]), **known)
     if dim not in array.coords:

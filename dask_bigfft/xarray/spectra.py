@@ -58,7 +58,7 @@ def _labelled(
     """Return a squared spectrum with frequencies and units; its inverse has lags from 0 on."""
     found = with_frequencies(arrays[0], data, places, samples, shifted)
     for dim in places:
-        for key in ("first", "step", "dtype", "time_unit"):
+        for key in ("first", "step", "dtype", "time_unit", "calendar"):
             found[f"{PREFIX}{dim}"].attrs.pop(f"direct_{key}", None)
     found.attrs = _units(arrays, samples, scaling)
     return found

@@ -6,20 +6,14 @@ import dask
 import dask.array as da
 import pytest
 from calibration.test_calibrate import machine
-from support import local
 
 import dask_bigfft
 from dask_bigfft import environment
 from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.calibration.cluster import slowest
+from dask_bigfft.events import workers_of
 from dask_bigfft.kernels import libraries
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Profile
-
-
-@pytest.fixture(scope="module")
-def client():
-    with local(processes=True) as found:
-        yield found
 
 
 @pytest.fixture
@@ -37,7 +31,7 @@ def only(names):
 def test_a_cluster_has_its_own(client, folder):
     """Two processes: one of them lacks a library, and the profile holds while they are there."""
     pytest.importorskip("ducc0")
-    one, other = client.scheduler_info(n_workers=-1)["workers"]
+    one, other = workers_of(client)
     client.run(only, ["ducc0", "scipy", "pyfftw"], workers=[one])
     client.run(only, ["scipy", "ducc0"], workers=[other])
     found = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)

@@ -112,7 +112,7 @@ def test_workers_are_asked_once(client, several, monkeypatch):
         assert sorted(requested) == [0, 1, 2, 3]
     finally:
         several.scale(3)
-        until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 3)
+        until(lambda: len(events.workers_of(client)) == 3)
     with Client(several.scheduler_address):
         assert chosen() == "ducc0"  # another client may be another cluster's
     assert len(requested) == 7
@@ -231,13 +231,13 @@ def test_a_worker_that_comes_later_without_the_library_is_named(carrier):
         dask.config.set({"bigfft.exchange.carrier": carrier, "bigfft.kernel": "auto"}),
         local(workers=1, processes=True) as client,
     ):
-        (first,) = client.scheduler_info(n_workers=-1)["workers"]
+        (first,) = events.workers_of(client)
         x = da.from_array(COMPLEX, chunks=(4, 48))
         early = fft.fftn(x)
         assert chosen() == "ducc0"
         client.cluster.scale(2)
         client.wait_for_workers(2, timeout=60)
-        (late,) = client.scheduler_info(n_workers=-1)["workers"].keys() - {first}
+        (late,) = events.workers_of(client).keys() - {first}
         client.run(hide, workers=[late])
         with pytest.raises(ArgumentError, match=rf"`kernel`='ducc0' .*on worker {late}: scipy"):
             early.compute()
@@ -257,7 +257,7 @@ def speeds(**rates):
 
 def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(client, tmp_path):
     """Else it is measured here, as for what a profile says nothing of."""
-    there = client.scheduler_info(n_workers=-1)["workers"].values()
+    there = events.workers_of(client).values()
     path = environment.profile_path(environment.cluster_place(there))
     fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
     rates = {name: 2e9 if name == fast else 1e9 for name in usable()}

@@ -14,6 +14,7 @@ import dask_bigfft
 from dask_bigfft import cluster as room
 from dask_bigfft.cluster import cluster_records, register, state, unregister, wait_for
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ClusterError
+from dask_bigfft.events import workers_of
 from dask_bigfft.testing.clusters import Processes
 from dask_bigfft.testing.traps import until
 
@@ -124,7 +125,7 @@ def test_a_worker_that_comes_later_is_made_ready_and_counts(cluster, client):
         assert set(run["balance"]) <= set(ready)
     finally:
         cluster.scale(2)
-        until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2)
+        until(lambda: len(workers_of(client)) == 2)
     kept = run_of(client, token_of(y))
     assert kept["balance"] == run["balance"]  # what a worker did stays when it has gone
 

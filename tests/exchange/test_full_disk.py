@@ -14,6 +14,7 @@ from distributed import Client
 
 from dask_bigfft import fft
 from dask_bigfft.errors import ScratchError
+from dask_bigfft.events import workers_of
 from dask_bigfft.testing.clusters import SETTINGS, Processes
 from dask_bigfft.testing.traps import until
 
@@ -78,7 +79,7 @@ def test_the_file_and_what_is_missing_are_named(
     workers: Processes, client: Client, victims: int, most: int
 ) -> None:
     """While blocks are sent, or when all are; by the worker itself, or to one that it sends to."""
-    full = sorted(client.scheduler_info()["workers"])[:victims]
+    full = sorted(workers_of(client))[:victims]
     client.run(limit, most, workers=full)
     future = client.compute(spectrum())
     with pytest.raises(ScratchError, match=SAID) as caught:

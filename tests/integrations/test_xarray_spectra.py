@@ -6,6 +6,7 @@ import pytest
 import scipy.fft
 import scipy.signal
 import xarray as xr
+import xrft
 
 import dask_bigfft.xarray as bx
 from dask_bigfft.errors import ArgumentError
@@ -25,58 +26,31 @@ def field(chunks=None):
 CHUNKS = {"y": 6, "x": 10}
 
 
-def by_hand(values, detrend, window, scaling, corrected):
-    """Return the two-sided power spectrum along the last two axes, from sums over the samples."""
-    n, m = values.shape[1:]
-    grid = np.meshgrid(np.arange(n), np.arange(m), indexing="ij")
-    basis = [np.ones((n, m)), *grid][: {None: 0, "constant": 1, "linear": 3}[detrend]]
-    if basis:
-        matrix = np.reshape(basis, (len(basis), -1)).T
-        flat = values.reshape(len(values), -1).T
-        values = (flat - matrix @ np.linalg.lstsq(matrix, flat, rcond=None)[0]).T.reshape(-1, n, m)
-    w = np.ones((n, m))
-    if window is not None:
-        w = np.outer(*(scipy.signal.get_window(window, size) for size in (n, m)))
-    power = abs(np.fft.fft2(values * w)) ** 2
-    if scaling == "density":
-        return power * (0.5 * 2.0) / (n * m) / (np.mean(w**2) if corrected else 1)
-    return power / (n * m) ** 2 / (np.mean(w) ** 2 if corrected else 1)
-
-
 @pytest.mark.parametrize("scaling", ["density", "spectrum"])
 @pytest.mark.parametrize("detrend", [None, "constant", "linear"])
-@pytest.mark.parametrize("window", [None, "hann", ("tukey", 0.3)])
+@pytest.mark.parametrize("window", [None, "hann", "tukey"])
 @pytest.mark.parametrize("lazy", [True, False])
-def test_power_spectra_are_those_of_sums_over_windowed_samples(scaling, detrend, window, lazy):
+@pytest.mark.filterwarnings("ignore:dropping variables using `drop`:FutureWarning")  # by xrft
+def test_power_spectra_are_those_of_xrft(scaling, detrend, window, lazy):
     a = field(CHUNKS if lazy else None)
-    corrected = window is not None
     keywords = {"scaling": scaling, "detrend": detrend, "window": window}
-    found = a.bigfft.power_spectrum(["y", "x"], window_correction=corrected, **keywords)
+    keywords["window_correction"] = window is not None
+    found = a.bigfft.power_spectrum(["y", "x"], **keywords)
     assert isinstance(found.data, da.Array if lazy else np.ndarray)
     assert (found.dims, found.name) == (("time", "freq_y", "freq_x"), "T")
     assert found.units == ("(K)^2/(1/km)/(1/km)" if scaling == "density" else "(K)^2")
     np.testing.assert_allclose(found.freq_y, np.fft.fftfreq(20, 0.5))
     np.testing.assert_allclose(found.freq_x, np.fft.rfftfreq(27, -2.0))
     np.testing.assert_allclose([found.freq_y.spacing, found.freq_x.spacing], [1 / 10, 1 / 54])
-    wanted = by_hand(a.values, detrend, window, scaling, corrected)
-    full = a.astype(complex).bigfft.power_spectrum(
-        ["y", "x"], shift=True, window_correction=corrected, **keywords
-    )
-    atol = 1e-11 * wanted.max() if detrend is None else 1e-9
-    np.testing.assert_allclose(full.values, np.fft.fftshift(wanted, (1, 2)), atol=atol)
-    wanted[..., 1:14] *= 2  # the other half
-    np.testing.assert_allclose(found.values, wanted[..., :14], atol=2 * atol)
+    whole = a.astype(complex).bigfft.power_spectrum(["y", "x"], **keywords)
+    whole[..., 1:14] *= 2  # the other half
+    atol = 1e-11 * float(abs(whole).max())
+    np.testing.assert_allclose(found.values, whole[..., :14], atol=atol)
+    full = a.astype(complex).bigfft.power_spectrum(["y", "x"], shift=True, **keywords)
+    wanted = xrft.power_spectrum(field().copy(data=a.values), dim=["y", "x"], **keywords)
+    np.testing.assert_allclose(full.values, wanted.values, atol=atol)  # not sorted by frequency
     halved = a.bigfft.power_spectrum(["y", "x"], real_dim="y", onesided=False, **keywords)
     assert dict(halved.sizes) == {"time": 3, "freq_y": 11, "freq_x": 27}
-
-
-def test_the_sum_of_a_density_is_the_mean_square():
-    a = field(CHUNKS)
-    power = bx.power_spectrum(a, ["y", "x"], detrend="linear")
-    total = power.sum(["freq_y", "freq_x"]) * power.freq_y.spacing * power.freq_x.spacing
-    flat, _ = bx.arrays.prepared(a, ["y", "x"], "linear", None)
-    np.testing.assert_allclose(total, (flat**2).mean(["y", "x"]), rtol=1e-12)
-    assert abs(flat.mean()) < 1e-12
 
 
 def test_the_phase_of_a_cross_spectrum_is_the_delay():
@@ -86,21 +60,12 @@ def test_the_phase_of_a_cross_spectrum_is_the_delay():
     np.testing.assert_allclose(
         np.angle(cross[1] / np.exp(-2j * np.pi * cross.freq_x * -2.0)), 0, atol=1e-9
     )
-    power = bx.power_spectrum(a, ["y", "x"])
-    xr.testing.assert_allclose(abs(cross).drop_attrs(), power.drop_attrs())
-    with pytest.raises(ArgumentError, match="other"):
-        bx.cross_spectrum(a, later.isel(x=slice(1, None)))
 
 
 def test_averages_over_directions_and_segments_have_coordinates():
     a = field(CHUNKS)
     found = a.bigfft.isotropic_power_spectrum(["y", "x"], detrend="constant")
     assert (found.dims, found.freq_r.units) == (("time", "freq_r"), "1/km")
-    full = bx.power_spectrum(a.astype(complex), ["y", "x"], detrend="constant")
-    near = np.hypot(full.freq_y, full.freq_x)
-    ring = (near >= 0.15) & (near < 0.25)
-    wanted = full.where(ring).mean(["freq_y", "freq_x"])
-    np.testing.assert_allclose(found.sel(freq_r=0.2, method="nearest"), wanted)
     time = np.datetime64("2026-01-01", "ns") + np.arange(400) * np.timedelta64(250, "ms")
     series = xr.DataArray(RNG.standard_normal(400), {"t": time}, ["t"], attrs={"units": "m"})
     mean = series.chunk(t=90).bigfft.welch(nperseg=64)
@@ -110,8 +75,6 @@ def test_averages_over_directions_and_segments_have_coordinates():
     assert (mean.units, mean.freq_t.units) == ("(m)^2/(Hz)", "Hz")
     cross = bx.csd(series, series + 1, "t", nperseg=64)
     np.testing.assert_allclose(cross, power)
-    with pytest.raises(ArgumentError, match="dim"):
-        a.bigfft.welch()
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 4])

@@ -14,18 +14,19 @@ import os
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
-from support import close
+from distributed import Client
+from support import close, local
 
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.testing.clusters import SETTINGS, Processes, run_on, started
-from dask_bigfft.testing.traps import FAULTS, LONGEST, Board, remove_traps, set_trap
+from dask_bigfft.testing.traps import FAULTS, LONGEST, Board, remove_traps, set_trap, until
 
 zarr = pytest.importorskip("zarr")
 
@@ -78,6 +79,23 @@ def cases(*carriers):
     ]
 
 
+def filled(cluster, client=None):
+    """Return a cluster with others for workers that have ended; a client waits until all serve.
+
+    One that has lost its scheduler or its connections may end while the client is waiting.
+    """
+
+    def complete():
+        for _ in range(WORKERS - len(cluster.alive)):
+            cluster.add_worker()
+        with suppress(TimeoutError):
+            if client is not None:
+                client.wait_for_workers(WORKERS, 1)
+            return cluster
+
+    return until(complete)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Gives a cluster all of whose processes run: what is missing is begun anew."""
@@ -94,9 +112,7 @@ def whole(tmp_path_factory):
     def found():
         if not kept or not kept[-1].scheduler.is_alive():
             kept.append(Processes(tmp_path_factory.mktemp("cluster"), 0))
-        for _ in range(WORKERS - len(kept[-1].alive)):
-            kept[-1].add_worker()
-        return kept[-1]
+        return filled(kept[-1])
 
     try:
         yield found
@@ -105,9 +121,9 @@ def whole(tmp_path_factory):
             cluster.close()
 
 
-def trapped(client, board, phase):
+def trapped(cluster, client, board, phase):
     """Set the trap on all workers; return their processes."""
-    client.wait_for_workers(WORKERS, LONGEST)
+    filled(cluster, client)
     after = 0 if phase == "barrier" else 2
     found = set(client.run(set_trap, phase, str(board.folder), after).values())
     assert len(found) == WORKERS
@@ -143,7 +159,7 @@ def test_the_result_is_right(whole, carrier, phase, fault, victim, tmp_path):
         dask.config.set({**SETTINGS, **options}),
         Client(scheduler_file=cluster.file, timeout=LONGEST) as client,
     ):
-        trapped(client, board, phase)
+        trapped(cluster, client, board, phase)
         future = client.compute(fft.fft(da.from_array(a, chunks=512)))
         hit(board, cluster, fault, victim, {})
         assert close(future.result(timeout=LONGEST), np.fft.fft(a))
@@ -193,7 +209,7 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     requested = {**ASKED, "scratch": tmp_path / "scratch"}
     source = files(undisturbed / "in.zarr")
     with Client(scheduler_file=cluster.file, timeout=LONGEST) as client:
-        trapped(client, board, phase)
+        trapped(cluster, client, board, phase)
     said = tmp_path / "said"
     run = started(
         run_on, cluster.file, str(said), undisturbed / "in.zarr", out, **requested, settings=FLOOR
@@ -210,7 +226,7 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
             dask.config.set({**SETTINGS, **FLOOR}),
             Client(scheduler_file=whole().file, timeout=LONGEST) as client,
         ):
-            client.wait_for_workers(WORKERS, LONGEST)
+            filled(whole(), client)
             dask_bigfft.run(undisturbed / "in.zarr", out, **requested, resume=True)
     else:
         assert run.exitcode == 0, said.read_text()
@@ -238,7 +254,7 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
         dask.config.set({**SETTINGS, **FLOOR}),
         Client(scheduler_file=cluster.file, timeout=LONGEST) as client,
     ):
-        trapped(client, board, phase)
+        trapped(cluster, client, board, phase)
         run = thread.submit(dask_bigfft.run, undisturbed / "in.zarr", out, **requested)
         hit(board, cluster, "killed", "scheduler", {"scheduler": cluster.scheduler.pid})
         cluster.restart_scheduler()
@@ -246,9 +262,7 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
             run.result(timeout=60)
         assert not out.exists()
         assert (tmp_path / "scratch/run.json").exists()
-        for _ in range(WORKERS - len(cluster.alive)):
-            cluster.add_worker()
-        client.wait_for_workers(WORKERS, LONGEST)
+        filled(cluster, client)
         dask_bigfft.run(undisturbed / "in.zarr", out, **requested, resume=True)
     assert files(out) == files(undisturbed / "out.zarr")
     assert files(undisturbed / "in.zarr") == source
@@ -272,7 +286,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(whole):
                 os._exit(1)
             return block
 
-        client.wait_for_workers(WORKERS, LONGEST)
+        filled(whole(), client)
         x = da.from_array(a, chunks=512).map_blocks(end, dtype=float)
         future = client.compute(fft.fft(x))
         while not future.done():
@@ -282,8 +296,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(whole):
             future.result()
         client.cancel(future)  # its other blocks would go on killing workers
         time.sleep(0.2)
-        whole()
-        client.wait_for_workers(WORKERS, LONGEST)
+        filled(whole(), client)
         assert close(fft.fft(da.from_array(a, chunks=512)).compute(), np.fft.fft(a))
 
 
@@ -292,10 +305,7 @@ def test_a_cluster_that_restarts_is_an_error_and_then_all_is_well():
     """Where nothing is kept, nobody may wait for ever."""
     a = np.random.default_rng(6).standard_normal(64 * 512)
     with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster) as client,
+        local(processes=True) as client,
         dask.config.set({"bigfft.exchange.carrier": "p2p"}),
     ):
 

@@ -38,7 +38,7 @@ def right(name: str = "out.zarr") -> bool:
 def test_no_room_for_the_result(scratch: str | None, inner: tuple[int, ...] | None) -> None:
     """The chunk and what is missing are named, the source is as it was, nothing looks complete."""
     source, requested = contents("in.zarr"), {**ASKED, "scratch": scratch, "inner_chunks": inner}
-    text = r"[\d.]+ \w+ are missing for a chunk of the result of 65536.*\.partial-[\w.-]+/c/"
+    text = r"[\d.]+ \w+ are missing for a chunk of the result of 64.00 kiB.*\.partial-[\w.-]+/c/"
     with small_files(40_000), pytest.raises(OSError, match=text):
         dask_bigfft.run("in.zarr", "out.zarr", **requested)
     assert not Path("out.zarr").exists()
@@ -53,8 +53,8 @@ def test_no_room_for_the_result(scratch: str | None, inner: tuple[int, ...] | No
 @pytest.mark.parametrize(
     ("most", "text"),
     [
-        (60_000, r"[\d.]+ \w+ are missing for a scratch file of \d+: '.*scratch/exchange\d/to-"),
-        (64, r"[\d.]+ \w+ are missing for a scratch file of \d+: '.*scratch/run\.json"),
+        (60_000, r"[\d.]+ \w+ are missing for a scratch file of .*: '.*scratch/exchange\d/to-"),
+        (64, r"[\d.]+ \w+ are missing for a scratch file of [\d.]+ \w+: '.*scratch/run\.json"),
     ],
 )
 def test_no_room_for_scratch_files_or_the_record_of_the_run(most: int, text: str) -> None:

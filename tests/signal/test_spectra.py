@@ -49,18 +49,6 @@ def test_a_power_spectrum_is_a_periodogram(data, n, complex_, scaling, onesided)
 
 
 @FEWER
-@given(data=st.data(), shape=shapes(3), complex_=st.booleans())
-def test_power_adds_up_to_the_mean_square(data, shape, complex_):
-    x = random_array(shape, "c16" if complex_ else "f8", 1)
-    lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
-    power = signal.power_spectrum(lazy, scaling="spectrum").compute()
-    assert np.isclose(power.sum(), np.mean(abs(x) ** 2), rtol=1e-12)
-    axis = data.draw(st.integers(0, len(shape) - 1))
-    density = signal.power_spectrum(lazy, axis, d=0.3).compute().sum(axis) / (0.3 * shape[axis])
-    assert np.allclose(density, np.mean(abs(x) ** 2, axis), rtol=1e-12)
-
-
-@FEWER
 @given(data=st.data(), n=st.sampled_from([2, 97, 144]), complex_=st.booleans())
 def test_a_cross_spectrum_is_that_of_one_segment(data, n, complex_):
     x, y = (random_array((n,), "c16" if complex_ else "f8", i) for i in range(2))

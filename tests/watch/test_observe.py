@@ -12,12 +12,12 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from support import environment, local
+from support import environment
 
 import dask_bigfft
 from dask_bigfft import fft, progress, report
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.events import PlanRecord, Span, Total
+from dask_bigfft.events import PlanRecord, Span, Total, workers_of
 from dask_bigfft.planner.plan import phase_forecasts
 from dask_bigfft.watch.report import RunReport
 
@@ -26,12 +26,6 @@ FIELD = np.random.default_rng(5).standard_normal((64, 64))
 
 def blocks(seed=0):
     return da.from_array(FIELD + seed, chunks=(8, 64))
-
-
-@pytest.fixture(scope="module")
-def client():
-    with local(processes=True) as found:
-        yield found
 
 
 # --- progress -------------------------------------------------------------------------------
@@ -66,7 +60,7 @@ def test_progress_and_report_on_a_cluster(client):
     assert np.allclose(y.compute(), np.fft.fft2(FIELD + 5))
     assert said.getvalue().splitlines()[-1].startswith("done          100 %")
     (run,) = report(y).runs
-    assert set(run.places) <= set(client.scheduler_info(n_workers=-1)["workers"])
+    assert set(run.places) <= set(workers_of(client))
     blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
     assert [row.count for row in run.rows if row.phase == "round"] == blocks_of
     assert "worker 0" in run.timeline()

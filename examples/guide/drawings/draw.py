@@ -168,8 +168,8 @@ def limited():
             axes.annotate(f"{text}\nkilled at {end[0]} MiB", end, where, ha=side, color=color,
                           textcoords="offset points", size=9)  # fmt: skip
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [str(n) if n < 1024 else f"{n // 1024} Gi" for n in sizes])
-        axes.set_xlabel("size of the array (MiB)", size=10)
+        axes.set_xticks(sizes, [f"{n} MiB" if n < 1024 else f"{n // 1024} GiB" for n in sizes])
+        axes.set_xlabel("size of the array", size=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize=9)

@@ -341,6 +341,26 @@ def hybrid(bench: Bench) -> None:
         )
 
 
+#: Settings that users choose by hand: tiles of a block, buffers and streams, and the CPU's share R.
+SETTINGS: tuple[dict[str, Any], ...] = (
+    *({"gpu.tiles": n, "gpu.streams": s} for s in ("role", "tile") for n in (4, 8, 16, 32, 64)),
+    *({"gpu.buffers": n, "gpu.streams": s} for s in ("role", "tile") for n in (1, 2, 3, 4)),
+    *({"hybrid.cpu-share": share / 10} for share in range(0, 11, 2)),
+)
+
+
+def by_hand(bench: Bench) -> None:
+    """Measure settings that are made by hand."""
+    data = GpuData.of(bench.size(4 * GIB), bench.size(GIB), True, bench.budget)
+    for chosen in SETTINGS:
+        label = ", ".join(f"{name} {value}" for name, value in chosen.items())
+        if bench.results.lacks("by_hand", label):
+            device = "hybrid" if "hybrid.cpu-share" in chosen else "gpu"
+            with dask.config.set({f"bigfft.{name}": value for name, value in chosen.items()}):
+                found = measured_on_gpu(data, data.whole(2, "c16"), 3, device=device)
+            bench.add("by_hand", label, data.nbytes, found[2], found[0], found[1])
+
+
 PARTS: dict[str, Callable[[Bench], None]] = {
     "bus": bus,
     "rounds": rounds,
@@ -351,6 +371,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "fits": fits,
     "peak": peak,
     "hybrid": hybrid,
+    "by_hand": by_hand,
 }
 
 

@@ -154,6 +154,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
             "transforms": ("Whole transforms of pinned data", WHOLE),
             "unpinned": ("Whole transforms of data that is not pinned", WHOLE),
             "in_place": ("Whole transforms that overwrite their input", WHOLE),
+            "by_hand": ("Settings made by hand: 2D, c16, 4 GiB in blocks of 1 GiB", WHOLE),
             "fits": (
                 "One block that fits the GPU, transfers included",
                 "name=block | seconds.ours=ours, s | peers.ducc0=ducc0 | peers.CuPy, "

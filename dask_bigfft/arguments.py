@@ -178,7 +178,10 @@ def _accepted(plan: Plan, request: Request) -> Plan | None:
 
 
 def _in_tiles(request: Request, tiles: Request, search: Callable[[Request], Plan]) -> Plan:
-    """Return the best plan, in blocks as large as a GPU's tiles where that costs no crossing."""
+    """Return the best plan, in blocks as large as a GPU's tiles where that pays.
+
+    It does if it saves a crossing of the bus, or costs none where an axis is split.
+    """
     found = search(request)
     if tiles == request:
         return found
@@ -189,7 +192,8 @@ def _in_tiles(request: Request, tiles: Request, search: Callable[[Request], Plan
     with contextlib.suppress(PlanError):
         other = _accepted(search(tiles), request)
         padded = other is not None and any(program.bluestein for program in other.programs)
-        if other is not None and not padded and crossings(other) <= crossings(found):
+        split = any(len(program.factors) > 1 for program in found.programs)
+        if other is not None and not padded and crossings(other) < crossings(found) + split:
             return other
     return found
 

@@ -558,7 +558,7 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
 
 
 #: Blocks that each of several GPUs transforms while it copies others, and minimum bytes per block:
-#: the host needs about 1 ms to enqueue one.
+#: the host needs about 0.5 ms to enqueue one.
 BLOCKS_EACH, LEAST_EACH = 4, 1 << 30
 
 

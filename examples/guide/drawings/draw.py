@@ -1,7 +1,7 @@
-"""Draw the pictures of `how_it_works.md` and the chart of the README: ``python draw.py``.
+"""Draw the pictures of the guide and the chart of the README: ``python draw.py``.
 
-The chart shows the figures of ``ci/results/limited.json``. Needs matplotlib. The same version of it
-writes the same files.
+The charts show figures of ``ci/results``. Needs matplotlib. The same version of it writes the same
+files.
 """
 
 import json
@@ -132,7 +132,7 @@ def overlap():
 def main():
     """Write all pictures."""
     folder = Path(__file__).resolve().parent
-    for draw in (layouts, loop, passes, overlap, limited):
+    for draw in (layouts, loop, passes, overlap, limited, several_gpus, by_hand):
         file = folder / f"{draw.__name__}.svg"
         draw().savefig(file, metadata={"Date": None, "Creator": None})
         text = file.read_text(encoding="utf-8")
@@ -140,10 +140,81 @@ def main():
         file.write_text(f"{lines}\n", encoding="utf-8")
 
 
+def results(program, section):
+    """Return the rows of a section of a program's results."""
+    file = Path(__file__).resolve().parents[3] / "ci" / "results" / f"{program}.json"
+    return json.loads(file.read_text(encoding="utf-8"))["sections"][section]
+
+
+def panel(axes, title, xlabel, ticks):
+    """Give an axes its title and ticks."""
+    axes.set_title(title, size=10, loc="left")
+    axes.set_xlabel(xlabel, size=10)
+    axes.set_xticks(ticks, map(str, ticks))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.tick_params(labelsize=9)
+
+
+def several_gpus():
+    """Time against the number of GPUs: ours, and torch with NCCL."""
+    rows = {row["name"]: row for row in results("on_gpus", "several")}
+    figure = Figure(figsize=(8.6, 3.3), layout="constrained", facecolor="white")
+    titles = "same array: milliseconds", "array grows with the GPUs: milliseconds"
+    for axes, title, shapes in zip(
+        figure.subplots(1, 2),
+        titles,
+        (("1024x1024x1024", "2048x1024x2048", "2048x2048x2048"), ("1024x1024x{}",)),
+        strict=True,
+    ):
+        for shape, color in zip(shapes, ("#2a6fb0", "#c8553d", "#4b9b5a"), strict=False):
+            for key, style, whose in (("bigfft", "o-", "ours"), ("by_hand", "s:", "torch, NCCL")):
+                found = []
+                for count in (1, 2, 4, 6, 8):
+                    named = shape.format(1024 * count)
+                    row = rows.get(f"{count} GPUs, {named} c8, {count} blocks, auto", {})
+                    if key in row:
+                        found.append((count, 1e3 * row[key]))
+                if found:
+                    name = shape.format("1024p").replace("x", " x ")
+                    axes.plot(*zip(*found, strict=True), style, color=color, lw=2, ms=5,
+                              label=f"{name}, {whose}")  # fmt: skip
+        axes.set(xscale="log", yscale="log")
+        axes.minorticks_off()
+        panel(axes, title, "GPUs", [1, 2, 4])
+        ticks = [10, 20, 40, 80, 120] if len(shapes) > 1 else [20, 25, 30, 35]
+        axes.set_yticks(ticks, map(str, ticks))
+        axes.legend(fontsize=7.5, frameon=False)
+    return figure
+
+
+def by_hand():
+    """Time of a transform by a GPU against settings that are made by hand."""
+    found = {"tiles": {}, "buffers": {}, "share": {}}
+    for row in results("gpu", "by_hand"):
+        first, *others = (setting.split() for setting in row["name"].split(", "))
+        kind = first[0].rpartition(".")[2].removeprefix("cpu-")
+        line = found[kind].setdefault(others[0][1] if others else "", [])
+        line.append((float(first[1]), row["seconds"]))
+    figure = Figure(figsize=(8.6, 3.1), layout="constrained", facecolor="white")
+    labels = "tiles of a block (passes)", "buffers", "the CPU's share R"
+    for axes, (kind, lines), text in zip(figure.subplots(1, 3), found.items(), labels, strict=True):
+        for (streams, points), color in zip(lines.items(), ("#2a6fb0", "#c8553d"), strict=False):
+            style = "o-" if streams != "tile" else "s--"
+            name = {"role": "a stream for each role", "tile": "a stream for each tile"}.get(streams)
+            axes.plot(*zip(*points, strict=True), style, color=color, lw=2, ms=5, label=name)
+        if kind == "tiles":
+            axes.set_xscale("log", base=2)
+        panel(axes, "seconds", text, [int(x) if x == int(x) else x for x, _ in points])
+        axes.set_ylim(0)
+        if kind != "share":
+            axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
 def limited():
     """Time and peak memory of an axis of growing length, in processes that may use 1 GiB."""
-    results = Path(__file__).parents[3] / "ci" / "results" / "limited.json"
-    rows = json.loads(results.read_text(encoding="utf-8"))["sections"]["one axis"]
+    rows = results("limited", "one axis")
     sizes = [int(row["name"].split()[0]) for row in rows]
     figure = Figure(figsize=(8.6, 3.3), layout="constrained", facecolor="white")
     panels = figure.subplots(1, 2)

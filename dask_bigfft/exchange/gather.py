@@ -115,7 +115,16 @@ class GpuTable:
         if not self._aside:
             found.join(homes)
             self._begun = found.now(self.home) if len(homes) > 1 else None
-        events = [event for event in (self._begun, moment) if event is not None]
+        try:
+            self._enqueue([event for event in (self._begun, moment) if event is not None])
+        finally:
+            self._segments.clear()
+            if not self._aside:
+                self._finish()
+                found.join(homes)
+
+    def _enqueue(self, events: list[Any]) -> None:
+        found = self._gpus
         for (gpu, dtype), segments in self._segments.items():
             choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and self._staged_by_host(gpu))
@@ -130,10 +139,6 @@ class GpuTable:
             if gpu != self.home:
                 name, nbytes = "peer_host" if by_host else "peer_direct", size * kept.itemsize
                 self._moved[name] = self._moved.get(name, 0) + (1 + by_host) * nbytes
-        self._segments.clear()
-        if not self._aside:
-            self._finish()
-            found.join(homes)
 
     def _finish(self) -> None:
         """Let the current stream wait for the copies, and report the bytes moved."""

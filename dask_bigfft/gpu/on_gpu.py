@@ -30,7 +30,7 @@ from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
 from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
-from dask_bigfft.planner.tile_plan import TileLimits
+from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TileLimits
 
 Block = tuple[int, ...]
 
@@ -43,12 +43,8 @@ _NO_LIMIT = 1 << 62
 #: more than a copy: 16384 x 16384 complex64 in 8 slabs took 10.5 ms by parts, 7.3 gathered (H200).
 SHORT = 8192
 
-#: Minimum row width in bytes for which a copy engine writes to another GPU, and maximum number of
-#: its calls for a segment; kernels read others. Beside FFTs the engine moves 338 GB/s in rows of
-#: 4 KiB, kernels of 48 to 264 blocks 175 to 245 (two H100, NVLink). All-to-all of 1.5 GiB for each
-#: of four H200, started 0 to 0.1 ms apart: 4.2 to 4.6 ms in turn (see `_write`); 4.2 to 5.2 ms, and
-#: 5.9 to 9.6 in an unlucky order, without; read by the targets' engines, 4.2 to 14.5.
-LINK_ROW_NBYTES, LINK_CALLS = 4096, 64
+#: Maximum number of calls of a copy engine for a segment.
+LINK_CALLS = 64
 
 #: Maximum bytes that are brought from another GPU at once to be put in place by a kernel.
 MESSAGE_NBYTES = 1 << 28
@@ -422,7 +418,7 @@ class Gpus:
         """Copy an array to the GPU `own` by the engine of its GPU, after events; return the end.
 
         A GPU writes to one other at a time, and one at a time writes to it. Otherwise links that
-        are shared for a while bring all GPUs out of step (figures: `LINK_ROW_NBYTES`).
+        are shared for a while bring all GPUs out of step (see `LINK_ROW_NBYTES`).
         """
         far = int(values.device.id)
         side = self._side(far, own)

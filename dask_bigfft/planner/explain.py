@@ -17,7 +17,7 @@ from dask_bigfft.planner.cost import shared_layouts_in
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planner.tile_plan import apart
+from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, apart
 
 #: Maximum line length.
 WIDTH = 100
@@ -454,6 +454,28 @@ def tile_lines(plan: PlanData) -> Iterator[str]:
             yield from wrapped(note, "    ")
 
 
+def held_lines(plan: PlanData) -> Iterator[str]:
+    """Yield the memory, launches and copies of GPUs that hold the blocks."""
+    count, dtype = plan.machine.holding, plan.spec.work_dtype
+    if not count:
+        return
+    given = plan.source.size * np.dtype(plan.spec.dtype).itemsize
+    beside = human_bytes(max(0, plan.expected.peak_host - given) // count)
+    text = f"each GPU: {human_bytes(given // count)} of input, at most {beside} beside it; a block "
+    text += "is one tile, with a launch for each FFT, in place where that is possible"
+    yield from ("", *wrapped(text, "    "))
+    for number, exchange in enumerate(plan.exchanges):
+        if count == 1 or exchange.local:
+            continue
+        shards, shape = exchange.target.blocks * exchange.shape.fan_in, exchange.shape
+        width = shape.width * dtype.itemsize
+        how = (
+            "copy engines of the sources" if width >= LINK_ROW_NBYTES else "kernels of the targets"
+        )
+        text = f"exchange {number + 1}: {shards} shards in rows of {human_bytes(width)}, by {how} "
+        yield from wrapped(text + "with the transport 'direct'", "    ")
+
+
 _COPIES = (
     "copies of pinned memory: direct or strided by the copy engines, or by a kernel; other memory "
     "goes through the ring of pinned buffers"
@@ -496,7 +518,7 @@ def explain(plan: PlanData) -> str:
         lines += wrapped(note, " " * 18, f"    {'chunks':14}")
     if plan.expected.rounds:
         lines += ["", *table(round_rows(plan))]
-    lines += tile_lines(plan)
+    lines += [*tile_lines(plan), *held_lines(plan)]
     if plan.rejected:
         lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]
     return "\n".join(lines)

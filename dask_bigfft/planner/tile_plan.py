@@ -62,6 +62,13 @@ NARROWEST_NBYTES = 1 << 10
 #: rows of 4 KiB, three passes in wide rows 1.14 s (H200).
 LEAST_WRITTEN_NBYTES = 8 << 10
 
+#: Minimum row width in bytes for which a copy engine writes to another GPU; kernels read others.
+#: Beside FFTs the engine moves 338 GB/s in rows of 4 KiB, kernels of 48 to 264 blocks 175 to 245
+#: (two H100, NVLink). All-to-all of 1.5 GiB for each of four H200, begun 0 to 0.1 ms apart, takes
+#: 4.2 to 4.6 ms if GPUs write in turn; 4.2 to 5.2, and 5.9 to 9.6 in an unlucky order, if they do
+#: not; 4.2 to 14.5 if they read.
+LINK_ROW_NBYTES = 4096
+
 #: Smallest row for the copy engines. A kernel reads narrower rows. On an H200 both reach 33 GB/s
 #: each way at this width, and the engines more beyond.
 ENGINE_ROW_NBYTES = 8 << 10

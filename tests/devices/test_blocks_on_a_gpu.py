@@ -19,7 +19,7 @@ import scipy.fft
 from devices.blocks import fft_at, memory
 from devices.random_cases import random_case
 
-from dask_bigfft import fft, report, transposed_index
+from dask_bigfft import fft, plan, report, transposed_index
 from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu import cuda, cupy_gpu, on_gpu
 from dask_bigfft.gpu.operations import FFT, Strided
@@ -306,6 +306,7 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
     floor = {"bigfft.planner.whole-axis-floor": 1}  # else one GPU does so little
     with dask.config.set({"bigfft.gpu.peer-transport": transport, **floor}):
         lazy = getattr(fft, name)(blocks)
+        assert "shards in rows of" in plan(blocks, name).explain()
     by_rows.calls = 0
     done = lazy.persist(scheduler="threads")
     assert (by_rows.calls > 0) is (transport in ("direct", "auto"))

@@ -115,7 +115,7 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     Parameters
     ----------
     job : Job
-        The round on the block.
+        The round on the block. If it is `inside`, a single source block may be overwritten.
     view : BlockView
         The block. If it is made of contiguous parts on its GPU, the first FFTs go from there to
         the block after them, so that nothing is copied; else it is gathered.
@@ -127,14 +127,16 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     DeviceMemoryError
         If the GPU has too little memory.
     """
+    runs, parts = view.runs() if view.dtype.str == job.source else [], list[Part]()
+    values: Any = None
+    if job.inside and len(runs) == 1 and runs[0].nbytes == runs[0].source.nbytes:
+        values = runs[0].source
     job = replace(job, inside=False) if job.inside else job
     shape, works = job.shapes[1], _works(job, job.block)
-    runs, parts = view.runs() if view.dtype.str == job.source else (), list[Part]()
-    values: Any = None
-    if works and runs:
+    if works and runs and values is None:
         first, parts = _from_runs(works[0], runs)
         works = (first, *works[1:])
-    if not parts:
+    if not parts and values is None:
         values = as_block(view.gather())
         if not values.size or not math.prod(shape):
             return cupy().zeros(shape, job.target)

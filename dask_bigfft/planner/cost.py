@@ -169,7 +169,8 @@ def _peak_in_memory(plan: PlanData) -> int:
         share = -(-blocks // machine.workers) / max(1, blocks)
         tiles = threads * _tiles(plan, i, block, out)
         if _stays_in_place(plan, i):
-            stages.append(share * before + tiles)
+            area = before if machine.holding else 0  # cuFFT's, as large as the block at most
+            stages.append(share * (before + area) + tiles)
             continue
         work = threads * (block + out) + tiles
         if i + 1 < len(plan.exchanges) and shared_layouts.exchanges[i + 1] is not None:

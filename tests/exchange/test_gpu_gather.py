@@ -77,17 +77,17 @@ def test_bytes_and_memory_of_each_transport(devices, batches, transport):
     assert gpus.used == [0] * devices
 
 
-def test_no_two_gpus_read_the_same_one_at_a_time(monkeypatch):
-    read, extend = {}, GpuTable.extend
+def test_no_two_gpus_write_to_the_same_one_at_a_time(monkeypatch):
+    written, extend = {}, GpuTable.extend
 
-    def noted(table, sources, which, rows, home):
-        read.setdefault(table.home, []).append(home)
-        extend(table, sources, which, rows, home)
+    def noted(table, *given):
+        written.setdefault(given[-1], []).append(table.home)
+        extend(table, *given)
 
     monkeypatch.setattr(GpuTable, "extend", noted)
     move(slabs(16, 8), SimulatedGpus((1 << 30,) * 4), "direct")
-    assert all(sorted(homes) == [0, 1, 2, 3] for homes in zip(*read.values(), strict=True))
-    assert all(len(homes) == 16 for homes in read.values())
+    assert all(sorted(homes) == [0, 1, 2, 3] for homes in zip(*written.values(), strict=True))
+    assert all(len(homes) == 16 for homes in written.values())
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 
 from dask_bigfft.kernels.compiled import compiled, load_numba
 
@@ -20,7 +21,11 @@ carray, intrinsic, types = numba.carray, numba.extending.intrinsic, numba.core.t
 TILE = 8
 
 #: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
-STRIP = 16
+STRIP = 8
+
+#: Lines that a copy prefetches ahead, and the maximum cache lines of each: for longer ones the
+#: processor does. Copies of 256 bytes at a time take 0.65 of the time.
+AHEAD, SHORT = 8, 16
 
 #: Compiler for functions that only this file calls, without entry points for Python and C.
 inner = partial(compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -34,6 +39,22 @@ def _pointer(typing_context: Any, address: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
 
     return types.voidptr(types.intp), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def _prefetch(typing_context: Any, memory: Any, place: Any) -> Any:
+    """Load the cache line of a value; a place outside of the memory does no harm."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        line = builder.bitcast(builder.gep(data, [args[1]]), context.get_value_type(types.voidptr))
+        number = ir.IntType(32)
+        form = ir.FunctionType(ir.VoidType(), [line.type, number, number, number])
+        call = builder.module.declare_intrinsic("llvm.prefetch", (line.type,), form)
+        builder.call(call, [line, number(0), number(3), number(1)])  # to read, to L1, as data
+        return context.get_dummy_value()
+
+    return types.void(memory, place), codegen
 
 
 @partial(inner, inline="always")
@@ -79,13 +100,16 @@ def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ig
     """
     s0, sn, sm = np.uintp(s0), np.uintp(sn), np.uintp(sm)
     t0, tn, tm = np.uintp(t0), np.uintp(tn), np.uintp(tm)
-    one = np.uintp(1)
+    one, line, ahead = np.uintp(1), 64 // source.itemsize, np.uintp(AHEAD)
     for i in range(n):
         s, t = s0 + np.uintp(i) * sn, t0 + np.uintp(i) * tn
         if conjugate is not None:
             for j in range(m):
                 target[t + np.uintp(j) * tm] = np.conj(source[s + np.uintp(j) * sm])
         elif sm == one and tm == one:
+            for j in range(0, m if m <= SHORT * line else 0, line):
+                _prefetch(source, s + ahead * sn + np.uintp(j))
+                _prefetch(target, t + ahead * tn + np.uintp(j))
             for j in range(m):
                 target[t + np.uintp(j)] = source[s + np.uintp(j)]
         else:
@@ -133,6 +157,9 @@ def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: 
             for j in range(j0, min(m, j0 + STRIP), 4):
                 s = s0 + np.uintp(j) * sm + np.uintp(i) * sn
                 t = t0 + np.uintp(i) * tn + np.uintp(j)
+                for k in range(4):
+                    _prefetch(source, s + np.uintp(STRIP + k) * sm)
+                    _prefetch(target, t + np.uintp(STRIP) + np.uintp(k) * tn)
                 _four(source, target, s, t, sn, sm, tn, conjugate)
 
 

@@ -223,7 +223,7 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
     Such a block is copied, unless it is gathered directly into its result. Libraries without
     `supports_out` allocate spectra of real values, and these blocks, in fresh memory.
     """
-    tiled, model = min(block, _tiles_nbytes(plan)), model_of(plan)
+    tiled, model = min(block * 5 // 4, _tiles_nbytes(plan)), model_of(plan)  # padded rows
     if number >= len(plan.rounds) or model.tiles(plan.rounds[number]):
         return tiled
     round_ = plan.rounds[number]

@@ -402,23 +402,16 @@ def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Rang
     """
     if high <= low:
         return
-    if len(sizes) == 1:
-        yield ((low, high),)
-        return
     inner = math.prod(sizes[1:])
     first, head = divmod(low, inner)
     last, tail = divmod(high, inner)
-    if first == last:
-        for box in interval_boxes(head, tail, sizes[1:]):
-            yield ((first, first + 1), *box)
-        return
     if head:
-        for box in interval_boxes(head, inner, sizes[1:]):
+        for box in interval_boxes(head, inner if first < last else tail, sizes[1:]):
             yield ((first, first + 1), *box)
         first += 1
     if last > first:
         yield ((first, last), *((0, n) for n in sizes[1:]))
-    if tail:
+    if tail and first <= last:
         for box in interval_boxes(0, tail, sizes[1:]):
             yield ((last, last + 1), *box)
 

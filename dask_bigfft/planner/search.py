@@ -416,10 +416,8 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
             return _least_in_smallest(search)
         return finished(search, _named(search, next(ladder(spec, request)))).expected.peak_host
 
-    limit = machine.memory_limit
-    if limit is None:
-        return []
-    found = []
+    limit, found = machine.memory_limit, list[str]()
+    assert limit is not None  # no request is infeasible without one
     if request.storage == "memory" and needs(replace(request, storage="disk"), machine) <= limit:
         found.append("scratch files (bigfft.exchange.carrier 'disk')")
     if (threads := _threads_that_fit(limit, machine, lambda on: needs(request, on))) is not None:

@@ -226,8 +226,7 @@ def parse_orders(order: str | Sequence[str], count: int) -> tuple[Order, ...]:
     >>> parse_orders("natural", 2)
     ('natural', 'natural')
     """
-    if not isinstance(order, Sequence):
-        raise_invalid("order", order, "'natural' or 'transposed'", kind=ArgumentTypeError)
+    parse_type("order", order, Sequence, "'natural' or 'transposed'")
     orders = (order,) * count if isinstance(order, str) else tuple(order)
     for found in orders:
         if found not in ("natural", "transposed"):

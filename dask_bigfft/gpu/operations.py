@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import interval_boxes
 from dask_bigfft.decomposition.steps import Kind
-from dask_bigfft.planner.tile_plan import ALIGNMENT as ALIGNMENT
 
 Block = tuple[int, ...]
 

@@ -19,13 +19,7 @@ from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
 from dask_bigfft.environment import raise_if_asynchronous
-from dask_bigfft.errors import (
-    ArgumentTypeError,
-    DeviceError,
-    parse_count,
-    parse_type,
-    raise_invalid,
-)
+from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, raise_invalid
 from dask_bigfft.events import workers_of
 from dask_bigfft.gpu.dispatch import leases
 from dask_bigfft.kernels.fastest import fastest_library
@@ -158,7 +152,8 @@ def calibrate(
 
 def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
     """Raise an error for a file that cannot be written, before the measurements begin."""
-    parse_type("path", given, str | os.PathLike, "the path of a file")
+    if not isinstance(given, str | os.PathLike):
+        raise_invalid("path", given, "the path of a file", kind=ArgumentTypeError)
     path = Path(given).absolute()
     possible = config.is_path(given) and path.parent.is_dir() and not path.is_dir()
     if not possible or not os.access(path.parent, os.W_OK):

@@ -246,9 +246,7 @@ class ShardTable:
         return int(self.counts.prod(axis=1).sum())
 
 
-def piece_table(
-    source: BoxTable, target: BoxTable, *, by_target: bool = False
-) -> ShardTable | None:
+def piece_table(source: BoxTable, target: BoxTable, *, by_target: bool) -> ShardTable | None:
     """Return the intersections of the boxes of two tables; None if there are none.
 
     `ShardTable.sources` are the source blocks, or with `by_target` the target blocks. The pieces

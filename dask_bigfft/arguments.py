@@ -28,6 +28,7 @@ from dask_bigfft.errors import (
     MemoryLimitError,
     PlanError,
     parse_flag,
+    parse_type,
     raise_invalid,
 )
 from dask_bigfft.events import running_client, workers_of
@@ -432,8 +433,7 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
 
     "auto" stands for the fastest library; on a cluster every worker must have it.
     """
-    if not isinstance(kernel, str | None):
-        raise_invalid("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
+    parse_type("kernel", kernel, str | None, "the name of an FFT library")
     kernel = config.argument("kernel", kernel)
     if kernel == "auto":
         return environment.fastest_everywhere(dtype)

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -289,6 +290,11 @@ def raise_if_asynchronous(client: Any) -> None:
         allowed = "a client made without asynchronous=True, in a thread other than that of an "
         allowed += "event loop: another one for the same scheduler will do"
         raise_invalid("client", client, allowed)
+
+
+def own_version() -> str:
+    """Return the version of the package in this process."""
+    return str(sys.modules["dask_bigfft"].__version__)
 
 
 def device_software() -> dict[str, str]:

@@ -1,8 +1,6 @@
 """Frequencies of a spectrum in either order, as dask arrays."""
 
-import itertools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex, cast
 
@@ -13,10 +11,11 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.arguments import normalized_chunks
 from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
-from dask_bigfft.decomposition.layout import Order
+from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
 from dask_bigfft.front import transforms_by
 from dask_bigfft.graph.layer import origin, uncut
+from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
@@ -178,21 +177,20 @@ def _frequencies(
     n: int, d: float, digits: tuple[int, ...], chunks: Any, half: bool, first: int = 0
 ) -> da.Array:
     """Return the frequencies of a spectrum by place, cyclically from place `first` on."""
-    counts = (digits[0] // 2 + 1, *digits[1:]) if half else digits
+    stored = flat_digits(0, n, "transposed", real=half, digits=digits)
+    count = math.prod(digit.size for digit in stored)
     dtype = np.dtype(float)  # dask names it faster than the class
-    cut = normalized_chunks(chunks, chunks, (math.prod(counts),), dtype)
-    places = da.arange(math.prod(counts), chunks=cut, dtype=np.int64)
+    cut = normalized_chunks(chunks, chunks, (count,), dtype)
+    places = da.arange(count, chunks=cut, dtype=np.int64)
     highest = n // 2 if half else (n - 1) // 2
-    arguments = n, d, digits, counts, highest, first
+    arguments = n, d, stored, count, highest, first
     return cast("da.Array", places.map_blocks(_frequency_block, *arguments, dtype=dtype))
 
 
 def _frequency_block(
-    places: Any, n: int, d: float, digits: Any, counts: Any, highest: int, first: int
+    places: Any, n: int, d: float, digits: Any, count: int, highest: int, first: int
 ) -> npt.NDArray[np.float64]:
-    """Return the signed frequency k1 + N1*k2 + N1*N2*k3 + ... of each place (k1, k2, k3, ...)."""
-    found = np.unravel_index((places + first) % math.prod(counts), counts)
-    weights = itertools.accumulate(digits[:-1], operator.mul, initial=1)
-    k = np.sum([digit * weight for digit, weight in zip(found, weights, strict=True)], axis=0)
+    """Return the signed frequency of each place, given the digits of the axis."""
+    k = index_of_places(digits, (places + first) % count)
     k[k > highest] -= n
     return np.asarray(k * (1.0 / (n * d)), dtype=np.float64)

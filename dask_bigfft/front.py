@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import Any, Concatenate, Literal, ParamSpec, SupportsIndex, TypeVar, Unpack
+from typing import Any, Concatenate, Literal, ParamSpec, SupportsIndex, TypeVar, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -347,8 +347,7 @@ def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: 
     infer the dtype.
     """
     meta = np.empty((0,) * arrays[0].ndim, dtype)
-    found: da.Array = da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords)
-    return found
+    return cast("da.Array", da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords))
 
 
 def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:

@@ -9,7 +9,7 @@ import psutil
 
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
-from dask_bigfft.memory import configure, default_arena
+from dask_bigfft.memory.arena import configure, default_arena
 
 #: Share of the process's memory that the arena may hold if no limit is set.
 ARENA_SHARE = 0.4

@@ -5,7 +5,7 @@ The transform then gets a new plan with cyclically shifted layouts. Any other sh
 between blocks of the same chunks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, SupportsIndex, cast
 
 import dask.array as da
@@ -15,11 +15,10 @@ from dask_bigfft.arguments import parse_array
 from dask_bigfft.decomposition.layout import Layout, plain_layout
 from dask_bigfft.front import applied
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
-from dask_bigfft.planner.plan import Plan, ShiftPlan, offsets_of, rolled, shifted_plan
+from dask_bigfft.planner.plan import Offsets, Plan, ShiftPlan, offsets_of, rolled, shifted_plan
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
-Offsets = Mapping[int, int]
 
 
 def fftshift(x: Any, axes: Axes = None) -> da.Array:

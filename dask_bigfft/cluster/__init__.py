@@ -21,8 +21,8 @@ from distributed import Client, as_completed, futures_of
 from distributed.protocol.pickle import loads
 
 from dask_bigfft.cluster.scheduler import WatchScheduler
-from dask_bigfft.cluster.worker import METRIC, MemoryPlugin, WatchWorker, own_version
-from dask_bigfft.environment import raise_if_asynchronous
+from dask_bigfft.cluster.worker import METRIC, MemoryPlugin, WatchWorker
+from dask_bigfft.environment import own_version, raise_if_asynchronous
 from dask_bigfft.errors import ClusterError, parse_count, raise_invalid
 from dask_bigfft.events import RECORD, PlanRecord
 from dask_bigfft.watch.progress import Display

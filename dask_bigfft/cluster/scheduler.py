@@ -22,7 +22,8 @@ from weakref import WeakSet
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.http.utils import RequestHandler
 
-from dask_bigfft.cluster.worker import METRIC, own_version
+from dask_bigfft.cluster.worker import METRIC
+from dask_bigfft.environment import own_version
 from dask_bigfft.events import PlanRecord, Total
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.carriers import PLAN_NAME

@@ -10,7 +10,6 @@ Devices, the arena and sinks belong to the process. If several workers share a p
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -21,6 +20,7 @@ import numpy as np
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import context_meter
 
+from dask_bigfft.environment import own_version
 from dask_bigfft.events import PHASES, RECORD, SUBPHASES, add_sink, current_worker, remove_sink
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.layer import transformed_array
@@ -65,11 +65,6 @@ def warm_up() -> None:
         plan = find_plan(transform_spec(kind, values.shape, values.dtype), request, Machine())
         blocks = da.from_array(values, chunks=16)
         transformed_array(blocks, plan, "shared").compute(scheduler="sync")
-
-
-def own_version() -> str:
-    """Return the version of the package in this process."""
-    return str(sys.modules["dask_bigfft"].__version__)
 
 
 class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]

@@ -193,8 +193,7 @@ def point_digits(plan: Cosines, *, out: bool) -> tuple[Digit, ...]:
     """Return the digits of the FFT's input or output, outermost first."""
     digits = plan.digits[::-1] if out else plan.digits
     real = plan.name == ("rfft" if out else "irfft")
-    order: Literal["natural", "transposed"] = "transposed" if len(digits) > 1 else "natural"
-    return flat_digits(0, plan.points, order, real=real, digits=digits)
+    return flat_digits(0, plan.points, "transposed", real=real, digits=digits)
 
 
 def point_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:

@@ -116,15 +116,9 @@ def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
         return (n,)
     if sum(factorize(n).values()) < parts:
         return None
-    if parts == 2:
-        return next((d, n // d) for d in reversed(divisors(n)) if d * d <= n)
     # The first largest factor whose cofactor splits below it is the smallest there is.
-    for largest in divisors(n):
-        if largest**parts >= n:
-            rest = balanced_split(n // largest, parts - 1)
-            if rest is not None and rest[-1] <= largest:
-                return (*rest, largest)
-    return None
+    pairs = ((balanced_split(n // d, parts - 1), d) for d in divisors(n) if d**parts >= n)
+    return next((*rest, d) for rest, d in pairs if rest is not None and rest[-1] <= d)
 
 
 def parse_factors(argument: str, factors: Any, product: int | None = None) -> tuple[int, ...]:

@@ -15,14 +15,14 @@ dimension. A `Layout` has one `AxisLayout` per axis. An ordinary dask array has 
 digit per axis. The rechunk between two such layouts is the exchange of a Cooley-Tukey round.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
+
+import numpy as np
 
 from dask_bigfft.decomposition.factors import transposed_digits
 
@@ -192,18 +192,11 @@ class AxisLayout(HashedOnce):
 
     def chunk_of(self, block: int) -> tuple[int, ...]:
         """Return the chunk number in each group of a block number (row-major)."""
-        chunks = []
-        for count in reversed(self.grid):
-            block, chunk = divmod(block, count)
-            chunks.append(chunk)
-        return tuple(reversed(chunks))
+        return tuple(map(int, np.unravel_index(block, self.grid)))
 
     def block_of(self, chunks: tuple[int, ...]) -> int:
         """Return the block number of a chunk number in each group (row-major)."""
-        block = 0
-        for chunk, count in zip(chunks, self.grid, strict=True):
-            block = block * count + chunk
-        return block
+        return int(np.ravel_multi_index(chunks, self.grid))
 
     @cached_property
     def _shapes(self) -> dict[int, tuple[int, ...]]:
@@ -402,23 +395,16 @@ def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Rang
     """
     if high <= low:
         return
-    if len(sizes) == 1:
-        yield ((low, high),)
-        return
     inner = math.prod(sizes[1:])
     first, head = divmod(low, inner)
     last, tail = divmod(high, inner)
-    if first == last:
-        for box in interval_boxes(head, tail, sizes[1:]):
-            yield ((first, first + 1), *box)
-        return
     if head:
-        for box in interval_boxes(head, inner, sizes[1:]):
+        for box in interval_boxes(head, inner if first < last else tail, sizes[1:]):
             yield ((first, first + 1), *box)
         first += 1
     if last > first:
         yield ((first, last), *((0, n) for n in sizes[1:]))
-    if tail:
+    if tail and first <= last:
         for box in interval_boxes(0, tail, sizes[1:]):
             yield ((last, last + 1), *box)
 

@@ -18,8 +18,8 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from dask_bigfft.arrays import Block, Ints
 from dask_bigfft.decomposition.layout import (
     AxisLayout,
     Digit,
@@ -31,8 +31,6 @@ from dask_bigfft.decomposition.layout import (
     radix_points,
 )
 from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Step
-
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -211,8 +209,8 @@ class AxisComponents:
     """
 
     count: int
-    of_source: Places
-    of_target: Places
+    of_source: Ints
+    of_target: Ints
 
     @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:
@@ -233,7 +231,7 @@ class AxisComponents:
         )
 
 
-def _members(groups: Places, count: int) -> tuple[tuple[int, ...], ...]:
+def _members(groups: Ints, count: int) -> tuple[tuple[int, ...], ...]:
     found: list[list[int]] = [[] for _ in range(count)]
     for block, group in enumerate(groups.tolist()):
         if group >= 0:
@@ -251,7 +249,7 @@ def _interval_components(source: Group, target: Group) -> AxisComponents:
     stored = np.union1d(of_source, of_target[of_target >= of_source[-1]])
     common = np.union1d(np.intersect1d(stored, of_target), [0, size])
 
-    def groups_of(bounds: Places) -> Places:
+    def groups_of(bounds: Ints) -> Ints:
         found = np.searchsorted(common, bounds[:-1], side="right") - 1
         return np.minimum(found, max(0, len(common) - 2))
 
@@ -268,7 +266,7 @@ def _rolled_components(source: Group, target: Group) -> AxisComponents:
     common = np.intersect1d(cut, cut_after)
     count = max(1, len(common))
 
-    def groups_of(places: Places) -> Places:
+    def groups_of(places: Ints) -> Ints:
         return (np.searchsorted(common, places, side="right") - 1) % count
 
     used = np.where(np.array(source.chunks) > 0, groups_of(cut), -1)
@@ -310,7 +308,7 @@ def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
     kept = [group for group in source.groups if group in target.groups and len(group.chunks) > 1]
     grid = tuple(len(group.chunks) for group in kept)
 
-    def groups_of(layout: AxisLayout) -> Places:
+    def groups_of(layout: AxisLayout) -> Ints:
         chunks = np.indices(layout.grid).reshape(len(layout.grid), -1)
         found = np.zeros(layout.blocks, np.int64)
         for group, count in zip(kept, grid, strict=True):
@@ -321,15 +319,6 @@ def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
 
 
 Scale = Literal["none", "ortho", "full"]
-
-
-def divisor_of(scale: Scale, length: int) -> Divisor:
-    """Return the divisor of a scale for `length` points.
-
-    >>> divisor_of("ortho", 12)
-    Divisor(whole=1, root=12)
-    """
-    return {"none": Divisor(), "ortho": Divisor(1, length), "full": Divisor(length)}[scale]
 
 
 def _bearer(program: AxisProgram) -> Step:
@@ -370,14 +359,12 @@ def divided(
 
         best = min(programs, key=cost)
         lengths = {_bearer(best): math.prod(program.length for program in programs)}
-    new = {step: replace(step, divisor=divisor_of(scale, n)) for step, n in lengths.items()}
+    divisors = {s: Divisor(1, n) if scale == "ortho" else Divisor(n) for s, n in lengths.items()}
+    new = {step: replace(step, divisor=divisor) for step, divisor in divisors.items()}
     return (
         tuple(replace(p, steps=tuple(new.get(s, s) for s in p.steps)) for p in programs),
         tuple(replace(r, steps=tuple(new.get(s, s) for s in r.steps)) for r in rounds),
     )
-
-
-Block = tuple[int, ...]
 
 
 def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:

@@ -18,8 +18,6 @@ first inverse step work on the same digit and are one step (*convolve*), so the 
 between them never happens.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -93,7 +91,7 @@ class Divisor:
     whole: int = 1
     root: int = 1
 
-    def __mul__(self, other: Divisor) -> Divisor:
+    def __mul__(self, other: "Divisor") -> "Divisor":
         return Divisor(self.whole * other.whole, self.root * other.root)
 
 

@@ -96,9 +96,8 @@ def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = json.loads(path.read_bytes())
         whole = _record_name(found["block"]) == path.name and found[DIGEST] == digest_of(found)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, TypeError, KeyError, AttributeError):  # damaged by a loss of power
+    # missing, or damaged by a loss of power
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return found if whole and run in ("", found.get("run")) else None
 

@@ -14,8 +14,6 @@ the source are reflected (negative strides): by N - k on the real axis, and by -
 on the other transformed axes. Their values are copied conjugated.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -36,6 +34,7 @@ from dask_bigfft.decomposition.layout import (
     sub_radices,
 )
 from dask_bigfft.decomposition.rounds import Mirror
+from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import Segments
 
 
@@ -54,15 +53,6 @@ class Box:
     starts: tuple[int, ...]
 
 
-def flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the row-major strides of flattened digits.
-
-    >>> flat_strides((3, 4, 5))
-    (20, 5, 1)
-    """
-    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
-
-
 def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
     """Yield the boxes of a block in the layout's own digits."""
     per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
@@ -70,7 +60,7 @@ def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
         sizes = tuple(digit.size for digit in group.digits)
         found = []
         for low, high, at, step in group.runs(chunk):
-            steps = tuple(step * s for s in flat_strides(sizes))
+            steps = tuple(step * s for s in dense(sizes, 1))
             for ranges in interval_boxes(low, high, sizes):
                 at_first = at + sum(r[0] * s for r, s in zip(ranges, steps, strict=True))
                 found.append((ranges, steps, at_first - low * step))
@@ -141,7 +131,7 @@ def refined(
     choices = []
     for i in order:
         sizes = sub_radices(digits[i], points[digits[i].stage])
-        flat = flat_strides(sizes)
+        flat = dense(sizes, 1)
         low, high = box.ranges[i]
         choices.append([(i, ranges, flat) for ranges in interval_boxes(low, high, sizes)])
     for parts in itertools.product(*choices):
@@ -184,7 +174,7 @@ class BoxTable:
     starts: Ints
     dims: tuple[int, ...]
 
-    def of(self, blocks: int | Sequence[int]) -> BoxTable:
+    def of(self, blocks: int | Sequence[int]) -> "BoxTable":
         """Return the boxes of some blocks."""
         rows = np.isin(self.blocks, blocks)
         lows, highs, steps = self.lows[rows], self.highs[rows], self.steps[rows]
@@ -256,9 +246,7 @@ class ShardTable:
         return int(self.counts.prod(axis=1).sum())
 
 
-def piece_table(
-    source: BoxTable, target: BoxTable, *, by_target: bool = False
-) -> ShardTable | None:
+def piece_table(source: BoxTable, target: BoxTable, *, by_target: bool) -> ShardTable | None:
     """Return the intersections of the boxes of two tables; None if there are none.
 
     `ShardTable.sources` are the source blocks, or with `by_target` the target blocks. The pieces
@@ -399,7 +387,7 @@ class ExchangeMap:
             if len(found) == len(axes):
                 yield found, conjugate
 
-    def products(self, block: Block, packed: bool) -> list[Product]:
+    def products(self, block: Block, packed: bool) -> "list[Product]":
         """Return the copies into a target block, also of the mirror image; cached while few.
 
         In `packed` shards the mirror image is already conjugated.

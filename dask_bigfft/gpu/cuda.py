@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from dask_bigfft import config
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.memory import Pinner, default_arena, pin_blocks, pinned
+from dask_bigfft.events import current_worker
+from dask_bigfft.memory.arena import default_arena, pin_blocks, pinned
+from dask_bigfft.memory.pinned import Pinner
 
 #: Instructions to install CuPy.
 INSTALL = (
@@ -133,14 +135,9 @@ def reason() -> str | None:
 
 def _under_dask_cuda() -> bool:
     """Return True in a worker started by dask-cuda."""
-    distributed = sys.modules.get("distributed")
-    if distributed is None or "dask_cuda" not in sys.modules:
-        return False
-    try:
-        worker = distributed.get_worker()
-    except ValueError:
-        return "dask_cuda.initialize" in sys.modules
-    names = {type(plugin).__module__.partition(".")[0] for plugin in worker.plugins.values()}
+    worker = current_worker() if "dask_cuda" in sys.modules else None
+    plugins = () if worker is None else worker.plugins.values()
+    names = {type(plugin).__module__.partition(".")[0] for plugin in plugins}
     return "dask_cuda" in names or "dask_cuda.initialize" in sys.modules
 
 

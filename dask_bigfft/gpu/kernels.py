@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.operations import Multiply, Product, Strided, Term, dense, runs
+from dask_bigfft.gpu.operations import Dim, Multiply, Product, Strided, Term, dense, joined, runs
 
 #: Name of each kernel in its source.
 KERNEL = "bigfft"
@@ -50,9 +50,6 @@ _UNITS = {2: "unsigned short", 4: "u32", 8: "uint2", 16: "uint4"}
 
 #: Types of numeric kernel arguments; pointers are addresses.
 _NUMBERS: dict[str, Any] = {"u32": np.uint32, "long long": np.int64, "double": np.float64}
-
-#: Merged dimension: its length, both strides in elements, and its axes.
-Dim = tuple[int, int, int, tuple[int, ...]]
 
 SHARED = r"""
 typedef unsigned long long u64;
@@ -296,16 +293,8 @@ def merged(counts: Sequence[int], source: Sequence[int], target: Sequence[int]) 
     >>> merged((2, 3, 4), (12, 4, 1), (3, 1, 6))
     [(4, 1, 6, (2,)), (6, 4, 1, (0, 1))]
     """
-    found: list[Dim] = []
-    for d in sorted(range(len(counts)), key=lambda d: -abs(target[d])):
-        n, s, t = counts[d], source[d], target[d]
-        if n == 1:
-            continue
-        if found and found[-1][1:3] == (n * s, n * t):
-            found[-1] = found[-1][0] * n, s, t, (*found[-1][3], d)
-        else:
-            found.append((n, s, t, (d,)))
-    return found
+    order = sorted(range(len(counts)), key=lambda d: -abs(target[d]))
+    return joined((counts[d], source[d], target[d], (d,)) for d in order)
 
 
 def back(dims: Sequence[Dim]) -> list[Dim]:

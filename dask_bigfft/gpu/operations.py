@@ -6,7 +6,7 @@ a tile's buffer until the executor places the tile in the arena.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import interval_boxes
 from dask_bigfft.decomposition.steps import Kind
-from dask_bigfft.planner.tile_plan import ALIGNMENT as ALIGNMENT
 
 Block = tuple[int, ...]
 
@@ -70,6 +69,27 @@ def dense(shape: Block, itemsize: int) -> Block:
     return tuple(itemsize * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
+#: Dimension of a copy: its length, the strides on both sides, and its axes.
+Dim = tuple[int, int, int, Block]
+
+
+def joined(dims: Iterable[Dim]) -> list[Dim]:
+    """Return the fewest dimensions, without those of length 1.
+
+    >>> joined([(2, 12, 3, (0,)), (3, 4, 1, (1,)), (1, 9, 9, (2,))])
+    [(6, 4, 1, (0, 1))]
+    """
+    found: list[Dim] = []
+    for n, stride, other, axes in dims:
+        if n == 1:
+            continue
+        if found and found[-1][1:3] == (n * stride, n * other):
+            found[-1] = found[-1][0] * n, stride, other, (*found[-1][3], *axes)
+        else:
+            found.append((n, stride, other, axes))
+    return found
+
+
 def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[int, list[Block]]:
     """Return the width in bytes of rows that are contiguous on both sides, and their repetition.
 
@@ -81,14 +101,8 @@ def runs(shape: Block, strides: Block, itemsize: int, places: Block) -> tuple[in
     >>> runs((8, 6, 1), (192, 32, 8), 8, (48, 8, 8))
     (8, [(48, 32, 8)])
     """
-    merged: list[Block] = []
-    for count, stride, place in zip(shape, strides, places, strict=True):
-        if count == 1:
-            continue
-        if merged and merged[-1][1:] == (count * stride, count * place):
-            merged[-1] = (merged[-1][0] * count, stride, place)
-        else:
-            merged.append((count, stride, place))
+    dims = zip(shape, strides, places, itertools.repeat(()), strict=False)
+    merged: list[Block] = [dim[:3] for dim in joined(dims)]
     if merged and merged[-1][1:] == (itemsize, itemsize):
         return merged[-1][0] * itemsize, merged[:-1]
     return itemsize, merged

@@ -85,11 +85,8 @@ def slabs(view: Array, nbytes: int) -> Iterator[Part]:
 
 # --- compiled copies ------------------------------------------------------------------------
 
-#: Untyped, because numba's decorator changes signatures.
-_inlined: Any = intrinsic
 
-
-@_inlined
+@intrinsic
 def _stream(typingctx, target, source, lines):  # type: ignore[no-untyped-def]
     """Copy lines to an address that is a multiple of `LINE`."""
 
@@ -108,7 +105,7 @@ def _stream(typingctx, target, source, lines):  # type: ignore[no-untyped-def]
     return types.void(types.uint64, types.uint64, types.uint64), code
 
 
-@_inlined
+@intrinsic
 def _bytes(typingctx, target, source, count):  # type: ignore[no-untyped-def]
     """Copy a few bytes between addresses."""
 

@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,7 @@ class Groups:
             excess = math.prod(axis.count for axis in self.axes) / (most or math.inf)
             if excess > 1:
                 self.axes[i] = taken_together(self.axes[i], math.ceil(excess))
+        self._of_source = [axis.of_source.tolist() for axis in self.axes]  # fast to index
 
     def __iter__(self) -> Iterator[tuple[Block, list[Block], list[Block]]]:
         """Yield the index of each group, its source blocks and its target blocks."""
@@ -122,11 +123,6 @@ class Groups:
         """Return the group of a source block; None if the block is not used."""
         group = tuple([along[i] for along, i in zip(self._of_source, source, strict=True)])
         return None if -1 in group else group
-
-    @cached_property
-    def _of_source(self) -> list[list[int]]:
-        """Groups of source blocks along each axis, as lists, which are fast to index."""
-        return [axis.of_source.tolist() for axis in self.axes]
 
 
 def taken_together(axis: AxisComponents, width: int) -> AxisComponents:

@@ -231,9 +231,9 @@ class HostArena:
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.returned = Returned()  # first: the limit may be refused
         self.limit = parse_count("limit", limit, 0)
         self.lock = threading.Lock()
-        self.returned = Returned()
         #: Idle buffers by size, the least recently used first.
         self._idle: dict[int, deque[Buffer]] = {}
         #: Divided buffers with their parts, and the bytes taken from the system beside idle ones.
@@ -249,11 +249,9 @@ class HostArena:
         self.prefaults = True
 
     def __del__(self) -> None:
-        returned = getattr(self, "returned", None)  # none where the limit was refused
-        if returned is not None:
-            # In this order: a block that dies in between clears the deque itself.
-            returned.abandoned = True
-            returned.clear()
+        # In this order: a block that dies in between clears the deque itself.
+        self.returned.abandoned = True
+        self.returned.clear()
 
     def allocate(
         self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike

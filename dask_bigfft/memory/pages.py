@@ -76,17 +76,16 @@ class Buffer:
     __slots__ = ("address", "memory", "nbytes", "release", "serial", "untouched")
 
     def __init__(self, nbytes: int) -> None:
+        self.release: Callable[[], object] | None = None  # first: the mapping may fail
         self.memory: npt.NDArray[np.uint8] = np.frombuffer(_map(nbytes), np.uint8)
         self.address: int = self.memory.__array_interface__["data"][0]
         self.nbytes = nbytes
         self.serial = 0
-        self.release: Callable[[], object] | None = None
         self.untouched: deque[slice] = deque()
 
     def __del__(self) -> None:
-        release = getattr(self, "release", None)  # none where the mapping failed
-        if release is not None:
-            release()
+        if self.release is not None:
+            self.release()
 
 
 class Part(Buffer):

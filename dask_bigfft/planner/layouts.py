@@ -196,8 +196,6 @@ def _merge(cuts: Cuts, target: int) -> Cuts:
         if parts == 1:
             break
         cuts[a][g] = cuts[a][g].into(max(1, -(-parts * small // target)))
-        if len(cuts[a][g].chunks) == parts:
-            break
     return cuts
 
 

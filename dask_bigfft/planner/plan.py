@@ -81,6 +81,12 @@ class CpuPlan:
     device: Literal["cpu"] = "cpu"
     shares: tuple[float, ...] = ()
     rounds: tuple[Round, ...]
+    dtype: str
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtype of the blocks before and after each round, and of those without rounds."""
+        return (self.dtype,) * max(1, 2 * len(self.rounds))
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -123,11 +129,6 @@ class FilterPlan(CpuPlan):
     dtype: str
     kernel: str
     verify: str = "none"
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Dtype of the blocks before and after each round."""
-        return (self.dtype,) * (2 * len(self.rounds))
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -187,11 +188,6 @@ class ShiftPlan(CpuPlan):
     part: str = "shift"
 
     rounds, kernel, verify = (), "scipy", "none"
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Dtype of the blocks."""
-        return (self.dtype,)
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:

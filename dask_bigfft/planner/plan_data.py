@@ -542,10 +542,9 @@ class PlanData:
             If the text is not such a plan.
         """
         try:
-            plan = decode(cls, json.loads(text))
+            plan: Self = decode(cls, json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise_invalid("text", text, f"the JSON of a plan ({error})")
-        assert isinstance(plan, cls)
         return plan
 
     @cached_property

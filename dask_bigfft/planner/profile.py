@@ -258,10 +258,9 @@ class Profile(_Prices):
             missing = {f.name for f in fields(cls)} - set(found["profile"])
             if missing:
                 raise ValueError(f"no entries {sorted(missing)}")
-            profile = decode(cls, found["profile"])
+            profile: Profile = decode(cls, found["profile"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise_invalid("text", text[:60], f"the JSON of a profile ({error})")
-        assert isinstance(profile, cls)
         return profile
 
 

@@ -12,7 +12,7 @@ With scratch files, blocks also grow until writes are large.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -178,11 +178,7 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     if best.piece_nbytes < least:
         text += f", smaller than bigfft.scratch.min-write, {human_bytes(least)}: larger blocks "
         text += "would take longer, be too few, or need more memory than the limit, if there is one"
-    return _with_reason(best, text)
-
-
-def _with_reason(plan: Plan, text: str) -> Plan:
-    return replace(plan, reason=f"{plan.reason}; {text}")
+    return replace(best, reason=f"{best.reason}; {text}")
 
 
 def _best(plans: list[Plan], least: int) -> Plan:
@@ -317,7 +313,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         if not needed:
             return best
         text = f"in memory it would take {enough_bytes(needed['memory'])} per process"
-        return _with_reason(best, text)
+        return replace(best, reason=f"{best.reason}; {text}")
     assert machine.memory_limit is not None
     text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
     if len(needed) > 1:
@@ -416,13 +412,14 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
             return _least_in_smallest(search)
         return finished(search, _named(search, next(ladder(spec, request)))).expected.peak_host
 
-    limit = machine.memory_limit
-    if limit is None:
-        return []
-    found = []
+    limit, found = machine.memory_limit, list[str]()
+    assert limit is not None  # no request is infeasible without one
     if request.storage == "memory" and needs(replace(request, storage="disk"), machine) <= limit:
         found.append("scratch files (bigfft.exchange.carrier 'disk')")
-    if (threads := _threads_that_fit(limit, machine, lambda on: needs(request, on))) is not None:
+    if machine.threads > 1 and (one := needs(request, replace(machine, threads=1))) <= limit:
+        each = max(1, (needs(request, machine) - one) // (machine.threads - 1))
+        threads = max(1, min(machine.threads - 1, 1 + (limit - one) // each))
+        threads = threads if needs(request, replace(machine, threads=threads)) <= limit else 1
         many = f"{threads} instead of {machine.threads}"
         local = machine.workers == 1
         found.append(f"dask's num_workers={many}" if local else f"{many} threads per worker")
@@ -432,20 +429,11 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
         return found
     times = max(1, math.ceil(math.log2(most / limit)))
     for count in range(times, times + 3):
-        smaller = _in_chunks(request, _halved(request, count))
+        smaller = _halved(request, count)
         if needs(smaller, machine) <= limit:
             found.append(f"an array in chunks of {_widths(smaller)}")
             break
     return found
-
-
-def _threads_that_fit(limit: int, machine: Machine, needs: Callable[[Machine], int]) -> int | None:
-    """Return the largest smaller number of threads whose tasks fit; None without one."""
-    if machine.threads == 1 or (one := needs(replace(machine, threads=1))) > limit:
-        return None
-    each = max(1, (needs(machine) - one) // (machine.threads - 1))
-    threads = max(1, min(machine.threads - 1, 1 + (limit - one) // each))
-    return threads if needs(replace(machine, threads=threads)) <= limit else 1
 
 
 def _widths(request: Request) -> tuple[int, ...]:
@@ -453,19 +441,17 @@ def _widths(request: Request) -> tuple[int, ...]:
     return tuple(max(1, *chunks) for chunks in request.chunks)
 
 
-def _halved(request: Request, count: int) -> tuple[int, ...]:
-    """Return chunks halved `count` times, along axes that are cut already if there are any."""
+def _halved(request: Request, count: int) -> Request:
+    """Return a request in chunks halved `count` times, also for a result in the input's chunks.
+
+    Axes that are cut already are halved first.
+    """
     widths = list(_widths(request))
     for _ in range(count):
         cut = [w > 1 and len(c) > 1 for w, c in zip(widths, request.chunks, strict=True)]
         axis = max(range(len(widths)), key=lambda axis: (cut[axis], widths[axis]))
         widths[axis] = -(-widths[axis] // 2)
-    return tuple(widths)
-
-
-def _in_chunks(request: Request, widths: tuple[int, ...]) -> Request:
-    """Return a request in other chunks, also for a result in the input's chunks."""
     sizes = map(sum, request.chunks)
-    cut = tuple(wide_chunks(n, w) for n, w in zip(sizes, widths, strict=True))
+    chunks = tuple(wide_chunks(n, w) for n, w in zip(sizes, widths, strict=True))
     same = request.wanted == request.chunks
-    return replace(request, chunks=cut, wanted=cut if same else request.wanted)
+    return replace(request, chunks=chunks, wanted=chunks if same else request.wanted)

@@ -239,9 +239,7 @@ def decided(
     ours = replace(ours, shares=(0.0,) * len(ours.rounds))
     theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, gpus=gpus))
     theirs = replace(theirs, shares=(1.0,) * len(theirs.rounds))
-    faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
-    if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
-        faster = theirs
+    faster = theirs if theirs.expected.seconds < CERTAIN * ours.expected.seconds else ours
     if any(math.isinf(one.device) for one in sharings(theirs, gpus)):
         faster = ours  # a device has too little memory
     both = any(0 < share < 1 for share in shared.shares)

@@ -143,11 +143,9 @@ def _coordinate(
     last, size = axis == spec.axes[-1], spec.out_shape[axis]
     if not forward:
         own = remembered(array, name, last and spec.kind == "c2r").resampled(length)
-        places = own.coordinate()
-        if places is None:
+        if (places := own.coordinate(size)) is None:
             return str(own.dim), None
-        attrs = {} if own.units is None else {"units": own.units}
-        stored = xr.conventions.encode_cf_variable(xr.Variable((own.dim,), places[:size], attrs))
+        stored = xr.conventions.encode_cf_variable(places)
         return str(own.dim), (np.asarray(stored.values), _plain(stored.attrs))
     own = samples_of(array, name)
     order = spec.orders_out[spec.axes.index(axis)]

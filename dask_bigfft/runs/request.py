@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import stat
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ import numpy as np
 
 from dask_bigfft import config, front
 from dask_bigfft.arguments import Extras, parse_array, parse_limit
+from dask_bigfft.environment import own_version
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_choice, parse_type, raise_invalid
 from dask_bigfft.files import URL
 from dask_bigfft.planner.explain import human_bytes, human_seconds
@@ -153,19 +153,15 @@ class RunRequest:
             return tuple(map(str, getattr(self.array, "dims", ())))
         return self.reader().dims
 
-    def source_labels(self) -> Labels:
-        """Return the names, attributes and coordinates of the source."""
-        if self.array is not None:
-            return labels_of_array(self.array)
-        return labels_of(self.source, self.component)
-
     def labels(self, plan: Plan) -> Labels:
         """Return the names, attributes and coordinates of the result.
 
         An array that becomes part of a group, such as one that replaces its source, has none of the
         coordinates, because it is a single array.
         """
-        found = transformed(self.source_labels(), plan)
+        array = self.array
+        own = labels_of(self.source, self.component) if array is None else labels_of_array(array)
+        found = transformed(own, plan)
         parent = self.destination.resolve().parent
         if any((parent / name).exists() for name in ("zarr.json", ".zgroup")):
             return replace(found, coordinates={})
@@ -273,7 +269,7 @@ def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
     spec = plan.spec
     forward = any(order != "natural" for order in spec.orders_out)
     return {
-        "version": str(sys.modules["dask_bigfft"].__version__),
+        "version": own_version(),
         "kind": spec.name,
         "axes": list(spec.axes),
         "lengths": list(spec.lengths),

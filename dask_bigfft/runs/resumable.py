@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import sys
 import time
 import uuid
 import warnings
@@ -514,7 +513,7 @@ def _make(run: ScratchRun, store: Store) -> None:
 
 def _versions(plan: Plan) -> dict[str, str]:
     """Return the versions of all software that can change the last bit of a result."""
-    found = {"dask_bigfft": str(sys.modules["dask_bigfft"].__version__)}
+    found = {"dask_bigfft": environment.own_version()}
     found |= environment.broadcast_event(run_json.versions, plan.kernel)
     for number, round_ in enumerate(plan.rounds):
         dtypes, grids = plan.dtypes[2 * number : 2 * number + 2], (round_.source, round_.target)

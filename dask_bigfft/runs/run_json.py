@@ -74,9 +74,7 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
         if others:
             raise_invalid("scratch", str(scratch), f"{allowed}; this one holds {others[0]}")
         return None
-    except OSError as error:
-        raise_invalid("scratch", str(scratch), f"{allowed} ({error})")
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise_invalid("scratch", str(scratch), f"{allowed}; {RECORD} cannot be read ({error})")
 
 

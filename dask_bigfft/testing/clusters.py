@@ -21,8 +21,6 @@ from distributed import Client, Scheduler, Worker
 from dask_bigfft.runs import run
 from dask_bigfft.testing.traps import LONGEST, until
 
-__all__ = ["Processes", "run_on", "started"]
-
 #: Settings that detect lost connections and retry them soon.
 SETTINGS: Mapping[str, Any] = {
     "distributed.comm.timeouts.connect": "4s",

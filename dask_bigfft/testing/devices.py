@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator
 
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
 
@@ -16,7 +15,6 @@ def simulated_devices(
     *,
     seed: int = 0,
     limits: TileLimits | None = None,
-    profile: DeviceProfile | None = None,
 ) -> Iterator[list[SimulatedGPU]]:
     """Replace the GPUs of this process by simulated ones within a context.
 
@@ -33,8 +31,6 @@ def simulated_devices(
         Seed of the random order of operations that no event orders.
     limits : TileLimits, optional
         Limits of the tiles.
-    profile : DeviceProfile, optional
-        Speeds for the clocks of the devices.
 
     Examples
     --------
@@ -47,8 +43,8 @@ def simulated_devices(
     >>> np.allclose(spectrum, np.fft.fft2(np.ones((64, 64)))), devices[0].peak <= 1 << 14
     (True, True)
     """
-    devices = [SimulatedGPU(nbytes, seed + i, profile or DeviceProfile()) for i in range(count)]
-    dispatch.use(devices, TileLimits(nbytes) if limits is None else limits, nbytes)
+    devices = [SimulatedGPU(nbytes, seed + i) for i in range(count)]
+    dispatch.use(devices, limits, nbytes)
     try:
         yield devices
     finally:

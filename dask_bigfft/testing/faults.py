@@ -15,8 +15,6 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import transform_tile
 
-__all__ = ["DAMAGES", "Faulty", "Times", "dropping", "flip"]
-
 Damage = Callable[[Array], object]
 
 
@@ -59,17 +57,14 @@ class Times:
     """Counter that triggers a number of faults after some calls without a fault."""
 
     def __init__(self, times: int, after: int = 0) -> None:
-        self.left, self.after = times, after
+        self.left, self.times = times + after, times
         self._lock = threading.Lock()
 
     def __call__(self) -> bool:
         """Return True if this call should fail."""
         with self._lock:
-            if self.after > 0:
-                self.after -= 1
-                return False
             self.left -= 1
-            return self.left >= 0
+            return 0 <= self.left < self.times
 
 
 class Faulty:

@@ -26,7 +26,6 @@ import scipy.fft
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.operations import (
-    ALIGNMENT,
     FFT,
     Compute,
     DeviceArray,
@@ -44,6 +43,7 @@ from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 from dask_bigfft.kernels.twiddle import chirp, unit_roots
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.tile_plan import ALIGNMENT
 
 #: Byte that fills unwritten memory, so that floating point numbers are NaN.
 POISON = 0xFF

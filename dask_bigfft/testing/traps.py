@@ -25,8 +25,6 @@ import psutil
 
 from dask_bigfft.events import add_sink, remove_sink
 
-__all__ = ["FAULTS", "Board", "remove_traps", "set_trap", "until"]
-
 Found = TypeVar("Found")
 
 #: Maximum seconds of waiting, on a busy machine that compiles code first.

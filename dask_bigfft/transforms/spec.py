@@ -18,7 +18,7 @@ from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transpo
 from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.decomposition.rounds import Scale
 from dask_bigfft.decomposition.steps import CosineSum, Kind
-from dask_bigfft.errors import ArgumentTypeError, AxisError, parse_type, raise_invalid
+from dask_bigfft.errors import ArgumentTypeError, AxisError, parse_as, parse_type, raise_invalid
 
 Norm = Literal["backward", "ortho", "forward"]
 R = TypeVar("R")
@@ -178,20 +178,13 @@ def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:
     return str(dtype.str)
 
 
-def _index(argument: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise_invalid(argument, value, "an integer", kind=ArgumentTypeError)
-
-
 def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple[int, ...]:
     """Return non-negative axes of an array; each may occur once.
 
     >>> parse_axes("axes", (-1, 0), 3)
     (2, 0)
     """
-    found = tuple(_index(argument, axis) for axis in axes)
+    found = tuple(parse_as(operator.index, argument, axis, "an integer") for axis in axes)
     if ndim == 0:
         raise_invalid("a", "an array without axes", "an array of at least one dimension")
     for axis in found:
@@ -233,8 +226,7 @@ def parse_orders(order: str | Sequence[str], count: int) -> tuple[Order, ...]:
     >>> parse_orders("natural", 2)
     ('natural', 'natural')
     """
-    if not isinstance(order, Sequence):
-        raise_invalid("order", order, "'natural' or 'transposed'", kind=ArgumentTypeError)
+    parse_type("order", order, Sequence, "'natural' or 'transposed'")
     orders = (order,) * count if isinstance(order, str) else tuple(order)
     for found in orders:
         if found not in ("natural", "transposed"):
@@ -268,7 +260,7 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
 
 def parse_length(argument: str, n: SupportsIndex, size: int) -> int:
     """Return the given length of a transform; -1 in `s` stands for the array's own."""
-    length = _index(argument, n)
+    length = parse_as(operator.index, argument, n, "an integer")
     own = argument == "s"
     length = size if own and length == -1 else length
     if not 1 <= length <= MAX_LENGTH:

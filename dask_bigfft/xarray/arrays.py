@@ -296,13 +296,9 @@ def inverse(
         array = array.copy(data=transforms.ifftshift(array.data, axes))
     sizes = [samples[found].length if found == half else array.sizes[found] for found in dims]
     data = computed(getattr(transforms, f"{name}n"), [array], dims, extras, norm=norm, s=sizes)
-    renamed: dict[Hashable, tuple[Hashable, Any]] = {}
-    for found, own in samples.items():
-        places, attrs = own.coordinate(), {} if own.units is None else {"units": own.units}
-        if places is not None:  # of a Hermitian sequence half is stored
-            places = places[: data.shape[array.get_axis_num(found)]]
-            places = xr.Variable((own.dim,), places, attrs)
-        renamed[found] = own.dim, places
+    counts = {found: data.shape[array.get_axis_num(found)] for found in dims}
+    # of a Hermitian sequence half is stored
+    renamed = {found: (own.dim, own.coordinate(counts[found])) for found, own in samples.items()}
     return rebuilt(array, data, renamed)
 
 

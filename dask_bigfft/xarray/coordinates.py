@@ -96,20 +96,21 @@ class Samples:
             found = replace(found, first=first, step=step, time_unit=unit, dtype=dtype)
         return found
 
-    def coordinate(self) -> Any:
-        """Return the positions of the samples, None without a coordinate."""
+    def coordinate(self, count: int) -> xr.Variable | None:
+        """Return the positions of the first `count` samples, None without a coordinate."""
         if self.dtype is None:
             return None
-        dtype, places = np.dtype(self.dtype), np.arange(self.length)
+        dtype, places = np.dtype(self.dtype), np.arange(self.length)[:count]
+        found: Any = self.first + places * self.step
         if self.is_time:
             steps = np.rint(places * self.step).astype(np.int64) + int(self.first)
-            times = steps.astype(f"{dtype.kind}8[{self.time_unit}]")
-            if self.calendar is None:
-                return times.astype(dtype)
-            whole = times.astype("m8[us]").astype(np.int64)
-            return import_module("cftime").num2date(whole, SINCE, self.calendar)
-        found = self.first + places * self.step
-        return (np.rint(found) if dtype.kind in "iu" else found).astype(dtype)
+            found = steps.astype(f"{dtype.kind}8[{self.time_unit}]")
+        if self.calendar is not None:
+            whole = found.astype("m8[us]").astype(np.int64)
+            found = import_module("cftime").num2date(whole, SINCE, self.calendar)
+        else:
+            found = (np.rint(found) if dtype.kind in "iu" else found).astype(dtype)
+        return xr.Variable((self.dim,), found, {} if self.units is None else {"units": self.units})
 
 
 def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft.gpu import cuda
-from dask_bigfft.memory import Pinner
-from dask_bigfft.memory.pinned import LEAST_ADOPTED_NBYTES
+from dask_bigfft.memory.pinned import LEAST_ADOPTED_NBYTES, Pinner
 
 
 @pytest.mark.parametrize("refused", [False, True])

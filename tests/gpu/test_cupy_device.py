@@ -23,7 +23,7 @@ from dask_bigfft.gpu.operations import (
     Twiddle,
     transposed,
 )
-from dask_bigfft.memory import allocate, default_arena, pinned
+from dask_bigfft.memory.arena import allocate, default_arena, pinned
 from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
 from dask_bigfft.testing.strategies import random_array
 

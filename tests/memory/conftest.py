@@ -3,7 +3,7 @@
 import pytest
 from memory.arenas import MIB
 
-from dask_bigfft.memory import HostArena
+from dask_bigfft.memory.arena import HostArena
 
 
 @pytest.fixture

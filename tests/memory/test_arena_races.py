@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from memory.arenas import MIB, Pressure, address
 
-from dask_bigfft.memory import SMALL_NBYTES, HostArena, pages
-from dask_bigfft.memory.arena import ArenaBuffer
+from dask_bigfft.memory import pages
+from dask_bigfft.memory.arena import SMALL_NBYTES, ArenaBuffer, HostArena
 
 # Threads
 

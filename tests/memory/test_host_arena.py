@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from memory.arenas import MIB, Pressure, address
 
-import dask_bigfft.memory as memory
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.memory import ALIGNMENT_NBYTES, HostArena, pages
-from dask_bigfft.memory.arena import ArenaBuffer
+from dask_bigfft.memory import arena as memory
+from dask_bigfft.memory import pages
+from dask_bigfft.memory.arena import ALIGNMENT_NBYTES, ArenaBuffer, HostArena
 
 # What is lent
 

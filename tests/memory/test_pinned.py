@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from dask_bigfft.memory import HostArena, Pinner, default_arena, pin_blocks, pinned
+from dask_bigfft.memory.arena import HostArena, Pinner, default_arena, pin_blocks, pinned
 
 MIB = 1 << 20
 

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 from memory.arenas import MIB, run_python
 
-import dask_bigfft.memory as memory
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.memory import arena as module
+from dask_bigfft.memory import arena as memory
 from dask_bigfft.memory.arena import ArenaBuffer
 
 
 @pytest.fixture
 def fresh_process(monkeypatch):
     """Let the test see the process's arena as a process does that has just begun."""
-    process = module._Process(64 * MIB)
-    monkeypatch.setattr(module, "_process", process)
+    process = memory._Process(64 * MIB)
+    monkeypatch.setattr(memory, "_process", process)
     return process
 
 
@@ -66,8 +65,7 @@ def test_fork_makes_a_new_arena():
 import os
 import warnings
 import numpy as np
-from dask_bigfft import memory
-from dask_bigfft.memory import arena as module
+from dask_bigfft.memory import arena as memory
 
 memory.configure(64 * 2**20)
 arena = memory.default_arena()
@@ -76,7 +74,7 @@ idle = memory.allocate(2**20, np.uint8)
 del idle
 block.fill(1)
 # Another thread holds every lock at the moment of the fork.
-module._process.lock.acquire()
+memory._process.lock.acquire()
 arena.lock.acquire()
 # From Python 3.12 on it warns of the threads that NumPy's BLAS has started.
 warnings.simplefilter("ignore", DeprecationWarning)

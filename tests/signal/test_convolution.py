@@ -13,7 +13,6 @@ from support import python
 from dask_bigfft import fft, signal
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.graph.layer import PlanLayer
-from dask_bigfft.memory import HostArena
 from dask_bigfft.memory import arena as memory
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, random_array, sizes
@@ -219,7 +218,7 @@ def test_with_array_expressions():
     assert "array_expr" in done.stdout
 
 
-class Watching(HostArena):
+class Watching(memory.HostArena):
     """An arena that knows the most that was lent at a time."""
 
     most = 0

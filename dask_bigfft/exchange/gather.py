@@ -258,8 +258,7 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         found = [(b, *copy) for b in sources for copy in self._copies.pop(b)]
         found.sort(key=lambda f: (f[1].home - homes[f[0]] - 1) % count)
         for block, table, rows in found:
-            which = np.zeros(len(rows.counts), int)
-            table.extend([sources[block]], which, rows, homes[block])
+            table.extend([sources[block]], np.zeros(len(rows.counts), int), rows, homes[block])
             table.run(after.get(block))
 
     def arrived(self, block: Block) -> BlockView:

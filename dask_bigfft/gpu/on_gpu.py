@@ -164,8 +164,7 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
 def _works(job: Job, block: Block) -> tuple[TileWork, ...]:
     """Return the passes of a round on a block; jobs on blocks of the same shapes are equal."""
     tiles = job.tiles(_WHOLE)
-    numbers = range(len(tiles.plan.passes))
-    return tuple(_joined(work) for number in numbers for work in tiles.works(number))
+    return tuple(_joined(work) for n in range(len(tiles.plan.passes)) for work in tiles.works(n))
 
 
 def _joined(work: TileWork) -> TileWork:

@@ -273,8 +273,7 @@ def transformed_array(
             carrier = "tasks" if transport == "none" else ON_GPUS + transport
         if isinstance(plan, Plan) and carrier.startswith(ON_GPUS):
             given = x.chunks if cuts_of(x.chunks, plan.chunks_in) else None
-        if isinstance(plan, Plan) and given is None:
-            x = cut_blocks(x, plan.chunks_in)  # into views
+        x = cut_blocks(x, plan.chunks_in) if isinstance(plan, Plan) and given is None else x
     elif isinstance(plan, Plan) and plan.storage == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:

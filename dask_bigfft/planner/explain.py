@@ -456,24 +456,19 @@ def tile_lines(plan: PlanData) -> Iterator[str]:
 
 def held_lines(plan: PlanData) -> Iterator[str]:
     """Yield the memory, launches and copies of GPUs that hold the blocks."""
-    count, dtype = plan.machine.holding, plan.spec.work_dtype
-    if not count:
-        return
-    given = plan.source.size * np.dtype(plan.spec.dtype).itemsize
-    beside = human_bytes(max(0, plan.expected.peak_host - given) // count)
-    text = f"each GPU: {human_bytes(given // count)} of input, at most {beside} beside it; a block "
-    text += "is one tile, with a launch for each FFT, in place where that is possible"
-    yield from ("", *wrapped(text, "    "))
+    count, given = plan.machine.holding, plan.source.size * np.dtype(plan.spec.dtype).itemsize
+    if count:
+        beside = human_bytes(max(0, plan.expected.peak_host - given) // count)
+        text = f"each GPU: {human_bytes(given // count)} of input, at most {beside} beside it; a "
+        text += "block is one tile, with a launch for each FFT, in place where that is possible"
+        yield from ("", *wrapped(text, "    "))
     for number, exchange in enumerate(plan.exchanges):
-        if count == 1 or exchange.local:
-            continue
-        shards, shape = exchange.target.blocks * exchange.shape.fan_in, exchange.shape
-        width = shape.width * dtype.itemsize
-        how = (
-            "copy engines of the sources" if width >= LINK_ROW_NBYTES else "kernels of the targets"
-        )
-        text = f"exchange {number + 1}: {shards} shards in rows of {human_bytes(width)}, by {how} "
-        yield from wrapped(text + "with the transport 'direct'", "    ")
+        if count > 1 and not exchange.local:
+            width = exchange.shape.width * plan.spec.work_dtype.itemsize
+            shards = f"{exchange.target.blocks * exchange.shape.fan_in} shards in rows of"
+            how = "copy engines of the sources" if width >= LINK_ROW_NBYTES else "kernels"
+            text = f"exchange {number + 1}: {shards} {human_bytes(width)}, by {how} "
+            yield from wrapped(text + "with the transport 'direct'", "    ")
 
 
 _COPIES = (

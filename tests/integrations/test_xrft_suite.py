@@ -32,8 +32,8 @@ LEFT_OUT = {
 }
 
 SUITE = vars(load("xrft.tests.test_xrft", NEW))
-NAMES = {name for name in SUITE if name.lower().startswith("test")}
-globals().update({name: SUITE[name] for name in NAMES | {"time_data", "sample_data_3d"}})
+NAMES = [name for name in SUITE if name.lower().startswith("test")]
+globals().update({name: SUITE[name] for name in (*NAMES, "time_data", "sample_data_3d")})
 
 CALLED = []
 

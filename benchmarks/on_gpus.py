@@ -279,6 +279,7 @@ def processes(args: Any, results: core.Results) -> None:
             continue
         if results.lacks("processes", f"{label}, {protocol}"):
             row = core.call(on_cluster, count, protocol, shape, args.repeat)
+            row = row if "bigfft" in row else {"failed": row["error"]}
             inside = results.content["sections"].get("several", [])
             known = [found["bigfft"] for found in inside if found["name"] == f"{label}, auto"]
             if "bigfft" in row and known:

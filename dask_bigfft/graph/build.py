@@ -33,7 +33,7 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph import carriers, disk, tasks
 from dask_bigfft.graph.carriers import (
     ON_GPUS,
-    Chunks,
+    Cut,
     Graph,
     Groups,
     Key,
@@ -41,7 +41,6 @@ from dask_bigfft.graph.carriers import (
     Names,
     Shuffles,
     block_ref,
-    cuts_of,
     p2p,
     shuffles_of,
 )
@@ -377,7 +376,7 @@ def build_graph(
     known: Known | None = None,
     place: ScratchPlace | None = None,
     alone: bool = True,
-    given: Chunks | None = None,
+    cuts: Sequence[Cut] | None = None,
 ) -> Graph:
     """Return all tasks of a plan.
 
@@ -399,17 +398,14 @@ def build_graph(
         Location of the scratch files.
     alone : bool
         Whether no other plan uses tasks of this one, so that rounds may work in place.
-    given : tuple of tuple of int, optional
-        Chunks of the source array, if blocks on GPUs are still to be cut.
+    cuts : sequence of Cut, optional
+        Parts of the source array's blocks, if blocks on GPUs are still to be cut.
     """
     on_disk = carrier == "disk"
     if on_disk and place is not None and place.rows is None and isinstance(plan, Plan):
         plan = replace(plan, from_rows=False)  # not in files here
     graph: Graph = {}
     if carrier.startswith(ON_GPUS):
-        cuts = (
-            cuts_of(given, plan.chunks_in) if given is not None and isinstance(plan, Plan) else None
-        )
         cuts = cuts or [(block, block, ()) for block in plan.source.indices()]
         blocks = list(dict.fromkeys(origin for _, origin, _ in cuts))
         parts = tuple((block, blocks.index(origin), cut) for block, origin, cut in cuts)

@@ -66,8 +66,12 @@ def block_ref(name: str, block: Block) -> TaskRef:
     return TaskRef((name, *block))
 
 
+#: Block as a part of another one: both indices, and the part.
+Cut = tuple[Block, Block, tuple[slice, ...]]
+
+
 @lru_cache(maxsize=64)
-def cuts_of(given: Chunks, chunks: Chunks) -> list[tuple[Block, Block, tuple[slice, ...]]] | None:
+def cuts_of(given: Chunks, chunks: Chunks) -> list[Cut] | None:
     """Return each block of new chunks as a part of an old one: their indices, and the part.
 
     None if a new block is made of several old ones.

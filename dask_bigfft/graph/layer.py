@@ -12,7 +12,7 @@ no leaves. This costs nothing, because all of these blocks are cut at the same t
 import math
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.carriers import ON_GPUS, Chunks, Graph, Key, Known, cuts_of, resolved
+from dask_bigfft.graph.carriers import ON_GPUS, Chunks, Cut, Graph, Key, Known, cuts_of, resolved
 from dask_bigfft.graph.dask_private import (
     ARRAY_EXPRESSIONS,
     HighLevelGraph,
@@ -102,18 +102,18 @@ class TransformRecipe:
         Whether this has been sent to another process.
     place : ScratchPlace, optional
         Location of the scratch files, with carrier ``"disk"``.
-    given : tuple of tuple of int, optional
-        Chunks of the source array, if its blocks on GPUs are still to be cut.
+    cuts : sequence of Cut, optional
+        Parts of the source array's blocks, if blocks on GPUs are still to be cut.
     """
 
     plan: AnyPlan
     carrier: str
     travelled: bool = False
     place: ScratchPlace | None = None
-    given: Chunks | None = None
+    cuts: Sequence[Cut] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TransformRecipe, (self.plan, self.carrier, True, self.place, self.given)
+        return TransformRecipe, (self.plan, self.carrier, True, self.place, self.cuts)
 
     def __dask_tokenize__(self) -> Any:
         # Dask hashes the text of this value, and the texts of different plans may be equal.
@@ -183,7 +183,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         with self._lock:
             if carrier not in self._made:
                 what = self.plan, self.token, self.source, carrier, recipe.carrier != "auto"
-                self._made[carrier] = build_graph(*what, self.known, place, alone, recipe.given)
+                self._made[carrier] = build_graph(*what, self.known, place, alone, recipe.cuts)
             found = self._read.tasks = self._made[carrier]
         return found
 
@@ -266,19 +266,19 @@ def transformed_array(
         merged = _rechunked(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
-    given = None
+    cuts = None
     if is_on_gpu(x._meta):
         if carrier == "auto":
             transport = config.get("bigfft.gpu.peer-transport")
             carrier = "tasks" if transport == "none" else ON_GPUS + transport
         if isinstance(plan, Plan) and carrier.startswith(ON_GPUS):
-            given = x.chunks if cuts_of(x.chunks, plan.chunks_in) else None
-        x = cut_blocks(x, plan.chunks_in) if isinstance(plan, Plan) and given is None else x
+            cuts = cuts_of(x.chunks, plan.chunks_in)
+        x = cut_blocks(x, plan.chunks_in) if isinstance(plan, Plan) and cuts is None else x
     elif isinstance(plan, Plan) and plan.storage == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
-    recipe = TransformRecipe(plan, carrier, place=place, given=given)
+    recipe = TransformRecipe(plan, carrier, place=place, cuts=cuts)
     if ARRAY_EXPRESSIONS:
         return expression_array(x, recipe)
     token = tokenize(x.name, plan, carrier, *_attempt(place))

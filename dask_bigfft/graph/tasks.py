@@ -584,11 +584,9 @@ def generate_filter(run: PlanRun, number: int, block: Block, filters: Filters) -
 # --- blocks on GPUs of this process ----------------------------------------------------------
 
 
-#: Part of a task's input that is a source block: the index, and the number of the input.
-Cut = tuple[Block, int, tuple[slice, ...]]
-
-
-def transform_on_gpus(run: PlanRun, cuts: tuple[Cut, ...], transport: str, *blocks: Any) -> ByBlock:
+def transform_on_gpus(
+    run: PlanRun, parts: tuple[Any, ...], transport: str, *blocks: Any
+) -> ByBlock:
     """Return all blocks of a result, whose source blocks are on GPUs of this process.
 
     The calls enqueue work in the current streams of this thread. They are ordered with the user's
@@ -598,8 +596,8 @@ def transform_on_gpus(run: PlanRun, cuts: tuple[Cut, ...], transport: str, *bloc
     ----------
     run : PlanRun
         The plan.
-    cuts : tuple of Cut
-        Source blocks, as parts of those that are given.
+    parts : tuple of (index, number, slices)
+        Source blocks by index, as parts of the blocks that are given, by number.
     transport : {"auto", "host", "staged", "swap", "direct"}
         Transport between GPUs; "auto" chooses by the speed of each link.
     *blocks
@@ -617,7 +615,7 @@ def transform_on_gpus(run: PlanRun, cuts: tuple[Cut, ...], transport: str, *bloc
         spectra = {b: generate_filter(alone, 0, b, ()) for b in part.rounds[0].target.indices()}
         spectra = _transformed(alone, spectra, transport, {}, 1)
         filters.setdefault(part.used_in, {})[part.axis] = spectra
-    found = {index: blocks[number][cut] for index, number, cut in cuts}
+    found = {index: blocks[number][cut] for index, number, cut in parts}
     return _transformed(run, found, transport, filters)
 
 

@@ -55,8 +55,9 @@ MAX_PITCH_NBYTES = 2**31 - 1
 #: and at 48 when a kernel has read a byte of each row shortly before (H200).
 ENTRIES_NBYTES = 64 * 1024
 
-#: Narrow rows that a kernel reads a byte of at once, while the rows before them are copied.
-ROWS_AT_ONCE = 2048
+#: Narrow rows that a kernel reads a byte of at once, while the rows before them are copied. With
+#: 8192, 2048, 1024 and 512 rows 2^30 complex128 take 0.94, 0.87, 0.86 and 0.87 s (H200).
+ROWS_AT_ONCE = 1024
 
 #: Number of driver calls for a view above which a kernel copies it.
 MANY_CALLS = 256
@@ -108,8 +109,8 @@ class Copy(NamedTuple):
     def parts(self) -> Iterator["Copy"]:
         """Yield the copy in parts of at most `ROWS_AT_ONCE` rows, if these are narrow.
 
-        >>> [part[:4] for part in Copy(0, 0, 4096, 3000, pitch=1 << 20, device_pitch=4096).parts()]
-        [(0, 0, 4096, 2048), (2147483648, 8388608, 4096, 952)]
+        >>> [part[:4] for part in Copy(0, 0, 4096, 1500, pitch=1 << 20, device_pitch=4096).parts()]
+        [(0, 0, 4096, 1024), (1073741824, 4194304, 4096, 476)]
         """
         if not self.narrow or self.depth > 1:
             yield self
@@ -174,7 +175,7 @@ def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Cop
 def groups(calls: tuple[Copy, ...], views: int) -> Iterator[tuple[tuple[Copy, ...], slice]]:
     """Yield the calls for some views in groups of about `ROWS_AT_ONCE` rows, if these are narrow.
 
-    >>> call = Copy(0, 0, 4096, 512, pitch=1 << 20, device_pitch=4096)
+    >>> call = Copy(0, 0, 4096, 256, pitch=1 << 20, device_pitch=4096)
     >>> [(len(some), part) for some, part in groups((call,), 6)]
     [(1, slice(0, 4, None)), (1, slice(4, 8, None))]
     """

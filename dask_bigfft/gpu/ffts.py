@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_bigfft.decomposition.factors import divisors
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import cupy
@@ -24,9 +25,12 @@ from dask_bigfft.planner.tile_plan import aligned
 #: Largest number of dimensions of a plan.
 MAX_RANK = 3
 
-#: Largest batch in bytes, where it can be divided. The work area of cuFFT may be four times as
-#: large.
-MOST_NBYTES = 1 << 30
+#: Largest batch in bytes, where few equal ones take its place. The work area of cuFFT may be four
+#: times as large.
+MOST_NBYTES = 1 << 28
+
+#: Maximum number of batches, in units of the least number.
+MORE_BATCHES = 4
 
 #: Largest FFT of several dimensions in bytes; larger ones are done dimension by dimension.
 LARGEST_NBYTES = 1 << 32
@@ -144,15 +148,14 @@ def fft_calls(op: FFT) -> tuple[Call, ...]:
 
 
 def _bounded(call: Call) -> Call:
-    """Return a call with batches of at most `MOST_NBYTES`, if they can be divided."""
+    """Return a call with batches of at most `MOST_NBYTES`, if few equal ones are enough."""
     batch = call.batch
     nbytes = math.prod(batch.n) * (16 if batch.double else 8)
     odd = batch.kind != "c2c" and (batch.source.distance % 2 or batch.target.distance % 2)
-    if call.times > 1 or batch.count * nbytes <= MOST_NBYTES or odd:
+    least = -(-batch.count * nbytes // MOST_NBYTES)
+    times = next((n for n in divisors(batch.count) if least <= n <= MORE_BATCHES * least), 1)
+    if call.times > 1 or odd or times == 1:
         return call
-    times = min(batch.count, -(-batch.count * nbytes // MOST_NBYTES))
-    while batch.count % times:
-        times += 1
     count = batch.count // times
     return Call(
         replace(batch, count=count),

@@ -31,7 +31,7 @@ from dask_bigfft.planner.plan_data import (
 )
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.seconds import flops
-from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED
+from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, LEAST_WRITTEN_NBYTES
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
@@ -518,8 +518,9 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
     """Return the request with blocks between rounds on GPUs as large as a tile at most.
 
     A tile is then contiguous in such a block, so that a pass over the bus has narrow rows in one
-    direction only. Blocks are not cut below `LEAST_BETWEEN`. The chunks of the result are like the
-    input's.
+    direction only. Blocks are not cut below `LEAST_BETWEEN`. They hold two tiles where rows would
+    else be too narrow: a first round reorders nothing, so that its tiles need half the memory. The
+    chunks of the result are like the input's.
     """
     natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
     free = _is_free(request) and request.storage != "disk" and natural
@@ -527,8 +528,10 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
         return request
     most = max(LEAST_BETWEEN, tile_nbytes(request, machine))
     nbytes = largest_block(spec, request) * spec.work_dtype.itemsize
-    if nbytes <= most:
+    narrow = most < LEAST_WRITTEN_NBYTES * math.sqrt(max(spec.lengths))  # rows of equal digits
+    if nbytes <= most and not narrow:
         return request
+    most *= 1 + narrow
     wanted = request.wanted or _like_input(spec, request)
     return replace(request, scale=request.scale * most / nbytes, wanted=wanted, storage="memory")
 

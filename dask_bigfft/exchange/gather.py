@@ -271,9 +271,10 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
             table.wait()
         gpus().join(sorted(set(self._homes.values())))
 
-    def __exit__(self, *_: object) -> None:
-        """Join the GPUs, also after an error, before memory is freed."""
-        self.join()
+    def __exit__(self, error: object, *_: object) -> None:
+        """Join the GPUs after an error, before memory is freed."""
+        if error is not None:
+            self.join()
 
 
 def crosses(exchange: ExchangeMap, homes: Mapping[Block, int]) -> bool:

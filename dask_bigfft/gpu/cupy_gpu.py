@@ -44,6 +44,9 @@ LIBRARIES_NBYTES = 64 << 20
 #: Bytes of plans that are included in `LIBRARIES_NBYTES`.
 _FEW_PLANS_NBYTES = 32 << 20
 
+#: Largest batch of FFTs of a tile in bytes. Each batch takes more calls, but less of a work area.
+BATCH_NBYTES = 1 << 28
+
 #: Directions of copies, as the driver numbers them.
 TO_DEVICE, TO_HOST = 1, 2
 
@@ -313,7 +316,7 @@ class CupyGPU:
         self._arena: Any = None
         self._base = self._nbytes = 0
         self._streams: list[Stream] = []
-        self._plans = FFTPlans()
+        self._plans = FFTPlans(BATCH_NBYTES)
         self._ring: Ring | None = None
         #: True for composites whose sources are all pinned.
         self._pinned: WeakKeyDictionary[SegmentedView, bool] = WeakKeyDictionary()

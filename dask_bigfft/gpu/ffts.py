@@ -27,7 +27,7 @@ MAX_RANK = 3
 
 #: Largest batch in bytes, where few equal ones take its place. The work area of cuFFT may be four
 #: times as large.
-MOST_NBYTES = 1 << 28
+MOST_NBYTES = 1 << 30
 
 #: Maximum number of batches, in units of the least number.
 MORE_BATCHES = 4
@@ -106,7 +106,7 @@ class Call:
 
 
 @functools.lru_cache(maxsize=256)
-def fft_calls(op: FFT) -> tuple[Call, ...]:
+def fft_calls(op: FFT, most: int = MOST_NBYTES) -> tuple[Call, ...]:
     """Return the calls that transform a dense array, in order.
 
     One call reads the source and writes the target: the last one of ``c2r``, and the first one of
@@ -116,6 +116,8 @@ def fft_calls(op: FFT) -> tuple[Call, ...]:
     ----------
     op : FFT
         The transform.
+    most : int
+        Largest batch in bytes.
 
     Examples
     --------
@@ -142,17 +144,17 @@ def fft_calls(op: FFT) -> tuple[Call, ...]:
                 break  # the work area would be as large
             first -= 1
         part = op if last == len(dims) else complex_
-        found.append(_bounded(_along(part, dims[first], dims[last - 1])))
+        found.append(_bounded(_along(part, dims[first], dims[last - 1]), most))
         last = first
     return tuple(reversed(found) if op.kind == "c2r" else found)
 
 
-def _bounded(call: Call) -> Call:
-    """Return a call with batches of at most `MOST_NBYTES`, if few equal ones are enough."""
+def _bounded(call: Call, most: int) -> Call:
+    """Return a call with batches of at most `most` bytes, if few equal ones are enough."""
     batch = call.batch
     nbytes = math.prod(batch.n) * (16 if batch.double else 8)
     odd = batch.kind != "c2c" and (batch.source.distance % 2 or batch.target.distance % 2)
-    least = -(-batch.count * nbytes // MOST_NBYTES)
+    least = min(batch.count, -(-batch.count * nbytes // most))
     times = next((n for n in divisors(batch.count) if least <= n <= MORE_BATCHES * least), 1)
     if call.times > 1 or odd or times == 1:
         return call
@@ -230,9 +232,15 @@ class FFTPlans:
 
     Each plan uses the work area given in the call. CuPy's cache of plans is not used, because its
     plans may run in two streams at a time.
+
+    Parameters
+    ----------
+    most : int
+        Largest batch in bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_NBYTES) -> None:
+        self.most = most
         self._plans: OrderedDict[Batch, _Plan] = OrderedDict()
 
     @property
@@ -247,7 +255,7 @@ class FFTPlans:
         memory that is not counted.
         """
         found = 0
-        for call in fft_calls(op):
+        for call in fft_calls(op, self.most):
             if call.batch in self._plans:
                 self._plans.move_to_end(call.batch)
             else:
@@ -260,7 +268,7 @@ class FFTPlans:
         cufft = cupy().cuda.cufft
         direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
         complex_ = np.dtype(op.dtype).itemsize
-        real, calls = complex_ // 2, fft_calls(op)
+        real, calls = complex_ // 2, fft_calls(op, self.most)
         for call in calls:
             kind = call.batch.kind
             size_in, size_out = (real if kind == found else complex_ for found in ("r2c", "c2r"))

@@ -323,8 +323,10 @@ class Gpus:
 
     def join(self, found: Iterable[int]) -> None:
         """Let later work in the current streams of these GPUs wait for that of all of them."""
-        for ordinal, other in itertools.permutations(set(map(self.ordinal, found)), 2):
-            _wait(ordinal, other)
+        if len(ordinals := set(map(self.ordinal, found))) > 1:
+            ends = {ordinal: _end(ordinal) for ordinal in ordinals}
+            for ordinal in ordinals:
+                _wait(ordinal, (end for other, end in ends.items() if other != ordinal))
 
     def _on(self, gpu: int) -> Any:
         return cupy().cuda.Device(self.ordinal(gpu))
@@ -362,14 +364,12 @@ class Gpus:
 
     def now(self, gpu: int) -> Any:
         """Return an event after all work so far in the current stream of a GPU."""
-        with self._on(gpu):
-            return cupy().cuda.get_current_stream().record()
+        return _end(self.ordinal(gpu))
 
     def wait(self, gpu: int, events: Iterable[Any]) -> None:
         """Let later work in the current stream of a GPU wait for events."""
+        _wait(self.ordinal(gpu), events)
         with self._on(gpu):
-            for event in events:
-                cupy().cuda.get_current_stream().wait_event(event)
             synchronize()
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
@@ -468,7 +468,7 @@ class Gpus:
                 stream.synchronize()
                 return
             if own != far:
-                _wait(own, far)
+                _wait(own, [_end(far)])
                 if self.reaches(target, source):  # else the driver copies through the host
                     cp.cuda.runtime._deviceEnsurePeerAccess(far)
             pointers = out.data.ptr, own, values.data.ptr, far
@@ -536,12 +536,18 @@ def _by_engine(calls: Iterable[EngineCall], values: Any, target: Any, stream: in
             cuda.runtime.memcpyAsync(to + place, source + start, width, _ANY, stream)
 
 
-def _wait(ordinal: int, other: int) -> None:
-    """Let later work in the current stream of a GPU wait for that of another one."""
-    with cupy().cuda.Device(other):
-        done = cupy().cuda.get_current_stream().record()
+def _end(ordinal: int) -> Any:
+    """Return an event after all work so far in the current stream of a GPU."""
     with cupy().cuda.Device(ordinal):
-        cupy().cuda.get_current_stream().wait_event(done)
+        return cupy().cuda.get_current_stream().record()
+
+
+def _wait(ordinal: int, events: Iterable[Any]) -> None:
+    """Let later work in the current stream of a GPU wait for events."""
+    with cupy().cuda.Device(ordinal):
+        stream = cupy().cuda.get_current_stream()
+        for event in events:
+            stream.wait_event(event)
 
 
 def _mapped(values: Any, ordinal: int) -> Any:

@@ -83,7 +83,7 @@ class Plans:
 
     taken = 0
 
-    def __init__(self):
+    def __init__(self, most):
         self.done = 0
 
     def prepare(self, op):

@@ -98,18 +98,21 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "digits"),
+    ("shape", "dtype", "parts", "digits", "blocks"),
     [
-        ((1 << 30,), "c16", (1 << 15, 1 << 15)),
-        ((1 << 31,), "c8", (1 << 16, 1 << 15)),  # wide rows of the last round
-        ((1 << 15, 1 << 15), "c16", (1 << 15,)),
+        ((1 << 30,), "c16", 4, (1 << 15, 1 << 15), 64),
+        ((1 << 31,), "c8", 4, (1 << 16, 1 << 15), 32),  # of two tiles, whose rows are wide
+        ((1 << 31,), "c8", 64, (1 << 16, 1 << 15), 32),
+        ((1 << 15, 1 << 15), "c16", 4, (1 << 15,), 4),
     ],
 )
-def test_large_blocks_become_tiles_between_rounds_if_an_axis_is_split(shape, dtype, digits):
+def test_blocks_become_tiles_between_rounds_if_an_axis_is_split(
+    shape, dtype, parts, digits, blocks
+):
     with simulated_devices(1 << 31):
-        x = da.zeros(shape, chunks=(shape[0] // 4, *shape[1:]), dtype=dtype)
+        x = da.zeros(shape, chunks=(shape[0] // parts, *shape[1:]), dtype=dtype)
         found = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
-    assert [round_.source.blocks for round_ in found.rounds] == [64 if digits[1:] else 4] * 2
+    assert [round_.source.blocks for round_ in found.rounds] == [blocks] * 2
     assert digits == found.programs[0].factors
     assert found.chunks == x.chunks or not digits[1:]
 

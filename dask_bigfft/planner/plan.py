@@ -533,7 +533,8 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
         return request
     most *= 1 + narrow
     wanted = request.wanted or _like_input(spec, request)
-    return replace(request, scale=request.scale * most / nbytes, wanted=wanted, storage="memory")
+    scale = request.scale * most / nbytes
+    return replace(request, scale=scale, joined=True, wanted=wanted, storage="memory")
 
 
 def _like_input(spec: TransformSpec, request: Request) -> tuple[Chunks, ...]:

@@ -629,6 +629,8 @@ class Request:
         Kind of executor of the rounds.
     scale : float
         Size of blocks in units of the input blocks.
+    joined : bool
+        Whether input chunks that are far smaller than blocks should be are joined in the rounds.
     device_nbytes : int or None
         Bytes of a GPU that may be used, if not all.
     stored : Stored or None
@@ -652,6 +654,7 @@ class Request:
     verify: str = "none"
     device: DeviceChoice = "auto"
     scale: float = 1.0
+    joined: bool = False
     device_nbytes: int | None = None
     stored: Stored | None = None
     reopened: bool = False

@@ -44,7 +44,7 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
     blocks = max(1, round(math.prod(len(c) for c in request.chunks) / request.scale))
-    near = Sizes(target, 2 * target, blocks, merge=request.scale > 1)
+    near = Sizes(target, 2 * target, blocks, merge=request.joined)
     if blocks * (total // target) > MOST_PAIRS:
         yield replace(near, last=2)
     yield near

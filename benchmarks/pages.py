@@ -161,8 +161,9 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "pinned=CuPy, pinned | peers.CuPy, pageable=CuPy, pageable",
             ),
             "peak": (
-                "Device memory",
-                "name=transform | budget_gib=allowed, GiB | used_gib=used, GiB",
+                "Memory of the GPU, and of the host beside the data",
+                "name=transform | budget_gib=allowed, GiB | used_gib=used, GiB | "
+                "host_mib=host, MiB | forecast_mib=forecast, MiB",
             ),
             "hybrid": (
                 "CPU threads and the GPU together",

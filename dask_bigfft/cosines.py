@@ -5,6 +5,8 @@ that is best gathered into whole lines. An axis that is split into digits goes t
 as many exchanges as an FFT of real data::
 
     array --arrangement--> factors, round --exchange--> round, factors --arrangement--> result
+
+Of blocks on GPUs, every axis goes through a complex FFT of a period of its waves.
 """
 
 import itertools
@@ -33,7 +35,9 @@ from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_ch
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block, transforms_by
+from dask_bigfft.gpu.on_gpu import in_parts_on_gpu, waved_on_gpu
 from dask_bigfft.kernels import twiddle
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.transforms.spec import transform_spec, work_dtype
 
@@ -93,9 +97,8 @@ def _transform(
     inner = inner_extras(options, order="natural")
     if array.dtype.kind == "c":
         real, imag = (_all_axes(part, plans, norm, inner) for part in (array.real, array.imag))
-        found = by_block(
-            twiddle.in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64)
-        )
+        joined = in_parts_on_gpu if is_on_gpu(real._meta) else twiddle.in_parts
+        found = by_block(joined, real, imag, dtype=np.result_type(real.dtype, np.complex64))
     else:
         found = _all_axes(array, plans, norm, inner)
     wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
@@ -151,6 +154,9 @@ def dct() -> None:
     2N - 1 points (L. I. Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970). It moves as many
     bytes as `rfft` of a prime length. For type I this depends on N - 1 or N + 1: a length of 8,192
     moves 4.3 times the bytes of `rfft` of that length, 8,193 twice.
+
+    Of blocks that are CuPy arrays, each axis goes through a complex FFT of a period of the waves,
+    which is 2N points (type I: 2(N - 1) or 2(N + 1)).
 
     Examples
     --------
@@ -436,12 +442,27 @@ def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Ex
     return _with_ends(sums, plan, axis, twiddle.factor(divisor, a.dtype), out=True)
 
 
+def _on_gpus(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
+    """Return the transform of an axis of blocks on GPUs, by a complex FFT of a whole period."""
+    ready, windows = _with_ends(a, plan, axis, 2, out=False), {axis: (0, plan.length)}
+    found = make_plan(ready, "fft", plan.waves.period, axis, None, windows=windows, **inner)
+    factor = twiddle.factor(divisor, a.dtype)
+    return _with_ends(applied(ready, found), plan, axis, factor, out=True)
+
+
 def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
-    """Return the array times a factor, with other factors at both ends of an axis."""
+    """Return the array times a factor, with other factors at both ends of an axis.
+
+    On GPUs the phases are applied, too, that make a complex FFT of the sum.
+    """
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
-    where = {"axis": axis, "bounds": bounds, "length": plan.length}
-    ends = twiddle.ends_of(plan, out=out)
-    return by_block(twiddle.ends_scaled, a, dtype=a.dtype, factor=factor, ends=ends, **where)
+    where = {"axis": axis, "bounds": bounds, "length": plan.length, "factor": factor}
+    where["ends"] = twiddle.ends_of(plan, out=out)
+    if not is_on_gpu(a._meta):
+        return by_block(twiddle.ends_scaled, a, dtype=a.dtype, **where)
+    real, kind = np.empty(0, a.dtype).real.dtype, np.result_type(a.dtype, np.complex64)
+    where |= {"waves": plan.waves, "out": out}
+    return by_block(waved_on_gpu, a, dtype=real if out else kind, **where)
 
 
 def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, inner: Extras) -> Cosines:
@@ -479,6 +500,8 @@ def _multiplied(
 def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Extras) -> Any:
     """Return the transform of one axis in several chunks."""
     divisor = twiddle.divisor_of(plan, norm)
+    if is_on_gpu(a._meta):
+        return _on_gpus(a, plan, axis, divisor, inner)
     found = make_plan(a, "rfft", plan.length, axis, None, **inner)
     if len(found.programs[0].steps) > 1:
         return _split_axis(a, plan, axis, divisor, inner)
@@ -522,12 +545,13 @@ def _all_axes(
     """Return a real transform: of all axes that are whole in every block, then of the others."""
     found: da.Array = array.astype(np.empty(0, work_dtype(array.dtype)).real.dtype)
     groups: dict[tuple[int, bool], dict[int, int]] = {}
+    here = [i for i in plans if array.numblocks[i] == 1 and not is_on_gpu(array._meta)]
     for axis, plan in plans.items():
-        if array.numblocks[axis] == 1:
+        if axis in here:
             groups.setdefault((plan.type, plan.sine), {})[axis] = plan.length
     for lengths in groups.values():
         found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm)
-    rest = [axis for axis in plans if array.numblocks[axis] > 1]
+    rest = [axis for axis in plans if axis not in here]
     for axis in sorted(rest, key=lambda axis: array.numblocks[axis]):
         plan = plans[axis]
         found = found[(slice(None),) * axis + (slice(plan.length),)]  # a shorter one is cropped

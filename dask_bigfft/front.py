@@ -19,6 +19,7 @@ from dask_bigfft.arguments import Extras, make_plan, parse_array, parse_options
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
+from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
 from dask_bigfft.planner.rows import Stored
@@ -346,7 +347,7 @@ def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: 
     Keywords are those of `dask.array.map_blocks` and of the function. The function is not called to
     infer the dtype.
     """
-    meta = np.empty((0,) * arrays[0].ndim, dtype)
+    meta = empty_like(arrays[0]._meta, arrays[0].ndim, dtype)
     return cast("da.Array", da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords))
 
 

@@ -22,13 +22,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import operations
 from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
 from dask_bigfft.gpu.ffts import FFTPlans
-from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
-from dask_bigfft.gpu.tile_work import Computation, Job, TileWork
+from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Term, Twiddle
+from dask_bigfft.gpu.tile_work import NO_MODULUS, Computation, Job, TileWork
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TileLimits
 
@@ -283,6 +284,53 @@ def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
     with values.device:
         dims, firsts = zip(*rolls, strict=True)
         done = cupy().roll(values, tuple(-first for first in firsts), dims)
+        synchronize()
+        return done
+
+
+def waved_on_gpu(
+    block: Any,
+    axis: int,
+    bounds: Block,
+    length: int,
+    factor: Any,
+    ends: tuple[Any, Any],
+    waves: CosineSum,
+    out: bool,
+    block_id: Block,
+) -> Any:
+    """Return a block of the input or output of a sum over waves times what an FFT leaves out.
+
+    The FFT of a whole period does n*k of the products of indices in `CosineSum`. The real part of
+    the output is the sum. Other parameters are those of `twiddle.ends_scaled`.
+    """
+    from dask_bigfft.gpu.cupy_gpu import compute  # imports numba
+
+    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
+    step, start = (2 * waves.first, waves.first * waves.second) if out else (waves.second, 0)
+    turned, one = out and waves.turns > 0, Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, 1)
+    left = Term(axis, low, 1, NO_MODULUS, step), replace(one, stride=start)
+    phases = Twiddle((2 + 2 * out) * waves.period, -1, left, (one,))
+    kind = np.result_type(block.dtype, np.complex64)
+    by = Multiply(block.shape, kind.str, float(-factor if turned else factor), twiddles=(phases,))
+    with current(block.device), errors_of_cuda():
+        done = block.astype(kind)
+        compute(_plans_of(block.device.id).ffts, by, *(int(done.data.ptr),) * 2, 0)
+        for end, place in zip(ends, (0, length - 1), strict=True):
+            if low <= place < high and end != 1:
+                part = done[(slice(None),) * axis + (slice(place - low, place - low + 1),)]
+                cupy().multiply(part, float(end), out=part)
+        if out:  # i times the value, for sines
+            done = cupy().ascontiguousarray(done.imag if turned else done.real)
+        synchronize()
+        return done
+
+
+def in_parts_on_gpu(real: Any, imag: Any) -> Any:
+    """Return the complex block of two parts, as `twiddle.in_parts` does."""
+    with real.device:
+        done = cupy().empty(real.shape, np.result_type(real.dtype, np.complex64))
+        done.real[...], done.imag[...] = real, imag
         synchronize()
         return done
 

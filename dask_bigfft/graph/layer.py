@@ -40,7 +40,7 @@ from dask_bigfft.graph.dask_private import (
 )
 from dask_bigfft.graph.in_place import assembled
 from dask_bigfft.graph.tasks import PlanRun
-from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 
 #: Minimum number of blocks for which dask's ordering takes longer than the extra dependencies.
@@ -121,10 +121,7 @@ class TransformRecipe:
 
     def meta(self, like: Any) -> Any:
         """Return an empty array like the result: on a GPU if `like`, of the source array, is."""
-        shape, dtype = (0,) * len(self.plan.chunks), np.dtype(self.plan.dtypes[-1])
-        return (
-            np.empty_like(like, dtype, shape=shape) if is_on_gpu(like) else np.empty(shape, dtype)
-        )
+        return empty_like(like, len(self.plan.chunks), self.plan.dtypes[-1])
 
     def name(self, token: str) -> str:
         """Return the name of the result's blocks."""

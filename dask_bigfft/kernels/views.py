@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.events import emit, measured
@@ -26,6 +27,12 @@ SHARED_NBYTES = 1 << 22
 def is_on_gpu(values: Any) -> bool:
     """Return True if an array is in the memory of a CUDA device."""
     return hasattr(values, "__cuda_array_interface__")
+
+
+def empty_like(like: Any, ndim: int, dtype: npt.DTypeLike) -> Any:
+    """Return an empty array of some dimensions, on a GPU if `like` is."""
+    shape, kind = (0,) * ndim, np.dtype(dtype)
+    return np.empty_like(like, kind, shape=shape) if is_on_gpu(like) else np.empty(shape, kind)
 
 
 def intervals(size: int, width: int) -> Iterator[slice]:

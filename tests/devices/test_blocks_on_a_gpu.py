@@ -115,6 +115,7 @@ class CardArray:
 
     device = property(lambda self: Card(self.data.device))
     real = property(lambda self: self._view(self._values.real, self))
+    imag = property(lambda self: self._view(self._values.imag, self))
 
     def __getattr__(self, name):
         if name not in ["shape", "dtype", "strides", "size", "ndim", "nbytes", "itemsize", "flags"]:
@@ -213,6 +214,7 @@ def card(monkeypatch):
         empty=CardArray,
         zeros=lambda shape, dtype=float: CardArray.of(np.zeros(shape, dtype)),
         ascontiguousarray=lambda x: CardArray.of(x._values),
+        multiply=lambda x, y, out: np.multiply(x._values, y, out=out._values),
         asnumpy=refused,
         conj=lambda x, out: np.conj(x._values, out=out._values),
         roll=lambda x, shift, axis: CardArray.of(np.roll(x._values, shift, axis)),
@@ -337,6 +339,23 @@ def test_random_cases(card, seed):
     got, _ = assembled(lazy.persist(scheduler="threads"))
     assert got.shape == expected.shape
     assert np.linalg.norm(got - expected) <= close * (np.linalg.norm(expected) + 1)
+
+
+@pytest.mark.parametrize("type", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["dct", "idct", "dst", "idst", "dctn", "idstn"])
+def test_cosines_and_sines(card, monkeypatch, name, type):
+    cases = ((30, 7, "f8", {}), (31, 31, "f4", {"n": 40}), (2, 1, "c16", {"norm": "ortho"}))
+    if name.endswith("n"):
+        cases = (((9, 8, 5), (4, 8, 2), "f8", {"axes": (0, 1)}), ((6, 0), 3, "f4", {"axes": 0}))
+    monkeypatch.setattr(default_arena().__class__, "allocate", refused)
+    for shape, chunks, dtype, keywords in cases:
+        x = random_array(shape, dtype, 1)
+        done = getattr(fft, name)(uploaded(x, chunks, count=2), type, **keywords)
+        expected = getattr(scipy.fft, name)(x, type, **keywords)
+        assert done.dtype == expected.dtype
+        got, _ = assembled(done.persist(scheduler="sync"))
+        close = 1e-6 if dtype == "f4" else 1e-14
+        assert np.linalg.norm(got - expected) <= close * np.linalg.norm(expected)
 
 
 def test_orders_shifts_and_primes(card):

@@ -102,6 +102,15 @@ def test_real_transforms_there_and_back(shape, chunks, dtype):
     check(fft.irfftn(spectrum, s=shape, axes=tuple(range(len(shape)))), x, tolerance)
 
 
+@pytest.mark.parametrize("type", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["dctn", "idctn", "dstn", "idstn"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f8", 4e-15), ("f4", 2e-6), ("c8", 2e-6)])
+def test_cosines_and_sines(name, type, dtype, tolerance):
+    x = random_array((37, 2, 64), dtype, RNG)
+    expected = getattr(scipy.fft, name)(x.astype("c16" if dtype == "c8" else "f8"), type)
+    check(getattr(fft, name)(spread(x, (10, 1, 64)), type), expected, tolerance)
+
+
 def test_orders_pads_and_long_primes():
     x = RNG.standard_normal(10007) + 1j * RNG.standard_normal(10007)
     with dask.config.set({"bigfft.planner.whole-axis-floor": 4096}):

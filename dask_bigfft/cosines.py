@@ -432,22 +432,18 @@ def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: 
 
 
 def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
-    """Return the transform of an axis by Bluestein's algorithm, as the sum of its definition.
+    """Return the transform of an axis as the sum of its definition.
 
-    It exchanges as many bytes as a real FFT of as many points without a useful split.
+    Bluestein's algorithm exchanges as many bytes as a real FFT of as many points without a useful
+    split. On GPUs it is an FFT of a whole period.
     """
-    ready = _with_ends(a, plan, axis, 2, out=False)
-    found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **inner)
-    sums = applied(ready, found)
+    ready, n, how = _with_ends(a, plan, axis, 2, out=False), plan.length, dict[str, Any]()
+    if is_on_gpu(a._meta):
+        n, how["windows"] = plan.waves.period, {axis: (0, n)}
+    else:
+        how["waves"] = plan.waves
+    sums = applied(ready, make_plan(ready, "fft", n, axis, None, **how, **inner))
     return _with_ends(sums, plan, axis, twiddle.factor(divisor, a.dtype), out=True)
-
-
-def _on_gpus(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
-    """Return the transform of an axis of blocks on GPUs, by a complex FFT of a whole period."""
-    ready, windows = _with_ends(a, plan, axis, 2, out=False), {axis: (0, plan.length)}
-    found = make_plan(ready, "fft", plan.waves.period, axis, None, windows=windows, **inner)
-    factor = twiddle.factor(divisor, a.dtype)
-    return _with_ends(applied(ready, found), plan, axis, factor, out=True)
 
 
 def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
@@ -501,7 +497,7 @@ def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Ex
     """Return the transform of one axis in several chunks."""
     divisor = twiddle.divisor_of(plan, norm)
     if is_on_gpu(a._meta):
-        return _on_gpus(a, plan, axis, divisor, inner)
+        return _by_waves(a, plan, axis, divisor, inner)
     found = make_plan(a, "rfft", plan.length, axis, None, **inner)
     if len(found.programs[0].steps) > 1:
         return _split_axis(a, plan, axis, divisor, inner)
@@ -545,13 +541,12 @@ def _all_axes(
     """Return a real transform: of all axes that are whole in every block, then of the others."""
     found: da.Array = array.astype(np.empty(0, work_dtype(array.dtype)).real.dtype)
     groups: dict[tuple[int, bool], dict[int, int]] = {}
-    here = [i for i in plans if array.numblocks[i] == 1 and not is_on_gpu(array._meta)]
     for axis, plan in plans.items():
-        if axis in here:
+        if array.numblocks[axis] == 1 and not is_on_gpu(array._meta):
             groups.setdefault((plan.type, plan.sine), {})[axis] = plan.length
     for lengths in groups.values():
         found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm)
-    rest = [axis for axis in plans if axis not in here]
+    rest = plans.keys() - itertools.chain(*groups.values())
     for axis in sorted(rest, key=lambda axis: array.numblocks[axis]):
         plan = plans[axis]
         found = found[(slice(None),) * axis + (slice(plan.length),)]  # a shorter one is cropped

@@ -597,7 +597,9 @@ def request_on_gpus(
     scale = size / (count * block) if size else 1.0
     if count > 1:
         scale *= 1 - 2**-20  # twice a block is less than the array, which one GPU may not hold
-    rounds = 1 if count == 1 else request.max_rounds
+    # Half a spectrum in digits takes a round for each of them.
+    in_digits = "transposed" in (*spec.orders_in, *spec.orders_out) and spec.kind != "c2c"
+    rounds = request.max_rounds if count > 1 or in_digits else 1
     free = replace(request, scale=scale, wanted=wanted, storage="memory", max_rounds=rounds)
     return replace(free, chunks=chunks)
 

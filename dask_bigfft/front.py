@@ -345,10 +345,10 @@ def by_block(work: Callable[..., Any], /, *arrays: Any, dtype: Any, **keywords: 
     """Return the lazy result of a function of blocks; it has the axes of the first array.
 
     Keywords are those of `dask.array.map_blocks` and of the function. The function is not called to
-    infer the dtype.
+    infer the dtype; its blocks are on a GPU if those of the first array are, unless `meta` differs.
     """
-    meta = empty_like(arrays[0]._meta, arrays[0].ndim, dtype)
-    return cast("da.Array", da.map_blocks(work, *arrays, dtype=dtype, meta=meta, **keywords))
+    keywords.setdefault("meta", empty_like(arrays[0]._meta, arrays[0].ndim, dtype))
+    return cast("da.Array", da.map_blocks(work, *arrays, dtype=dtype, **keywords))
 
 
 def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:

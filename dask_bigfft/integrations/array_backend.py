@@ -62,7 +62,8 @@ class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
         if kind is not np.ndarray and kind.__module__.partition(".")[0] != "cupy":
             found, allowed = kind.__qualname__, "blocks of numpy.ndarray or cupy.ndarray"
             raise_invalid("data", f"blocks of {found}", allowed, kind=ArgumentTypeError)
-        return by_block(into_arena, data, dtype=data.dtype, **kwargs)
+        meta = np.empty((0,) * data.ndim, data.dtype)
+        return by_block(into_arena, data, dtype=data.dtype, meta=meta, **kwargs)
 
     # Dask parses arguments, dtypes and chunks; its ones, zeros and full take no memory.
     ones, zeros, full = map(_created_by, ("ones", "zeros", "full"))

@@ -452,13 +452,12 @@ def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> A
     On GPUs the phases are applied, too, that make a complex FFT of the sum.
     """
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
-    where = {"axis": axis, "bounds": bounds, "length": plan.length, "factor": factor}
-    where["ends"] = twiddle.ends_of(plan, out=out)
+    where: dict[str, Any] = {"axis": axis, "bounds": bounds, "length": plan.length}
+    where |= {"factor": factor, "ends": twiddle.ends_of(plan, out=out)}
     if not is_on_gpu(a._meta):
         return by_block(twiddle.ends_scaled, a, dtype=a.dtype, **where)
-    real, kind = np.empty(0, a.dtype).real.dtype, np.result_type(a.dtype, np.complex64)
-    where |= {"waves": plan.waves, "out": out}
-    return by_block(waved_on_gpu, a, dtype=real if out else kind, **where)
+    kind = np.empty(0, a.dtype).real.dtype if out else np.result_type(a.dtype, np.complex64)
+    return by_block(waved_on_gpu, a, dtype=kind, waves=plan.waves, out=out, **where)
 
 
 def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, inner: Extras) -> Cosines:

@@ -9,8 +9,6 @@ On platforms where long double equals double (Windows, Apple silicon) it cannot 
 double precision results is better: see `EXTENDED`.
 """
 
-import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,8 +19,6 @@ Array = npt.NDArray[Any]
 
 #: True if long double is more precise than double on this platform.
 EXTENDED: bool = bool(np.finfo(np.longdouble).eps < np.finfo(np.float64).eps)
-
-_FORWARD = ("fft", "rfft", "hfft")
 
 
 @lru_cache(maxsize=64)
@@ -79,72 +75,6 @@ def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Arra
     full[2 * k > n] = full[2 * k > n].conj()
     full[2 * k % n == 0] = full[2 * k % n == 0].real
     return np.moveaxis(exact_dft(full, 0, sign).real, 0, axis)
-
-
-def resized(x: Array, length: int, axis: int) -> Array:
-    """Return the array cropped or padded with zeros to `length` along an axis.
-
-    Examples
-    --------
-    >>> resized(np.arange(3), 5, 0), resized(np.arange(3), 2, 0)
-    (array([0, 1, 2, 0, 0]), array([0, 1]))
-    """
-    kept = np.moveaxis(x, axis, -1)[..., :length]
-    added = [(0, 0)] * (x.ndim - 1) + [(0, length - kept.shape[-1])]
-    return np.moveaxis(np.pad(kept, added), -1, axis)
-
-
-def _scale(norm: str | None, forward: bool, lengths: Sequence[int]) -> Any:
-    total = np.longdouble(math.prod(lengths))
-    if norm == "ortho":
-        return 1 / np.sqrt(total)
-    return 1 / total if (norm == "forward") == forward else np.longdouble(1)
-
-
-def exact_transform(
-    name: str,
-    x: npt.ArrayLike,
-    lengths: Sequence[int | None] | None = None,
-    axes: Sequence[int] | None = None,
-    norm: str | None = None,
-) -> Array:
-    """Return a transform of the `numpy.fft` or `scipy.fft` interface, in long double.
-
-    Parameters
-    ----------
-    name
-        ``"fft"``, ``"irfftn"``, ``"ihfft2"`` and so on; the ending is ignored.
-    x
-        Array.
-    lengths, axes
-        One entry for each transformed axis; all axes in order, and their own lengths, if None.
-    norm
-        As in `numpy.fft`.
-
-    Examples
-    --------
-    >>> x = np.arange(6.0).reshape(2, 3)
-    >>> np.allclose(exact_transform("rfftn", x).astype(complex), np.fft.rfftn(x))
-    True
-    """
-    family, values = name.rstrip("2n"), np.asarray(x)
-    axes = tuple(range(values.ndim)) if axes is None else tuple(a % values.ndim for a in axes)
-    requested = (None,) * len(axes) if lengths is None else tuple(lengths)
-    sign = -1 if family in _FORWARD else 1
-    to_real, from_real = family in ("irfft", "hfft"), family in ("rfft", "ihfft")
-    full, pairs = list[int](), list(zip(axes, requested, strict=True))
-    values = values.astype(np.longdouble if from_real else np.clongdouble)
-    for axis, given in reversed(pairs) if from_real else pairs:  # the real axis first, else last
-        is_last, size = axis == axes[-1], values.shape[axis]
-        n = given or (2 * (size - 1) if to_real and is_last else size)
-        full.append(n)
-        if to_real and is_last:
-            values = exact_irdft(resized(values, n // 2 + 1, axis), n, axis, sign)
-        else:
-            values = exact_dft(resized(values, n, axis), axis, sign)
-        if from_real and is_last:
-            values = resized(values, n // 2 + 1, axis)
-    return np.asarray(values * _scale(norm, family in _FORWARD, full))
 
 
 def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:

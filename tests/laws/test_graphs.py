@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from laws.law import exact_transform
 
 from dask_bigfft import fft
-from dask_bigfft.testing.oracles import exact_transform, relative_l2
+from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import cases, random_array
 
 CARRIERS = ["auto", "shared", "tasks", "disk"]

@@ -5,11 +5,11 @@ import itertools
 import dask
 import dask.array as da
 import pytest
-from laws.law import geometry
+from laws.law import exact_transform, geometry
 
 import dask_bigfft
 from dask_bigfft import plan, transposed_index
-from dask_bigfft.testing.oracles import exact_transform, relative_l2
+from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import random_array
 
 #: Length, rounds of an axis in 16 chunks.

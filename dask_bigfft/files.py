@@ -74,13 +74,10 @@ def places(nbytes: Ints) -> Ints:
     return ends
 
 
-def sync_path(path: str | Path) -> None:
+def sync_path(path: Path) -> None:
     """Sync a file, or the names in a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with opened(path, os.O_RDONLY, direct=False) as file:
+        os.fsync(file.handle)
 
 
 def explained(path: Path, error: OSError, missing: int, what: str) -> str:
@@ -259,17 +256,15 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
     direct : bool
         True allows direct I/O, if `bigfft.scratch.direct` is true as well.
     """
-    handle = os.open(path, flags, 0o600)
-    around = None
-    try:
+    with contextlib.ExitStack() as stack:
+        around: int | None = None
+        handle = os.open(path, flags, 0o600)
+        stack.callback(os.close, handle)
         if direct and _DIRECT and config.get("bigfft.scratch.direct"):
             with contextlib.suppress(OSError):
                 around = os.open(path, (flags & ~os.O_CREAT) | _DIRECT)
+                stack.callback(os.close, around)
         yield File(handle, around)
-    finally:
-        os.close(handle)
-        if around is not None:
-            os.close(around)
 
 
 def preallocate(handle: int, nbytes: int) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import dask.config
-import dask.utils
 import psutil
+from dask.utils import parse_bytes
 
 from dask_bigfft import config
 from dask_bigfft.events import current_worker
@@ -35,7 +35,7 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     global _applied
     limit = config.get("bigfft.memory.arena-limit")
     worker = current_worker() if worker is None else worker
-    nbytes = None if worker is None else _memory_limit(worker)
+    nbytes = None if worker is None else worker.memory_manager.memory_limit
     if limit is None:
         limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))
     limit = limit if most is None else min(limit, most)
@@ -105,17 +105,16 @@ def assumed_memory(limit: int) -> WorkerMemory:
 
 def measured_memory(worker: Any) -> WorkerMemory | tuple[()]:
     """Return the present memory of the worker of this process; empty without a limit."""
-    limit = _memory_limit(worker)
+    limit, pause = worker.memory_manager.memory_limit, worker.memory_manager.memory_pause_fraction
     if limit is None:
         return ()
-    pause = getattr(worker.memory_manager, "memory_pause_fraction", None)
     arena = default_arena().counters()
     # Some blocks are both in the arena and known to the worker.
     data = max(int(worker.state.nbytes), arena.allocated_bytes) + arena.idle_bytes
     found = psutil.Process().memory_info().rss - data
     # At most twice the minimum, because other transforms may be running.
     used = min(max(found, IMPORTS_NBYTES), 2 * IMPORTS_NBYTES)
-    stop = _stop(limit, pause, bool(getattr(worker, "nanny", None)))
+    stop = _stop(limit, pause, bool(worker.nanny))
     return WorkerMemory(limit, stop, -(-used // _MEASURED_NBYTES) * _MEASURED_NBYTES)
 
 
@@ -129,26 +128,16 @@ def shuffle_nbytes() -> int | None:
     """Return the memory of shuffles in bytes; None if exchanges do not use shuffles."""
     if config.get("bigfft.exchange.carrier") not in ("auto", "p2p"):
         return None
-    if not dask.config.get("distributed.p2p.storage.disk", default=True):
+    if not dask.config.get("distributed.p2p.storage.disk"):
         return 1 << 62
-    sizes = {"comm": "1 GiB", "storage": "100 MiB"}
-    return sum(
-        int(dask.utils.parse_bytes(dask.config.get(f"distributed.p2p.{name}.buffer", default=size)))
-        for name, size in sizes.items()
-    )
-
-
-def _memory_limit(worker: Any) -> int | None:
-    """Return the memory limit of a worker in bytes; None if it has no limit."""
-    manager = getattr(worker, "memory_manager", None)
-    return getattr(manager, "memory_limit", None) or None
+    sizes = (dask.config.get(f"distributed.p2p.{name}.buffer") for name in ("comm", "storage"))
+    return sum(map(parse_bytes, sizes))
 
 
 def pressure(worker: Any) -> Callable[[], bool] | None:
     """Return a function that tells whether the process exceeds the worker's memory target."""
-    target = getattr(getattr(worker, "memory_manager", None), "memory_target_fraction", None)
-    nbytes = _memory_limit(worker)
-    if not target or not nbytes:
+    manager, process = worker.memory_manager, psutil.Process()
+    if not manager.memory_target_fraction or not manager.memory_limit:
         return None
-    most, process = target * nbytes, psutil.Process()
+    most = manager.memory_target_fraction * manager.memory_limit
     return lambda: bool(process.memory_info().rss > most)

@@ -16,9 +16,11 @@ os.environ.setdefault(
 )
 
 import dask
+import numpy as np
 import pytest
 import support
 from hypothesis import HealthCheck, settings
+from scipy._lib._array_api import array_namespace
 
 # What is started in the background ignores Ctrl-C, and so would the processes that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,6 +61,12 @@ def pytest_collection_finish(session):
     """What all test modules have imported stays: no collection need look at it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def xp():
+    """The array library that SciPy's own tests are run with."""
+    return array_namespace(np.empty(0))
 
 
 @pytest.fixture

@@ -3,19 +3,17 @@
 import re
 import warnings
 from importlib import resources
-from pathlib import Path
 
 import dask.array as da
 import dask.config
 import pytest
 import yaml
-from support import python
+from support import ROOT, python
 
 import dask_bigfft
 from dask_bigfft import config
 from dask_bigfft.errors import ArgumentError
 
-ROOT = Path(__file__).parents[1]
 TEXT = (resources.files("dask_bigfft") / "bigfft.yaml").read_text(encoding="utf-8")
 X = da.zeros((8, 8), chunks=4, dtype=complex)
 
@@ -66,6 +64,8 @@ def test_values_are_read(key, value, expected):
         ("chunks", [0, None, "many"]),
         ("memory-limit", ["plenty", 0, True, [1]]),
         ("kernel", ["", None]),
+        ("device", ["tpu"]),
+        ("rounds", ["8 8"]),
         ("exchange.carrier", ["pigeon", ["tasks"]]),
         ("scratch.directory", [3, "", "a\0b", "s3://bucket/a"]),
         ("scratch.sync", ["always"]),

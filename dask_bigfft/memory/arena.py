@@ -206,13 +206,6 @@ class HostArena:
     clock
         Monotonic clock in seconds; a test may pass its own.
 
-    Raises
-    ------
-    ArgumentTypeError
-        If `limit` is not an integer.
-    ArgumentError
-        If `limit` is negative.
-
     Notes
     -----
     An arena serves any number of threads of the process that made it. After a fork the child
@@ -231,8 +224,8 @@ class HostArena:
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.returned = Returned()  # first: the limit may be refused
-        self.limit = parse_count("limit", limit, 0)
+        self.limit, self._clock = limit, clock
+        self.returned = Returned()
         self.lock = threading.Lock()
         #: Idle buffers by size, the least recently used first.
         self._idle: dict[int, deque[Buffer]] = {}
@@ -240,7 +233,6 @@ class HostArena:
         self._divided: dict[Buffer, list[Part]] = {}
         self._in_vain = 0
         self._counters, self._uses = ArenaCounters(), 0
-        self._clock = clock
         self.watch(None)
         #: Pins buffers before they are allocated from now on. Pinned buffers stay pinned until they
         #: are freed or the pinner is closed.
@@ -610,15 +602,13 @@ def configure(
 
 def default_arena() -> HostArena:
     """Return the arena of this process; a forked child gets its own."""
-    arena = _process.arena
-    if arena is not None:
-        return arena
-    with _process.lock:
-        if _process.arena is None:
-            arena = HostArena(_process.limit)
-            _process.apply(arena)
-            _process.arena = arena
-        return _process.arena
+    if _process.arena is None:
+        with _process.lock:
+            if _process.arena is None:
+                arena = HostArena(_process.limit)
+                _process.apply(arena)
+                _process.arena = arena
+    return _process.arena
 
 
 def pin_blocks(pinner: Pinner | None) -> Pinner | None:

@@ -21,8 +21,6 @@ from dask_bigfft.transforms.spec import FAMILIES
 Chunks = tuple[int, ...]
 Rounds = tuple[dict[int, int], ...]
 
-_REAL_INPUT = ("rfft", "ihfft")
-_REAL_OUTPUT = ("irfft", "hfft")
 _DTYPES = ("c16", "c8", "f8", "f4", "i8", "i2", "u1", "?")
 
 #: Largest length of an axis, by the number of axes, so that an array stays small.
@@ -132,19 +130,14 @@ class Case:
         return self.family + "n"
 
     @property
-    def real_input(self) -> bool:
-        """True if the transform takes only real values."""
-        return self.family in _REAL_INPUT
-
-    @property
-    def real_output(self) -> bool:
-        """True if the result is real."""
-        return self.family in _REAL_OUTPUT
+    def kind(self) -> str:
+        """Kind of the transform: "r2c" takes only real values, the result of "c2r" is real."""
+        return FAMILIES[self.family][0]
 
     @property
     def forward(self) -> bool:
         """True if `order` refers to the result, False if to the input."""
-        return self.family in ("fft", "rfft", "hfft")
+        return FAMILIES[self.family][2]
 
     @property
     def array(self) -> Array:
@@ -175,7 +168,8 @@ def _case(
 
     `shape` has the lengths of the other axes.
     """
-    last = lengths[-1] // 2 + 1 if family in _REAL_OUTPUT else lengths[-1]
+    kind = FAMILIES[family][0]
+    last = lengths[-1] // 2 + 1 if kind == "c2r" else lengths[-1]
     for axis, n in zip(axes, (*lengths[:-1], last), strict=True):
         shape[axis] = n
         if resize and draw(st.integers(0, 3)) == 0:  # padded or cropped
@@ -183,7 +177,7 @@ def _case(
     return Case(
         family=family,
         shape=tuple(shape),
-        dtype=draw(st.sampled_from(_DTYPES[2 * (family in _REAL_INPUT) :])),
+        dtype=draw(st.sampled_from(_DTYPES[2 * (kind == "r2c") :])),
         chunks=draw(chunkings(tuple(shape))),
         axes=axes,
         lengths=lengths,
@@ -218,20 +212,20 @@ def cases(
 
 @st.composite
 def round_cases(
-    draw: st.DrawFn, *, families: Iterable[str] = FAMILIES, max_axes: int = 3, resize: bool = True
+    draw: st.DrawFn, *, families: Iterable[str] = FAMILIES, resize: bool = True
 ) -> Case:
     """Return calls with given rounds: ordered factors of 1 to 3 axes in 2 to 4 rounds."""
     family = draw(st.sampled_from(tuple(families)))
-    ndim = draw(st.integers(1, max_axes))
+    ndim = draw(st.integers(1, 3))
     count = draw(st.integers(2, {1: 4, 2: 3}.get(ndim, 2)))
     axes = tuple(draw(st.permutations(range(ndim)))[: draw(st.integers(1, ndim))])
     rounds: list[dict[int, int]] = [{} for _ in range(count)]
-    lengths, largest = [], {1: 7, 2: 5}.get(ndim, 4)
+    lengths, largest, kind = [], {1: 7, 2: 5}.get(ndim, 4), FAMILIES[family][0]
     for axis in axes:
         places = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
-        if axis == axes[-1] and family in _REAL_INPUT:
+        if axis == axes[-1] and kind == "r2c":
             places[0] = 0
-        if axis == axes[-1] and family in _REAL_OUTPUT:
+        if axis == axes[-1] and kind == "c2r":
             places[-1] = count - 1
         factors = draw(st.tuples(*[st.integers(2, largest)] * len(places)))
         for place, factor in zip(places, factors, strict=True):

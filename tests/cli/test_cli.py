@@ -13,6 +13,7 @@ import dask.array as da
 import distributed
 import numpy as np
 import pytest
+from runs.resuming import RNG, complex_values
 from support import environment, local, python
 
 from dask_bigfft.cli import Terminated, main
@@ -22,8 +23,6 @@ from dask_bigfft.storage.formats import PlainChunks
 from dask_bigfft.testing.traps import until
 
 zarr = pytest.importorskip("zarr")
-
-RNG = np.random.default_rng(1)
 
 
 @pytest.fixture
@@ -35,10 +34,6 @@ def here(tmp_path, monkeypatch):
 def npy(name, values):
     np.save(name, values)
     return values
-
-
-def complex_values(*shape):
-    return RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
 
 
 def check(name, wanted, tolerance=1e-12):

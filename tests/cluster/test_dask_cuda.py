@@ -7,7 +7,6 @@ worker sees of it: CUDA_VISIBLE_DEVICES, turned by one from worker to worker, an
 
 import os
 
-import pytest
 from support import ROOT, python
 
 PROGRAM = """
@@ -43,7 +42,6 @@ if __name__ == "__main__":
 
 
 def test_a_worker_takes_the_first_of_the_devices_that_it_sees(tmp_path):
-    pytest.importorskip("distributed")
     package = tmp_path / "dask_cuda"
     package.mkdir()
     (package / "__init__.py").touch()

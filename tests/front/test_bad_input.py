@@ -30,14 +30,6 @@ class DataArray:
         return np.zeros(4)
 
 
-def setting(name):
-    def call(value):
-        with dask.config.set({f"bigfft.{name}": value}):
-            fft.fft(X)
-
-    return call
-
-
 def named(name, a=X, function=fft.fft, **others):
     return lambda value: function(a, **{name: value}, **others)
 
@@ -93,13 +85,11 @@ REFUSED = [
     (named("chunk", function=plan), "chunk", [], [3]),
     (named("order"), "order", ["reversed"], [1]),
     (named("order", function=fft.fft2), "order", [("natural",)], []),
-    (setting("order"), "bigfft.order", ["sorted"], []),
     (named("variant"), "variant", ["radix", 2], []),
     (named("variant", LINE[:24]), "variant", ["pease"], []),
     (named("kernel"), "kernel", ["fftpack"], [[]]),
     (named("device"), "device", ["tpu", "hybrid", "gpu"], []),
     (named("device", X.astype("G")), "device", ["gpu"], []),
-    (setting("device"), "bigfft.device", ["tpu"], []),
     (named("device_memory_limit"), "device_memory_limit", ["much"], []),
     (named("verify"), "verify", ["crc"], []),
     (named("planner"), "planner", ["guess"], []),
@@ -132,7 +122,6 @@ REFUSED = [
     (named("rounds", R, fft.rfft2), "rounds", [[{0: 8}, {1: 12}]], []),
     (named("rounds", function=fft.irfft2, s=(8, 22)), "rounds", [[{1: 22}, {0: 8}]], []),
     (named("rounds", LINE, variant="pease"), "rounds", [[4, 16], [16, 4], [2, 32]], []),
-    (setting("rounds"), "bigfft.rounds", ["8 8"], []),
     (
         named("memory_limit", LINE),
         "memory_limit",
@@ -140,7 +129,6 @@ REFUSED = [
         [True, [1]],
     ),
     (named("memory_limit", LINE, rounds=[8, 8]), "memory_limit", [64], []),
-    (setting("memory-limit"), "memory_limit", [64], []),
     (transposed("ifft"), "a", [(36,), (100,)], []),
     (transposed("irfft"), "n", [()], []),
     (transposed("irfft"), "a", [(64,)], []),

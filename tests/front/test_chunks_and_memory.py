@@ -1,5 +1,7 @@
 """Chunks of the result, memory limits, and the arena's settings."""
 
+from types import SimpleNamespace
+
 import dask
 import dask.array as da
 import numpy as np
@@ -71,6 +73,8 @@ def test_a_plan_keeps_to_the_limit_or_is_refused_with_the_least_one():
     assert dask_bigfft.plan(x, "fft", memory_limit=needed).expected.peak_host <= needed
     with pytest.raises(PlanError, match=r"at least [\d.]+ KiB") as caught:
         fft.fft(x, memory_limit=1000)
+    with dask.config.set({"bigfft.memory-limit": 1000}), pytest.raises(PlanError, match="KiB"):
+        fft.fft(x)
     least = parse_bytes(str(caught.value).partition("at least ")[2].partition(" per ")[0])
     assert dask_bigfft.plan(x, "fft", memory_limit=least).expected.peak_host <= least
 
@@ -95,22 +99,19 @@ def test_the_arena_follows_the_settings_with_each_transform_but_no_plan():
     del block
 
 
-class Worker:
-    def __init__(self, limit, target=0.6):
-        self.address = "tcp://127.0.0.1:1"
-        self.memory_manager = type("Manager", (), {})()
-        self.memory_manager.memory_limit = limit
-        self.memory_manager.memory_target_fraction = target
+def worker_of(limit, target=0.6):
+    manager = SimpleNamespace(memory_limit=limit, memory_target_fraction=target)
+    return SimpleNamespace(address="tcp://127.0.0.1:1", memory_manager=manager)
 
 
 def test_the_arena_on_a_worker_follows_its_limit(monkeypatch):
-    monkeypatch.setattr(memory_settings, "current_worker", lambda: Worker(10**9))
+    monkeypatch.setattr(memory_settings, "current_worker", lambda: worker_of(10**9))
     memory_settings.configure_arena()
     assert default_arena().limit == 4 * 10**8
     monkeypatch.undo()
     memory_settings.configure_arena()
     rss = psutil.Process().memory_info().rss
-    for worker, loaded in ((Worker(rss), True), (Worker(100 * rss), False)):
+    for worker, loaded in ((worker_of(rss), True), (worker_of(100 * rss), False)):
         assert memory_settings.pressure(worker)() is loaded
-    assert memory_settings.pressure(Worker(None)) is None
-    assert memory_settings.pressure(Worker(10**9, target=False)) is None
+    assert memory_settings.pressure(worker_of(None)) is None
+    assert memory_settings.pressure(worker_of(10**9, target=False)) is None

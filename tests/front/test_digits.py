@@ -6,6 +6,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft, transposed_index
+from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.errors import ArgumentError
 
 RNG = np.random.default_rng(3)
@@ -40,6 +41,13 @@ def test_several_axes_and_a_product():
     mixed = {"order": ("natural", "transposed"), "digits": {1: (8, 9)}}
     back = fft.irfftn(fft.rfftn(x, **mixed), **mixed)
     np.testing.assert_allclose(back.compute(), BOX, atol=1e-13)
+
+
+def test_digits_of_the_length_are_none_of_their_own_and_others_tell_the_length():
+    x, order = da.zeros(24, chunks=6), {"order": "transposed"}
+    assert fft.fft(x, digits=transposed_digits(24), **order).name == fft.fft(x, **order).name
+    assert fft.fft(x, digits=(2, 12), **order).name != fft.fft(x, **order).name
+    assert fft.irfft(da.zeros(18), digits=(4, 6), **order).shape == (24,)  # (4//2 + 1) * 6
 
 
 def test_rounds_with_other_digits_are_refused_in_transposed_order():

@@ -13,6 +13,7 @@ from support import python
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.testing.strategies import random_array
 
 ONE = ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
 NUMPY_TWO = ["fft2", "ifft2", "rfft2", "irfft2"]
@@ -32,13 +33,8 @@ def peer(name):
     return getattr(np.fft, name, None) or getattr(scipy.fft, name)
 
 
-def numbers(shape, dtype="D", seed=0):
-    dtype = np.dtype(dtype)
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(-4, 4, shape)
-    if dtype.kind == "c":
-        x = x + 1j * rng.uniform(-4, 4, shape)
-    return (x > 0 if dtype.kind == "b" else np.abs(x) if dtype.kind == "u" else x).astype(dtype)
+def numbers(shape, dtype="D"):
+    return random_array(shape, dtype, 0)
 
 
 def assert_same(actual, expected, eps=None):

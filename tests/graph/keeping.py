@@ -1,12 +1,12 @@
 """Who keeps blocks of a computation, for tests of memory: caches of dask, threads, garbage."""
 
 import gc
-import time
 
 from dask.callbacks import Callback
 
 from dask_bigfft.graph.dask_private import DataNode
 from dask_bigfft.memory import default_arena
+from dask_bigfft.testing.traps import until
 
 
 def allocated_bytes():
@@ -17,9 +17,7 @@ def allocated_bytes():
 
 def come_back(before):
     """Whether no more is lent in the end than before: threads let go of a block after its task."""
-    deadline = time.monotonic() + 30
-    while allocated_bytes() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: allocated_bytes() <= before)
     return allocated_bytes() == before
 
 

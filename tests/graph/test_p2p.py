@@ -1,7 +1,6 @@
 """Exchanges carried by distributed's peer-to-peer shuffle, on workers of this process."""
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.graph import build, carriers
+from dask_bigfft.testing.traps import until
 
 RNG = np.random.default_rng(11)
 FIELD = RNG.standard_normal((24, 20, 18))
@@ -203,10 +203,8 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
         waiting.setdefault(id(owner), set()).add(block)
     assert all(len(blocks) == 1 for blocks in waiting.values())
     owners.clear()
-    end = time.monotonic() + 30
-    while any(room.nbytes for room in rooms()) and time.monotonic() < end:
-        time.sleep(0.01)  # workers hear of the end of a shuffle after it
-    assert [room.nbytes for room in rooms()] == [0] * len(rooms())
+    # Workers hear of the end of a shuffle after it.
+    until(lambda: not any(room.nbytes for room in rooms()))
 
 
 def test_blocks_that_are_wanted_again_while_others_are_not_made(

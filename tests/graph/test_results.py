@@ -13,12 +13,11 @@ from graph.keeping import Keeping, allocated_bytes, come_back
 
 from dask_bigfft import fft
 from dask_bigfft.memory.arena import is_allocated
+from dask_bigfft.testing.strategies import random_array
 
 
-def data(shape, dtype):
-    rng = np.random.default_rng(3)
-    values = rng.standard_normal(shape)
-    return (values if np.dtype(dtype).kind == "f" else values + 1j * values[::-1]).astype(dtype)
+def data(*shape):
+    return random_array(shape, "c16", 3)
 
 
 def same(found, expected):
@@ -29,7 +28,7 @@ def same(found, expected):
     ("kind", "shape"), [("fft", (2**20,)), ("fft2", (512, 4096)), ("fftn", (64, 128, 256))]
 )
 def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
-    a = data(shape, "c16")
+    a = data(*shape)
     y = getattr(fft, kind)(da.from_array(a, chunks=(shape[0] // 8, *shape[1:])))
     before = allocated_bytes()
     found = y.compute(scheduler="threads")
@@ -41,7 +40,7 @@ def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
 
 
 def test_others_are_copied_to_memory_that_comes_back():
-    a = data((8, 512, 512), "c16")  # every plane is exchanged for itself
+    a = data(8, 512, 512)  # every plane is exchanged for itself
     y = fft.fft(da.from_array(a, chunks=(1, 64, 512)), axis=1)
     before = allocated_bytes()
     found = y.compute(scheduler="threads")
@@ -53,7 +52,7 @@ def test_others_are_copied_to_memory_that_comes_back():
 
 
 def test_what_else_uses_the_blocks_sees_them_as_they_are():
-    a = data((2**14,), "c16")
+    a = data(2**14)
     x = da.from_array(a, chunks=2**10)
     y, expected = fft.fft(x), scipy.fft.fft(a)
     with dask.config.set(scheduler="threads", num_workers=2):
@@ -75,7 +74,7 @@ def test_what_else_uses_the_blocks_sees_them_as_they_are():
 
 
 def test_arrays_stay_dask_arrays():
-    a = data((256, 64), "c16")
+    a = data(256, 64)
     x = da.from_array(a, chunks=(32, 64))
     y, expected = fft.fft2(x), scipy.fft.fft2(a)
     assert type(y) is da.Array
@@ -98,7 +97,7 @@ def test_arrays_stay_dask_arrays():
 @pytest.mark.parametrize("part", ["round1", "unpack"])
 def test_what_dask_keeps_is_not_overwritten(monkeypatch, part):
     monkeypatch.setitem(sys.modules, "dask.cache", types.SimpleNamespace(Cache=Keeping))
-    a = data((2**12,), "c16")
+    a = data(2**12)
     y = fft.fft(da.from_array(a, chunks=2**9))
     with Keeping(part) as cache, dask.config.set(scheduler="threads"):
         for _ in range(3):

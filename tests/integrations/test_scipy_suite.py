@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.fft
 from integrations.scipy_tests import load
-from scipy._lib._array_api import array_namespace
 
 from dask_bigfft import scipy_backend
 
@@ -73,11 +72,6 @@ class ThroughDask:
             return np.asarray(lazy.compute(scheduler="sync"))
         finally:
             self.inside.busy = False
-
-
-@pytest.fixture
-def xp():
-    return array_namespace(np.empty(0))
 
 
 @pytest.fixture(autouse=True)

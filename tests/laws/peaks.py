@@ -18,22 +18,13 @@ POLL = 0.002
 
 
 class Peak:
-    """What `watched` finds out.
+    """The most bytes used at a time since the start of a watch; known at its end."""
 
-    Attributes
-    ----------
-    nbytes : int
-        The most bytes used at a time since the start of the watch; known at its end.
-    how : {"cgroup", "sampled"}
-        How that was found.
-    """
-
-    def __init__(self, how: str) -> None:
-        self.nbytes, self.how = 0, how
+    nbytes = 0
 
 
 @contextlib.contextmanager
-def watched(pid: int, cgroups: bool = True, poll: float = POLL) -> Iterator[Peak]:
+def watched(pid: int, cgroups: bool = True) -> Iterator[Peak]:
     """Watch a process for a while.
 
     Parameters
@@ -42,16 +33,14 @@ def watched(pid: int, cgroups: bool = True, poll: float = POLL) -> Iterator[Peak
         The process.
     cgroups : bool
         Whether to use a cgroup where one can be had.
-    poll : float
-        Seconds between two looks where none is used.
     """
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(memory_cgroup()) if cgroups else None
         if group is None:
-            yield stack.enter_context(_sampled(pid, poll))
+            yield stack.enter_context(_sampled(pid))
             return
         stack.enter_context(holding(group, pid))
-        peak = Peak("cgroup")
+        peak = Peak()
         yield peak
         peak.nbytes = group.peak or 0
 
@@ -85,11 +74,11 @@ def in_use(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def _sampled(pid: int, poll: float) -> Iterator[Peak]:
-    before, stop, peak = in_use(pid), threading.Event(), Peak("sampled")
+def _sampled(pid: int) -> Iterator[Peak]:
+    before, stop, peak = in_use(pid), threading.Event(), Peak()
 
     def look() -> None:
-        while not stop.wait(poll):
+        while not stop.wait(POLL):
             peak.nbytes = max(peak.nbytes, in_use(pid) - before)
 
     thread = threading.Thread(target=look, daemon=True)

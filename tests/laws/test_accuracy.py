@@ -76,12 +76,12 @@ def test_named_rounds(tiles, case):
 
 def check_transposed_result(case, wanted, digits=None):
     x = case.array
-    if case.real_input:
+    if case.kind == "r2c":
         expected, own = full_spectrum(case, x)
         own = own.astype(np.result_type(np.complex64, own.dtype))
     else:
         expected, own = exact(case, x), scipy_own(case, x)
-    real_axis = case.axes[-1] if case.real_input else None
+    real_axis = case.axes[-1] if case.kind == "r2c" else None
     arguments = (case.axes, case.lengths, wanted)
     expected = reordered(expected, *arguments, real_axis=real_axis, digits=digits)
     own = reordered(own, *arguments, real_axis=real_axis, digits=digits)
@@ -118,11 +118,11 @@ def test_named_rounds_name_the_transposed_order(data, case):
 
 def check_transposed_input(case, wanted, digits=None):
     """The inverse of a spectrum that lies in transposed order."""
-    real_axis = case.axes[-1] if case.real_output else None
+    real_axis = case.axes[-1] if case.kind == "c2r" else None
     shape = list(case.shape)
     for axis, n in zip(case.axes, case.lengths, strict=True):
         shape[axis] = n
-    if case.real_output:  # what is redundant has to agree: the spectrum of something real
+    if case.kind == "c2r":  # what is redundant has to agree: the spectrum of something real
         signal = random_array(shape, "f8", case.seed)
         whole = scipy.fft.fftn(signal, axes=case.axes)
         whole = whole.astype(np.complex64 if case.dtype in ("f4", "c8") else np.complex128)

@@ -165,10 +165,7 @@ def test_the_result_is_right(whole, carrier, phase, fault, victim, tmp_path):
         assert close(future.result(timeout=LONGEST), np.fft.fft(a))
         client.run(remove_traps)
         del future
-        end = time.monotonic() + 60
-        while carrier == "disk" and list(folder.iterdir()):
-            assert time.monotonic() < end, list(folder.iterdir())
-            time.sleep(0.05)
+        until(lambda: carrier != "disk" or not list(folder.iterdir()))
 
 
 # --- runs from file to file -----------------------------------------------------------------

@@ -13,24 +13,19 @@ from dask_bigfft.front import plan
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.strategies import random_array
 
 LIMITS = TileLimits(0, least=1 << 14, run_nbytes=64)
 
 
-def owned(values, chunks=-1):
+def owned(values):
     """A dask array of one block, which is the NumPy array itself."""
-    name = f"owned-{id(values)}"
-    return da.Array(
-        {(name, *(0,) * values.ndim): values},
-        name,
-        da.core.normalize_chunks(chunks, values.shape),
-        dtype=values.dtype,
-    )
+    name, chunks = f"owned-{id(values)}", tuple((n,) for n in values.shape)
+    return da.Array({(name, *(0,) * values.ndim): values}, name, chunks, dtype=values.dtype)
 
 
-def values(*shape, dtype="c16"):
-    rng = np.random.default_rng(1)
-    return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+def values(*shape):
+    return random_array(shape, "c16", 1)
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])

@@ -12,6 +12,7 @@ import dask.local
 import numpy as np
 import pytest
 from laws.law import damaged, small_tiles
+from laws.test_overwrite import owned_blocks
 from support import close, local
 
 import dask_bigfft.gpu.dispatch
@@ -124,9 +125,7 @@ def test_a_block_says_wherever_it_is_that_it_is_spoiled(dtype, strided):
 
 
 def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
-    a = values(64, 48)
-    blocks = [a[low : low + 16].copy() for low in range(0, 64, 16)]
-    graph = {("owned", i, 0): block for i, block in enumerate(blocks)}
+    x, _ = owned_blocks(values(64, 48), 16)
     real, when = dask_bigfft.gpu.dispatch.inside_device, Times(1, after=1)
 
     def device(job, shards, place):
@@ -137,8 +136,7 @@ def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
 
     monkeypatch.setattr(dask_bigfft.gpu.dispatch, "inside_device", device)
     limits = TileLimits(0, least=1 << 14, run_nbytes=64)
-    with simulated_devices(1 << 18, limits=limits), dask.config.set(scheduler="sync"):
-        x = da.Array(graph, "owned", ((16,) * 4, (48,)), dtype=complex)
-        with pytest.raises(CarrierError, match=r"round 1 failed on block .* leave overwrite_x out"):
-            fft.fft2(x, overwrite_x=True, device="gpu").compute()
+    text = r"round 1 failed on block .* leave overwrite_x out"
+    with simulated_devices(1 << 18, limits=limits), pytest.raises(CarrierError, match=text):
+        fft.fft2(x, overwrite_x=True, device="gpu").compute(scheduler="sync")
     assert again == [DeviceError]

@@ -1,13 +1,8 @@
 """What tests of the arena share: a process of its own, and pressure that is set."""
 
-import subprocess
-import sys
-from pathlib import Path
-
-import dask_bigfft.memory as memory
+from support import python
 
 MIB = 1024**2
-PACKAGE_PARENT = Path(memory.__file__).parents[2]
 
 
 def address(block):
@@ -16,15 +11,8 @@ def address(block):
 
 def run_python(program):
     """Run `program` in an interpreter of its own; fail on any warning or traceback."""
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
-        cwd=PACKAGE_PARENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = python("-X", "dev", "-W", "error", "-c", program)
+    assert done.stderr == ""
     return done.stdout.strip()
 
 

@@ -1,20 +1,19 @@
 """The arena under many threads, and against a model of what it holds."""
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import gc
 import itertools
 import random
 import sys
-import threading
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from memory.arenas import MIB, Pressure, address
+from support import in_threads
 
 from dask_bigfft.memory import pages
 from dask_bigfft.memory.arena import SMALL_NBYTES, ArenaBuffer, HostArena
@@ -24,13 +23,11 @@ from dask_bigfft.memory.arena import SMALL_NBYTES, ArenaBuffer, HostArena
 
 def test_threads_never_share_memory():
     arena = HostArena(24 * MIB)  # Less than the threads want together.
-    start = threading.Barrier(8)
     handed = collections.deque()
 
     def work(seed):
         rng = random.Random(seed)
         mine = []
-        start.wait(30)
         for step in range(300):
             nbytes = rng.randrange(SMALL_NBYTES, 3 * MIB)
             block = arena.allocate(nbytes, np.uint8)
@@ -55,9 +52,7 @@ def test_threads_never_share_memory():
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            for done in [pool.submit(work, seed) for seed in range(8)]:
-                done.result(120)
+        in_threads(8, work)
     finally:
         sys.setswitchinterval(interval)
     for mark, block in handed:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from memory.arenas import MIB, Pressure, address
 
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.errors import ArgumentError
 from dask_bigfft.memory import arena as memory
 from dask_bigfft.memory import pages
 from dask_bigfft.memory.arena import ALIGNMENT_NBYTES, ArenaBuffer, HostArena
@@ -60,14 +60,6 @@ def test_refuses_what_numpy_refuses(arena):
             arena.allocate(*given)
     with pytest.raises(MemoryError):
         arena.allocate(2**60, np.uint8)
-
-
-def test_refuses_bad_limits():
-    for limit in (1.5, "1 GiB", None):
-        with pytest.raises(ArgumentTypeError, match="limit"):
-            HostArena(limit)
-    with pytest.raises(ArgumentError, match="at least"):
-        HostArena(-1)
 
 
 # When it returns

@@ -1,6 +1,5 @@
 """Pages of the arena that are there before they are written to."""
 
-import concurrent.futures
 import ctypes
 import sys
 import threading
@@ -8,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 from memory.arenas import MIB, address
+from support import in_threads
 
 from dask_bigfft.memory import pages
 
@@ -68,8 +68,7 @@ def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
 
     populated = pages.populate
     monkeypatch.setattr("dask_bigfft.memory.arena.populate", slowly)
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        assert sum(pool.map(arena.fault_in, [block] * 3)) == block.nbytes
+    assert sum(in_threads(3, lambda _: arena.fault_in(block))) == block.nbytes
     assert len(taken) == 3
     ranges = sorted(part for own in taken.values() for part in own)
     assert [low for low, _ in ranges] == [0, *np.cumsum([n for _, n in ranges])[:-1]]

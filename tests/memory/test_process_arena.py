@@ -1,11 +1,11 @@
 """The arena of a process: one, set up when it is needed, and gone in silence."""
 
-import concurrent.futures
 import os
 
 import numpy as np
 import pytest
 from memory.arenas import MIB, run_python
+from support import in_threads
 
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.memory import arena as memory
@@ -24,9 +24,7 @@ def fresh_process(monkeypatch):
 
 
 def test_default_arena_is_one(fresh_process):
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        arenas = set(pool.map(lambda _: memory.default_arena(), range(64)))
-    assert arenas == {fresh_process.arena}
+    assert set(in_threads(8, lambda _: memory.default_arena())) == {fresh_process.arena}
     block = memory.allocate((512, 512), np.complex64)
     assert isinstance(block.base, ArenaBuffer)
     assert memory.default_arena().counters().allocated_bytes == block.nbytes
@@ -54,8 +52,9 @@ def test_configure_before_and_after(fresh_process):
 def test_configure_refuses_and_changes_nothing(fresh_process):
     with pytest.raises(ArgumentError, match="limit"):
         memory.configure(-1)
-    with pytest.raises(ArgumentTypeError, match="limit"):
-        memory.configure("1 GiB")
+    for limit in (1.5, "1 GiB", None):
+        with pytest.raises(ArgumentTypeError, match="limit"):
+            memory.configure(limit)
     assert memory.default_arena().limit == 64 * MIB
 
 

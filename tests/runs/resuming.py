@@ -48,7 +48,8 @@ def files(folder):
 
 
 def again(scratch="scratch", **options):
-    return dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch=scratch, resume=True, **options)
+    requested = {**ASKED, "scratch": scratch, "resume": True, **options}
+    return dask_bigfft.run("in.zarr", "out.zarr", **requested)
 
 
 def done_so_far():

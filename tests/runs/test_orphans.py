@@ -1,9 +1,5 @@
 """Workers of a run whose client is gone, while another one goes on with its scratch folder."""
 
-import os
-import signal
-import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ from runs.resuming import close, complex_values, stored
 import dask_bigfft
 from dask_bigfft.storage import targets
 from dask_bigfft.testing.clusters import Processes, run_on, started
-from dask_bigfft.testing.traps import LONGEST, Board
+from dask_bigfft.testing.traps import LONGEST, Board, until
 
 #: Of an array in eight chunks.
 NUMBERS = complex_values(32, 24), (4, 24)
@@ -43,19 +39,15 @@ def hold(folder: str) -> None:
     Scratch.record = waiting  # type: ignore[method-assign]
 
 
-def killed(
-    cluster: Processes, board: Board, said: Path, *args: Any, **requested: Any
-) -> BaseProcess:
+def killed(cluster: Processes, board: Board, said: Path, *args: Any, **requested: Any) -> None:
     """A run that was killed while a worker of it waits, and goes on waiting."""
     with Client(scheduler_file=cluster.file) as client:
         client.wait_for_workers(1)
         client.run(hold, str(board.folder))
     run = started(run_on, cluster.file, str(said), *args, **requested)
     board.wait()
-    assert run.pid is not None
-    os.kill(run.pid, signal.SIGKILL)
+    run.kill()
     run.join()
-    return run
 
 
 def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
@@ -73,10 +65,7 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
             """Let the worker go on as soon as this life's result is there, and empty."""
             found = real(*arguments, **labels)
             board.release()
-            end = time.monotonic() + 60
-            while board.process("tried") is None:
-                assert time.monotonic() < end
-                time.sleep(0.005)
+            until(lambda: board.process("tried"))
             return found
 
         monkeypatch.setattr(targets, "created", created)

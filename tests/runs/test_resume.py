@@ -183,9 +183,7 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
     before = contents("scratch")
     for options, name in OTHERS:
         with pytest.raises(ArgumentError, match=rf"`{name}`="):
-            dask_bigfft.run(
-                "in.zarr", "out.zarr", **{**ASKED, **options}, scratch="scratch", resume=True
-            )
+            again(**options)
     with pytest.raises(ArgumentError, match="destination"):
         dask_bigfft.run("in.zarr", "other.zarr", **ASKED, scratch="scratch", resume=True)
     with pytest.raises(ArgumentError, match="`checksum`=True"):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.signal
 from integrations.scipy_tests import load
-from scipy._lib._array_api import array_namespace
 
 from dask_bigfft import signal
 
@@ -100,11 +99,6 @@ def test_every_pair_of_types():
         eps = 1e-3 if "e" in (one, two) else 1e-5 if {one, two} & {"f", "F"} else 1e-12
         for found in (spectra, sums):
             assert np.linalg.norm(found - expected) <= eps * np.linalg.norm(expected)
-
-
-@pytest.fixture
-def xp():
-    return array_namespace(np.empty(0))
 
 
 def test_scipys_tests_were_found():

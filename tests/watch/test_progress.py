@@ -1,6 +1,7 @@
 """Progress shows of a run what has been done of it."""
 
 import io
+from types import SimpleNamespace
 
 import dask.array as da
 import pytest
@@ -18,22 +19,15 @@ from dask_bigfft.watch.progress import (
 )
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return SimpleNamespace(now=0.0)
 
 
 def run_of(clock, **tasks):
     """A run of two rounds, with a number of tasks of each stage."""
     plan = dask_bigfft.plan(da.zeros((64, 64), chunks=(8, 64), dtype="c16"), "fftn")
-    run = PlanProgress(plan, "0a1b", clock)
+    run = PlanProgress(plan, "0a1b", lambda: clock.now)
     run.total.update(tasks)
     return run
 

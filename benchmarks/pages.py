@@ -302,8 +302,8 @@ whole transforms of data that is not pinned: part of the bus | gpu.unpinned | * 
 threads and GPU together, if the model takes both: speed-up | gpu.hybrid | by=hybrid | gain
 1024^3 complex64 in 8 slabs on one H200: seconds | on_gpus.one | fftn, 1024*8x1x1 | bigfft
 the same, CuPy on the whole array | on_gpus.one | fftn, 1024*8x1x1 | cupy
-the same on two H200 | on_gpus.several | 2 GPUs, 1024*2 blocks, auto | bigfft
-the same, torch and NCCL by hand | on_gpus.several | 2 GPUs, 1024*2 blocks, auto | by_hand
+the same on two H200 | on_gpus.several | 2 GPUs, 1024x1024x1024*2 blocks, auto | bigfft
+the same, torch and NCCL by hand | on_gpus.several | 2 GPUs, 1024x1024x1024*2 blocks, auto | by_hand
 2048^3 complex64 on four H200 | on_gpus.several | 4 GPUs, 2048x2048x2048 c8, 8*auto | bigfft
 the same, torch and NCCL by hand | on_gpus.several | 4 GPUs, 2048x2048x2048 c8, 8*auto | by_hand
 forecasts within 30 % of measured seconds, 2 cores | forecasts.errors | * | within

@@ -299,10 +299,12 @@ def waved_on_gpu(
     out: bool,
     block_id: Block,
 ) -> Any:
-    """Return a block of the input or output of a sum over waves times what an FFT leaves out.
+    """Return a block times the phases with which an FFT gives a sum over cosines or sines.
 
-    The FFT of a whole period does n*k of the products of indices in `CosineSum`. The real part of
-    the output is the sum. Other parameters are those of `twiddle.ends_scaled`.
+    `CosineSum` has a product of two shifted indices in its exponent. An FFT of a whole period does
+    the product of the indices themselves. What the shifts add depends on one index each: on the
+    input's, or on the output's (`out`), of which the real part is returned. Other parameters are
+    those of `twiddle.ends_scaled`.
     """
     from dask_bigfft.gpu.cupy_gpu import compute  # imports numba
 

@@ -22,6 +22,7 @@ from benchmarks import core
 from benchmarks.problems import GIB, MIB, Problem, alternate, graph_of, plan_of, settings, worst
 from benchmarks.rows import ROUNDS, GpuData, device_held, even_shape, fill_memory, measured_on_gpu
 from dask_bigfft import report
+from dask_bigfft.gpu import dispatch
 
 
 def cupy() -> Any:
@@ -128,17 +129,12 @@ def rounds(bench: Bench, kind: str = "pinned", nbytes: float = 16 * GIB) -> None
                 bench.add("rounds", label, data.nbytes, y, times, check)
 
 
-def ring(bench: Bench) -> None:
-    """Measure rounds of data that is not pinned and goes through the ring of pinned buffers."""
-    rounds(bench, "ring")
-
-
 #: Number of dimensions and dtype of the arrays of 16 GiB.
 EACH = (1, "c16"), (1, "c8"), (2, "c16"), (3, "c16"), (2, "c8"), (3, "c8")
 
-#: Bytes in all and of a block, and the arrays of this size.
+#: Bytes in all and of a block, and the arrays of this size. "X" has rows larger than the GPU.
 WHOLE = (
-    (16 * GIB, 4 * GIB, EACH),
+    (16 * GIB, 4 * GIB, (*EACH, ("X", "c16"))),
     (16 * GIB, 256 * MIB, EACH),
     (8 * GIB, 256 * MIB, ((2, "c8"),)),
 )
@@ -151,14 +147,14 @@ def transforms(
     for nbytes, block, chosen in WHOLE:
         data = GpuData.of(bench.size(nbytes), bench.size(block), kind == "pinned", bench.budget)
         for ndim, dtype in chosen:
-            label = f"{ndim}D, {dtype}, {block // MIB} MiB, {kind}"
+            label = f"{ndim}{'D' * (ndim != 'X')}, {dtype}, {block // MIB} MiB, {kind}"
             label += f", {nbytes // GIB} GiB" * (nbytes != 16 * GIB)
             skip = dtype == "c8" and (kind != "pinned" or options)
             if skip or not bench.results.lacks(section, label):
                 continue
             problem = data.whole(ndim, dtype)
-            if options:  # in natural order an axis in several blocks needs other memory
-                options["order"] = "natural" if ndim > 1 else "transposed"
+            # In natural order an axis in several blocks needs other memory.
+            options |= {"order": "transposed" if ndim == 1 else "natural"} if options else {}
             with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
                 times, check, y = whole(bench, data, problem, options)
                 more = (
@@ -185,11 +181,6 @@ def unpinned(bench: Bench) -> None:
         transforms(bench, kind, "unpinned")
 
 
-def in_place(bench: Bench) -> None:
-    """Measure whole transforms that overwrite their input."""
-    transforms(bench, "pinned", "in_place", overwrite_x=True)
-
-
 #: Number of dimensions, bytes in all, and number of blocks.
 PEAKS = (3, 32 * MIB, 1), (2, 8 * GIB, 32), (3, 16 * GIB, 8)
 
@@ -203,6 +194,7 @@ def peak(bench: Bench) -> None:
         problem, options = data.whole(ndim, "c16"), {"overwrite_x": inside}
         fill_memory(data.memory, "c16")
         truth, y = data.truth(problem), data.graph(problem, **options)
+        dispatch.release()
 
         def look(seen: Any = seen, stop: Any = stop) -> None:
             while not seen or not stop.wait(0.002):
@@ -220,7 +212,7 @@ def peak(bench: Bench) -> None:
             budget_gib=bench.budget / GIB,
             used_gib=(free[0] - min(free)) / GIB,
             host_mib=(max(held) - held[0]) / MIB,
-            forecast_mib=(report(y).runs[0].plan.expected.peak_host - size) / MIB,
+            forecast_mib=(report(y).runs[0].plan.expected.peak_host - size * inside) / MIB,
             **core.outcome(truth.check(done)),
         )
 
@@ -375,10 +367,10 @@ def by_hand(bench: Bench) -> None:
 PARTS: dict[str, Callable[[Bench], None]] = {
     "bus": bus,
     "rounds": rounds,
-    "ring": ring,
+    "ring": lambda bench: rounds(bench, "ring"),  # not pinned: through the ring of pinned buffers
     "transforms": transforms,
     "unpinned": unpinned,
-    "in_place": in_place,
+    "in_place": lambda bench: transforms(bench, "pinned", "in_place", overwrite_x=True),
     "fits": fits,
     "peak": peak,
     "hybrid": hybrid,

@@ -483,9 +483,10 @@ class GpuData:
         shape = (len(self.memory), *inner)
         return Problem("fftn", shape, dtype, len(self.memory), tuple(axis + 1 for axis in axes))
 
-    def whole(self, ndim: int, dtype: str) -> Problem:
-        """Return the problem of a transform of all data."""
-        shape = even_shape(self.nbytes // np.dtype(dtype).itemsize, ndim)
+    def whole(self, ndim: Any, dtype: str) -> Problem:
+        """Return the problem of a transform of all data; "X" has a row in each block."""
+        size, rows = self.nbytes // np.dtype(dtype).itemsize, len(self.memory)
+        shape = (rows, size // rows) if ndim == "X" else even_shape(size, ndim)
         return Problem("fftn", shape, dtype, len(self.memory))
 
 

@@ -42,10 +42,6 @@ from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileL
 METRIC = "bigfft-streams"
 
 
-#: Largest number of tasks that prepare for a device at the same time.
-GETTING_READY = 2
-
-
 # --- leases ---------------------------------------------------------------------------------
 
 
@@ -64,13 +60,13 @@ class Leases:
         self._changed = threading.Condition()
         self._waiting: deque[object] = deque()
         self._own = threading.local()
-        self._door = threading.Semaphore(GETTING_READY)
+        self._door = threading.Semaphore()
 
     def getting_ready(self) -> contextlib.ExitStack:
-        """Wait for this task's turn to describe its block and request a lease.
+        """Wait for this task's turn to describe its block and to submit it to a device.
 
-        Descriptions need the GIL, so that many at once would delay each other and the device. The
-        turn ends with the lease, at `ready`, or when the returned stack is closed.
+        That needs the GIL, so that several tasks at once would delay each other and the device. The
+        turn ends at `ready`, or when the returned stack is closed.
         """
         self._own.turn = turn = contextlib.ExitStack()
         turn.enter_context(self._door)
@@ -112,7 +108,6 @@ class Leases:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
         emit("lease_wait", seconds=time.perf_counter() - started)
-        self.ready()
         try:
             yield self.engines[number]
         finally:
@@ -329,7 +324,8 @@ def job_of(
 def getting_ready(place: Place, nbytes: int, dtype: str) -> contextlib.ExitStack:
     """Wait for a task's turn to describe a block, if a device may take the block.
 
-    The turn ends when the task has a lease, or when `on_device` leaves the block to the CPU.
+    The turn ends when the block is submitted to a device or gathered for it, or when `on_device`
+    leaves the block to the CPU.
 
     Parameters
     ----------
@@ -400,6 +396,7 @@ def _run(
     try:
         every = [engine.within(place.nbytes) for engine in found.engines]
         limits = min(every, key=lambda limits: limits.nbytes)
+        source.ready = found.ready
         if source.gather is not None or source.shards(job.tiles(limits), limits) is not None:
             for link in found.engines[0].links(job, limits):
                 link.tiles(limits)  # raises if they do not fit, before the task waits

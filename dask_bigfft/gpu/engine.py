@@ -77,6 +77,8 @@ class Source:
         True if the round is done in place on the shards.
     target : ndarray, optional
         Memory for the result, with dimensions in the order of the job.
+    ready : callable, optional
+        Called when the device has the work of the block, or before threads gather the block.
     """
 
     gather: Callable[[], Array] | None
@@ -85,8 +87,10 @@ class Source:
     segmented: SegmentedView | None = None
     inside: bool = False
     target: Array | None = None
+    ready: Callable[[], None] = lambda: None
     values: Array | None = field(default=None, init=False)
     gathered: bool = field(default=False, init=False)
+    _found: tuple[object, SegmentedView | None] = field(default=(None, None), init=False)
 
     def shards(self, tiles: BlockTiles, limits: TileLimits) -> SegmentedView | None:
         """Return the shards that the device reads in place; None if it needs the whole block."""
@@ -94,7 +98,10 @@ class Source:
         fits = same and not any(one.reorders for one in tiles.plan.passes)
         if self.segmented is None or (self.inside and not fits):
             return None
-        return readable(tiles, self.segmented, limits)
+        known = tiles.plan, limits.run_nbytes
+        if self._found[0] != known:
+            self._found = known, readable(tiles, self.segmented, limits)
+        return self._found[1]
 
     def arrays(self, tiles: BlockTiles, limits: TileLimits) -> list[Array | SegmentedView]:
         """Return the block before the first pass and after each pass, in place where possible.
@@ -128,6 +135,7 @@ class Source:
         if self.values is None:
             if self.gather is None:
                 raise DeviceMemoryError("no tiles fit whose shards are read in place")
+            self.ready()
             self.values, self.gathered = self.gather(), True
             if self.values.dtype != dtype:
                 view, self.borrowed = BlockView.of(self.values), False
@@ -266,7 +274,7 @@ class Engine:
             within = replace(limits, nbytes=limits.nbytes >> halvings)
             try:
                 tiles, arrays = self._placed(last, within, source)
-                self._submit(BlockRun(tiles, arrays, filters or {}), within.nbytes, source.let_go)
+                self._submit(BlockRun(tiles, arrays, filters or {}), within.nbytes, source)
                 return source.done(arrays[-1], tiles.shape(len(arrays) - 2))
             except DeviceMemoryError as error:
                 if source.lost:
@@ -327,13 +335,8 @@ class Engine:
             self.recover()
             raise
 
-    def _submit(
-        self, block: BlockRun, nbytes: int, begin: Callable[[], None] = lambda: None
-    ) -> None:
-        """Run a block after all earlier ones have been submitted, and wait for its end.
-
-        `begin` is called before anything is overwritten.
-        """
+    def _submit(self, block: BlockRun, nbytes: int, source: Source | None = None) -> None:
+        """Run a block after all earlier ones have been submitted, and wait for its end."""
         self._use(1)
         try:
             with self._turn(block):
@@ -343,8 +346,11 @@ class Engine:
                     carve = self.carve(block.block, block.ffts)
                 self.executor.prepare(carve, max(carve.nbytes, nbytes - self._tables))
                 held = self.executor.arena_nbytes + self.device.libraries + self._tables
-                begin()
+                if source is not None:
+                    source.let_go()
                 end = self.executor.run(block, self._following)
+            if source is not None:
+                source.ready()
             self.device.synchronize(end)
         except (KeyboardInterrupt, SystemExit):
             self.recover()  # stop all work if the wait is interrupted

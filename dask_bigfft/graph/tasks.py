@@ -467,13 +467,17 @@ def run_block(
             here = BlockView.of(own, owned=own.flags.c_contiguous, target=own)
             with in_place.poisoning(lambda: [own]):
                 return run.finish(number, block, lambda: here, filters)
-    turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if run.on_devices(number) and not on_gpu:  # limit the blocks that are prepared for a device
-        exchange = run.exchange(number)
-        nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
-        turn = dispatch.getting_ready(run.places[number], nbytes, exchange.dtype)
-    with turn:
+    with contextlib.nullcontext() if on_gpu else _turn(run, number, block):
         return run.finish(number, block, view, filters, spent)
+
+
+def _turn(run: PlanRun, number: int, block: Block) -> contextlib.AbstractContextManager[object]:
+    """Wait for a task's turn to prepare a block for a device, if one may take it."""
+    if not run.on_devices(number):
+        return contextlib.nullcontext()
+    exchange = run.exchange(number)
+    nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
+    return dispatch.getting_ready(run.places[number], nbytes, exchange.dtype)
 
 
 def _where_it_lies(
@@ -703,28 +707,29 @@ def own_block(run: PlanRun, number: int, block: Block, filters: Filters, values:
 @reported
 def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
     """Compute the round after exchange `number` in the source blocks; return the bytes done."""
-    started = time.perf_counter()
-    round_, dtype = run.plan.rounds[number], np.dtype(run.exchange(number).dtype)
-    view = run.view(number, block, blocks.__getitem__)
-    found = view.boxes(False)
-    assert found is not None  # checked when the plan was made
-    shards = found.around
-    for _, first in itertools.islice(shards.views(), 1):
-        in_place.raise_if_poisoned(number, block, first)
-    job = dispatch.job_of(round_, block, dtype, dtype, inside=True)
-    with in_place.poisoning(lambda: (view for _, view in shards.views())):
-        there = dispatch.inside_device(job, shards, run.place)
-    if not there:
-        gathered = BlockView.of(view.gather(), owned=True)
-        done = dispatch.on_device(job, gathered, {}, run.place)
-        if done is None:
-            done = run_round(round_, block, gathered, run.library, dtype, {})
-        values = done.reshape(shards.sizes)
-        for place, part in shards.views():
-            cut = zip(place, part.shape, strict=True)
-            part[...] = values[tuple(slice(low, low + n) for low, n in cut)]
-    emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
-    return shards.nbytes
+    with _turn(run, number, block):
+        started = time.perf_counter()
+        round_, dtype = run.plan.rounds[number], np.dtype(run.exchange(number).dtype)
+        view = run.view(number, block, blocks.__getitem__)
+        found = view.boxes(False)
+        assert found is not None  # checked when the plan was made
+        shards = found.around
+        for _, first in itertools.islice(shards.views(), 1):
+            in_place.raise_if_poisoned(number, block, first)
+        job = dispatch.job_of(round_, block, dtype, dtype, inside=True)
+        with in_place.poisoning(lambda: (view for _, view in shards.views())):
+            there = dispatch.inside_device(job, shards, run.place)
+        if not there:
+            gathered = BlockView.of(view.gather(), owned=True)
+            done = dispatch.on_device(job, gathered, {}, run.place)
+            if done is None:
+                done = run_round(round_, block, gathered, run.library, dtype, {})
+            values = done.reshape(shards.sizes)
+            for place, part in shards.views():
+                cut = zip(place, part.shape, strict=True)
+                part[...] = values[tuple(slice(low, low + n) for low, n in cut)]
+        emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
+        return shards.nbytes
 
 
 def settled(blocks: Blocks, *done: int) -> Blocks:

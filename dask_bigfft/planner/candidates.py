@@ -30,15 +30,15 @@ from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program
 from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
 from dask_bigfft.planner.plan_data import (
+    Exchange,
     Machine,
     Request,
     flattened,
     largest_block,
-    tile_nbytes,
+    written_in_order,
 )
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, Stage, flops, is_real
-from dask_bigfft.planner.tile_plan import LEAST_WRITTEN_NBYTES
 from dask_bigfft.transforms.spec import TransformSpec
 
 Factors = tuple[int, ...]
@@ -73,34 +73,6 @@ def few_source_factors(n: int, most: int) -> list[Factors]:
     first = max((d for d in divisors(n) if d <= most), default=1)
     seconds = {d for ideal in (512, 1536) for d in nearest_divisors(n // first, ideal)}
     return [(first, d, n // first // d) for d in sorted(seconds) if first > 1]
-
-
-def wide_factors(n: int, room: int, blocks: int) -> list[Factors]:
-    """Return two digits of an axis that leave rows wide: the first is as short as possible.
-
-    A tile of the first round holds the whole first digit, and so does a tile that reorders the
-    result: the shorter this digit, the wider the rows of a tile. In the second round every block
-    holds part of the first digit, and the second digit has to fit a tile.
-
-    Parameters
-    ----------
-    n : int
-        Length of the axis.
-    room : int
-        Elements of a tile.
-    blocks : int
-        Blocks along the axis.
-
-    Examples
-    --------
-    >>> wide_factors(2**30, 2**24, 64), wide_factors(2**30, 2**24, 1024), wide_factors(7, 4, 2)
-    ([(256, 4194304)], [(1024, 1048576)], [])
-    >>> wide_factors(11, 2**24, 1)
-    []
-    """
-    least = max(2, blocks, -(-n // max(1, room)), math.isqrt(math.isqrt(n)))
-    found = next((d for d in divisors(n) if least <= d < n), None)
-    return [] if found is None else [(found, n // found)]
 
 
 def program_of(
@@ -249,7 +221,10 @@ class Candidates:
 
         def cost(before: Layout, after: Layout) -> float:
             moves = before is not source or not self._reads_rows(source, after)
-            return self.model.stage(Stage(before, None, after, moves=moves)).seconds
+            stage, blocks = Stage(before, None, after, moves=moves), max(1, after.blocks)
+            nbytes = after.size * self.itemsize / blocks
+            read = self.model.read(stage.shape, nbytes) if self.on_gpu else None
+            return self.model.stage(stage).seconds if read is None else read * blocks
 
         try:
             ways = self.cutter.rounds(programs, assignment, source, sizes, cost, self.bound)
@@ -282,7 +257,10 @@ class Candidates:
         if max(shape.fan_in for shape in shapes) > MAX_FAN_IN:
             return None
         moves = (not from_rows, *(True,) * (len(rounds) - 1), not split)
-        route = self.model.route(source, rounds, after, moves)
+        shared, name = None, self.spec.out_dtype.str
+        if after is not None and self.on_gpu and self.machine.shared and self.spec.kind == "c2c":
+            shared = written_in_order(rounds, Exchange(last, after, name, name))
+        route = self.model.route(source, rounds, after, moves, shared)
         seconds = sum(found.seconds for found in route)
         largest = max(r.source.largest // (2 if is_real(r) else 1) for r in rounds)
         penalty = 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
@@ -346,7 +324,7 @@ class Candidates:
                 elif padded:
                     choices.append([found] if (found := balanced_split(n, digits[axis])) else [])
                 else:
-                    factors = self._factors(axis, assignment[axis], whole, sizes.target)
+                    factors = self._choices(axis, assignment[axis], whole, sizes.target)
                     # The first ones are the digits of the requested order.
                     choices.append(factors if alone else factors[:1])
             for chosen in itertools.product(*choices):
@@ -359,7 +337,9 @@ class Candidates:
                 if (candidate := self.build(programs, assignment, sizes)) is not None:
                     yield candidate
 
-    def _choices(self, axis: int, places: tuple[int, ...], whole: dict[int, int]) -> list[Factors]:
+    def _choices(
+        self, axis: int, places: tuple[int, ...], whole: dict[int, int], target: int
+    ) -> list[Factors]:
         """Return digit lengths of a split axis that are worth trying.
 
         The digits of the requested order come first. `whole` is the product of the lengths of the
@@ -376,40 +356,22 @@ class Candidates:
         if count == 2:
             ideal = math.sqrt(n * whole.get(places[1], 1) / whole.get(places[0], 1))
             near = nearest_divisors(n, FIRST_ON_GPUS if several else ideal)
-            found += [(d, n // d) for d in near]
+            # On GPUs a short second digit is tried first: rows in natural order are then wide.
+            found += [(d, n // d) for d in (near[::-1] if self.on_gpu else near)]
         split = balanced_split(n, count)
         if split is not None and not several:
             found += [split, split[::-1]]
             if count > 2:
                 found.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
+        chunks, stored = len(self.request.chunks[axis]), self.request.stored
         if self.request.variant == "pease":
             found = [f for f in found if len(set(f)) == 1]
+        elif self.request.variant == "auto" and count == 3 and chunks > MAX_FAN_IN:
+            found += few_source_factors(n, MAX_FAN_IN)
+        elif self.request.variant == "auto" and count == 2 and self.storage == "disk" and stored:
+            natural = {spec.orders_in[i], spec.orders_out[i]} == {"natural"}
+            found += row_factors(n, target, self.row) if natural else []
         return list(dict.fromkeys(found))
-
-    def _factors(
-        self, axis: int, places: tuple[int, ...], whole: dict[int, int], target: int
-    ) -> list[Factors]:
-        """Return lengths of the digits of a split axis that are worth trying."""
-        spec, count, chunks = self.spec, len(places), len(self.request.chunks[axis])
-        i, auto = spec.axes.index(axis), self.request.variant == "auto"
-        n, natural = spec.lengths[i], {spec.orders_in[i], spec.orders_out[i]} == {"natural"}
-        found = self._choices(axis, places, whole)
-        if count == 2 and natural and auto:
-            if self.on_gpu:
-                beside = max(whole.get(place, 1) for place in places)
-                room = tile_nbytes(self.request, self.machine) // self.itemsize // beside
-                # The second round may write in natural order if its rows are wide.
-                split = balanced_split(n)
-                for first, second in (split, split[::-1]) if split else ():
-                    row = min(first // chunks, room // second) * self.itemsize
-                    if self.machine.shared and row >= LEAST_WRITTEN_NBYTES:
-                        return [(first, second)]
-                return wide_factors(n, room, chunks) or found
-            if self.storage == "disk" and self.request.stored is not None:
-                return [*found, *row_factors(n, target, self.row)]
-        if count == 3 and chunks > MAX_FAN_IN and auto:
-            return [*found, *few_source_factors(n, MAX_FAN_IN)]
-        return found
 
     @property
     def row(self) -> int:

@@ -518,22 +518,23 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
     """Return the request with blocks between rounds on GPUs as large as a tile at most.
 
     A tile is then contiguous in such a block, so that a pass over the bus has narrow rows in one
-    direction only. Blocks are not cut below `LEAST_BETWEEN`. They hold two tiles where rows would
-    else be too narrow: a first round reorders nothing, so that its tiles need half the memory. The
-    chunks of the result are like the input's.
+    direction only. Blocks are not cut below `LEAST_BETWEEN`. They grow up to two tiles where rows
+    would else be too narrow: a first round reorders nothing, so that its tiles need half the
+    memory. The chunks of the result are like the input's.
     """
     natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
     free = _is_free(request) and request.storage != "disk" and natural
     if not free or not _exchanges_by_bus(spec, request, machine):
         return request
-    most = max(LEAST_BETWEEN, tile_nbytes(request, machine))
+    tile = tile_nbytes(request, machine)
+    most = max(LEAST_BETWEEN, tile)
     nbytes = largest_block(spec, request) * spec.work_dtype.itemsize
-    narrow = most < LEAST_WRITTEN_NBYTES * math.sqrt(max(spec.lengths))  # rows of equal digits
-    if nbytes <= most and not narrow:
+    wide = LEAST_WRITTEN_NBYTES * math.sqrt(math.prod(spec.lengths))  # rows of equal digits
+    if nbytes <= most and (nbytes >= wide or wide > 2 * tile):
         return request
-    most *= 1 + narrow
+    size = 2 * most if most < wide else most if nbytes > most else wide
     wanted = request.wanted or _like_input(spec, request)
-    scale = request.scale * most / nbytes
+    scale = request.scale * size / nbytes
     return replace(request, scale=scale, joined=True, wanted=wanted, storage="memory")
 
 

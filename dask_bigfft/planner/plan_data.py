@@ -140,6 +140,19 @@ def _shared(exchange: Exchange, home: int, layout: Layout | None = None) -> Shar
     return None if found is None else SharedAxis(found, home)
 
 
+def written_in_order(rounds: Sequence[Round], last: Exchange) -> SharedLayouts:
+    """Return the shared layouts of rounds on GPUs: where rows are wide, one for the result.
+
+    The last round then writes in natural order, so that the exchange after it, `last`, moves
+    nothing.
+    """
+    count, before = len(rounds), rounds[-1]
+    shared = None if before.rolls else _shared(last, count)
+    row = shared.place(before.target).width * np.dtype(last.dtype).itemsize if shared else 0
+    held = (None,) * count
+    return SharedLayouts((*held, shared if row >= LEAST_WRITTEN_NBYTES else None), held)
+
+
 def _after(shared_layout: Layout, round_: Round) -> Layout | None:
     """Return the shared layout after a round in place; None if the round cannot work in place."""
     steps = round_.steps
@@ -391,11 +404,8 @@ class PlanData:
             return none
         if self.machine.gpus > 0 and self.device != "cpu":
             plain = self.device != "hybrid" and self.verify == "none"
-            follows = rounds and len(exchanges) > len(rounds) and not rounds[-1].rolls
-            last = _shared(exchanges[-1], len(rounds)) if plain and follows else None
-            row = last.place(rounds[-1].target).width * self.spec.out_dtype.itemsize if last else 0
-            enough = row >= LEAST_WRITTEN_NBYTES
-            return replace(none, exchanges=(*none.exchanges[:-1], last)) if enough else none
+            follows = rounds and len(exchanges) > len(rounds)
+            return written_in_order(rounds, exchanges[-1]) if plain and follows else none
         found: list[SharedAxis | None] = [None]
         inside: list[Layout | None] = [None] if rounds else []
         held: SharedAxis | None = None

@@ -8,7 +8,7 @@ import pytest
 from devices.blocks import distance, engine, job_of, values
 from support import in_threads
 
-from dask_bigfft.gpu.dispatch import GETTING_READY, Leases
+from dask_bigfft.gpu.dispatch import Leases
 from dask_bigfft.gpu.engine import Engine, Source
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
@@ -40,7 +40,7 @@ def test_what_is_not_pinned_comes_in_tiles_that_fit_half_of_the_ring(axes, seed)
     assert came[0] > 32 << 10 >= came[1]
 
 
-def test_few_tasks_get_ready_at_a_time_and_a_lease_ends_their_turn():
+def test_one_task_gets_ready_at_a_time_until_its_block_is_submitted():
     leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     inside, most, all_leased = [], [], threading.Barrier(8, timeout=20)
 
@@ -48,11 +48,12 @@ def test_few_tasks_get_ready_at_a_time_and_a_lease_ends_their_turn():
         for _ in range(2):  # nobody leaves twice, which would let too many in
             with leases.getting_ready():
                 inside.append(1)
-                most.append(len(inside))
-                time.sleep(1e-3)
-                inside.pop()
                 with leases.lease(8):
+                    most.append(len(inside))
+                    time.sleep(1e-3)
+                    inside.pop()
+                    leases.ready()
                     all_leased.wait()
 
     in_threads(8, take)
-    assert max(most) <= GETTING_READY
+    assert max(most) == 1

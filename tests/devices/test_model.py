@@ -117,6 +117,25 @@ def test_blocks_become_tiles_between_rounds_if_an_axis_is_split(
     assert found.chunks == x.chunks or not digits[1:]
 
 
+@pytest.mark.parametrize(
+    ("shape", "chunks", "notation"),
+    [
+        ((4, 1 << 28), (1, 1 << 28), "{X1} {Y, X2}"),  # an X larger than the GPU
+        ((4, 1 << 28), (4, 1 << 22), "{X1} {Y, X2}"),
+        ((2, 1 << 29), (2, 1 << 24), "{X1} {Y, X2}"),
+        ((1 << 15, 1 << 15), (512, 1 << 15), "{X} {Y}"),
+        ((1024, 1024, 1024), (16, 1024, 1024), "{Y, X} {Z}"),
+    ],
+)
+def test_two_passes_over_the_bus_are_enough(shape, chunks, notation):
+    with simulated_devices(1 << 31):
+        x = da.zeros(shape, chunks=chunks, dtype="c16")
+        found = plan(x, "fftn", device="gpu", memory_limit="1 TiB")
+    moving = len(found.exchanges) - sum(map(bool, found.shared_layouts.exchanges))
+    passes = found.explain().split("passes over the bus")[1].split("buffers of")[0]
+    assert (found.notation, moving, passes.count("W =")) == (notation, 2, 4)  # in and out
+
+
 def test_a_prime_that_no_tile_holds_is_left_to_the_cpu():
     with simulated_devices(1 << 30):
         x = da.zeros(134217689, chunks=-1, dtype="c16")

@@ -61,78 +61,54 @@ def transport_of(found: Gpus, source: int, target: int) -> str:
     return "direct" if speed > LINK * bus else "swap"
 
 
-class GpuTable:
-    """Table of strided copies into a new array on a GPU, like `CopyTable` on the host.
+class Copies:
+    """Strided copies to arrays of one dtype on a GPU, which are enqueued together.
 
     Parameters
     ----------
     home : int
-        GPU of the new array.
-    shape, dtype
-        Shape and dtype of the new array, `target`.
+        GPU of the arrays.
     choice : callable, optional
         Transport from another GPU.
-    zeros : bool
-        Whether the new array is filled with zeros first.
     aside : bool
-        True to copy in side streams: the caller joins the GPUs before it makes the table, calls
-        `wait` before it uses the array, and joins the GPUs before the sources are freed.
+        True to copy in side streams: the caller joins the GPUs before it makes the arrays, calls
+        `finish` before it uses them, and joins the GPUs before the sources are freed.
     """
 
-    def __init__(
-        self,
-        home: int,
-        shape: int | tuple[int, ...],
-        dtype: np.dtype[Any],
-        choice: Choice | None = None,
-        zeros: bool = False,
-        aside: bool = False,
-    ) -> None:
-        self.home, self._gpus, self._aside = home, gpus(), aside
+    def __init__(self, home: int, choice: Choice | None = None, aside: bool = False) -> None:
+        self.home, self._gpus, self.aside = home, gpus(), aside
         self.choice = choice or functools.partial(transport_of, self._gpus)
-        self.target = self._gpus.empty(home, shape, dtype, zeros)
-        self._begun = self._gpus.now(home) if aside else None
+        #: Event from which on the arrays may be written.
+        self.begun: Any = None
+        #: Copies by GPU and dtype of their sources.
+        self.segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
         #: Ends of copies, and bytes moved between GPUs.
         self._ends, self._moved = list[Any](), dict[str, int]()
-        self._segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
-
-    def extend(
-        self, sources: Sequence[Any], which: np.ndarray, rows: Segments, home: int | None = None
-    ) -> None:
-        """Add many strided copies; `which` names the source of each, `home` is a known GPU."""
-        homes = [self._gpus.home(source) if home is None else home for source in sources]
-        keys = [(gpu, source.dtype) for gpu, source in zip(homes, sources, strict=True)]
-        by_source = [self._segments.setdefault(key, []) for key in keys]
-        view = self._gpus.view
-        for i, (counts, *places) in zip(which.tolist(), rows.listed, strict=True):
-            values = view(sources[i], places[0], counts, places[1])
-            target = view(self.target, places[2], counts, places[3])
-            by_source[i].append((values, target, rows.conjugate))
 
     def run(self, moment: Any = None) -> None:
         """Enqueue the copies; those in side streams wait for an event, if any."""
-        found, homes = self._gpus, {self.home, *(gpu for gpu, _ in self._segments)}
-        if not self._aside:
+        found, homes = self._gpus, {self.home, *(gpu for gpu, _ in self.segments)}
+        if not self.aside:
             found.join(homes)
-            self._begun = found.now(self.home) if len(homes) > 1 else None
+            self.begun = found.now(self.home) if len(homes) > 1 else None
         try:
-            self._enqueue([event for event in (self._begun, moment) if event is not None])
+            self._enqueue([event for event in (self.begun, moment) if event is not None])
         finally:
-            self._segments.clear()
-            if not self._aside:
-                self._finish()
+            self.segments.clear()
+            if not self.aside:
+                self.finish()
                 found.join(homes)
 
     def _enqueue(self, events: list[Any]) -> None:
         found = self._gpus
-        for (gpu, dtype), segments in self._segments.items():
+        for (gpu, dtype), segments in self.segments.items():
             choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and self._staged_by_host(gpu))
-            kept = packed_dtype(dtype, self.target.dtype)
+            kept = packed_dtype(dtype, segments[0][1].dtype)
             size = sum(values.size for values, _, _ in segments)
             if choice != "direct":
                 self._send(gpu, segments, size, kept, by_host)
-            elif gpu == self.home and not self._aside:
+            elif gpu == self.home and not self.aside:
                 found.copy(gpu, segments)
             else:
                 self._ends += found.copy_aside(self.home, segments, events)
@@ -140,7 +116,7 @@ class GpuTable:
                 name, nbytes = "peer_host" if by_host else "peer_direct", size * kept.itemsize
                 self._moved[name] = self._moved.get(name, 0) + (1 + by_host) * nbytes
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Let the current stream wait for the copies, and report the bytes moved."""
         if self._ends:
             self._gpus.wait(self.home, self._ends)
@@ -157,12 +133,6 @@ class GpuTable:
         there, back = self._gpus.reaches(self.home, source), self._gpus.reaches(source, self.home)
         return not there or (back and source < self.home)
 
-    def wait(self) -> Any:
-        """Let the current stream wait for the copies, and return the array."""
-        self._finish()
-        emit("device_memory", device=self.home, nbytes=self._gpus.used_nbytes(self.home))
-        return self.target
-
     def _send(
         self, source: int, segments: list[Segment], size: int, dtype: np.dtype[Any], by_host: bool
     ) -> None:
@@ -178,6 +148,43 @@ class GpuTable:
             pairs = list(zip(segments, _dense(arrived, segments), strict=True))
             found.copy(self.home, [(part, place, turned) for (_, place, turned), part in pairs])
             found.join((source, self.home))  # before the messages are freed
+
+
+class GpuTable:
+    """Table of strided copies into a new array on a GPU, `target`, like `CopyTable` on the host.
+
+    Parameters
+    ----------
+    copies : Copies
+        What enqueues the copies, maybe with those to other arrays on the GPU.
+    shape, dtype
+        Shape and dtype of the new array.
+    zeros : bool
+        Whether the new array is filled with zeros first.
+    """
+
+    def __init__(self, copies: Copies, shape: Any, dtype: Any, zeros: bool = False) -> None:
+        self.copies, self.home, self.run = copies, copies.home, copies.run
+        self.target = gpus().empty(self.home, shape, dtype, zeros)
+        copies.begun = gpus().now(self.home) if copies.aside else None
+
+    def extend(
+        self, sources: Sequence[Any], which: np.ndarray, rows: Segments, home: int | None = None
+    ) -> None:
+        """Add many strided copies; `which` names the source of each, `home` is a known GPU."""
+        homes = [gpus().home(source) if home is None else home for source in sources]
+        keys = [(gpu, source.dtype) for gpu, source in zip(homes, sources, strict=True)]
+        by_source, view = [self.copies.segments.setdefault(key, []) for key in keys], gpus().view
+        for i, (counts, *places) in zip(which.tolist(), rows.listed, strict=True):
+            values = view(sources[i], places[0], counts, places[1])
+            target = view(self.target, places[2], counts, places[3])
+            by_source[i].append((values, target, rows.conjugate))
+
+    def wait(self) -> Any:
+        """Let the current stream wait for the copies, and return the array."""
+        self.copies.finish()
+        emit("device_memory", device=self.home, nbytes=gpus().used_nbytes(self.home))
+        return self.target
 
 
 def spread(target: Layout, homes: Mapping[Block, int]) -> dict[Block, int]:
@@ -233,11 +240,11 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         strides = {b: dense(exchange.source.shape(b), before) for b in homes}
         strides |= {block: values.strides for block, values in sources.items()}
         places = spread(exchange.target, homes)
+        copies = {home: Copies(home, choice, aside=True) for home in places.values()}
         for block in itertools.chain(*by_turns(places)):
-            home, shape = places[block], exchange.target.shape(block)
-            products = shards.products(block, False)
+            shape, products = exchange.target.shape(block), shards.products(block, False)
             zeros = sum(product.size for product in products) < math.prod(shape)
-            table = self._tables[block] = GpuTable(home, shape, dtype, choice, zeros, True)
+            table = self._tables[block] = GpuTable(copies[places[block]], shape, dtype, zeros)
             for product in products:
                 sides = tuple(strides[b] for b in product.blocks), dense(shape, dtype.itemsize)
                 rows = product.gathered(*sides, None)
@@ -257,9 +264,10 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         count = 1 + max(homes.values())
         found = [(b, *copy) for b in sources for copy in self._copies.pop(b)]
         found.sort(key=lambda f: (f[1].home - homes[f[0]] - 1) % count)
-        for block, table, rows in found:
-            table.extend([sources[block]], np.zeros(len(rows.counts), int), rows, homes[block])
-            table.run(after.get(block))
+        for (block, copies), some in itertools.groupby(found, lambda f: (f[0], f[1].copies)):
+            for _, table, rows in some:
+                table.extend([sources[block]], np.zeros(len(rows.counts), int), rows, homes[block])
+            copies.run(after.get(block))
 
     def arrived(self, block: Block) -> BlockView:
         """Return the view of a target block, for which the current stream waits."""
@@ -384,7 +392,7 @@ def view_of(
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         padded = sum(table.size for table in tables) < math.prod(shape)
         place = gpus().home(sources[0]) if home is None else home
-        return GpuTable(place, shape, dtype, zeros=padded)
+        return GpuTable(Copies(place), shape, dtype, padded)
 
     def runs() -> list[Run]:
         homes = {home, *map(gpus().home, sources)} - {None}

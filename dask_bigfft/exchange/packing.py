@@ -9,7 +9,7 @@ import numpy as np
 from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.events import measured
-from dask_bigfft.exchange.gather import GpuTable
+from dask_bigfft.exchange.gather import Copies, GpuTable
 from dask_bigfft.exchange.shards import ExchangeMap, Product
 from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.kernels.checks import checksum
@@ -93,7 +93,7 @@ def packed(
         bounds = np.zeros(len(blocks) + 1, np.int64)
         np.cumsum([-(-used[block] // unit) * unit for block in blocks], out=bounds[1:])
         size, near = int(bounds[-1]), is_on_gpu(values)
-        table: Any = GpuTable(gpus().home(values), size, kept) if near else None
+        table: Any = GpuTable(Copies(gpus().home(values)), size, kept) if near else None
         table = table or CopyTable(allocate(size, kept))
         begins = dict(zip(blocks, bounds.tolist(), strict=False))
         for product, sources, (starts, steps) in copies:

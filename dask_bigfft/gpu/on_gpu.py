@@ -59,6 +59,9 @@ PROBE = 1 << 26
 #: Call of a copy engine: first byte on either side, distances of rows, their width and number.
 EngineCall = tuple[int, int, int, int, int, int]
 
+#: Copy by an engine: its calls, the array on the engine's GPU, and the target on another one.
+Written = tuple[list[EngineCall], Any, Any]
+
 #: Limits that make one tile and one pass.
 _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
 
@@ -435,25 +438,30 @@ class Gpus:
         Rows that are wide enough are written by the copy engine of their GPU, others are read.
         """
         own, far = self.ordinal(gpu), int(segments[0][0].device.id)
-        near, ends = self._side(own, own), dict[bool, Any]()
+        near, ends = self._side(own, own), list[Any]()
+        written, read = list[Written](), list[Segment]()
+        for values, target, conjugate in segments:
+            calls = [] if own == far else _engine_calls(values, target.strides)
+            if calls and values.dtype == target.dtype and not conjugate:
+                written.append((calls, values, target))
+            else:
+                read.append((values, target, conjugate))
         try:
             with errors_of_cuda():
-                for values, target, conjugate in segments:
-                    calls = [] if own == far else _engine_calls(values, target.strides)
-                    if calls and values.dtype == target.dtype and not conjugate:
-                        ends[True] = self._write(calls, values, target, own, events)
-                        continue
-                    with self._on(gpu), near:
-                        for event in events:
-                            near.wait_event(event)
+                if written:
+                    ends.append(self._write(written, far, own, events))
+                with self._on(gpu), near:
+                    for event in events if read else ():
+                        near.wait_event(event)
+                    for values, target, conjugate in read:
                         for part in [()] if own == far else _parts(values):
                             _put(self._brought(values[part], own, near), target[part], conjugate)
-                        ends[False] = near.record()
+                    ends += [near.record()] if read else []
         except BaseException:
             near.synchronize()
             self._side(far, own).synchronize()
             raise
-        return list(ends.values())
+        return ends
 
     def _side(self, ordinal: int, other: int) -> Any:
         """Return the side stream of a GPU for copies within it, or to others."""
@@ -463,21 +471,19 @@ class Gpus:
                 self._sides.setdefault(key, cupy().cuda.Stream(non_blocking=True))
         return self._sides[key]
 
-    def _write(
-        self, calls: Iterable[EngineCall], values: Any, target: Any, own: int, events: Iterable[Any]
-    ) -> Any:
-        """Copy an array to the GPU `own` by the engine of its GPU, after events; return the end.
+    def _write(self, written: Iterable[Written], far: int, own: int, events: Iterable[Any]) -> Any:
+        """Copy arrays of a GPU to the GPU `own` by the engine of `far`; return the end.
 
         A GPU writes to one other at a time, and one at a time writes to it. Otherwise links that
         are shared for a while bring all GPUs out of step (see `LINK_ROW_NBYTES`).
         """
-        far = int(values.device.id)
         side = self._side(far, own)
         with cupy().cuda.Device(far):
             cupy().cuda.runtime._deviceEnsurePeerAccess(own)
             for event in (*events, *self._arrived.get(own, ())):
                 side.wait_event(event)
-            _by_engine(calls, values, target, side.ptr)
+            for copy in written:
+                _by_engine(*copy, side.ptr)
             end = side.record()
         self._arrived[own] = (end,)
         return end
@@ -487,7 +493,7 @@ class Gpus:
 
         Where rows are narrow, or memory is short, kernels read it where it is.
         """
-        if int(values.device.id) == own:
+        if (far := int(values.device.id)) == own:
             return values
         step, strides = values.itemsize, [0] * len(values.shape)
         for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
@@ -497,10 +503,10 @@ class Gpus:
             with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
                 memory = cupy().empty(step, np.uint8).data
         if memory is None:
-            cupy().cuda.runtime._deviceEnsurePeerAccess(int(values.device.id))
+            cupy().cuda.runtime._deviceEnsurePeerAccess(far)
             return _mapped(values, own)
         found = cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=tuple(strides))
-        near.wait_event(self._write(calls, values, found, own, [near.record()]))
+        near.wait_event(self._write([(calls, values, found)], far, own, [near.record()]))
         return found
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:

@@ -211,7 +211,7 @@ class Candidates:
     def on_gpu(self) -> bool:
         """Return whether rounds are done on devices; verified ones are not."""
         possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
-        return possible and self.machine.gpus > 0
+        return possible and bool(self.model.devices)
 
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes

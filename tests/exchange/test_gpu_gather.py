@@ -85,7 +85,11 @@ def test_no_two_gpus_write_to_the_same_one_at_a_time(monkeypatch):
         extend(table, *given)
 
     monkeypatch.setattr(GpuTable, "extend", noted)
-    move(slabs(16, 8), SimulatedGpus((1 << 30,) * 4), "direct")
+    calls, gpus = [], SimulatedGpus((1 << 30,) * 4)
+    copied = gpus.copy_aside
+    monkeypatch.setattr(gpus, "copy_aside", lambda *given: calls.append(given) or copied(*given))
+    move(slabs(16, 8), gpus, "direct")
+    assert len(calls) == 8 * 4  # those of a block to a GPU together
     assert [sorted(homes) for homes in zip(*written.values(), strict=True)] == [[0, 1, 2, 3]] * 16
 
 

@@ -10,6 +10,7 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.front import plan
+from dask_bigfft.graph import tasks
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
@@ -102,6 +103,15 @@ def owned_blocks(x, rows):
     graph = {(name, i, *rest): block for i, block in enumerate(blocks)}
     chunks = (tuple(map(len, blocks)), *((n,) for n in x.shape[1:]))
     return da.Array(graph, name, chunks, dtype=x.dtype), blocks
+
+
+def test_tasks_in_place_take_turns(monkeypatch):
+    turns, ready = [], tasks._turn
+    monkeypatch.setattr(tasks, "_turn", lambda *given: turns.append(given) or ready(*given))
+    with simulated_devices(1 << 18, limits=LIMITS):
+        a, _ = owned_blocks(random_array((64, 64), "c16", 1), 16)
+        fft.fft2(a, overwrite_x=True, device="gpu").compute()
+    assert [number for _, number, _ in turns].count(1) == 4  # the second round, block by block
 
 
 MANY = {

@@ -125,9 +125,7 @@ def digits_of_splits(axes: Sequence[int], count: int, most: int) -> Iterator[dic
     """Yield digit counts per axis, with `count` of the axes split into 2 to `most` digits."""
     for chosen in itertools.combinations(axes, count):
         for numbers in itertools.product(range(2, most + 1), repeat=count):
-            digits = dict.fromkeys(axes, 1)
-            digits.update(zip(chosen, numbers, strict=True))
-            yield digits
+            yield dict.fromkeys(axes, 1) | dict(zip(chosen, numbers, strict=True))
 
 
 #: First of two digits of an axis on several GPUs, which cuFFT transforms at a large stride: 2^31
@@ -410,8 +408,9 @@ class Candidates:
         one_cut_axis = len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
         orders = zip(spec.lengths, spec.orders_in, spec.orders_out, strict=True)
         in_digits = [len(transposed_digits(n)) > 1 for n, *order in orders if "transposed" in order]
-        found: list[Candidate] = []
-        enough = None
+        # If whole axes fit, splits of one of several only pay where they save a crossing of a bus.
+        best_whole = len(axes) > 1 and not any(in_digits) and not self.on_gpu
+        found, enough = list[Candidate](), None
         for rounds in range(1, self.request.max_rounds + 1):
             if enough is not None and rounds > enough:
                 break
@@ -420,7 +419,8 @@ class Candidates:
                 many = count > max(1, sum(in_digits))
                 if many and any(len(c.rounds) == rounds for c in found):
                     break
-                if count == 1 and len(axes) > 3 and found:
+                whole = found and max(len(program.factors) for program in found[0].programs) == 1
+                if count == 1 and found and (len(axes) > 3 or (best_whole and whole)):
                     break
                 most = rounds if pease else min(rounds, MOST_DIGITS)
                 if pease and count == 0 and one_cut_axis:

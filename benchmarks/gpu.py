@@ -1,27 +1,30 @@
-"""Data in host memory on a GPU: the bus, rounds, whole transforms, peers, hybrid.
+"""Data in host memory on a GPU: the bus, rounds, whole transforms, hybrid.
 
 Data is larger than the device memory that may be used; an allocation holds the rest. *Of the bus*
 is the time that all crossings need at the two-way speed of the bus over the seconds taken. A part
 is one of `PARTS`; ``ci/gpu-session`` runs them in commands of at most ten minutes.
 """
 
-import os
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import dask
+import dask.array as da
 import numpy as np
 import psutil
 
 from benchmarks import core
 from benchmarks.problems import GIB, MIB, Problem, alternate, graph_of, plan_of, settings, worst
 from benchmarks.rows import ROUNDS, GpuData, device_held, even_shape, fill_memory, measured_on_gpu
-from dask_bigfft import report
+from dask_bigfft import plan, report
 from dask_bigfft.gpu import dispatch
+from dask_bigfft.gpu.cupy_gpu import CupyGPU
 
 
 def cupy() -> Any:
@@ -62,7 +65,6 @@ class Bench:
         y: Any,
         times: list[float],
         check: dict[str, Any],
-        **more: Any,
     ) -> None:
         """Add a row with its part of the bus, given the lazy array that was computed."""
         seconds = statistics.median(times)
@@ -79,7 +81,6 @@ class Bench:
             of_bus=bus,
             **core.outcome(check),
             n=len(times),
-            **more,
         )
 
 
@@ -142,7 +143,7 @@ WHOLE = (
 def transforms(
     bench: Bench, kind: str = "pinned", section: str = "transforms", **options: Any
 ) -> None:
-    """Measure whole transforms; pinned ones take turns with peers."""
+    """Measure whole transforms."""
     for nbytes, block, chosen in WHOLE:
         data = GpuData.of(bench.size(nbytes), bench.size(block), kind == "pinned", bench.budget)
         for ndim, dtype in chosen:
@@ -156,10 +157,7 @@ def transforms(
             options |= {"order": "transposed" if ndim == 1 else "natural"} if options else {}
             with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
                 times, check, y = whole(bench, data, problem, options)
-                more = (
-                    peers(bench, data, problem, times) if kind == "pinned" and not options else {}
-                )
-            bench.add(section, label, data.nbytes, y, times, check, **more)
+            bench.add(section, label, data.nbytes, y, times, check)
 
 
 def whole(bench: Bench, data: GpuData, problem: Problem, options: dict[str, Any]) -> Any:
@@ -216,30 +214,7 @@ def peak(bench: Bench) -> None:
         )
 
 
-# --- peers ------------------------------------------------------------------------------------
-
-
-def by_ducc(x: np.ndarray, out: np.ndarray) -> None:
-    """Transform with ducc0 on all cores of the host."""
-    from ducc0.fft import c2c
-
-    c2c(x, out=out, nthreads=len(os.sched_getaffinity(0)), inorm=1)
-
-
-def peers(
-    bench: Bench, data: GpuData, problem: Problem, ours: list[float]
-) -> dict[str, dict[str, float]]:
-    """Return how many times as long the host's library takes."""
-    if len(data.memory) > 16 or not find_spec("ducc0"):  # once for each problem is enough
-        return {}
-    x = data.whole_array(problem)
-    out = GpuData.of(data.nbytes, data.nbytes, True, data.budget).whole_array(problem)
-    works = {"ducc0": lambda: by_ducc(x, out)}
-    alternate(works, 1)
-    found = alternate(works, min(3, bench.args.repeat))["ducc0"]
-    fill_memory(data.memory, problem.dtype)
-    return {"ducc0": core.ratio(found, ours)}
-
+# --- data that fits ---------------------------------------------------------------------------
 
 #: Number of dimensions, bytes, and number of blocks.
 FITS = (
@@ -252,7 +227,7 @@ FITS = (
 
 
 def fits(bench: Bench) -> None:
-    """Measure data that fits the GPU, against the host and plain CuPy."""
+    """Measure data that fits the GPU, against plain CuPy."""
     cp = cupy()
     for ndim, nbytes, blocks in FITS:
         label = f"{ndim}D, {nbytes // MIB} MiB" + f", {blocks} blocks" * (blocks > 1)
@@ -276,8 +251,6 @@ def fits(bench: Bench) -> None:
             "CuPy, pinned": lambda x=x, out=out: by_cupy(x, out),
             "CuPy, pageable": lambda x=pageable: by_cupy(x, None),
         }
-        if find_spec("ducc0"):
-            works["ducc0"] = lambda x=x, out=out: by_ducc(x, out)
         alternate(works, 1)
         times = alternate(works, bench.args.repeat)
         bench.results.add(
@@ -309,38 +282,72 @@ HYBRID = (
 )
 
 
+#: Bytes per second of a slow bus each way (PCIe 2): a kernel waits after each copy.
+SLOW = 6.25e9
+WAIT = """extern "C" __global__ void wait(long long ns) {
+  long long begun, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begun));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); while (now - begun < ns);
+}"""
+
+
 def hybrid(bench: Bench) -> None:
-    """Measure CPU threads, the GPU and both together in turns; the model decides who takes part."""
-    for ndim, dtype, mib, block_mib, axes, length in HYBRID:
-        label = f"{ndim}D, {dtype}, {mib} MiB in {block_mib} MiB" + (
-            f", rows of {length}" * bool(axes)
-        )
-        if not bench.results.lacks("hybrid", label):
-            continue
-        nbytes, block = bench.size(mib * MIB), bench.size(block_mib * MIB)
-        data = GpuData.of(nbytes, block, True, 64 * GIB)
-        elements = data.nbytes // np.dtype(dtype).itemsize
-        shape = (elements // length, length) if length else even_shape(elements, ndim)
-        problem = Problem("fftn", shape, dtype, len(data.memory), axes)
-        fill_memory(data.memory, dtype)
-        truth, x = data.truth(problem), data.array(shape, dtype)
-        graphs = {place: graph_of(problem, x, device=place) for place in ("cpu", "gpu", "hybrid")}
-        check = worst(truth.check(y.persist()) for y in graphs.values())
-        times = alternate({place: y.persist for place, y in graphs.items()}, 2 * bench.args.repeat)
-        medians = {place: statistics.median(found) for place, found in times.items()}
-        faster = min(("cpu", "gpu"), key=medians.__getitem__)
-        plans = {place: plan_of(problem, x, device=place) for place in graphs}
-        bench.results.add(
-            "hybrid",
-            label,
-            **medians,
-            faster=faster,
-            n=len(times["hybrid"]),
-            gain=core.ratio(times[faster], times["hybrid"]),
-            by=plans["hybrid"].device,
-            forecast={place: plan.expected.seconds for place, plan in plans.items()},
-            **core.outcome(check),
-        )
+    """Measure CPU threads, the GPU and both together in turns; the model decides who takes part.
+
+    The last rows have half of the threads, and a bus that is slowed down.
+    """
+    for row in HYBRID:
+        together(bench, row)
+    copy, kernel = CupyGPU._copy, cupy().RawKernel(WAIT, "wait")
+    profile = plan(da.zeros(8), "fft").machine.profile
+    slow = tuple(replace(one, h2d=SLOW, d2h=SLOW) for one in profile.devices)
+
+    def slowed(self: Any, stream: Any, host: Any, array: Any, direction: int) -> None:
+        copy(self, stream, host, array, direction)
+        seconds = array.nbytes * max(0.0, 1 / SLOW - 1 / bench.duplex)
+        with self._in(stream):
+            kernel((1,), (1,), (np.int64(1e9 * seconds),))
+
+    with tempfile.NamedTemporaryFile("w") as file, mock.patch.object(CupyGPU, "_copy", slowed):
+        print(replace(profile, devices=slow).to_json(), file=file, flush=True)
+        threads = max(1, bench.args.threads // 2)
+        with dask.config.set({"num_workers": threads, "bigfft.planner.profile": file.name}):
+            for ndim in (2, 3):
+                together(bench, (ndim, "c16", 4096, 256, None, 0), ", slow bus")
+
+
+def together(bench: Bench, row: tuple[Any, ...], more: str = "") -> None:
+    """Measure CPU threads, the GPU and both together on one array."""
+    ndim, dtype, mib, block_mib, axes, length = row
+    label = f"{ndim}D, {dtype}, {mib} MiB in {block_mib} MiB"
+    label += f", rows of {length}" * bool(axes) + more
+    if not bench.results.lacks("hybrid", label):
+        return
+    nbytes, block = bench.size(mib * MIB), bench.size(block_mib * MIB)
+    data = GpuData.of(nbytes, block, True, 64 * GIB)
+    elements = data.nbytes // np.dtype(dtype).itemsize
+    shape = (elements // length, length) if length else even_shape(elements, ndim)
+    problem = Problem("fftn", shape, dtype, len(data.memory), axes)
+    fill_memory(data.memory, dtype)
+    truth, x = data.truth(problem), data.array(shape, dtype)
+    graphs = {place: graph_of(problem, x, device=place) for place in ("cpu", "gpu", "hybrid")}
+    check = worst(truth.check(y.persist()) for y in graphs.values())
+    times = alternate({place: y.persist for place, y in graphs.items()}, 2 * bench.args.repeat)
+    medians = {place: statistics.median(found) for place, found in times.items()}
+    faster = min(("cpu", "gpu"), key=medians.__getitem__)
+    plans = {place: plan_of(problem, x, device=place) for place in graphs}
+    bench.results.add(
+        "hybrid",
+        label,
+        **medians,
+        faster=faster,
+        n=len(times["hybrid"]),
+        gain=core.ratio(times[faster], times["hybrid"]),
+        gain_of_gpu=core.ratio(times["gpu"], times["hybrid"]),
+        by=plans["hybrid"].device,
+        forecast={place: plan.expected.seconds for place, plan in plans.items()},
+        **core.outcome(check),
+    )
 
 
 #: Settings that users choose by hand: tiles of a block, buffers and streams, and the CPU's share R.

@@ -16,7 +16,7 @@ from benchmarks.core import RESULTS, ROOT
 MARKS = ("<!-- figures: python -m benchmarks pages -->", "<!-- end of figures -->")
 
 #: Columns of tables of transforms on a GPU.
-WHOLE = "name | rounds | gib=GiB | crossings | seconds | of_bus=of the bus | ducc0"
+WHOLE = "name | rounds | gib=GiB | crossings | seconds | of_bus=of the bus"
 
 #: Programs: title, what is said of all tables, and of each section its heading and columns, as
 #: ``key=heading`` (or ``key`` alone); ``a.b`` is looked up within the mapping ``a``.
@@ -157,8 +157,8 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
             "by_hand": ("Settings made by hand: 2D, c16, 4 GiB in blocks of 1 GiB", WHOLE),
             "fits": (
                 "One block that fits the GPU, transfers included",
-                "name=block | seconds.ours=ours, s | peers.ducc0=ducc0 | peers.CuPy, "
-                "pinned=CuPy, pinned | peers.CuPy, pageable=CuPy, pageable",
+                "name=block | seconds.ours=ours, s | peers.CuPy, pinned=CuPy, pinned | "
+                "peers.CuPy, pageable=CuPy, pageable",
             ),
             "peak": (
                 "Memory of the GPU, and of the host beside the data",
@@ -168,7 +168,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
             "hybrid": (
                 "CPU threads and the GPU together",
                 "name=problem | cpu=CPU, s | gpu=GPU, s | hybrid=both, s | gain=faster alone /"
-                " both | by=chosen by the model",
+                " both | gain_of_gpu=GPU / both | by=chosen by the model",
             ),
         },
     ),
@@ -297,7 +297,6 @@ the same, `ducc0` | verification.costs | *[!k], ducc0 | checksum
 one H200, rounds on pinned data: part of the bus | gpu.rounds | *pinned* | of_bus
 the same, data that is not pinned | gpu.rounds | *ring* | of_bus
 whole transforms of 16 GiB of pinned data: part of the bus | gpu.transforms | * | of_bus
-the same, `ducc0` on 16 cores over ours | gpu.transforms | * | ducc0
 whole transforms of data that is not pinned: part of the bus | gpu.unpinned | * | of_bus
 threads and GPU together, if the model takes both: speed-up | gpu.hybrid | by=hybrid | gain
 1024^3 complex64 in 8 slabs on one H200: seconds | on_gpus.one | fftn, 1024*8x1x1 | bigfft

@@ -126,6 +126,9 @@ def chosen_plan(
         on = replace(here, gpus=0) if request.device == "hybrid" else here
         changes = (f", or {change}" for change in changes_that_fit(spec, request, on))
         raise MemoryLimitError("".join([str(error), *changes])) from None
+    if request.device == "hybrid" and found.device == "gpu":  # data that fits crosses the bus once
+        alone = chosen_plan(spec, replace(request, device="gpu"), machine, kernels, overwrite)
+        return replace(alone, shares=(1.0,) * len(alone.rounds))
     if found.machine.gpus or found.shares:
         by_hand = (config.get(f"bigfft.gpu.{name}") for name in ("buffers", "tiles", "streams"))
         settings = DeviceSettings(*(None if value in (0, "auto") else value for value in by_hand))

@@ -13,16 +13,18 @@ Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987). Neither side takes
 one would finish sooner.
 
 A task requests a lease before each tile, so that devices help with the remaining blocks at the end
-of a round. It waits for one only if the CPU's share is set by hand. If a device runs out of memory,
-its rows return to the CPU. Parts are gathered from read-only sources, so a failed part can be
+of a round. Once the CPU has done its share of a block, the task waits for a lease for as long as
+that took, or as long as it takes if the share is set by hand. If a device runs out of memory, its
+rows return to the CPU. Parts are gathered from read-only sources, so a failed part can be
 gathered again.
 """
 
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,8 +65,10 @@ class Interval:
         Rows of a device's tile, and of its smallest portion.
     speed : float
         Forecast speed of the device relative to the CPU; 0 without a device.
-    first : int
-        First row that only a device takes, if the CPU's share is set by hand; else 0.
+    share : int
+        Rows of the CPU's share.
+    by_hand : bool
+        Whether the share is set by hand: only a device takes the rows after it.
     """
 
     dim: int
@@ -73,7 +77,8 @@ class Interval:
     width: int
     least: int
     speed: float
-    first: int = 0
+    share: int
+    by_hand: bool = False
 
     def __post_init__(self) -> None:
         self.low, self.high = 0, self.rows
@@ -89,15 +94,14 @@ class Interval:
     def take_tile(self) -> slice | None:
         """Return the next CPU tile; None when no rows are left."""
         with self._lock:
-            end = self.first if self.first and self.speed else self.high
+            end = self.share if self.by_hand and self.speed else self.high
             low, self.low = self.low, min(self.low + self.tile, end)
             return slice(low, self.low) if low < self.low else None
 
     def take_portion(self) -> Part | None:
         """Return the next portion for the device; None at the end, also later."""
         with self._lock:
-            found = self._portion()
-            if found is None:
+            if (found := self._portion()) is None:
                 self.speed = 0.0
             else:
                 self.high, self.in_flight = found.low, found.high - found.low
@@ -119,14 +123,14 @@ class Interval:
 
         Tile widths are halved only, because each width needs its own FFT plans.
         """
-        if self.first:
-            part = Part(self.dim, self.first, self.high, self.width)
-            return part if self.speed and self.first < self.high else None
+        if self.by_hand:
+            part = Part(self.dim, self.share, self.high, self.width)
+            return part if self.speed and self.share < self.high else None
         left, width = self.high - self.low, self.width
         wanted = int(PORTION * left * self.speed / (1 + self.speed))
-        while width > wanted and width // 2 >= self.least:
+        while width > left or (width > wanted and width // 2 >= self.least):
             width //= 2
-        if width > left or width > self.speed * left:
+        if not width or width > self.speed * left:
             return None
         rows = max(1, wanted // width) * width
         return Part(self.dim, self.high - rows, self.high, width)
@@ -164,15 +168,16 @@ def shared_with_device(
     interval, admits = found
     out = allocate(job.round.target.shape(job.block), np.dtype(job.target))
 
-    def feed(engine: Engine, work: tuple[str, int] | None) -> None:
-        """Run portions on a device until none is left."""
+    def feed(engine: Engine, part: Part | None, work: tuple[str, int] | None) -> None:
+        """Run portions on a device, from the first one on, until none is left."""
         with contextlib.nullcontext() if work is None else during(*work):
             try:
                 tiles = engine.tiles(job, engine.within(place.nbytes))
                 read = _part_reader(incoming, tiles, engine, interval.dim, out)
-                while (part := interval.take_portion()) is not None:
+                while part is not None:
                     engine.run_part(tiles, part, read(part), out, filters, place.nbytes)
                     interval.land()
+                    part = interval.take_portion()
             except DeviceMemoryError:
                 emit("fallback", nbytes=out.nbytes * interval.in_flight // interval.rows)
                 interval.leave(to_cpu=True)
@@ -186,13 +191,15 @@ def shared_with_device(
         At the end wait for the device, which may return rows. Rows that the CPU must not take wait
         for a lease.
         """
-        feeding: Future[None] | None = None
+        feeding, began, end = None, time.perf_counter(), 0.0
         while True:
             if feeding is None and interval.offers():
-                timeout = None if 0 < interval.first <= interval.low else 0.0
+                now = time.perf_counter()
+                if interval.low >= interval.share:
+                    end = end or now + (1e9 if interval.by_hand else now - began)
                 with contextlib.suppress(TimeoutError):
-                    engine = held.enter_context(devices.lease(admits, timeout))
-                    feeding = pool.submit(feed, engine, working_for())
+                    engine = held.enter_context(devices.lease(admits, max(0.0, end - now)))
+                    feeding = pool.submit(feed, engine, interval.take_portion(), working_for())
             tile = interval.take_tile()
             if tile is None and feeding is not None:
                 feeding.result()
@@ -201,11 +208,10 @@ def shared_with_device(
                 return
             yield tile
 
-    cut = interval.dim, interval.tile
-    executor = CPUExecutor(job.round, job.block, incoming, out, library, filters, cut=cut)
+    work, cut = (job.round, job.block, incoming, out), (interval.dim, interval.tile)
     with contextlib.ExitStack() as held, ThreadPoolExecutor(1, "bigfft-feeder") as pool:
         try:
-            executor.run(cpu_tiles())
+            CPUExecutor(*work, library, filters, cut=cut).run(cpu_tiles())
         finally:
             interval.leave(to_cpu=False)
     done = out.nbytes * interval.device_rows // interval.rows
@@ -243,12 +249,12 @@ def _divided(
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
     admits = admitted(most)
     if by_hand is not None:
-        return Interval(dim, rows, tile, width, 1, 1.0, max(1, round(by_hand * rows))), admits
+        return Interval(dim, rows, tile, width, 1, 1.0, max(1, round(by_hand * rows)), True), admits
     # The share of the round becomes the speed ratio of one lease to one task.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, admits * len(found.engines))
     speed = place.share / max(1 - place.share, 1e-9) * tasks / leased
-    return Interval(dim, rows, tile, width, least, speed), admits
+    return Interval(dim, rows, tile, width, least, speed, round((1 - place.share) * rows)), admits
 
 
 def _part_reader(

@@ -187,8 +187,7 @@ def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkey
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [("--s", ""), ("--workers", "0"), ("--workers", "two"), ("--n", "x")],
+    ("option", "value"), [("--s", ""), ("--workers", "0"), ("--workers", "two"), ("--n", "x")]
 )
 def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value):
     with pytest.raises(SystemExit) as info:

@@ -157,10 +157,7 @@ def test_digits_of_cut_axes(name, chunks, digits, part, order, single):
     assert distance(got, expected) < (2e-6 if single else 1e-14)
 
 
-@pytest.mark.parametrize(
-    ("name", "digits"),
-    [("rfft2", (1001, 4)), ("irfft2", (4, 1001))],
-)
+@pytest.mark.parametrize(("name", "digits"), [("rfft2", (1001, 4)), ("irfft2", (4, 1001))])
 def test_digits_of_cut_axes_beside_others(name, digits):
     """Both in one round: the real axis alone, then the other one; the other way round for c2r."""
     x, keywords = example(name, (6, math.prod(digits)))

@@ -112,12 +112,7 @@ REFUSED = [
         [[8, 12]],
     ),
     (named("rounds"), "rounds", [[{0: 8, 1: 12}]], []),
-    (
-        named("digits", LINE, **ORDER),
-        "digits",
-        [(3, 4), (), {1: (8, 8)}],
-        [5, "ab", (8, 8.0)],
-    ),
+    (named("digits", LINE, **ORDER), "digits", [(3, 4), (), {1: (8, 8)}], [5, "ab", (8, 8.0)]),
     (named("digits", LINE), "digits", [], [(8, 8)]),
     (named("rounds", R, fft.rfft2), "rounds", [[{0: 8}, {1: 12}]], []),
     (named("rounds", function=fft.irfft2, s=(8, 22)), "rounds", [[{1: 22}, {0: 8}]], []),

@@ -168,10 +168,7 @@ def test_a_copy_is_computed_beside_a_scheduler(client: Client) -> None:
 
 
 def test_shared_works_in_one_process() -> None:
-    with (
-        local(1, threads=2),
-        dask.config.set({"bigfft.exchange.carrier": "shared"}),
-    ):
+    with local(1, threads=2), dask.config.set({"bigfft.exchange.carrier": "shared"}):
         assert close(fft.rfftn(blocks()).compute(), REFERENCE)
 
 

@@ -301,10 +301,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(whole):
 def test_a_cluster_that_restarts_is_an_error_and_then_all_is_well():
     """Where nothing is kept, nobody may wait for ever."""
     a = np.random.default_rng(6).standard_normal(64 * 512)
-    with (
-        local(processes=True) as client,
-        dask.config.set({"bigfft.exchange.carrier": "p2p"}),
-    ):
+    with local(processes=True) as client, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
 
         def slowly(block):
             time.sleep(0.2)

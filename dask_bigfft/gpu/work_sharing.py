@@ -69,6 +69,16 @@ class Interval:
         Rows of the CPU's share.
     by_hand : bool
         Whether the share is set by hand: only a device takes the rows after it.
+
+    Examples
+    --------
+    A tile of 64 rows does not fit into the 48 that are left, so the portion is narrower.
+
+    >>> left = Interval(dim=0, rows=64, tile=16, width=64, least=64, speed=4.0, share=16)
+    >>> left.take_tile()
+    slice(0, 16, None)
+    >>> left.take_portion()
+    Part(dim=0, low=32, high=64, width=32)
     """
 
     dim: int
@@ -195,7 +205,7 @@ def shared_with_device(
         while True:
             if feeding is None and interval.offers():
                 now = time.perf_counter()
-                if interval.low >= interval.share:
+                if interval.low >= interval.share:  # wait once, or as long as it takes
                     end = end or now + (1e9 if interval.by_hand else now - began)
                 with contextlib.suppress(TimeoutError):
                     engine = held.enter_context(devices.lease(admits, max(0.0, end - now)))

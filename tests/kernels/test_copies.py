@@ -42,20 +42,9 @@ def way(request):
         yield request.param
 
 
-def add(
-    table,
-    source,
-    counts,
-    start,
-    strides,
-    to,
-    target_strides,
-    conjugate=False,
-    along=-1,
-    first=0,
-    step=0,
-):
-    """Add one copy to a table."""
+def add(table, source, counts, read, write, conjugate=False, along=-1, first=0, step=0):
+    """Add one copy to a table; a side is the place of the first value and strides, in bytes."""
+    (start, strides), (to, target_strides) = read, write
     one = [np.array([n], np.int64) for n in (start, to, first)]
     many = [np.array(n, np.int64).reshape(1, -1) for n in (counts, strides, target_strides)]
     table.extend(
@@ -125,16 +114,9 @@ def test_any_strided_copy(copy, pair, conjugate):
     assert len(np.unique(writes)) == writes.size
     expected[writes] = expected_values(source[reads], pair[1], conjugate)
     table = CopyTable(target)
-    add(
-        table,
-        source,
-        counts,
-        s0 * source.itemsize,
-        [s * source.itemsize for s in s_strides],
-        t0 * target.itemsize,
-        [t * target.itemsize for t in t_strides],
-        conjugate,
-    )
+    read = s0 * source.itemsize, [s * source.itemsize for s in s_strides]
+    write = t0 * target.itemsize, [t * target.itemsize for t in t_strides]
+    add(table, source, counts, read, write, conjugate)
     table.run()
     np.testing.assert_array_equal(target, expected)
 
@@ -147,9 +129,10 @@ def test_many_copies_in_one_call():
         source = index_valued((40,), "f8" if i % 2 else "c16") * (i + 1)
         size = source.itemsize
         if i < 3:
-            add(table, source, (40,), 0, (size,), i * 640, (16,), conjugate=True)
+            add(table, source, (40,), (0, (size,)), (i * 640, (16,)), conjugate=True)
         else:  # the same as two dimensions, backwards
-            add(table, source, (5, 8), 39 * size, (-8 * size, -size), i * 640, (128, 16))
+            read = 39 * size, (-8 * size, -size)
+            add(table, source, (5, 8), read, (i * 640, (128, 16)))
         del source
     table.run()
     for i in range(6):
@@ -161,7 +144,7 @@ def test_a_table_may_be_run_again():
     target = np.zeros(3)
     table = CopyTable(target)
     table.run()
-    add(table, np.arange(3.0), (3,), 0, (8,), 0, (8,))
+    add(table, np.arange(3.0), (3,), (0, (8,)), (0, (8,)))
     table.run()
     target[:] = 9
     table.run()
@@ -184,19 +167,8 @@ def test_parts_of_a_copy(counts, first, low, width, dim, axes, conjugate):
     shape[dim] = width
     target = np.zeros(shape, complex)
     table = CopyTable(target)
-    add(
-        table,
-        source,
-        counts,
-        0,
-        source.strides,
-        0,
-        target.strides,
-        conjugate,
-        dim,
-        first,
-        target.strides[dim],
-    )
+    read, write = (0, source.strides), (0, target.strides)
+    add(table, source, counts, read, write, conjugate, dim, first, target.strides[dim])
     table.run(low, low + width, low)
     whole = np.zeros([*counts[:dim], first + counts[dim] + 40, *counts[dim + 1 :]], complex)
     there = (slice(None),) * dim

@@ -2,28 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernels.test_twiddle import EPS, LONG, exact
 
 from dask_bigfft.kernels.twiddle import chirp, mulmod, unit_roots
 
-LONG = 2**33 + 1
 MODULI = [1, 2, 3, 8, 360, 4096, 10007, 2**20 + 7, LONG, 2**52, 2**59 + 3, 2**60]
-EPS = np.finfo(np.float64).eps
-
-
-def by_long_double(t, m, sign):
-    """Roots of unity from Python integers reduced to an eighth of a turn, in long double."""
-    eighth_turn = np.arctan(np.longdouble(1))
-    result = []
-    for k in t:
-        octant, rest = divmod(8 * (int(k) % m), m)
-        if octant % 2:
-            octant, rest = octant + 1, rest - m
-        angle = eighth_turn * (np.longdouble(rest) / np.longdouble(m))
-        real, imag = np.cos(angle), np.sin(angle)
-        for _ in range(octant // 2):
-            real, imag = -imag, real
-        result.append(real + 1j * sign * imag)
-    return np.array(result, dtype=np.clongdouble)
 
 
 def sample(m, count=300, seed=0):
@@ -36,29 +19,16 @@ def sample(m, count=300, seed=0):
 
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("m", MODULI)
-def test_roots_against_long_double(m, sign):
+def test_roots_of_unity(m, sign):
     t = sample(m)
-    expected = by_long_double(t, m, sign)
-    for dtype, eps in [(np.complex64, 2.0**-23), (np.complex128, EPS)]:
-        roots = unit_roots(t, m, sign, dtype)
+    expected = exact(2 * sign * t, m)
+    for dtype, eps in EPS.items():
+        roots = unit_roots(t, m, sign, np.dtype(dtype))
         assert roots.dtype == dtype
-        assert np.abs(roots - expected).max() < 1.0 * eps
-
-
-@pytest.mark.parametrize("m", MODULI)
-def test_roots_against_mpmath(m):
-    mpmath = pytest.importorskip("mpmath")
-    t = sample(m, 100)
-    eps = {np.complex128: EPS, np.clongdouble: float(np.finfo(np.longdouble).eps)}
-    with mpmath.workprec(200):
-        expected = [mpmath.expjpi(mpmath.mpf(-2 * int(k)) / m) for k in t]
-        for dtype, unit in eps.items():
-            for root, exact in zip(unit_roots(t, m, -1, dtype), expected, strict=True):
-                for part, exact_part in [(root.real, exact.real), (root.imag, exact.imag)]:
-                    high = float(part)
-                    error = mpmath.mpf(high) + mpmath.mpf(float(part - high)) - exact_part
-                    # relative to the part, so that small sines are held to it as well
-                    assert abs(error) <= 2.5 * unit * abs(exact_part)
+        assert np.abs(roots - expected).max() < eps
+        for part, wanted in ((roots.real, expected.real), (roots.imag, expected.imag)):
+            # relative to the part, so that small sines are held to it as well
+            assert (np.abs(part - wanted) <= 2.5 * eps * np.abs(wanted)).all()
 
 
 NEAR = [1, 2, 2**31, 2**34, 2**42, 2**59]
@@ -78,9 +48,9 @@ def test_mulmod_against_python(data):
 
 @pytest.mark.parametrize("length", [1, 2, 7, 10**5 + 3, 2**32, LONG, 2**59 - 1])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_chirps_against_long_double(length, sign):
+def test_chirps(length, sign):
     n = sample(2 * length)
-    expected = by_long_double([int(k) ** 2 for k in n], 2 * length, sign)
-    np.testing.assert_allclose(chirp(n, length, sign), expected, rtol=0, atol=EPS)
+    expected = exact([int(k) ** 2 % (2 * length) * sign for k in n], length)
+    np.testing.assert_allclose(chirp(n, length, sign), expected, rtol=0, atol=EPS["c16"])
     np.testing.assert_array_equal(chirp(-n, length, sign), chirp(n, length, sign))
     assert chirp(n, length, sign, np.complex64).dtype == np.complex64

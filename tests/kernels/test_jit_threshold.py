@@ -1,11 +1,9 @@
 """What a process copies first is copied by NumPy: small arrays wait for no compiler."""
 
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from support import python
 
 #: In a new process, the functions of this package that a first `compute()` compiles.
 FIRST_COMPUTE = """
@@ -34,11 +32,4 @@ FIRST_COMPUTE = """
 )
 def test_a_first_compute_does_not_wait_for_the_compiler(kind, shape, chunks, tmp_path):
     code = textwrap.dedent(FIRST_COMPUTE.format(kind=kind, shape=shape, chunks=chunks))
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert found.stdout == ""
+    assert python("-c", code, env={"NUMBA_CACHE_DIR": tmp_path}).stdout == ""

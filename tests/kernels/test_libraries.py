@@ -1,14 +1,13 @@
 import gc
 import itertools
 import math
-import subprocess
-import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scipy.fft
+from support import python
 
 from dask_bigfft.errors import ArgumentError, KernelError
 from dask_bigfft.kernels import libraries
@@ -262,9 +261,8 @@ try:
 except KernelError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = "MKL's imitation" if user_imports else "[3.0, 0.0, 0.0]"
-    assert expected in done.stdout
+    assert expected in python("-c", code).stdout
 
 
 def test_a_global_backend_of_scipy_does_not_take_the_calls():
@@ -306,11 +304,8 @@ for _ in range(300):
     thread.join()
 print("alive")
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout == "alive\n"
-    assert not done.stderr
-    assert done.returncode == 0
+    done = python("-c", script, timeout=300)
+    assert (done.stdout, done.stderr) == ("alive\n", "")
 
 
 def test_unknown_and_missing_names_say_what_is_installed(monkeypatch):
@@ -331,8 +326,7 @@ def test_nothing_optional_is_imported_unasked():
         "import sys, dask_bigfft.kernels.libraries as m; m.available(); m.get_library();"
         "print(sorted({'mkl_fft', 'ducc0', 'pyfftw', 'numba', 'distributed'} & {*sys.modules}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert python("-c", code).stdout.strip() == "[]"
 
 
 def test_other_dtypes_are_refused(library):

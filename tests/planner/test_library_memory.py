@@ -2,12 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import dask.array as da
 import pytest
+from support import python
 
 import dask_bigfft
 from dask_bigfft.kernels.libraries import usable
@@ -48,14 +46,7 @@ CASES = [(2**18, 8, 1), (2**18, 1, 1), (2**17, 1, 8), (131071, 8, 1)]
 def test_no_library_takes_more_than_the_table_says(kernel):
     if kernel not in usable():
         pytest.skip("not installed")
-    path = os.pathsep.join([str(Path(dask_bigfft.__file__).parents[1]), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", CALL, kernel, json.dumps(CASES)],
-        text=True,
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        check=True,
-    )
+    done = python("-c", CALL, kernel, json.dumps(CASES), env={"OMP_NUM_THREADS": 1})
     for (n, rows, columns), found in zip(CASES, json.loads(done.stdout), strict=True):
         x = da.zeros((rows, n, columns), chunks=-1, dtype=complex)
         rounds = dask_bigfft.plan(x, "fft", axis=1, kernel=kernel).rounds

@@ -12,6 +12,8 @@ from support import python
 from dask_bigfft.errors import ArgumentError, KernelError
 from dask_bigfft.kernels import libraries
 from dask_bigfft.kernels.libraries import Call, FFTLibrary, available, get_library, usable
+from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
+from dask_bigfft.testing.strategies import random_array
 
 NAMES = ["scipy", "mkl_fft", "ducc0", "pyfftw"]
 SIGNS = [-1, 1]
@@ -40,22 +42,16 @@ def library(request):
     return get_library(request.param)
 
 
-def random(shape, dtype, seed=0):
-    rng = np.random.default_rng(seed)
-    dtype = np.dtype(dtype)
-    x = rng.standard_normal(shape)
-    if dtype.kind == "c":
-        x = x + 1j * rng.standard_normal(shape)
-    return np.asarray(x).astype(dtype)
+def scaled(x, total, scale):
+    total = np.longdouble(total)
+    return x / {"none": 1, "ortho": np.sqrt(total), "full": total}[scale]
 
 
 def exact_c2c(x, dims, sign, scale):
-    """Return the transform by NumPy in double, from the definition of sign and scale."""
-    x = np.asarray(x, dtype=np.complex128)
-    total = math.prod(x.shape[d] for d in dims)
+    """Return the transform, summed from its definition."""
     for d in dims:
-        x = np.fft.fft(x, axis=d) if sign < 0 else np.fft.ifft(x, axis=d) * x.shape[d]
-    return x * {"none": 1.0, "ortho": total**-0.5, "full": 1 / total}[scale]
+        x = exact_dft(x, d, sign)
+    return scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
 
 def exact_r2c(x, dim, sign, scale):
@@ -64,13 +60,7 @@ def exact_r2c(x, dim, sign, scale):
 
 
 def exact_c2r(x, dim, n, sign, scale):
-    half = np.moveaxis(np.asarray(x, dtype=np.complex128), dim, -1).copy()
-    half.imag[..., 0] = 0
-    if n % 2 == 0:
-        half.imag[..., -1] = 0
-    mirror = np.conj(half[..., 1 : (n + 1) // 2][..., ::-1])
-    full = np.moveaxis(np.concatenate([half, mirror], axis=-1), -1, dim)
-    return exact_c2c(full, (dim,), sign, scale).real
+    return scaled(exact_irdft(x, n, dim, sign), n, scale)
 
 
 def r2c(library, x, dim, sign, scale="none", out=None, others=()):
@@ -83,12 +73,9 @@ def c2r(library, x, dim, n, sign, scale="none", out=None):
 
 
 def assert_close(actual, expected, dtype, name=""):
-    """Relative L2 error; the oracle is double, so long double is held to double as well."""
+    """Require a relative L2 error of some rounding errors, of long double too."""
     assert actual.dtype == np.dtype(dtype)
-    assert actual.shape == expected.shape
-    eps = max(np.finfo(dtype).eps, np.finfo(np.float64).eps)
-    error = np.linalg.norm((actual - expected).ravel().astype(np.complex128))
-    assert error <= 8 * float(eps) * np.linalg.norm(expected.ravel()), name
+    assert relative_l2(actual, expected) <= 8 * np.finfo(dtype).eps, name
 
 
 def layouts(x):
@@ -115,7 +102,7 @@ def layouts(x):
 def test_c2c(library, shape, dims, dtype):
     if np.dtype(dtype) not in library.dtypes:
         pytest.skip(f"{library.name} has no {np.dtype(dtype)}")
-    x = random(shape, dtype)
+    x = random_array(shape, dtype, 0)
     for sign, scale in itertools.product(SIGNS, SCALES):
         expected = exact_c2c(x, dims, sign, scale)
         for name, given in layouts(x):
@@ -130,9 +117,9 @@ def test_r2c_and_c2r(library, shape, dims, dtype):
     wide = np.result_type(dtype, np.complex64)
     if wide not in library.dtypes:
         pytest.skip(f"{library.name} has no {wide}")
-    x = random(shape, dtype)
+    x = random_array(shape, dtype, 0)
     dim, n = dims[0], shape[dims[0]]
-    half = random(np.take(x, range(n // 2 + 1), axis=dim).shape, wide, seed=1)
+    half = random_array(np.take(x, range(n // 2 + 1), axis=dim).shape, wide, 1)
     for sign, scale in itertools.product(SIGNS, SCALES):
         expected = exact_r2c(x, dim, sign, scale)
         for name, given in layouts(x):
@@ -147,7 +134,7 @@ def test_r2c_and_c2r(library, shape, dims, dtype):
 
 
 def test_read_only_complex_input_is_copied(library):
-    x = random((6, 8), np.complex128)
+    x = random_array((6, 8), np.complex128, 0)
     kept = x.copy()
     x.flags.writeable = False
     assert_close(library.c2c(x, (0,), -1), exact_c2c(kept, (0,), -1, "none"), x.dtype)
@@ -160,7 +147,7 @@ def test_read_only_complex_input_is_copied(library):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("shape", "dims"), [((7, 12), (1,)), ((7, 12), (0, 1)), ((1, 5, 4), (1,))])
 def test_c2c_of_real_values(library, dtype, shape, dims):
-    x = random(shape, dtype)
+    x = random_array(shape, dtype, 0)
     kept = x.copy()
     for sign, scale in itertools.product(SIGNS, SCALES):
         found = library.c2c(x, dims, sign, scale)
@@ -171,7 +158,7 @@ def test_c2c_of_real_values(library, dtype, shape, dims):
 
 def test_c2c_writes_to_out_and_only_reads(library):
     for dtype in (np.complex128, np.float64):
-        x = random((6, 20), dtype)
+        x = random_array((6, 20), dtype, 0)
         kept, memory = x.copy(), np.full((20, 8), np.nan, complex)
         out = memory.T[:6]  # any strides
         found = library.run(Call("c2c", (1,), -1, "ortho"), x, out)
@@ -186,7 +173,7 @@ def test_c2c_writes_to_out_and_only_reads(library):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_r2c_goes_on_over_other_axes(library, dims, dtype):
     """The last of the axes is the real one; the factor counts all of them."""
-    x = random((6, 5, 9), dtype)
+    x = random_array((6, 5, 9), dtype, 0)
     kept = x.copy()
     *others, dim = dims
     wide = np.result_type(dtype, np.complex64)
@@ -203,7 +190,7 @@ def test_r2c_goes_on_over_other_axes(library, dims, dtype):
 
 
 def test_no_axes_and_nothing_to_transform(library, monkeypatch):
-    x = random((3, 4), np.complex64)
+    x = random_array((3, 4), np.complex64, 0)
     assert library.c2c(x, (), -1, "full") is x
     idle = type("Idle", (FFTLibrary,), {"name": "idle", "license": ""})()  # cannot transform
     empty = np.empty((0, 4), np.complex64)
@@ -218,7 +205,7 @@ def test_no_axes_and_nothing_to_transform(library, monkeypatch):
 
 def test_threads_share_a_library(library):
     shapes = [(32, 32), (16, 64), (8, 45), (3, 101)] * 8
-    arrays = [random(shape, np.complex128, seed) for seed, shape in enumerate(shapes)]
+    arrays = [random_array(shape, np.complex128, seed) for seed, shape in enumerate(shapes)]
     reals = [x.real.copy() for x in arrays]
     expected = [exact_c2c(x, (1,), -1, "none") for x in arrays]
     with ThreadPoolExecutor(8) as pool:
@@ -235,7 +222,7 @@ def test_no_library_keeps_an_array_alive(library):
     class Watched(np.ndarray):
         """An array that can be watched."""
 
-    x = random((16, 16), np.complex128).view(Watched)
+    x = random_array((16, 16), np.complex128, 0).view(Watched)
     gone = weakref.ref(x)
     library.c2c(x, (1,), -1)
     c2r(library, x[:, :9], 1, 16, 1)
@@ -273,7 +260,7 @@ def test_a_global_backend_of_scipy_does_not_take_the_calls():
         def __ua_function__(method, args, kwargs):
             return "stolen"
 
-    x = random((8,), np.complex128)
+    x = random_array((8,), np.complex128, 0)
     expected = np.fft.fft(x)
     with scipy.fft.set_backend(Thief):
         assert scipy.fft.fft(x) == "stolen"

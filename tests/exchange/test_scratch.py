@@ -118,8 +118,7 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
 
 @pytest.mark.parametrize("place", [0, 63, 64, 150])
 @pytest.mark.parametrize("bit", [0, 7])
-def test_a_flipped_bit_is_found_and_its_block_named(tmp_path, place, bit):
-    scratch = Scratch(tmp_path, sync=False, kept=True)
+def test_a_flipped_bit_is_found_and_its_block_named(scratch, place, bit):
     parts = written(scratch, random_shards(4, 6))
     path = scratch.path("exchange1", (2, 1))
     data = bytearray(path.read_bytes())
@@ -132,8 +131,7 @@ def test_a_flipped_bit_is_found_and_its_block_named(tmp_path, place, bit):
     assert isinstance(caught.value, BigFFTError)
 
 
-def test_a_file_that_is_too_short_or_missing_is_named(tmp_path):
-    scratch = Scratch(tmp_path, sync=False, kept=True)
+def test_a_file_that_is_too_short_or_missing_is_named(scratch):
     parts = written(scratch, random_shards(4, 6))
     os.truncate(scratch.path("exchange1", (2, 1)), 100)
     with pytest.raises(ScratchError, match="ends 60 bytes early"):
@@ -191,9 +189,8 @@ def test_what_is_no_record_is_none(scratch, text):
     assert not records(scratch.folder, RESULT)
 
 
-def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
+def test_large_shards_begin_at_whole_units_and_are_read_once(scratch):
     """Also with odd sizes; what lies between them is zero, and no byte of it is counted."""
-    scratch = Scratch(tmp_path / "s", sync=False, kept=True)
     shards = random_shards(30_001, 65_536, 20_000)
     nbytes = np.array([s.nbytes for s in shards])
     begins = places(nbytes)
@@ -215,9 +212,8 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
     assert not any(data[nbytes[0] : begins[1]])
 
 
-def test_what_a_second_look_finds_right_is_right(tmp_path, monkeypatch):
+def test_what_a_second_look_finds_right_is_right(scratch, monkeypatch):
     """A bit that flips on the way from the disk does no harm."""
-    scratch = Scratch(tmp_path, sync=False, kept=True)
     shards = random_shards(4, 6)
     parts, real, flips = written(scratch, shards), scratch_module.File.read, [4]
 
@@ -317,8 +313,7 @@ def test_too_little_room_is_said_before_anything_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_names_the_file_and_what_is_missing(tmp_path):
-    scratch = Scratch(tmp_path, sync=False, kept=True)
+def test_a_full_disk_names_the_file_and_what_is_missing(scratch):
     shard = np.zeros(1000)
     scratch.write(file((0,), 8000), 0, shard)
     text = r"\w+ are missing for a scratch file of 78.12 kiB"

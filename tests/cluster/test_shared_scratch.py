@@ -2,12 +2,12 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+from runs.resuming import close, stored
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -15,7 +15,7 @@ from dask_bigfft.errors import ArgumentError
 from dask_bigfft.runs import resumable
 from dask_bigfft.testing.traps import until
 
-zarr = pytest.importorskip("zarr")
+pytest.importorskip("zarr")
 
 VALUES = np.random.default_rng(3).normal(size=2**12) + 0j
 ASKED = {"block_size": 2**12, "resume": True}
@@ -24,14 +24,9 @@ ASKED = {"block_size": 2**12, "resume": True}
 @pytest.fixture
 def folder(client, tmp_path):
     """A folder with a source that both workers see."""
-    array = zarr.create_array(tmp_path / "in.zarr", shape=VALUES.shape, chunks=2**8, dtype="c16")
-    array[...] = VALUES
+    stored(tmp_path / "in.zarr", VALUES, (2**8,))
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
         yield tmp_path
-
-
-def values(path: Path) -> np.ndarray:
-    return zarr.open_array(path, mode="r")[...]
 
 
 def attempt(folder, kind, out, scratch):
@@ -77,7 +72,7 @@ def test_a_scratch_folder_is_refused_while_a_run_uses_it_or_one_inside(
     first, second = during(monkeypatch, folder, *calls)
     assert first == "done"
     assert "`scratch`=" in second
-    np.testing.assert_allclose(values(folder / "out.zarr"), np.fft.fft(VALUES), atol=1e-11)
+    assert close(folder / "out.zarr", np.fft.fft(VALUES))
     done = dask_bigfft.run(
         folder / "in.zarr", folder / other[1], other[0], scratch=folder / "scratch", **ASKED
     )
@@ -89,8 +84,8 @@ def test_runs_whose_scratch_folders_are_neighbours_go_on_together(folder):
     calls = [("fft", "out.zarr", "all/one"), ("ifft", "other.zarr", "all/two")]
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(lambda call: attempt(folder, *call), calls)) == ["done", "done"]
-    np.testing.assert_allclose(values(folder / "out.zarr"), np.fft.fft(VALUES), atol=1e-11)
-    np.testing.assert_allclose(values(folder / "other.zarr"), np.fft.ifft(VALUES), atol=1e-11)
+    assert close(folder / "out.zarr", np.fft.fft(VALUES))
+    assert close(folder / "other.zarr", np.fft.ifft(VALUES))
     assert list((folder / "all").iterdir()) == []
 
 
@@ -104,6 +99,5 @@ def test_graphs_share_a_scratch_directory(client, tmp_path):
         found = [future.result(60) for future in futures]
         del futures
     wanted = [np.fft.fft(VALUES), np.fft.ifft(VALUES), np.fft.fft(VALUES), np.fft.fft(2 * VALUES)]
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-11)
+    assert close(np.stack(found), np.stack(wanted))
     until(lambda: not list(tmp_path.iterdir()))  # the last worker to hear of it deletes the folder

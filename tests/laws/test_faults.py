@@ -21,6 +21,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
+from runs.resuming import complex_values, contents, files, stored, values_of
 from support import close, local
 
 import dask_bigfft
@@ -28,7 +29,7 @@ from dask_bigfft import fft
 from dask_bigfft.testing.clusters import SETTINGS, Processes, run_on, started
 from dask_bigfft.testing.traps import FAULTS, LONGEST, Board, remove_traps, set_trap, until
 
-zarr = pytest.importorskip("zarr")
+pytest.importorskip("zarr")
 
 WORKERS = 3
 
@@ -175,25 +176,14 @@ ASKED = {"kind": "fft", "block_size": LENGTH * 16 // BLOCKS}
 FLOOR = {"bigfft.planner.whole-axis-floor": 1}
 
 
-def files(folder):
-    """What lies in a folder, but for the record of how it came to be."""
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "zarr.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A folder with a source, and a result that nothing has disturbed."""
     folder = tmp_path_factory.mktemp("files")
-    rng = np.random.default_rng(1)
-    values = rng.normal(size=LENGTH) + 1j * rng.normal(size=LENGTH)
-    array = zarr.create_array(
-        folder / "in.zarr", shape=values.shape, chunks=LENGTH // BLOCKS, dtype=values.dtype
-    )
-    array[...] = values
+    values = stored(folder / "in.zarr", complex_values(LENGTH), (LENGTH // BLOCKS,))
     with dask.config.set({**FLOOR, "scheduler": "sync"}):
         dask_bigfft.run(folder / "in.zarr", folder / "out.zarr", **ASKED)
-    assert close(zarr.open_array(folder / "out.zarr", mode="r")[...], np.fft.fft(values))
+    assert close(values_of(folder / "out.zarr"), np.fft.fft(values))
     return folder
 
 
@@ -204,7 +194,7 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     """At once, or after another run has gone on where one stopped."""
     cluster, board, out = whole(), Board(tmp_path / "board"), tmp_path / "out.zarr"
     requested = {**ASKED, "scratch": tmp_path / "scratch"}
-    source = files(undisturbed / "in.zarr")
+    source = contents(undisturbed / "in.zarr")
     with Client(scheduler_file=cluster.file, timeout=LONGEST) as client:
         trapped(cluster, client, board, phase)
     said = tmp_path / "said"
@@ -228,7 +218,7 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     else:
         assert run.exitcode == 0, said.read_text()
     assert files(out) == files(undisturbed / "out.zarr")
-    assert files(undisturbed / "in.zarr") == source
+    assert contents(undisturbed / "in.zarr") == source
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["board", "out.zarr", *(["said"] if said.exists() else [])]
 
@@ -244,7 +234,7 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
     """At the same address; the next run of the same client resumes it."""
     out, board = tmp_path / "out.zarr", Board(tmp_path / "board")
     requested = {**ASKED, "scratch": tmp_path / "scratch"}
-    source = files(undisturbed / "in.zarr")
+    source = contents(undisturbed / "in.zarr")
     with (
         Processes(tmp_path / "cluster", WORKERS) as cluster,
         ThreadPoolExecutor(1) as thread,
@@ -262,7 +252,7 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
         filled(cluster, client)
         dask_bigfft.run(undisturbed / "in.zarr", out, **requested, resume=True)
     assert files(out) == files(undisturbed / "out.zarr")
-    assert files(undisturbed / "in.zarr") == source
+    assert contents(undisturbed / "in.zarr") == source
     assert not (tmp_path / "scratch").exists()
 
 

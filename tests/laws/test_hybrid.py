@@ -3,7 +3,6 @@
 import contextlib
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
 
 import dask
@@ -12,12 +11,12 @@ import numpy as np
 import pytest
 import scipy.fft
 from devices.blocks import on_devices
-from laws.test_devices import CASES, KINDS, SMALL, WIDE, assert_close, split, values
+from laws.test_devices import CASES, KINDS, SMALL, WIDE, assert_close, computed, split, values
 from support import heard, local
 
 from dask_bigfft import fft, plan, report
 from dask_bigfft.cluster import register
-from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import workers_of
 from dask_bigfft.gpu import dispatch, work_sharing
 from dask_bigfft.gpu.dispatch import Place
@@ -36,18 +35,6 @@ def every_round_is_shared():
     """The default speeds are those of a card that had better work alone."""
     with dask.config.set({"bigfft.hybrid.min-speedup": 0}):
         yield
-
-
-def computed(lazy, **keywords):
-    """The result, and the bytes of each event."""
-    with heard() as events:
-        got = lazy.compute(**keywords)
-    return got, Counter({name: nbytes_in(events, name) for name in dict(events)})
-
-
-def nbytes_in(events, name="h2d"):
-    """The bytes of an event."""
-    return sum(int(numbers.get("nbytes", 0)) for other, numbers in events if other == name)
 
 
 def waited_for(ready):
@@ -114,16 +101,6 @@ def test_blocks_that_are_read_or_done_in_other_ways(name, shape, chunks, limits)
     with split(), simulated_devices(1 << 14, limits=limits):
         got = getattr(fft, name)(da.from_array(x, chunks), device="hybrid").compute()
     assert_close(got, getattr(scipy.fft, name)(x))
-
-
-def test_real_input_of_complex_ffts_and_shifts_and_checks():
-    x = values(60, 64, real=True)
-    array = da.from_array(x, (15, 64))
-    with simulated_devices(1 << 13, limits=SMALL):
-        shifted = fft.fftshift(fft.fft2(array, device="hybrid")).compute()
-        checked = fft.fft2(array, device="hybrid", verify="checksum").compute()
-    assert_close(shifted, scipy.fft.fftshift(scipy.fft.fft2(x)))
-    assert_close(checked, scipy.fft.fft2(x))
 
 
 class Failing(SimulatedGPU):
@@ -235,7 +212,9 @@ def test_one_does_what_the_other_does_not_come_to(monkeypatch, alike, late):
 
     with simulated_devices(1 << 14, limits=SMALL), heard("h2d") as copies:
         if late == "CPU":
-            cpu_threads_wait(monkeypatch, lambda: nbytes_in(copies) >= 3 * x.nbytes // 4)
+            cpu_threads_wait(
+                monkeypatch, lambda: sum(n["nbytes"] for _, n in copies) >= 3 * x.nbytes // 4
+            )
         else:
             monkeypatch.setattr(work_sharing.Interval, "land", slow)
         lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
@@ -336,16 +315,6 @@ def test_what_one_kind_does_alone_is_forecast_as_its_share(nbytes, who, percent,
     assert nbytes_of[who] == nbytes_of["round"]
     assert share == percent / 100
     assert f"devices  {percent} % of round 1 ({percent} % by the model)" in told
-
-
-def test_without_a_gpu_it_is_refused_by_name():
-    if dispatch.missing() is None:
-        pytest.skip("there is one here")
-    x = da.ones((64, 64), chunks=32)
-    with pytest.raises(ArgumentError, match="`device`='hybrid'"):
-        fft.fft2(x, device="hybrid")
-    with simulated_devices(1 << 14), pytest.raises(ArgumentError, match="double precision"):
-        fft.fft2(x.astype("G"), device="hybrid")
 
 
 def _simulated():

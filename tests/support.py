@@ -90,8 +90,9 @@ def small_files(most):
 
 
 def close(found, wanted):
-    """Whether an array in double precision is right, by its relative error."""
-    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
+    """Whether an array in single or double precision is right, by its relative error."""
+    most = 1e-6 if found.dtype in (np.float32, np.complex64) else 1e-14
+    return bool(np.linalg.norm(found - wanted) <= most * np.linalg.norm(wanted))
 
 
 def refusals(table):

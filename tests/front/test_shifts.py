@@ -11,6 +11,7 @@ from dask_bigfft import fft, plan
 from dask_bigfft.graph.layer import PlanLayer, origin
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.strategies import random_array
 
 RNG = np.random.default_rng(2725)
 
@@ -81,8 +82,7 @@ def case(seed):
     axes, before, after = (
         tuple(draw.sample(range(ndim), draw.randint(least, ndim))) for least in (1, 0, 1)
     )
-    x = RNG.standard_normal(shape)
-    x = x if name == "rfftn" else x + 1j * RNG.standard_normal(shape)
+    x = random_array(shape, "f8" if name == "rfftn" else "c16", RNG)
     return name, x, chunks, axes, before, after, draw.choice(["shared", "tasks"])
 
 

@@ -333,8 +333,7 @@ def test_other_dtypes_are_refused(library):
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_long_rows_one_by_one_are_what_they_are_together(dtype, n, scale, sign):
     """SciPy's; along columns they are done together."""
-    rng = np.random.default_rng(1)
-    x = (rng.normal(size=(3, n)) + 1j * rng.normal(size=(3, n))).astype(dtype)
+    x = random_array((3, n), dtype, 1)
     library = get_library("scipy")
     columns = np.ascontiguousarray(x.T)
     wanted = library.c2c(columns, (0,), sign, scale).T

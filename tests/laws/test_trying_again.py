@@ -12,7 +12,7 @@ import dask.local
 import numpy as np
 import pytest
 from laws.law import damaged, small_tiles
-from laws.test_overwrite import owned_blocks
+from laws.test_overwrite import owned_blocks, values
 from support import close, local
 
 import dask_bigfft.gpu.dispatch
@@ -50,11 +50,6 @@ def again(monkeypatch):
 def client():
     with local(workers=1) as found:
         yield found
-
-
-def values(*shape):
-    rng = np.random.default_rng(3)
-    return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
 
 
 def broken(answer):

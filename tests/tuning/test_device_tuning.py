@@ -13,6 +13,7 @@ from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec
 from dask_bigfft.tuning import tuned
 
@@ -33,8 +34,7 @@ def requested():
 @pytest.mark.parametrize("streams", ["role", "tile"])
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_do_not_depend_on_settings(streams, seed):
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal((16, 32, 60)) + 1j * rng.standard_normal((16, 32, 60))
+    values = random_array((16, 32, 60), "c16", seed)
     x = da.from_array(values, chunks=(4, 32, 60))
     limits = TileLimits(0, least=256, run_nbytes=64)
     for k, tiles in itertools.product((1, 8), (1, 5)):

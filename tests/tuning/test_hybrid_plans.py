@@ -14,6 +14,7 @@ from dask_bigfft import fft, tuning
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec
 from dask_bigfft.tuning import tuned
 
@@ -62,8 +63,7 @@ def test_from_the_front_door(tmp_path, monkeypatch, device):
     monkeypatch.setattr(tuning, "transformed_array", seen)
     path = tmp_path / "speeds.json"
     path.write_text(ALIKE.to_json())
-    rng = np.random.default_rng(0)
-    values = rng.standard_normal(SHAPE) + 1j * rng.standard_normal(SHAPE)
+    values = random_array(SHAPE, "c16", 0)
     x = da.from_array(values, chunks=CHUNKS)
     settings = {"bigfft.planner.profile": str(path), "num_workers": 4}
     with dask.config.set(settings), simulated_devices(1 << 30):

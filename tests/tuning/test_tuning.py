@@ -13,6 +13,7 @@ import dask_bigfft
 from dask_bigfft import fft, files, tuning
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec
 from dask_bigfft.tuning import problem_class, region, tuned
 
@@ -137,8 +138,7 @@ def test_a_plan_says_why_it_was_not_measured(folder):
 
 
 def test_for_real(folder, sync):
-    rng = np.random.default_rng(0)
-    values = rng.standard_normal((64, 96)) + 1j * rng.standard_normal((64, 96))
+    values = random_array((64, 96), "c16", 0)
     x = da.from_array(values, chunks=(16, 96))
     y = fft.fft2(x, planner="measure")
     assert np.allclose(y.compute(), np.fft.fft2(values))

@@ -55,12 +55,6 @@ def test_built_without_a_client_computed_on_one(cluster: LocalCluster) -> None:
         assert close(y.compute(), REFERENCE)
 
 
-def test_built_with_a_client_computed_without_one(client: Client) -> None:
-    y = fft.rfftn(blocks())
-    assert close(y.compute(scheduler="threads"), REFERENCE)
-    assert close(y.compute(scheduler="sync"), REFERENCE)
-
-
 @pytest.mark.parametrize("carrier", ["auto", f"{carriers.ON_GPUS}auto"])
 def test_optimised_without_a_client_says_how_to_rebuild(
     cluster: LocalCluster, carrier: str

@@ -27,47 +27,45 @@ def source(folder: Path) -> None:
     stored("in.zarr", VALUES, (1, 4096), compressors=None)
 
 
-def right(name: str = "out.zarr") -> bool:
-    found = zarr.open_array(name, mode="r")
+def right(kind: str = "fft") -> bool:
+    found = zarr.open_array("out.zarr", mode="r")
     assert found.attrs["dask_bigfft"]["complete"] is True
-    return bool(close(found[...], np.fft.fft(VALUES)))
+    return bool(close(found[...], getattr(np.fft, kind)(VALUES)))
 
 
-@pytest.mark.parametrize("scratch", [None, "scratch"])
-@pytest.mark.parametrize("inner", [None, (1, 1024)])
-def test_no_room_for_the_result(scratch: str | None, inner: tuple[int, ...] | None) -> None:
-    """The chunk and what is missing are named, the source is as it was, nothing looks complete."""
-    source, requested = contents("in.zarr"), {**ASKED, "scratch": scratch, "inner_chunks": inner}
-    text = r"[\d.]+ \w+ are missing for a chunk of the result of 64.00 kiB.*\.partial-[\w.-]+/c/"
-    with small_files(40_000), pytest.raises(OSError, match=text):
-        dask_bigfft.run("in.zarr", "out.zarr", **requested)
+#: What an error says of the chunk of a result that has no room.
+OF_CHUNK = r"a chunk of the result of 64.00 kiB.*\.partial-[\w.-]+/c/"
+
+
+@pytest.mark.parametrize(
+    ("kind", "scratch", "inner", "most", "text"),
+    [
+        *[("fft", None, inner, 40_000, OF_CHUNK) for inner in (None, (1, 1024))],
+        *[("fft", "scratch", inner, 40_000, OF_CHUNK) for inner in (None, (1, 1024))],
+        ("fftn", "scratch", None, 60_000, r"a scratch file of .*: '.*scratch/exchange\d/to-"),
+        ("fftn", "scratch", None, 64, r"a scratch file of [\d.]+ \w+: '.*scratch/run\.json"),
+    ],
+)
+def test_no_room_for_the_result_scratch_files_or_the_record_of_the_run(
+    kind: str, scratch: str | None, inner: tuple[int, ...] | None, most: int, text: str
+) -> None:
+    """The file and what is missing are named, the source is as it was, nothing looks complete.
+
+    The run goes on when there is room.
+    """
+    requested, source = ASKED | {"kind": kind, "inner_chunks": inner}, contents("in.zarr")
+    error = ScratchError if kind == "fftn" else OSError
+    with small_files(most), pytest.raises(error, match=rf"[\d.]+ \w+ are missing for {text}"):
+        dask_bigfft.run("in.zarr", "out.zarr", **requested, scratch=scratch)
     assert not Path("out.zarr").exists()
     assert contents("in.zarr") == source
     if scratch is None:
         assert os.listdir() == ["in.zarr"]
-    dask_bigfft.run("in.zarr", "out.zarr", **requested, resume=scratch is not None)
-    assert right()
-    assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
-
-
-@pytest.mark.parametrize(
-    ("most", "text"),
-    [
-        (60_000, r"[\d.]+ \w+ are missing for a scratch file of .*: '.*scratch/exchange\d/to-"),
-        (64, r"[\d.]+ \w+ are missing for a scratch file of [\d.]+ \w+: '.*scratch/run\.json"),
-    ],
-)
-def test_no_room_for_scratch_files_or_the_record_of_the_run(most: int, text: str) -> None:
-    """The run goes on when there is room."""
-    requested, source = {"block_size": 1 << 16, "scratch": "scratch"}, contents("in.zarr")
-    with small_files(most), pytest.raises(ScratchError, match=text):
-        dask_bigfft.run("in.zarr", "out.zarr", "fftn", **requested)
-    assert not Path("out.zarr").exists()
-    assert contents("in.zarr") == source
-    Path("scratch").mkdir(exist_ok=True)
-    Path("scratch/run.json.0123").write_text("{")  # as a run leaves it that is killed there
-    dask_bigfft.run("in.zarr", "out.zarr", "fftn", **requested, resume=True)
-    assert close("out.zarr", np.fft.fftn(VALUES))
+    else:
+        Path(scratch).mkdir(exist_ok=True)
+        Path(scratch, "run.json.0123").write_text("{")  # as a run leaves it that is killed there
+    dask_bigfft.run("in.zarr", "out.zarr", **requested, scratch=scratch, resume=bool(scratch))
+    assert right(kind)
     assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
 
 

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,6 +39,16 @@ def python(*arguments, env=None, **options):
 
 
 @contextlib.contextmanager
+def listening(sink):
+    """Call a function with the events that are emitted meanwhile."""
+    events.add_sink(sink)
+    try:
+        yield
+    finally:
+        events.remove_sink(sink)
+
+
+@contextlib.contextmanager
 def heard(*names):
     """Give a list of the events of some names, or of all, that are emitted meanwhile."""
     found = []
@@ -46,11 +57,8 @@ def heard(*names):
         if not names or name in names:
             found.append((name, numbers))
 
-    events.add_sink(sink)
-    try:
+    with listening(sink):
         yield found
-    finally:
-        events.remove_sink(sink)
 
 
 def in_threads(count, work):
@@ -87,6 +95,16 @@ def small_files(most):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def slowed(x, seconds):
+    """Return an array each of whose blocks takes a while to come."""
+
+    def wait(block):
+        time.sleep(seconds)
+        return block
+
+    return x.map_blocks(wait, dtype=x.dtype, meta=x._meta)
 
 
 def close(found, wanted):

@@ -7,7 +7,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from support import heard, in_threads
+from support import heard, in_threads, listening
 
 import dask_bigfft
 from dask_bigfft import events, fft
@@ -94,14 +94,11 @@ def test_threads_count_together_and_old_plans_are_forgotten():
             events.emit("pack", plan="a", index=1, nbytes=3, seconds=0.0)
         together.wait()
 
-    events.add_sink(record.take)
-    try:
+    with listening(record.take):
         in_threads(4, work)
         found = record.plan("a")
         for number in range(events.KEPT_PLANS):
             events.emit("round", plan=str(number), index=1)
-    finally:
-        events.remove_sink(record.take)
     assert found.totals["pack", 1].nbytes == 4 * 200 * 3
     assert {span.lane for span in found.spans} == {0, 1, 2, 3}
     assert [record.plan(token) is None for token in ("a", "0")] == [True, False]

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from cluster import browser
+from cluster.test_register import token_of
 from distributed import Event
 from support import ROOT, local, python
 
@@ -40,10 +41,6 @@ def base(client):
 def got(url, **options):
     with urllib.request.urlopen(url, timeout=60, **options) as answer:
         return answer.read().decode()
-
-
-def token_of(y):
-    return y.name.partition("-")[2]
 
 
 def gated(name, seed):

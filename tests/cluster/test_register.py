@@ -2,13 +2,12 @@
 
 import asyncio
 import io
-import time
 
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
-from support import local
+from support import local, slowed
 
 import dask_bigfft
 from dask_bigfft import cluster as room
@@ -139,12 +138,7 @@ def test_a_run_that_is_cancelled_or_fails_says_so(client):
     with pytest.raises(RuntimeError, match="no"):
         wait_for(client, client.compute([y]))
     waited(client, token_of(y), lambda run: run["state"] != "running")
-
-    def slow(block):
-        time.sleep(0.2)
-        return block
-
-    z = dask_bigfft.fft.fft2(blocks(6).map_blocks(slow, dtype=float, meta=np.empty((0, 0))))
+    z = dask_bigfft.fft.fft2(slowed(blocks(6), 0.2))
     futures = client.compute([z])
     waited(client, token_of(z), lambda run: True)
     client.cancel(futures)

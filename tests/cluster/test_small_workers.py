@@ -7,7 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
-from support import local
+from support import local, slowed
 
 import dask_bigfft
 import dask_bigfft.cluster
@@ -52,11 +52,6 @@ def go_on(dask_worker):
     dask_worker.memory_manager.memory_pause_fraction = 0.8
 
 
-def slowly(block):
-    time.sleep(0.1)
-    return block
-
-
 @pytest.mark.parametrize("carrier", ["tasks", "p2p"])
 def test_workers_that_all_stay_paused_are_an_error(tmp_path, carrier):
     a = np.random.default_rng(1).standard_normal(2**14)
@@ -66,7 +61,7 @@ def test_workers_that_all_stay_paused_are_an_error(tmp_path, carrier):
         dask.config.set({"bigfft.exchange.carrier": carrier}),
     ):
         client.wait_for_workers(2, timeout=60)
-        x = da.from_array(a, chunks=2**9).map_blocks(slowly, dtype=float)
+        x = slowed(da.from_array(a, chunks=2**9), 0.1)
         future = client.compute(fft.fft(x))
         time.sleep(0.5)
         client.run(pause)

@@ -3,14 +3,13 @@
 import gc
 import os
 import signal
-import time
 from dataclasses import replace
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from support import heard, local
+from support import heard, local, slowed
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -132,13 +131,8 @@ def opener(dask_worker):
 def test_the_files_of_a_worker_that_goes_are_used_by_the_others(on_disk, client, fault):
     """In mid-run, while another computation clears away what dead processes have left."""
     x = random_array((24, 32, 16), "f8", 3)
-
-    def slowly(block):
-        time.sleep(0.1)
-        return block
-
     array = da.from_array(x, chunks=(1, 32, 16))
-    future = client.compute(fft.rfftn(array.map_blocks(slowly, dtype=float)))
+    future = client.compute(fft.rfftn(slowed(array, 0.1)))
     until(lambda: len(list(on_disk.glob("bigfft-*/exchange*/done-*.json"))) >= 4)
     assert future.status == "pending", future.exception()
     (folder,) = on_disk.glob("bigfft-*")

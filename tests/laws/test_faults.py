@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from runs.resuming import complex_values, contents, files, stored, values_of
-from support import close, local
+from support import close, local, slowed
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -292,13 +292,8 @@ def test_a_cluster_that_restarts_is_an_error_and_then_all_is_well():
     """Where nothing is kept, nobody may wait for ever."""
     a = np.random.default_rng(6).standard_normal(64 * 512)
     with local(processes=True) as client, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
-
-        def slowly(block):
-            time.sleep(0.2)
-            return block
-
         x = da.from_array(a, chunks=512)
-        future = client.compute(fft.fft(x.map_blocks(slowly, dtype=float)))
+        future = client.compute(fft.fft(slowed(x, 0.2)))
         time.sleep(1.0)
         client.restart()
         with pytest.raises(Exception, match=r"(?i)cancel"):

@@ -19,9 +19,9 @@ from runs.resuming import (
     stored,
     values_of,
 )
+from support import listening
 
 import dask_bigfft
-from dask_bigfft import events
 from dask_bigfft.testing import dying_runs
 from dask_bigfft.testing.clusters import started
 
@@ -93,6 +93,5 @@ def counted():
             held = found["scratch_write bytes"] - found["scratch_free bytes"]
             found["worst"] = max(found["worst"], held)
 
-    events.add_sink(sink)
-    yield found
-    events.remove_sink(sink)
+    with listening(sink):
+        yield found

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import listening
 
 import dask_bigfft
-from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.exchange.scratch import RESULT, records
 
@@ -73,11 +73,8 @@ def when_first_stored(call):
         if name == "sink_write" and left:
             left.pop()()
 
-    events.add_sink(sink)
-    try:
+    with listening(sink):
         yield
-    finally:
-        events.remove_sink(sink)
     assert not left
 
 

@@ -35,7 +35,7 @@ import operator
 import os
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
@@ -228,7 +228,7 @@ class HostArena:
         self.returned = Returned()
         self.lock = threading.Lock()
         #: Idle buffers by size, the least recently used first.
-        self._idle: dict[int, deque[Buffer]] = {}
+        self._idle: dict[int, OrderedDict[Buffer, None]] = {}
         #: Divided buffers with their parts, and the bytes taken from the system beside idle ones.
         self._divided: dict[Buffer, list[Part]] = {}
         self._in_vain = 0
@@ -413,7 +413,8 @@ class HostArena:
             if fit is None and (self._join(size) or self._divide(size)):
                 fit = self._fit(size, nbytes)
             if fit is not None:
-                buffer = self._pop(fit, last=True)
+                buffer = next(reversed(self._idle[fit]))  # most recently used
+                self._remove(buffer)
                 counters.allocated_bytes += buffer.nbytes
                 counters.reuses += 1
                 return buffer
@@ -487,32 +488,24 @@ class HostArena:
 
     def _add(self, buffer: Buffer) -> None:
         """Make a buffer idle."""
-        self._idle.setdefault(buffer.nbytes, deque()).append(buffer)
+        self._idle.setdefault(buffer.nbytes, OrderedDict())[buffer] = None
         self._counters.idle_bytes += buffer.nbytes
 
     def _remove(self, buffer: Buffer) -> None:
         """Take an idle buffer from its size class."""
         stack = self._idle[buffer.nbytes]
-        stack.remove(buffer)
+        del stack[buffer]
         if not stack:
             del self._idle[buffer.nbytes]
         self._counters.idle_bytes -= buffer.nbytes
-
-    def _pop(self, size: int, last: bool) -> Buffer:
-        """Take the most recently used or the longest idle buffer of a size class."""
-        stack = self._idle[size]
-        buffer = stack.pop() if last else stack.popleft()
-        if not stack:
-            del self._idle[size]
-        self._counters.idle_bytes -= buffer.nbytes
-        return buffer
 
     def _evict(self, target: int) -> list[Buffer]:
         """Return buffers, least recently used first, until at most `target` bytes stay idle."""
         doomed: list[Buffer] = []
         while self._counters.idle_bytes > target:
-            oldest = min(self._idle, key=lambda size: self._idle[size][0].serial)
-            doomed.append(buffer := self._pop(oldest, last=False))
+            oldest = (next(iter(stack)) for stack in self._idle.values())
+            doomed.append(buffer := min(oldest, key=lambda buffer: buffer.serial))
+            self._remove(buffer)
             if isinstance(buffer, Part) and buffer.whole is not None:
                 self._divided.pop(buffer.whole, None)  # never whole again
         return doomed

@@ -353,10 +353,8 @@ class BlockCutter:
                 chunks = self.wanted[a]
             elif left and (left.digits, left.offset, left.bounds[-1]) == (digits, start, count):
                 chunks = left.chunks
-            elif a in self.windows:
-                chunks = even_chunks(count, -(-count // -(-size // axis.blocks)))
-            else:
-                chunks = even_chunks(count, axis.blocks)
+            else:  # as wide as those of the whole axis
+                chunks = even_chunks(count, -(-count // max(1, -(-size // axis.blocks))))
             axes.append(AxisLayout((Group(digits, chunks, start),)))
         return Layout(tuple(axes))
 

@@ -308,8 +308,7 @@ def job_of(
     block: tuple[int, ...],
     source: np.dtype[Any],
     target: np.dtype[Any],
-    *,
-    inside: bool = False,
+    inside: bool,
 ) -> Job:
     """Return the job of a round on a block, given its dtypes before and after.
 

@@ -261,27 +261,17 @@ def axis_program(
     >>> [(s.source.stride, s.target.stride, s.twiddle) for s in program.steps]
     [(4, 1, 12), (1, 3, None)]
     """
+    mirror = length if kind == "c2r" or (kind == "r2c" and not bluestein) else None
     if not bluestein:
         steps = _cooley_tukey(axis, factors, kind, sign)
         source = flat_digits(0, length, order_in, real=kind == "c2r", digits=digits)
         if order_in == order_out == "transposed":
             digits = (digits or transposed_digits(length))[::-1]
         target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
-        mirror = length if kind != "c2c" else None
-        return AxisProgram(axis, length, factors, steps, source, target, mirror)
-    own = Chirp(length, sign)
-    chirps = (own, Chirp(length, -sign), own) if waves is None else waves.chirps()
-    steps = _bluestein_steps(axis, factors, chirps)
-    padded = math.prod(factors)
-    count_in = half(length) if kind == "c2r" else length
-    count_out = half(length) if kind == "r2c" else length
-    return AxisProgram(
-        axis,
-        length,
-        factors,
-        steps,
-        (Digit(0, 1, count_in, padded),),
-        (Digit(2, 1, count_out, padded),),
-        length if kind == "c2r" else None,
-        bluestein=True,
-    )
+    else:
+        own, padded = Chirp(length, sign), math.prod(factors)
+        chirps = (own, Chirp(length, -sign), own) if waves is None else waves.chirps()
+        steps = _bluestein_steps(axis, factors, chirps)
+        source = (Digit(0, 1, half(length) if kind == "c2r" else length, padded),)
+        target = (Digit(2, 1, half(length) if kind == "r2c" else length, padded),)
+    return AxisProgram(axis, length, factors, steps, source, target, mirror, bluestein)

@@ -284,7 +284,7 @@ class HostArena:
             if self.pinner is not None:
                 self.pinner.pin(buffer)
         # After the allocation, so that this block could still reuse idle memory.
-        if self._pressure is not None:
+        if self.pressure is not None:
             self._relieve_when_due()
         return block
 
@@ -382,12 +382,12 @@ class HostArena:
         at times when a block is allocated or the counters are read, without the arena's lock. It
         may use the arena.
         """
-        self._pressure = pressure
+        self.pressure = pressure
         self._pressure_due_seconds = -math.inf
 
     def counters(self) -> ArenaCounters:
         """Return the counters, with the memory of all dead blocks counted as idle."""
-        if self._pressure is not None:
+        if self.pressure is not None:
             self._relieve_when_due()
         with self.lock:
             doomed = self._drain()
@@ -400,7 +400,7 @@ class HostArena:
         if now >= self._pressure_due_seconds:
             # Two threads may both get here; a second call does no harm.
             self._pressure_due_seconds = now + PRESSURE_SECONDS
-            if self._pressure is not None and self._pressure():
+            if self.pressure is not None and self.pressure():
                 self.trim()
 
     def _take(self, nbytes: int) -> Buffer | None:
@@ -535,24 +535,17 @@ def _most(nbytes: int) -> int:
 
 
 class _Process:
-    """State of the process: settings, which a fork inherits, and an arena, which it does not."""
+    """State of the process: its arena, and a lock for changes of its settings."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.prefault = limit, True
-        self.pressure: Callable[[], bool] | None = None
-        self.start_afresh()
+        self.lock, self.arena = threading.Lock(), HostArena(limit)
 
     def start_afresh(self) -> None:
-        """Drop the arena and the lock, which another thread may have held at the fork."""
-        self.lock = threading.Lock()
-        self.arena: HostArena | None = None
-        self.pinner: Pinner | None = None  # a fork has no GPU
-
-    def apply(self, arena: HostArena) -> None:
-        """Apply the settings to an arena."""
-        arena.watch(self.pressure)
-        arena.prefaults, arena.pinner = self.prefault, self.pinner
-        arena.resize(self.limit)
+        """Replace the lock, which may have been held at the fork, and the arena, without a GPU."""
+        before = self.arena
+        self.__init__(before.limit)  # type: ignore[misc]
+        self.arena.watch(before.pressure)
+        self.arena.prefaults = before.prefaults
 
 
 #: The limit is a quarter of the machine's memory until `configure` sets another.
@@ -587,20 +580,13 @@ def configure(
     """
     limit = parse_count("limit", limit, 0)
     with _process.lock:
-        _process.limit = limit
-        _process.pressure, _process.prefault = pressure, prefault
-        if _process.arena is not None:
-            _process.apply(_process.arena)
+        _process.arena.prefaults = prefault
+        _process.arena.watch(pressure)
+        _process.arena.resize(limit)
 
 
 def default_arena() -> HostArena:
     """Return the arena of this process; a forked child gets its own."""
-    if _process.arena is None:
-        with _process.lock:
-            if _process.arena is None:
-                arena = HostArena(_process.limit)
-                _process.apply(arena)
-                _process.arena = arena
     return _process.arena
 
 
@@ -613,15 +599,13 @@ def pin_blocks(pinner: Pinner | None) -> Pinner | None:
         The new pinner; None stops pinning.
     """
     with _process.lock:
-        previous, _process.pinner = _process.pinner, pinner
-        if _process.arena is not None:
-            _process.arena.pinner = pinner
+        previous, _process.arena.pinner = _process.arena.pinner, pinner
         return previous
 
 
 def pinned(address: int, nbytes: int) -> bool:
     """Return True if the arena has pinned all of these bytes, in one range."""
-    pinner = _process.pinner
+    pinner = _process.arena.pinner
     return pinner is not None and pinner.covers(address, nbytes)
 
 

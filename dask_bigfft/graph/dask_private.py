@@ -9,19 +9,18 @@ from functools import cached_property
 from typing import Any, cast
 
 import dask.array as da
-from dask._task_spec import Alias as Alias
-from dask._task_spec import DataNode as DataNode
-from dask._task_spec import Task as Task
-from dask._task_spec import TaskRef as TaskRef
-from dask.array.backends import NumpyBackendEntrypoint as NumpyBackendEntrypoint
-from dask.array.core import finalize as finalize
-from dask.array.core import slices_from_chunks as slices_from_chunks
-from dask.array.rechunk import old_to_new as old_to_new
+from dask._task_spec import Alias, DataNode, Task, TaskRef
+from dask.array.backends import NumpyBackendEntrypoint
+from dask.array.core import finalize, slices_from_chunks
+from dask.array.rechunk import old_to_new
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
-from dask.highlevelgraph import HighLevelGraph as HighLevelGraph
-from dask.highlevelgraph import Layer as Layer
+from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.layers import ArraySliceDep
+
+# names that other modules import from here
+__all__ = ["Alias", "DataNode", "HighLevelGraph", "Layer", "NumpyBackendEntrypoint", "Task"]
+__all__ += ["TaskRef", "finalize", "old_to_new", "slices_from_chunks"]
 
 #: True if ``array.query-planning`` was on when `dask.array` was imported: arrays are expressions.
 ARRAY_EXPRESSIONS = da.array_expr_enabled()

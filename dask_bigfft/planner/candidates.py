@@ -19,13 +19,7 @@ from dask_bigfft.decomposition.factors import (
     smooth_length,
     transposed_digits,
 )
-from dask_bigfft.decomposition.layout import (
-    AxisLayout,
-    Group,
-    Layout,
-    NoCommonDigits,
-    plain_layout,
-)
+from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout, NoCommonDigits, plain_layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program
 from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes

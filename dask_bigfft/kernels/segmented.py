@@ -24,10 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block, Ints
-from dask_bigfft.decomposition.layout import (
-    Ranges,
-    interval_boxes,
-)
+from dask_bigfft.decomposition.layout import Ranges, interval_boxes
 from dask_bigfft.kernels.copies import strided_view
 
 
@@ -90,13 +87,8 @@ class Stretches:
 
     def rows(self, chosen: slice | Ints) -> "Stretches":
         """Return the table of some boxes."""
-        return replace(
-            self,
-            lows=self.lows[chosen],
-            highs=self.highs[chosen],
-            blocks=self.blocks[chosen],
-            starts=self.starts[chosen],
-        )
+        names = "lows highs blocks starts"
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names.split()})
 
     def within(self, ends: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the rows of the boxes that intersect a part of a block, and the intersections.

@@ -81,9 +81,21 @@ def is_int(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def _enum(setting: Setting, value: Any) -> Any:
+    return _checked(value, isinstance(value, str) and value in setting.enum)
+
+
+def _integer(setting: Setting, value: Any) -> int:
+    return int(_checked(value, is_int(value) and value >= setting.minimum))
+
+
 def _number(setting: Setting, value: Any) -> float:
     found = float(_checked(value, isinstance(value, Real) and not isinstance(value, bool)))
     return cast("float", _checked(found, found >= setting.minimum))
+
+
+def _fraction(setting: Setting, value: Any) -> Any:
+    return None if value is None else _checked(_number(setting, value), value <= 1)
 
 
 def _bytes(setting: Setting, value: Any) -> int | None:
@@ -101,6 +113,10 @@ def _folder(setting: Setting, value: Any) -> str:
     elif value is None:
         value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
     return str(os.path.abspath(_checked(value, is_path(value) and "://" not in str(value))))
+
+
+def _file(setting: Setting, value: Any) -> str | None:
+    return None if value is None else os.path.abspath(_checked(value, is_path(value)))
 
 
 def _order(setting: Setting, value: Any) -> str | tuple[str, ...]:
@@ -121,28 +137,14 @@ def _chunks(setting: Setting, value: Any) -> Any:
 
 #: Reader of the values of each type of setting, and the values that it allows, in words.
 _TYPES: Mapping[str, tuple[Callable[[Setting, Any], Any], str]] = {
-    "enum": (
-        lambda setting, value: _checked(value, isinstance(value, str) and value in setting.enum),
-        "one of {names}",
-    ),
+    "enum": (_enum, "one of {names}"),
     "boolean": (lambda _, value: _checked(value, isinstance(value, bool)), "true or false"),
-    "integer": (
-        lambda setting, value: int(_checked(value, is_int(value) and value >= setting.minimum)),
-        "an integer of at least {self.minimum}",
-    ),
+    "integer": (_integer, "an integer of at least {self.minimum}"),
     "number": (_number, "a number of at least {self.minimum}"),
-    "fraction": (
-        lambda _, value: value if value is None else _checked(_number(_, value), value <= 1),
-        "a number from 0 to 1, or null",
-    ),
+    "fraction": (_fraction, "a number from 0 to 1, or null"),
     "bytes": (_bytes, "a number of bytes from {self.minimum} on, such as 1073741824 or '1 GiB'"),
     "folder": (_folder, "the path of a folder, or null for the usual one"),
-    "file": (
-        lambda _, value: (
-            None if value is None else os.path.abspath(_checked(value, is_path(value)))
-        ),
-        "the path of a file, or null",
-    ),
+    "file": (_file, "the path of a file, or null"),
     "order": (_order, "natural or transposed, or a list of these with one for each axis"),
     "chunks": (_chunks, "auto, preserve, or dask chunks: lengths, a size, or a list of these"),
     "rounds": (

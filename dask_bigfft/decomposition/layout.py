@@ -69,6 +69,9 @@ class Digit:
 class HashedOnce:
     """Mixin of frozen dataclasses with a cached hash, for thousands of chunks."""
 
+    def __init_subclass__(cls) -> None:
+        cls.__hash__ = HashedOnce.__hash__  # type: ignore[method-assign]  # dataclass keeps it
+
     def __hash__(self) -> int:
         found: int | None = self.__dict__.get("_hash")
         if found is None:
@@ -127,8 +130,6 @@ class Group(HashedOnce):
     offset: int = 0
     arrangement: tuple[Range, ...] = ()
 
-    __hash__ = HashedOnce.__hash__
-
     @cached_property
     def size(self) -> int:
         """Number of values of the flattened digits."""
@@ -162,8 +163,6 @@ class AxisLayout(HashedOnce):
     """Storage of one axis: its groups, outermost first."""
 
     groups: tuple[Group, ...]
-
-    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
@@ -226,8 +225,6 @@ class Layout(HashedOnce):
     """Storage of an array in blocks: one `AxisLayout` per axis."""
 
     axes: tuple[AxisLayout, ...]
-
-    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def grid(self) -> tuple[int, ...]:

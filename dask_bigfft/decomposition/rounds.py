@@ -50,8 +50,6 @@ class Round(HashedOnce):
     source: Layout
     target: Layout
 
-    __hash__ = HashedOnce.__hash__
-
     @cached_property
     def rolls(self) -> tuple[tuple[int, int], ...]:
         """Dimensions of a block that are stored cyclically shifted, with their offsets."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import dask.array as da
@@ -64,38 +64,35 @@ def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
     return [name for name in named if not spectral or any(is_spectral(a)(name) for a in arrays)]
 
 
-def over_variables(*, spectral: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for functions of an array, which then take datasets, too.
+def over_variables(work: Callable[..., Any], *, spectral: bool) -> Callable[..., Any]:
+    """Return a function of an array that takes datasets, too.
 
-    The functions take a name, the array, its dimensions and keywords. By default the dimensions are
+    The function takes a name, the array, its dimensions and keywords. By default the dimensions are
     all, or only those of frequencies if `spectral`. Of a dataset, all variables with these
     dimensions are transformed. Each has all of them or none, and one has all.
     """
 
-    def decorator(work: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(work)
-        def function(name: str, array: Any, dim: Dims = None, **keywords: Any) -> Any:
-            if not isinstance(array, xr.Dataset):
-                return work(name, array, dim, **keywords)
-            dims = _dims(array, dim, spectral)
-            there = {key: a for key, a in array.data_vars.items() if set(a.dims) & set(dims)}
-            partly = [key for key, a in there.items() if not set(dims) <= set(a.dims)]
-            if partly or not there:
-                allowed = f"some of the dimensions {tuple(array.dims)}"
-                if partly:
-                    whole = [key for key in there if key not in partly]
-                    allowed = "dimensions that each variable has all or none of, and one has all: "
-                    allowed += f"{partly} have some; try dataset[{whole}]"
-                raise_invalid("dim", dim, allowed)
-            found = {key: work(name, a, dims, **keywords) for key, a in there.items()}
-            kept = {key: a for key, a in array.data_vars.items() if key not in found}
-            coords = {key: c for key, c in array.coords.items() if not set(c.dims) & set(dims)}
-            made = xr.Dataset(kept, coords=coords, attrs=array.attrs).assign(found)
-            return made[list(array.data_vars)]
+    @wraps(work)
+    def function(name: str, array: Any, dim: Dims = None, **keywords: Any) -> Any:
+        if not isinstance(array, xr.Dataset):
+            return work(name, array, dim, **keywords)
+        dims = _dims(array, dim, spectral)
+        there = {key: a for key, a in array.data_vars.items() if set(a.dims) & set(dims)}
+        partly = [key for key, a in there.items() if not set(dims) <= set(a.dims)]
+        if partly or not there:
+            allowed = f"some of the dimensions {tuple(array.dims)}"
+            if partly:
+                whole = [key for key in there if key not in partly]
+                allowed = "dimensions that each variable has all or none of, and one has all: "
+                allowed += f"{partly} have some; try dataset[{whole}]"
+            raise_invalid("dim", dim, allowed)
+        found = {key: work(name, a, dims, **keywords) for key, a in there.items()}
+        kept = {key: a for key, a in array.data_vars.items() if key not in found}
+        coords = {key: c for key, c in array.coords.items() if not set(c.dims) & set(dims)}
+        made = xr.Dataset(kept, coords=coords, attrs=array.attrs).assign(found)
+        return made[list(array.data_vars)]
 
-        return function
-
-    return decorator
+    return function
 
 
 def _orders(extras: dict[str, Any], count: int) -> tuple[str, ...]:
@@ -201,7 +198,7 @@ def prepared(
 
 
 @transforms_by
-@over_variables(spectral=False)
+@partial(over_variables, spectral=False)
 def forward(
     name: str,
     array: xr.DataArray,
@@ -262,7 +259,7 @@ def with_frequencies(
 
 
 @transforms_by
-@over_variables(spectral=True)
+@partial(over_variables, spectral=True)
 def inverse(
     name: str,
     array: xr.DataArray,
@@ -315,7 +312,7 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
 
 
 @transforms_by
-@over_variables(spectral=True)
+@partial(over_variables, spectral=True)
 def both_shifted(name: str, array: xr.DataArray, dim: Dims = None) -> xr.DataArray:
     """Return the array with values and coordinates shifted along some dimensions."""
     dims = parse_dims(array, dim, is_spectral(array))

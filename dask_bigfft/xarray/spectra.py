@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -163,7 +163,7 @@ def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.
 
 
 @transforms_by
-@over_variables(spectral=False)
+@partial(over_variables, spectral=False)
 def _of_one(name: str, array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
     works = {"power_spectrum": _squared, "isotropic_power_spectrum": _isotropic, "welch": _averaged}
     return works[name]([array], dim, **keywords)

@@ -21,7 +21,7 @@ from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan, whole_axes
+from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
@@ -365,7 +365,9 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
     if found is None or not isinstance(found.plan, ShiftPlan) or not found.plan.is_shift:
         return array, plan
     offsets = found.plan.offsets
-    if plan.overwrite or not set(offsets) <= whole_axes(plan.source):
+    groups = [plan.source.axes[axis].groups for axis in offsets]
+    whole = all(len(g) == 1 and g[0].bounds[-1] == g[0].size for g in groups)
+    if plan.overwrite or not whole:
         return array, plan  # only the shifted blocks may be overwritten; or these are padded
     before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
     folded = shifted_plan(plan, before, {})

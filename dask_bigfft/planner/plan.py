@@ -230,15 +230,6 @@ def rolled(layout: Layout, offsets: Offsets) -> Layout:
     return Layout(tuple(axes))
 
 
-def whole_axes(layout: Layout) -> set[int]:
-    """Return the axes of flat blocks that hold all digits, neither padded nor cropped."""
-    return {
-        a
-        for a, axis in enumerate(layout.axes)
-        if len(axis.groups) == 1 and axis.groups[0].bounds[-1] == axis.groups[0].size
-    }
-
-
 def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
     """Return a plan for an input and a result that are stored shifted.
 

@@ -29,6 +29,7 @@ Each process has one default arena, made at its first use. `configure` sets its 
 condition for giving idle memory back.
 """
 
+import contextlib
 import itertools
 import math
 import operator
@@ -344,15 +345,10 @@ class HostArena:
         if arena_buffer is None or not arena_buffer.buffer.untouched:
             return 0
         buffer, done = arena_buffer.buffer, 0
-        while buffer.untouched:
-            try:
-                part = buffer.untouched.popleft()
-            except IndexError:  # another thread has taken the last one just now
-                break
-            if not populate(buffer.memory[part]):
-                buffer.untouched.clear()
-                break
-            done += part.stop - part.start
+        with contextlib.suppress(IndexError):  # no part is left; other threads take some, too
+            while populate(buffer.memory[part := buffer.untouched.popleft()]):
+                done += part.stop - part.start
+            buffer.untouched.clear()
         return done
 
     def trim(self, target_bytes: int = 0) -> int:

@@ -330,12 +330,10 @@ class Scratch:
     def free(self, exchange: str, target: Block) -> None:
         """Delete the file of a target block."""
         path = self.path(exchange, target)
-        try:
+        with contextlib.suppress(FileNotFoundError):
             nbytes = path.stat().st_size
             path.unlink()
-        except FileNotFoundError:
-            return
-        emit("scratch_free", nbytes=nbytes)
+            emit("scratch_free", nbytes=nbytes)
 
     # --- records
 

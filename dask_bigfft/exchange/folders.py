@@ -49,10 +49,9 @@ def lock_folder(folder: Path) -> int | None:
 
     A missing folder raises `FileNotFoundError`.
     """
-    try:
+    with contextlib.suppress(BlockingIOError):
         return _locked(folder, os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
+    return None
 
 
 def _locked(folder: Path, flags: int, how: int) -> int:

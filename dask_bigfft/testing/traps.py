@@ -80,10 +80,9 @@ class Board:
 
     def process(self, name: str) -> int | None:
         """Return the stored number, None if there is none."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return int(os.readlink(self.folder / name))
-        except FileNotFoundError:
-            return None
+        return None
 
     def wait(self) -> dict[str, int]:
         """Return the processes involved once one waits in the phase.

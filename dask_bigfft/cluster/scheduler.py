@@ -178,8 +178,7 @@ def http_prefix(scheduler: Any) -> str:
         for rule in router.rules:
             for inner in getattr(rule.target, "rules", [rule]):
                 pattern = getattr(getattr(inner.matcher, "regex", None), "pattern", "")
-                found = re.fullmatch(r"(.*)/health\$?", pattern)
-                if found:
+                if found := re.fullmatch(r"(.*)/health\$?", pattern):
                     return found[1]
     return ""
 

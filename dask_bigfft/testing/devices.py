@@ -10,11 +10,7 @@ from dask_bigfft.testing.simulated import SimulatedGPU
 
 @contextlib.contextmanager
 def simulated_devices(
-    nbytes: int,
-    count: int = 1,
-    *,
-    seed: int = 0,
-    limits: TileLimits | None = None,
+    nbytes: int, count: int = 1, *, seed: int = 0, limits: TileLimits | None = None
 ) -> Iterator[list[SimulatedGPU]]:
     """Replace the GPUs of this process by simulated ones within a context.
 

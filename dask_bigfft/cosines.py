@@ -35,9 +35,9 @@ from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_ch
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block, transforms_by
-from dask_bigfft.gpu.on_gpu import in_parts_on_gpu, waved_on_gpu
+from dask_bigfft.gpu.on_gpu import on_own_gpu, waved_on_gpu
 from dask_bigfft.kernels import twiddle
-from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.kernels.views import allocate_like, is_on_gpu
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.transforms.spec import transform_spec, work_dtype
 
@@ -97,8 +97,7 @@ def _transform(
     inner = inner_extras(options, order="natural")
     if array.dtype.kind == "c":
         real, imag = (_all_axes(part, plans, norm, inner) for part in (array.real, array.imag))
-        joined = in_parts_on_gpu if is_on_gpu(real._meta) else twiddle.in_parts
-        found = by_block(joined, real, imag, dtype=np.result_type(real.dtype, np.complex64))
+        found = by_block(_in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64))
     else:
         found = _all_axes(array, plans, norm, inner)
     wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
@@ -516,6 +515,10 @@ def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None
 
 
 def _in_block(block: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
+    if is_on_gpu(block):
+        raise_invalid(
+            "x", "CuPy blocks in a dask array of NumPy's", "a dask array with CuPy's `meta`"
+        )
     if block.size == 0:  # along another axis
         return np.zeros([lengths.get(i, n) for i, n in enumerate(block.shape)], block.dtype)
     work: Any = scipy.fft.dstn if plan.sine else scipy.fft.dctn
@@ -532,6 +535,17 @@ def _parse_type(value: Any, backwards: bool) -> Type:
     if found not in _INVERSE:
         raise_invalid("type", value, "1, 2, 3 or 4")
     return _INVERSE[found] if backwards else cast("Type", found)
+
+
+@on_own_gpu
+def _in_parts(real: Any, imag: Any) -> Any:
+    """Return the complex block of two unscaled parts.
+
+    ``real + 1j * imag`` has them so only where all values are finite: 0 times infinity is NaN.
+    """
+    out = allocate_like(real, real.shape, np.result_type(real.dtype, np.complex64))
+    out.real[...], out.imag[...] = real, imag
+    return out
 
 
 def _all_axes(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import current_worker
+from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.memory.arena import default_arena, pin_blocks, pinned
 from dask_bigfft.memory.pinned import Pinner
 
@@ -126,6 +127,11 @@ def synchronize() -> None:
     """Wait for the current stream, unless it is CuPy's default one, which all threads share."""
     if cupy().cuda.get_current_stream().ptr:
         cupy().cuda.get_current_stream().synchronize()
+
+
+def scipy_signal(block: Any) -> Any:
+    """Return `scipy.signal`, or CuPy's functions of the same names for a block on a GPU."""
+    return importlib.import_module("cupyx.scipy.signal" if is_on_gpu(block) else "scipy.signal")
 
 
 def reason() -> str | None:

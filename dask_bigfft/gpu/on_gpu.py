@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,14 @@ from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import operations
-from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
+from dask_bigfft.gpu.cuda import (
+    cupy,
+    current,
+    errors_of_cuda,
+    free_pinned,
+    in_pool,
+    synchronize,
+)
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Term, Twiddle
 from dask_bigfft.gpu.tile_work import NO_MODULUS, Computation, Job, TileWork
@@ -70,6 +77,29 @@ def as_block(values: Any) -> Any:
     """Return an array on a GPU as a CuPy array on the same GPU."""
     # CuPy copies an array of another GPU to the current one.
     return values if isinstance(values, cupy().ndarray) else cupy().asarray(values)
+
+
+def on_own_gpu(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of blocks that works on the GPU of the first one, if that is on a GPU.
+
+    Blocks on other GPUs are copied there.
+    """
+
+    @functools.wraps(work)
+    def function(block: Any, *others: Any, **kwargs: Any) -> Any:
+        if not is_on_gpu(block):
+            return work(block, *others, **kwargs)
+        homes = {gpus().home(x) for x in (block, *others) if is_on_gpu(x)}
+        with current(block.device), errors_of_cuda():
+            gpus().join(homes)
+            done = work(
+                block, *(cupy().asarray(x) if is_on_gpu(x) else x for x in others), **kwargs
+            )
+            gpus().join(homes)
+            synchronize()
+            return done
+
+    return function
 
 
 # --- rounds -----------------------------------------------------------------------------------
@@ -282,15 +312,14 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
     return buffers
 
 
+@on_own_gpu
 def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
     """Return a block after circular shifts: pairs of a dimension and its new first index."""
-    with values.device:
-        dims, firsts = zip(*rolls, strict=True)
-        done = cupy().roll(values, tuple(-first for first in firsts), dims)
-        synchronize()
-        return done
+    dims, firsts = zip(*rolls, strict=True)
+    return cupy().roll(values, tuple(-first for first in firsts), dims)
 
 
+@on_own_gpu
 def waved_on_gpu(
     block: Any,
     axis: int,
@@ -318,26 +347,15 @@ def waved_on_gpu(
     phases = Twiddle((2 + 2 * out) * waves.period, -1, left, (one,))
     kind = np.result_type(block.dtype, np.complex64)
     by = Multiply(block.shape, kind.str, float(-factor if turned else factor), twiddles=(phases,))
-    with current(block.device), errors_of_cuda():
-        done = block.astype(kind)
-        compute(_plans_of(block.device.id).ffts, by, *(int(done.data.ptr),) * 2, 0)
-        for end, place in zip(ends, (0, length - 1), strict=True):
-            if low <= place < high and end != 1:
-                part = done[(slice(None),) * axis + (slice(place - low, place - low + 1),)]
-                cupy().multiply(part, float(end), out=part)
-        if out:  # i times the value, for sines
-            done = cupy().ascontiguousarray(done.imag if turned else done.real)
-        synchronize()
+    done = block.astype(kind)
+    compute(_plans_of(block.device.id).ffts, by, *(int(done.data.ptr),) * 2, 0)
+    for end, place in zip(ends, (0, length - 1), strict=True):
+        if low <= place < high and end != 1:
+            part = done[(slice(None),) * axis + (slice(place - low, place - low + 1),)]
+            cupy().multiply(part, float(end), out=part)
+    if not out:
         return done
-
-
-def in_parts_on_gpu(real: Any, imag: Any) -> Any:
-    """Return the complex block of two parts, as `twiddle.in_parts` does."""
-    with real.device:
-        done = cupy().empty(real.shape, np.result_type(real.dtype, np.complex64))
-        done.real[...], done.imag[...] = real, imag
-        synchronize()
-        return done
+    return cupy().ascontiguousarray(done.imag if turned else done.real)  # i times it, for sines
 
 
 # --- copies on and between GPUs ---------------------------------------------------------------

@@ -565,16 +565,6 @@ def ends_scaled(
     return _times(block, factors, axis, block.dtype)
 
 
-def in_parts(real: Array, imag: Array) -> Array:
-    """Return the complex array of two unscaled parts.
-
-    ``real + 1j * imag`` has them so only where all values are finite: 0 times infinity is NaN.
-    """
-    out: Array = allocate(real.shape, np.result_type(real.dtype, np.complex64))
-    out.real, out.imag = real, imag
-    return out
-
-
 def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:
     """Return the factors of the first and last values of the input or of the output.
 

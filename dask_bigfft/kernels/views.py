@@ -35,6 +35,13 @@ def empty_like(like: Any, ndim: int, dtype: npt.DTypeLike) -> Any:
     return np.empty_like(like, kind, shape=shape) if is_on_gpu(like) else np.empty(shape, kind)
 
 
+def allocate_like(like: Any, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+    """Return memory for an array: on the current GPU if `like` is on one, else in the arena."""
+    if is_on_gpu(like):
+        return np.empty_like(like, dtype, "C", shape=shape)
+    return allocate(shape, np.dtype(dtype))
+
+
 def intervals(size: int, width: int) -> Iterator[slice]:
     """Yield consecutive slices of at most `width` that cover `size` elements."""
     for low in range(0, size, width):

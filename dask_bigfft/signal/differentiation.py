@@ -7,8 +7,7 @@ takes the fewest exchanges for both transforms, and blocks are multiplied in pla
 """
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import dask.array as da
@@ -18,7 +17,8 @@ from dask_bigfft.arguments import Options, parse_array, parse_options
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.front import applied, by_block
-from dask_bigfft.memory import allocate
+from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.kernels.views import allocate_like
 from dask_bigfft.signal.arguments import Axes, nonempty, several_axes
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
 
@@ -61,8 +61,8 @@ def _filtered(
     natural = Transforms(axes, nonempty(array, axes), array.dtype.kind != "c")
     transforms, there = planned(array, natural, options)
     spectrum = applied(array, there)
-    factor = partial(factor, axes=spectrum_axes(there), spacing=[spacing[axis] for axis in axes])
-    made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor)
+    where = {"axes": spectrum_axes(there), "spacing": [spacing[axis] for axis in axes]}
+    made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor, **where)
     back = transforms.inverse(made, options, {})
     if options.get("chunks") is None:  # the input's chunks, if they cost no exchange
         kept = transforms.inverse(made, {**options, "chunks": array.chunks}, {})
@@ -70,33 +70,35 @@ def _filtered(
     return applied(made, back)
 
 
-def _times(block: Array, factor: Any, block_id: tuple[int, ...]) -> Array:
-    out: Array = allocate(block.shape, block.dtype)
-    np.multiply(block, factor(block_id), out=out, casting="same_kind")
-    return out
-
-
-def _derivative(
-    block: tuple[int, ...], axes: Sequence[SpectrumAxis], spacing: Sequence[float]
+@on_own_gpu
+def _times(
+    block: Array,
+    factor: Callable[..., Any],
+    axes: Sequence[SpectrumAxis],
+    spacing: Sequence[float],
+    block_id: tuple[int, ...],
 ) -> Any:
-    """Return the factor 2j*pi*f of one axis, zero for frequency N/2, which has no sign."""
-    (along,), (d,) = axes, spacing
-    index = along.index(block)
-    index = np.where(2 * index == along.length, 0, index)
-    return 2j * np.pi * (index / (along.length * d))
+    """Return a block of a spectrum times a factor of its frequencies, in periods per sample."""
+    frequencies = [along.index(block_id, block) / along.length for along in axes]
+    out = allocate_like(block, block.shape, block.dtype)
+    return np.multiply(block, factor(frequencies, spacing), out=out, casting="same_kind")
 
 
-def _laplace(block: tuple[int, ...], axes: Sequence[SpectrumAxis], spacing: Sequence[float]) -> Any:
+def _derivative(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
+    """Return the factor 2j*pi*f of one axis, zero for the highest frequency, which has no sign."""
+    (f,), (d,) = frequencies, spacing
+    return 2j * np.pi * np.where(f == 0.5, 0, f) / d
+
+
+def _laplace(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
     """Return the factor -4 pi**2 |f|**2."""
-    pairs = zip(axes, spacing, strict=True)
-    squares: Any = sum((along.index(block) / (along.length * d)) ** 2 for along, d in pairs)
-    return -4 * np.pi**2 * squares
+    return -4 * np.pi**2 * sum((f / d) ** 2 for f, d in zip(frequencies, spacing, strict=True))
 
 
-def _inverse_laplace(block: tuple[int, ...], **samples: Any) -> Any:
+def _inverse_laplace(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
     """Return the inverse of the factor `_laplace`, with zero for frequency 0."""
-    factor = _laplace(block, **samples)
-    return np.divide(1, factor, out=np.zeros_like(factor), where=factor != 0)
+    factor = _laplace(frequencies, spacing)
+    return 1 / np.where(factor == 0, np.inf, factor)
 
 
 def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> Any:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.arrays import Array
+from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.kernels.libraries import Call, get_library
 from dask_bigfft.kernels.twiddle import twiddle, unit_roots
-from dask_bigfft.kernels.views import is_on_gpu
-from dask_bigfft.memory import allocate
+from dask_bigfft.kernels.views import allocate_like
 from dask_bigfft.signal.transforms import SpectrumAxis
 
 #: Maximum number of rows of a kernel (samples, in natural order) that are summed directly.
@@ -108,11 +108,10 @@ def spectrum_block(
     return found
 
 
-def product(a: Array, b: Array, conjugate: bool) -> Array:
-    """Return the product of two blocks in arena memory, optionally conjugating the second."""
-    if is_on_gpu(a):
-        return a * (b.conj() if conjugate else b)
-    out: Array = allocate(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
+@on_own_gpu
+def product(a: Array, b: Array, conjugate: bool) -> Any:
+    """Return the product of two blocks, optionally conjugating the second."""
+    out = allocate_like(a, np.broadcast_shapes(a.shape, b.shape), np.result_type(a.dtype, b.dtype))
     if not conjugate:
         return np.multiply(a, b, out=out)
     np.conjugate(b, out=out)

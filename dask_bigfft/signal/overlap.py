@@ -16,10 +16,11 @@ from typing import Any, cast
 
 import dask.array as da
 import numpy as np
-import scipy.signal
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.front import by_block
+from dask_bigfft.gpu.cuda import scipy_signal
+from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, with_halo
 from dask_bigfft.transforms.spec import work_dtype
 
@@ -27,6 +28,7 @@ from dask_bigfft.transforms.spec import work_dtype
 SUMMED_IN = {"e": np.float32, "?": np.int64}
 
 
+@on_own_gpu
 def _convolved(
     x: Array,
     h: Array,
@@ -35,16 +37,16 @@ def _convolved(
     block_id: tuple[int, ...],
     blocks: tuple[int, ...],
     out_dtype: np.dtype[Any],
-) -> Array:
+) -> Any:
     """Return a block of the result from a block with its halo."""
     if direct:
         dtype = np.result_type(x, h)
         wide = SUMMED_IN.get(dtype.char, dtype)
         x, h = x.astype(wide, copy=False), h.astype(wide, copy=False)
-        full = np.asarray(scipy.signal.convolve(x, h, "full", "direct"))
+        full = scipy_signal(x).convolve(x, h, "full", "direct")
     else:
         axes = tuple(w.axis for w in windows)
-        full = np.asarray(scipy.signal.oaconvolve(x, h, "full", axes))
+        full = scipy_signal(x).oaconvolve(x, h, "full", axes)
     crop = [slice(None)] * full.ndim
     for w in windows:
         first, last = block_id[w.axis] == 0, block_id[w.axis] == blocks[w.axis] - 1

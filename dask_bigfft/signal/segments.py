@@ -33,6 +33,9 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
+from dask_bigfft.gpu.cuda import scipy_signal
+from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.signal.arguments import long_enough, parse_pair, with_halo, without_empty
 from dask_bigfft.transforms.spec import parse_axes
 
@@ -41,6 +44,7 @@ __all__ = ["csd", "welch"]
 Average = Literal["mean", "median"]
 
 
+@on_own_gpu
 def _segments(
     *blocks: Array,
     block_id: tuple[int, ...],
@@ -50,7 +54,7 @@ def _segments(
     out_dtype: np.dtype[Any],
     keywords: dict[str, Any],
     summed: bool,
-) -> Array:
+) -> Any:
     """Return the cross spectra of the segments that begin in a block, or their sum.
 
     Segments run along `axis`, and frequencies along a new last axis. `begun` has the first samples
@@ -60,26 +64,27 @@ def _segments(
     if not starts or blocks[0].size == 0:
         shape = list(blocks[0].shape)
         shape[axis] = 1 if summed else len(starts)
-        return np.zeros((*shape, count), out_dtype)
+        return np.zeros_like(blocks[0], out_dtype, shape=(*shape, count))
     cut = (slice(None),) * axis + (slice(starts[0], starts[-1] + keywords["nperseg"]),)
-    common = np.result_type(*blocks)  # a small integer dtype would give single precision
+    common = np.result_type(*(a.dtype for a in blocks))  # small integers give single precision
     spectra = [
-        scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
+        scipy_signal(a).spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
         for a in blocks
     ]
     found = np.swapaxes(np.conjugate(spectra[0]) * spectra[-1], axis, -1)
     if keywords["return_onesided"]:  # add the power of the missing half
         found[..., 1 : -1 if keywords["nfft"] % 2 == 0 else None] *= 2
-    found = np.asarray(found.real if out_dtype.kind == "f" else found, out_dtype)
-    return found.sum(axis=axis, keepdims=True) if summed else found
+    found = (found.real if out_dtype.kind == "f" else found).astype(out_dtype, copy=False)
+    return np.sum(found, axis=axis, keepdims=True) if summed else found
 
 
-def _median(spectra: Array, axis: int, bias: float) -> Array:
+@on_own_gpu
+def _median(spectra: Array, axis: int, bias: float) -> Any:
     """Return the medians of real and imaginary parts along an axis."""
     found = np.median(spectra.real, axis=axis)
     if spectra.dtype.kind == "c":
         found = found + 1j * np.median(spectra.imag, axis=axis)
-    return np.asarray(found / bias, spectra.dtype)
+    return (found / bias).astype(spectra.dtype, copy=False)
 
 
 def median_bias(count: int) -> float:
@@ -181,7 +186,7 @@ def _averaged(
         _segments,
         *wide,
         dtype=dtype,
-        meta=np.empty((0,) * (arrays[0].ndim + 1), dtype),
+        meta=empty_like(arrays[0]._meta, arrays[0].ndim + 1, dtype),
         chunks=(*shown[:axis], segments, *shown[axis + 1 :], (len(frequencies),)),
         new_axis=[arrays[0].ndim],
         begun=begun,
@@ -192,10 +197,10 @@ def _averaged(
         summed=mean,
     )
     if mean:
-        result = spectra.sum(axis=axis) / np.asarray(total, dtype)
+        result = spectra.sum(axis=axis) / np.dtype(dtype).type(total)
     else:  # the result has as many chunks of frequencies as the input of samples
         spectra = spectra.rechunk({axis: -1, -1: even_chunks(len(frequencies), len(begun))})
-        meta, bias = np.empty((0,) * arrays[0].ndim, dtype), median_bias(total)
+        meta, bias = empty_like(arrays[0]._meta, arrays[0].ndim, dtype), median_bias(total)
         result = spectra.map_blocks(
             _median, axis=axis, bias=bias, drop_axis=axis, dtype=dtype, meta=meta
         )

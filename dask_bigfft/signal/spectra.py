@@ -17,6 +17,7 @@ from dask_bigfft.arguments import Options, parse_array
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block
+from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.signal.arguments import Axes, nonempty, parse_pair
 from dask_bigfft.signal.differentiation import Spacing, parse_samples
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
@@ -54,15 +55,16 @@ def _spectrum(
     )
 
 
+@on_own_gpu
 def _crossed(
     *blocks: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
 ) -> Array:
     """Return scaled products, which include the missing half of a spectrum if `onesided`."""
     x = blocks[0]
     found: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
-    found *= np.asarray(scale, found.real.dtype)
+    found *= found.real.dtype.type(scale)
     if onesided and axes[-1].half:
-        found *= axes[-1].weights(block_id).astype(found.real.dtype)
+        found *= axes[-1].weights(block_id, x).astype(found.real.dtype)
     return found
 
 
@@ -158,6 +160,7 @@ def cross_spectrum(
 # --- averages over directions ---------------------------------------------------------------
 
 
+@on_own_gpu
 def _binned(
     block: Array,
     axes: tuple[SpectrumAxis, ...],
@@ -167,18 +170,20 @@ def _binned(
 ) -> Array:
     """Return the power (real part) and number (imaginary part) of frequencies in each bin."""
     pairs = zip(axes, spacing, strict=True)
-    radius = np.sqrt(sum((a.index(block_id) / (a.length * d)) ** 2 for a, d in pairs))
-    weights = math.prod(a.weights(block_id) for a in axes)
+    radius = np.sqrt(sum((a.index(block_id, block) / (a.length * d)) ** 2 for a, d in pairs))
+    weights = math.prod(a.weights(block_id, block) for a in axes)
     count = len(edges) - 1
-    bins = np.searchsorted(edges, radius, side="right") - 1
+    bins = np.searchsorted(np.asarray(edges, like=block), radius, side="right") - 1
     weights = np.where((bins >= 0) & (bins < count), weights, 0.0)
     bins = np.clip(bins, 0, count - 1)
     along, ends = [a.axis for a in axes], range(-len(axes), 0)
     flat, weight = (np.moveaxis(values, along, ends).reshape(-1) for values in (bins, weights))
     power = np.moveaxis(block.real.astype(float) ** 2 + block.imag.astype(float) ** 2, along, ends)
     rows = power.reshape(-1, len(flat))
-    sums = [np.bincount(flat, row * weight, count) for row in rows]  # none for an empty block
-    found = np.reshape(sums, (len(rows), count)) + 1j * np.bincount(flat, weight, count)
+    number = 1j * np.bincount(flat, weight, count)
+    found = np.empty_like(rows, complex, shape=(len(rows), count))
+    for row, sums in zip(rows, found, strict=True):
+        sums[...] = np.bincount(flat, row * weight, count) + number
     ones = (1,) * (len(axes) - 1)
     return np.moveaxis(found.reshape(*power.shape[: -len(axes)], *ones, count), ends, along)
 
@@ -260,6 +265,7 @@ def radial_power_spectrum(
     return (edges[1:] + edges[:-1]) / 2, by_block(_mean, sums, scale=scale, dtype=float)
 
 
-def _mean(sums: Array, scale: float) -> Array:
+@on_own_gpu
+def _mean(sums: Array, scale: float) -> Any:
     count = sums.imag
     return np.where(count > 0, sums.real * scale / np.where(count > 0, count, 1), np.nan)

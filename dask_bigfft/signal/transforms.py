@@ -6,7 +6,6 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft.arguments import Options, inner_extras, make_plan
 from dask_bigfft.decomposition.factors import transposed_digits
@@ -120,18 +119,22 @@ class SpectrumAxis:
         """Return the first place of a block along the axis, and its end."""
         return self.bounds[block[self.axis]], self.bounds[block[self.axis] + 1]
 
-    def index(self, block: tuple[int, ...]) -> npt.NDArray[np.int64]:
-        """Return the frequencies of a block, -(N - 1)//2 to N//2, in a shape that broadcasts."""
+    def index(self, block: tuple[int, ...], like: Any) -> Any:
+        """Return the frequencies of a block, -(N - 1)//2 to N//2, in a shape that broadcasts.
+
+        They are on the current GPU if the array `like` is on one.
+        """
         digits = flat_digits(0, self.length, self.order, real=self.half)
         index = index_of_places(digits, np.arange(*self.places(block)))
         index = np.where(index > self.length // 2, index - self.length, index)
-        return index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
+        index = index.reshape([-1 if a == self.axis else 1 for a in range(len(block))])
+        return np.asarray(index, like=like)
 
-    def weights(self, block: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    def weights(self, block: tuple[int, ...], like: Any) -> Any:
         """Return the multiplicity of each frequency of `index` in the full spectrum."""
-        index = self.index(block)
+        index = self.index(block, like)
         if not self.half:
-            return np.ones(index.shape)
+            return np.ones_like(index, float)
         first = flat_digits(0, self.length, self.order, real=False)[0].radix
         return np.where(2 * index % first == 0, 1.0, 2.0)
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import scipy.fft
 
+from dask_bigfft import signal
 from dask_bigfft.testing.strategies import random_array
 
 LENGTHS = (1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 24, 31, 35, 64, 97, 120, 128, 243)
@@ -36,3 +37,19 @@ def random_case(seed):
     expected = getattr(scipy.fft, name)(double, **keywords)
     close = 1e-4 if x.real.dtype.itemsize == 4 else 1e-12
     return x, tuple(cut(rng, n) for n in shape), name, keywords, expected, close
+
+
+#: Functions of two arrays with two axes.
+SIGNALS = {
+    "gradient": lambda x, y: signal.gradient(x, 0, d=0.5),
+    "laplacian": lambda x, y: signal.laplacian(x, d=(0.5, 1)),
+    "poisson": lambda x, y: signal.poisson(x),
+    "power": lambda x, y: signal.power_spectrum(x),
+    "cross": lambda x, y: signal.cross_spectrum(x, y, 0, scaling="spectrum"),
+    "radial": lambda x, y: signal.radial_power_spectrum(x)[1],
+    "welch": lambda x, y: signal.welch(x, nperseg=7, axis=0)[1],
+    "median": lambda x, y: signal.csd(x, y, nperseg=8, axis=0, average="median")[1],
+    "overlap": lambda x, y: signal.oaconvolve(x, y[:3, :2]),
+    "direct": lambda x, y: signal.convolve(x, y[:2], method="direct"),
+    "correlate": lambda x, y: signal.correlate(x, y, method="fft"),
+}

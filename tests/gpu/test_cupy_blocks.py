@@ -5,11 +5,10 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-import scipy.signal
 from devices.blocks import NEEDS_GPU
-from devices.random_cases import random_case
+from devices.random_cases import SIGNALS, random_case
 
-from dask_bigfft import fft, signal
+from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.integrations.array_backend import ArenaBackend
@@ -188,8 +187,12 @@ def test_random_cases(seed):
     assert np.linalg.norm(got - expected) <= close * (np.linalg.norm(expected) + 1)
 
 
-@pytest.mark.parametrize("length", [40, 300])
-def test_convolution_of_blocks_on_a_gpu(no_host, length):
-    x, kernel = RNG.standard_normal(2400), RNG.standard_normal(length)
-    result = signal.fftconvolve(on_card(x, 300), on_card(kernel, length), mode="same")
-    check(result, scipy.signal.fftconvolve(x, kernel, mode="same"), 1e-14)
+@pytest.mark.parametrize("dtype", ["f8", "f4", "c16"])
+@pytest.mark.parametrize("work", SIGNALS.values(), ids=SIGNALS)
+def test_signals(work, dtype):
+    pair = [random_array((360, 200), dtype, seed) for seed in (1, 2)]
+    with dask.config.set({"bigfft.device": "cpu"}):
+        expected = work(*(da.from_array(x, (90, 200)) for x in pair)).compute()
+    result = work(*(spread(x, (90, 200)) for x in pair))
+    assert result.dtype == expected.dtype
+    check(result, expected, 1e-5 if dtype == "f4" else 1e-13)

@@ -296,8 +296,8 @@ class Model:
     def of_device(self, round_: Round, order: tuple[int, ...] = ()) -> float:
         """Return the seconds of the slowest device for each of many blocks of a round.
 
-        Both directions of the bus and the FFTs overlap. `order` has the dimensions in the order of
-        writing, if that is another one.
+        Both directions of the bus and the FFTs of different tiles overlap. `order` has the
+        dimensions in the order of writing, if that is another one.
         """
         return max(self._of_device(round_, device, order) for device in self.devices)
 
@@ -305,12 +305,14 @@ class Model:
         plans = tile_plans(round_, self.dtype, device.nbytes, order=order)
         passes = [one for plan in plans for one in plan.passes]
         bus = calls = most = 0.0
+        blocks = max(1, round_.source.blocks)
         for one in passes:
             ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
-            bus += max(n / speed + (runs * BY_KERNEL - 1) * device.run for n, runs, speed in ends)
+            ways = [n / speed + (runs * BY_KERNEL - 1) * device.run for n, runs, speed in ends]
+            # Nothing is stored while the first tile is loaded, or loaded while the last is stored.
+            bus += max(ways) + min(ways) / (one.tiles * (blocks if len(passes) == 1 else 1))
             calls += device.call * (len(round_.steps) + 2) * one.tiles
             most = max(most, *one.nbytes)
-        blocks = max(1, round_.source.blocks)
         counts = (count / blocks / device.flops for _, count in step_flops(round_))
         kernels = sum(max(seconds, 4 * most / device.memory) for seconds in counts)
         return max(calls, bus, kernels)

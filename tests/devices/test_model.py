@@ -89,7 +89,8 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
         found = plan(x, "fftn", device="gpu", device_memory_limit=nbytes, memory_limit="1 TiB")
     (round_,) = found.expected.rounds
     crossing = np.prod(shape) * 16 / DeviceProfile().h2d
-    assert round_.device == pytest.approx(len(passes) * crossing, 0.15)
+    ways = max(2, len(passes))  # a single tile goes there before it comes back
+    assert round_.device == pytest.approx(ways * crossing, 0.15)
     text = found.explain()
     rows = text.split("passes over the bus")[1].split("\n")[1:]
     parts = r"round 1 ({.*?}) +([\d, ]+?)  .* W = \d+, (\w+) .* W = "

@@ -596,9 +596,11 @@ def make_plan(
     )
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))
     machine = environment.current_machine(memory_limit)
-    if is_on_gpu(a._meta) and running_client() is None:
-        speeds, count = machine.profile.inside_gpus(), gpus_of(a)
-        machine = Machine(memory_limit, count, profile=speeds, holding=count)
+    if is_on_gpu(a._meta):
+        machine = replace(machine, memory_limit=memory_limit)  # host memory holds no block
+        if running_client() is None:
+            speeds, count = machine.profile.inside_gpus(), gpus_of(a)
+            machine = Machine(memory_limit, count, profile=speeds, holding=count)
     measured = None
     if config.argument("planner", requested("planner")) == "measure":
         free = (requested("kernel") or config.get("bigfft.kernel")) == "auto"

@@ -27,6 +27,7 @@ NEEDS_GPU = [
     pytest.mark.gpu,
     pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
     pytest.mark.filterwarnings("ignore:.*:PendingDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:cupyx.jit.rawkernel:FutureWarning"),
 ]
 
 #: Small blocks are cut for the pipeline's sake as well.

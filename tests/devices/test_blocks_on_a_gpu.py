@@ -19,9 +19,10 @@ import scipy.fft
 import scipy.signal
 from devices.blocks import fft_at, memory
 from devices.random_cases import SIGNALS, random_case
+from support import local
 
 from dask_bigfft import fft, plan, report, transposed_index
-from dask_bigfft.errors import ArgumentError
+from dask_bigfft.errors import ArgumentError, PlanError
 from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu import cuda, cupy_gpu, on_gpu
 from dask_bigfft.gpu.operations import FFT, Strided
@@ -307,6 +308,15 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
         set() if transport == "host" else pairs - ({(1, 0)} if transport == "staged" else set())
     )
     assert card.waited == pairs
+
+
+def test_memory_of_workers_does_not_limit_blocks_on_their_gpus(card):
+    host = da.zeros((2048, 1024, 1024), chunks=(1024, 1024, 1024), dtype="c8")
+    x = host.map_blocks(CardArray.of, dtype="c8", meta=CardArray((0, 0, 0), "c8"))
+    with local(memory_limit="8 GiB"):
+        assert plan(x, "fftn").chunks_in == host.chunks
+        with pytest.raises(PlanError):
+            plan(host, "fftn")
 
 
 def test_a_block_that_may_be_overwritten_becomes_the_result(card):

@@ -595,12 +595,11 @@ def make_plan(
         piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))
-    machine = environment.current_machine(memory_limit)
-    if is_on_gpu(a._meta):
-        machine = replace(machine, memory_limit=memory_limit)  # host memory holds no block
-        if running_client() is None:
-            speeds, count = machine.profile.inside_gpus(), gpus_of(a)
-            machine = Machine(memory_limit, count, profile=speeds, holding=count)
+    on_gpus = is_on_gpu(a._meta)
+    machine = environment.current_machine(memory_limit, on_gpus)
+    if on_gpus and running_client() is None:
+        speeds, count = machine.profile.inside_gpus(), gpus_of(a)
+        machine = Machine(memory_limit, count, profile=speeds, holding=count)
     measured = None
     if config.argument("planner", requested("planner")) == "measure":
         free = (requested("kernel") or config.get("bigfft.kernel")) == "auto"
@@ -610,7 +609,7 @@ def make_plan(
     try:
         found = chosen_plan(spec, request, machine, measured, overwrite)
     except PlanError as error:
-        least = None if memory_limit else environment.smallest_worker()
+        least = None if memory_limit or on_gpus else environment.smallest_worker()
         if least is None:
             raise
         raise PlanError(f"{error}. {least}") from error

@@ -97,7 +97,7 @@ def _transform(
     inner = inner_extras(options, order="natural")
     if array.dtype.kind == "c":
         real, imag = (_all_axes(part, plans, norm, inner) for part in (array.real, array.imag))
-        found = by_block(_in_parts, real, imag, dtype=np.result_type(real.dtype, np.complex64))
+        found = by_block(_complex_block, real, imag, dtype=np.result_type(real.dtype, np.complex64))
     else:
         found = _all_axes(array, plans, norm, inner)
     wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
@@ -538,10 +538,10 @@ def _parse_type(value: Any, backwards: bool) -> Type:
 
 
 @on_own_gpu
-def _in_parts(real: Any, imag: Any) -> Any:
-    """Return the complex block of two unscaled parts.
+def _complex_block(real: Any, imag: Any) -> Any:
+    """Return the complex block of two parts.
 
-    ``real + 1j * imag`` has them so only where all values are finite: 0 times infinity is NaN.
+    ``real + 1j * imag`` would turn 0 times infinity into NaN.
     """
     out = allocate_like(real, real.shape, np.result_type(real.dtype, np.complex64))
     out.real[...], out.imag[...] = real, imag

@@ -177,8 +177,10 @@ async def _answers(
     return found
 
 
-def current_machine(memory_limit: int | None) -> Machine:
+def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
     """Return the machine or cluster that will run a graph made now.
+
+    Workers have no limit of their own for blocks that are `on_gpus`.
 
     Raises
     ------
@@ -192,7 +194,7 @@ def current_machine(memory_limit: int | None) -> Machine:
         # Copies of zarr and xarray come on top of plans, too.
         limit = memory_limit or max(machine - 2 * IMPORTS_NBYTES, machine // 2)
         return Machine(limit, task_threads(), 1, profile=known_profile(""), shared=_shared())
-    least = None if memory_limit else smallest_worker()
+    least = None if memory_limit or on_gpus else smallest_worker()
     if least is not None and least.budget <= 0:
         raise PlanError(f"no plan fits: {least}; give workers more memory")
     return Machine(

@@ -109,7 +109,7 @@ def slowed(x, seconds):
 
 def close(found, wanted):
     """Whether an array in single or double precision is right, by its relative error."""
-    most = 1e-6 if found.dtype in (np.float32, np.complex64) else 1e-14
+    most = 1e-6 if wanted.dtype in (np.float32, np.complex64) else 1e-14
     return bool(np.linalg.norm(found - wanted) <= most * np.linalg.norm(wanted))
 
 

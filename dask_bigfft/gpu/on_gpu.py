@@ -355,7 +355,9 @@ def waved_on_gpu(
             cupy().multiply(part, float(end), out=part)
     if not out:
         return done
-    return cupy().ascontiguousarray(done.imag if turned else done.real)  # i times it, for sines
+    return cupy().ascontiguousarray(
+        done.imag if turned else done.real
+    )  # i times the value, for sines
 
 
 # --- copies on and between GPUs ---------------------------------------------------------------

@@ -25,7 +25,7 @@ memory of an array that held the blocks of the round before, and the other way r
 The arena never waits for memory. Beyond its limit it frees idle memory, and if that is not enough
 it allocates ordinary memory and counts that as an overflow.
 
-Each process has one default arena, made at its first use. `configure` sets its limit and the
+Each process has one default arena, also after a fork. `configure` sets its limit and the
 condition for giving idle memory back.
 """
 
@@ -210,7 +210,7 @@ class HostArena:
     Notes
     -----
     An arena serves any number of threads of the process that made it. After a fork the child
-    needs one of its own, as `default_arena` arranges.
+    needs one of its own; the default arena is replaced then.
 
     Examples
     --------
@@ -537,7 +537,10 @@ class _Process:
         self.lock, self.arena = threading.Lock(), HostArena(limit)
 
     def start_afresh(self) -> None:
-        """Replace the lock, which may have been held at the fork, and the arena, without a GPU."""
+        """Replace the lock, which may have been held at the fork, and the arena.
+
+        The new arena has the same settings but no pinner, because a fork has no GPU.
+        """
         before = self.arena
         self.__init__(before.limit)  # type: ignore[misc]
         self.arena.watch(before.pressure)

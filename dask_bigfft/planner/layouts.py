@@ -353,7 +353,7 @@ class BlockCutter:
                 chunks = self.wanted[a]
             elif left and (left.digits, left.offset, left.bounds[-1]) == (digits, start, count):
                 chunks = left.chunks
-            else:  # as wide as those of the whole axis
+            else:  # as wide as the chunks of the whole axis
                 chunks = even_chunks(count, -(-count // max(1, -(-size // axis.blocks))))
             axes.append(AxisLayout((Group(digits, chunks, start),)))
         return Layout(tuple(axes))

@@ -306,11 +306,12 @@ class Model:
         passes = [one for plan in plans for one in plan.passes]
         bus = calls = most = 0.0
         blocks = max(1, round_.source.blocks)
+        each = self.blocks_per_lane(blocks, len(self.devices))
         for one in passes:
             ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
             ways = [n / speed + (runs * BY_KERNEL - 1) * device.run for n, runs, speed in ends]
             # Nothing is stored while the first tile is loaded, or loaded while the last is stored.
-            bus += max(ways) + min(ways) / (one.tiles * (blocks if len(passes) == 1 else 1))
+            bus += max(ways) + min(ways) / (one.tiles * (each if len(passes) == 1 else 1))
             calls += device.call * (len(round_.steps) + 2) * one.tiles
             most = max(most, *one.nbytes)
         counts = (count / blocks / device.flops for _, count in step_flops(round_))

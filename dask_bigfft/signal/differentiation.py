@@ -85,7 +85,7 @@ def _times(
 
 
 def _derivative(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
-    """Return the factor 2j*pi*f of one axis, zero for the highest frequency, which has no sign."""
+    """Return the factor 2j*pi*f of one axis, zero for frequency N/2, which has no sign."""
     (f,), (d,) = frequencies, spacing
     return 2j * np.pi * np.where(f == 0.5, 0, f) / d
 
@@ -98,7 +98,8 @@ def _laplace(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
 def _inverse_laplace(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
     """Return the inverse of the factor `_laplace`, with zero for frequency 0."""
     factor = _laplace(frequencies, spacing)
-    return 1 / np.where(factor == 0, np.inf, factor)
+    factor[factor == 0] = np.inf
+    return np.divide(1, factor, out=factor)
 
 
 def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> Any:

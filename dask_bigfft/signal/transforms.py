@@ -70,16 +70,18 @@ def planned(
             split += [program.axis for program in there.programs if len(program.steps) > 1]
             if len(split) == 1:
                 return transforms, there
-        found.append((*_price(transforms, there, options, back), transforms, there))
+        found.append((*_price(a, transforms, there, options, back), transforms, there))
     return min(found, key=lambda f: f[:2])[2:]
 
 
-def _price(transforms: Transforms, there: Plan, options: Options, back: bool) -> tuple[int, float]:
+def _price(
+    a: da.Array, transforms: Transforms, there: Plan, options: Options, back: bool
+) -> tuple[int, float]:
     """Return the number of exchanges of both transforms, and their forecast seconds."""
-    plans = [there]
+    plans, spec = [there], there.spec
     if back:
-        like = da.zeros(there.spec.out_shape, chunks=there.chunks, dtype=there.spec.out_dtype)
-        plans.append(transforms.inverse(like, {**options, "chunks": "auto"}, {}))
+        spectrum = da.zeros_like(a, spec.out_dtype, chunks=there.chunks, shape=spec.out_shape)
+        plans.append(transforms.inverse(spectrum, {**options, "chunks": "auto"}, {}))
     return sum(len(p.travelling) for p in plans), sum(p.expected.seconds for p in plans)
 
 
@@ -122,7 +124,7 @@ class SpectrumAxis:
     def index(self, block: tuple[int, ...], like: Any) -> Any:
         """Return the frequencies of a block, -(N - 1)//2 to N//2, in a shape that broadcasts.
 
-        They are on the current GPU if the array `like` is on one.
+        The array is on the current GPU if `like` is on a GPU.
         """
         digits = flat_digits(0, self.length, self.order, real=self.half)
         index = index_of_places(digits, np.arange(*self.places(block)))

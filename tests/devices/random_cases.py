@@ -47,9 +47,14 @@ SIGNALS = {
     "power": lambda x, y: signal.power_spectrum(x),
     "cross": lambda x, y: signal.cross_spectrum(x, y, 0, scaling="spectrum"),
     "radial": lambda x, y: signal.radial_power_spectrum(x)[1],
+    "rows": lambda x, y: signal.radial_power_spectrum(x, 1)[1],
     "welch": lambda x, y: signal.welch(x, nperseg=7, axis=0)[1],
-    "median": lambda x, y: signal.csd(x, y, nperseg=8, axis=0, average="median")[1],
+    "median": lambda x, y: signal.csd(
+        x, y, window=np.ones(8), detrend="linear", axis=0, average="median"
+    )[1],
     "overlap": lambda x, y: signal.oaconvolve(x, y[:3, :2]),
     "direct": lambda x, y: signal.convolve(x, y[:2], method="direct"),
+    "integers": lambda x, y: signal.convolve(*((8 * a.real).astype(int) for a in (x, y[:2]))),
+    "same": lambda x, y: signal.fftconvolve(x, y, mode="same", axes=0),
     "correlate": lambda x, y: signal.correlate(x, y, method="fft"),
 }

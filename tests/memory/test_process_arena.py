@@ -65,12 +65,14 @@ import warnings
 import numpy as np
 from dask_bigfft.memory import arena as memory
 
-memory.configure(64 * 2**20)
+pressed = lambda: False
+memory.configure(64 * 2**20, pressure=pressed, prefault=False)
 arena = memory.default_arena()
 block = memory.allocate(2**20, np.uint8)
 idle = memory.allocate(2**20, np.uint8)
 del idle
 block.fill(1)
+arena.pinner = object()  # of a GPU that the child has not
 # Another thread holds every lock at the moment of the fork.
 memory._process.lock.acquire()
 arena.lock.acquire()
@@ -82,9 +84,11 @@ if not child:
         assert (block == 1).all()
         block.fill(2)
         del block
-        assert memory.default_arena() is not arena
-        assert memory.default_arena().limit == 64 * 2**20
-        assert memory.default_arena().counters().allocated_bytes == 0
+        own = memory.default_arena()
+        assert own is not arena
+        assert (own.limit, own.pressure, own.prefaults) == (64 * 2**20, pressed, False)
+        assert own.pinner is None
+        assert own.counters().allocated_bytes == 0
         mine = memory.allocate(2**20, np.uint8)
         mine.fill(3)
         assert memory.default_arena().counters().allocated_bytes == 2**20

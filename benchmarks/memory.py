@@ -90,12 +90,11 @@ def mkl_fft(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> C
     return Contestant(lambda: getattr(mkl, problem.kind)(x, out=out))
 
 
-def fftw(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int, flag: str) -> Contestant:
+def fftw(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
     import pyfftw
 
-    made = pyfftw.FFTW(
-        x, out, axes=tuple(range(x.ndim)), flags=(flag,), threads=threads, planning_timelimit=60.0
-    )
+    axes, flags = tuple(range(x.ndim)), ("FFTW_ESTIMATE",)
+    made = pyfftw.FFTW(x, out, axes=axes, flags=flags, threads=threads, planning_timelimit=60.0)
 
     def run() -> np.ndarray:
         made.execute()
@@ -128,11 +127,9 @@ def copy(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Cont
 #: Peers by name: the module that each needs, and how it is made.
 PEERS: dict[str, tuple[str, Callable[[Problem, np.ndarray, np.ndarray, int], Contestant]]] = {
     "scipy": ("scipy", scipy),
-    "scipy, 1 thread": ("scipy", lambda p, x, out, threads: scipy(p, x, out, 1)),
     "ducc0": ("ducc0", ducc0),
     "mkl_fft": ("mkl_fft", mkl_fft),
-    "FFTW (ESTIMATE)": ("pyfftw", lambda *job: fftw(*job, "FFTW_ESTIMATE")),
-    "FFTW (MEASURE)": ("pyfftw", lambda *job: fftw(*job, "FFTW_MEASURE")),
+    "FFTW (ESTIMATE)": ("pyfftw", fftw),
     "da.fft": ("dask", dask_fft),
     "copy": ("numpy", copy),
 }
@@ -212,8 +209,8 @@ def in_process(way: str, name: str, task: dict[str, Any]) -> dict[str, Any]:
 
 def main(argv: Sequence[str]) -> int:
     parser = core.arguments("memory", __doc__)
-    peers = [name for name in PEERS if "MEASURE" not in name]
-    parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=peers, metavar="NAME")
+    peers = list(PEERS)
+    parser.add_argument("--peers", nargs="*", choices=peers, default=peers, metavar="NAME")
     parser.add_argument("--cold", type=int, default=0, metavar="N", help="processes")
     args = parser.parse_args(argv)
     results = core.Results(args, "memory")

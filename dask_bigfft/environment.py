@@ -180,7 +180,7 @@ async def _answers(
 def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
     """Return the machine or cluster that will run a graph made now.
 
-    Workers have no limit of their own for blocks that are `on_gpus`.
+    The memory of workers does not limit blocks that are `on_gpus`.
 
     Raises
     ------

@@ -26,14 +26,7 @@ from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import operations
-from dask_bigfft.gpu.cuda import (
-    cupy,
-    current,
-    errors_of_cuda,
-    free_pinned,
-    in_pool,
-    synchronize,
-)
+from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, synchronize
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Term, Twiddle
 from dask_bigfft.gpu.tile_work import NO_MODULUS, Computation, Job, TileWork
@@ -92,9 +85,8 @@ def on_own_gpu(work: Callable[..., Any]) -> Callable[..., Any]:
         homes = {gpus().home(x) for x in (block, *others) if is_on_gpu(x)}
         with current(block.device), errors_of_cuda():
             gpus().join(homes)
-            done = work(
-                block, *(cupy().asarray(x) if is_on_gpu(x) else x for x in others), **kwargs
-            )
+            near = [cupy().asarray(x) if is_on_gpu(x) else x for x in others]
+            done = work(block, *near, **kwargs)
             gpus().join(homes)
             synchronize()
             return done
@@ -355,9 +347,8 @@ def waved_on_gpu(
             cupy().multiply(part, float(end), out=part)
     if not out:
         return done
-    return cupy().ascontiguousarray(
-        done.imag if turned else done.real
-    )  # i times the value, for sines
+    # For sines, the value is the imaginary part.
+    return cupy().ascontiguousarray(done.imag if turned else done.real)
 
 
 # --- copies on and between GPUs ---------------------------------------------------------------

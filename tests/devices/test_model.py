@@ -99,6 +99,18 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
 
 
 @pytest.mark.parametrize(
+    ("gpus", "tiles", "ways"), [(1, 1, 5 / 4), (1, 2, 9 / 8), (2, 1, 3 / 2), (4, 1, 2)]
+)
+def test_a_tile_overlaps_with_those_of_other_blocks_on_its_gpu(gpus, tiles, ways):
+    with simulated_devices(1 << 34, count=gpus):
+        x = da.zeros((4 * tiles, 1 << 24), chunks=(tiles, -1), dtype="c16")
+        found = plan(x, "fft", device="gpu", memory_limit="1 TiB")
+    (round_,) = found.expected.rounds
+    crossing = tiles * (1 << 24) * 16 / DeviceProfile().h2d
+    assert round_.device == pytest.approx(ways * crossing, 0.01)
+
+
+@pytest.mark.parametrize(
     ("shape", "dtype", "parts", "digits", "blocks"),
     [
         ((1 << 30,), "c16", 4, (1 << 15, 1 << 15), 64),

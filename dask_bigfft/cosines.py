@@ -516,9 +516,8 @@ def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None
 
 def _in_block(block: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
     if is_on_gpu(block):
-        raise_invalid(
-            "x", "CuPy blocks in a dask array of NumPy's", "a dask array with CuPy's `meta`"
-        )
+        allowed = "CuPy's `meta` for CuPy blocks, as x.map_blocks(cupy.asarray) has it"
+        raise_invalid("x", "a dask array with NumPy's `meta`", allowed)
     if block.size == 0:  # along another axis
         return np.zeros([lengths.get(i, n) for i, n in enumerate(block.shape)], block.dtype)
     work: Any = scipy.fft.dstn if plan.sine else scipy.fft.dctn

@@ -197,7 +197,7 @@ def _averaged(
         summed=mean,
     )
     if mean:
-        result = spectra.sum(axis=axis) / np.dtype(dtype).type(total)
+        result = spectra.sum(axis=axis) / dtype.type(total)
     else:  # the result has as many chunks of frequencies as the input of samples
         spectra = spectra.rechunk({axis: -1, -1: even_chunks(len(frequencies), len(begun))})
         meta, bias = empty_like(arrays[0]._meta, arrays[0].ndim, dtype), median_bias(total)

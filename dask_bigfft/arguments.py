@@ -598,7 +598,7 @@ def make_plan(
     on_gpus = is_on_gpu(a._meta)
     machine = environment.current_machine(memory_limit, on_gpus)
     if on_gpus and running_client() is None:
-        speeds, count = machine.profile.inside_gpus(), gpus_of(a)
+        speeds, count = machine.profile.inside_gpus, gpus_of(a)
         machine = Machine(memory_limit, count, profile=speeds, holding=count)
     measured = None
     if config.argument("planner", requested("planner")) == "measure":

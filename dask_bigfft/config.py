@@ -6,6 +6,7 @@ loads ``bigfft.yaml`` as the defaults. An argument of a call wins over a setting
 """
 
 import difflib
+import functools
 import math
 import os
 import tempfile
@@ -98,6 +99,7 @@ def _fraction(setting: Setting, value: Any) -> Any:
     return None if value is None else _checked(_number(setting, value), value <= 1)
 
 
+@functools.lru_cache(maxsize=256, typed=True)
 def _bytes(setting: Setting, value: Any) -> int | None:
     if value is None and setting.default is None:
         return None

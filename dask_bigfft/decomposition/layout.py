@@ -265,8 +265,10 @@ class Layout(HashedOnce):
 
     def shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a block as stored: one dimension per group of every axis."""
-        shapes = [axis.shape(i) for axis, i in zip(self.axes, block, strict=True)]
-        return tuple(itertools.chain.from_iterable(shapes))
+        shape: tuple[int, ...] = ()
+        for axis, i in zip(self.axes, block, strict=True):
+            shape += axis.shape(i)
+        return shape
 
     def indices(self) -> Iterator[tuple[int, ...]]:
         """Return an iterator over all block indices, row-major."""

@@ -55,7 +55,7 @@ def transport_of(found: Gpus, source: int, target: int) -> str:
     there, back = found.reaches(target, source), found.reaches(source, target)
     if not (there and back):
         return "staged" if there or back else "host"
-    speed, bus = found.speed(source, target), DeviceProfile().h2d
+    speed, bus = found.speed(source, target), DeviceProfile.h2d
     if speed < bus / 2:
         return "host"
     return "direct" if speed > LINK * bus else "swap"

@@ -9,6 +9,7 @@ share a device, so that the tiles of one task are stored while those of another 
 
 import atexit
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -303,6 +304,7 @@ class Place:
         return replace(self, device=alone.get(share, self.device), share=part)
 
 
+@functools.lru_cache(maxsize=256)  # the blocks of each call
 def job_of(
     round_: Round,
     block: tuple[int, ...],

@@ -265,20 +265,20 @@ def _computed(
     ffts += [found.op for found in work.computations if isinstance(found.op, FFT)]
     need = max(map(plans.prepare, ffts), default=0)
     buffers = _memory(values, work, filters)  # before the work area, so that the pool cuts less
-    area = cupy().empty(need, np.uint8)
-    scratch = int(area.data.ptr)
+    area = cupy().cuda.alloc(need)
+    scratch = int(area.ptr)
     emit("device_memory", device=int(cupy().cuda.runtime.getDevice()), nbytes=in_pool())
 
     def array(found: DeviceArray) -> Any:
-        memory = buffers[found.offset].data
+        memory = buffers[found.offset]
         return cupy().ndarray(found.shape, np.dtype(found.dtype), memptr=memory)
 
     for op, begin, place in parts:
-        compute(plans, op, int(begin), int(buffers[work.source.offset].data.ptr) + place, scratch)
-    if values is not None and buffers[work.source.offset] is not values:
+        compute(plans, op, int(begin), int(buffers[work.source.offset].ptr) + place, scratch)
+    if values is not None and buffers[work.source.offset].ptr != values.data.ptr:
         array(work.source)[...] = values.reshape(work.source.shape)
     for found in work.computations:
-        source, target = (int(buffers[x.offset].data.ptr) for x in (found.source, found.target))
+        source, target = (int(buffers[x.offset].ptr) for x in (found.source, found.target))
         compute(plans, found.op, source, target, scratch)
     return array(work.result)
 
@@ -291,16 +291,16 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
     cp, buffers, sizes = cupy(), dict[int, Any](), dict[int, int]()
     for one in work.filters:
         spectrum = cp.asarray(filters[one.axis]).reshape(one.shape)[one.part]
-        buffers[one.array.offset] = cp.ascontiguousarray(spectrum)
+        buffers[one.array.offset] = cp.ascontiguousarray(spectrum).data
     ends = (array for found in work.computations for array in (found.source, found.target))
     for array in (work.source, work.result, *ends):
         sizes[array.offset] = max(sizes.get(array.offset, 0), array.nbytes)
     for offset, nbytes in sizes.items():
         own = values is not None and offset == work.source.offset
         if own and nbytes <= values.nbytes:
-            buffers[offset] = values
+            buffers[offset] = values.data
         elif offset not in buffers:
-            buffers[offset] = cp.empty(nbytes, np.uint8)
+            buffers[offset] = cp.cuda.alloc(nbytes)
     return buffers
 
 
@@ -461,18 +461,19 @@ class Gpus:
             with errors_of_cuda():
                 if written:
                     ends.append(self._write(written, far, own, events))
+                if not read:
+                    return ends
                 with self._on(gpu), near:
-                    for event in events if read else ():
+                    for event in events:
                         near.wait_event(event)
                     for values, target, conjugate in read:
                         for part in [()] if own == far else _parts(values):
                             _put(self._brought(values[part], own, near), target[part], conjugate)
-                    ends += [near.record()] if read else []
+                    return [*ends, near.record()]
         except BaseException:
             near.synchronize()
             self._side(far, own).synchronize()
             raise
-        return ends
 
     def _side(self, ordinal: int, other: int) -> Any:
         """Return the side stream of a GPU for copies within it, or to others."""

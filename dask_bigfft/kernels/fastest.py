@@ -56,9 +56,9 @@ def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
     >>> fastest_library("G") in ("scipy", "ducc0")
     True
     """
-    folder = Path(config.get("bigfft.wisdom.directory"))
+    folder = config.get("bigfft.wisdom.directory")
     with _lock:
-        rates = _rates(np.dtype(dtype).name, folder)
+        rates = _rates(np.dtype(dtype), folder)
     return best_of({one: rate for one, rate in rates.items() if among is None or one in among})
 
 
@@ -72,21 +72,21 @@ def best_of(rates: Mapping[str, float]) -> str:
 
 
 @cache
-def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
+def _rates(dtype: np.dtype[Any], folder: str) -> Mapping[str, float]:
     """Return rates by library from the file, or from a measurement that is then stored there."""
-    versions = usable(np.dtype(dtype))
+    versions = usable(dtype)
     names = list(versions)
     if len(names) < 2:
         return dict.fromkeys(names, 0.0)
-    path, context = folder / "kernels.json", {"machine": files.machine(), "versions": versions}
+    path, context = Path(folder, "kernels.json"), {"machine": files.machine(), "versions": versions}
     known = files.read_json(path, SCHEMA, _checked) or {}
-    found = known.get(dtype)
+    found = known.get(dtype.name)
     if found is not None and found["context"] == context:
         return {name: float(found["rates"][name]) for name in names}
     rates = measured_rates(names, dtype)
     shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
     log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
-    entries = {**known, dtype: {"context": context, "rates": rates}}
+    entries = {**known, dtype.name: {"context": context, "rates": rates}}
     files.write_json(path, {"schema": SCHEMA, "dtypes": entries})
     return rates
 

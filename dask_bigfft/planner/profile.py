@@ -12,6 +12,7 @@ import sys
 import types
 import typing
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from dask_bigfft.decomposition.layout import Digit, Group, Range
@@ -232,8 +233,9 @@ class Profile(_Prices):
         unknown = LibrarySpeeds(name, dtype, self.flops, 0.95 * self.flops)
         return min(of_name, key=lambda found: found.dtype != dtype, default=unknown)
 
+    @cached_property
     def inside_gpus(self) -> "Profile":
-        """Return the speeds of GPUs on blocks in their own memory; each counts as a thread."""
+        """Speeds of GPUs on blocks in their own memory; each counts as a thread."""
         gpu = (self.devices or (DeviceProfile(),))[0]
         speeds = gpu.memory / 2, 0.0, 1 / LINK, gpu.flops
         return Profile(gpu.name, 1, *speeds, task=self.task, shard=gpu.call, exchange=0.0)

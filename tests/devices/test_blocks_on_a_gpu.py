@@ -243,6 +243,7 @@ def card(monkeypatch):
             Device=Card,
             get_current_stream=Stream,
             Stream=lambda non_blocking: Stream(),
+            alloc=lambda nbytes: CardArray(nbytes, np.uint8).data,
             alloc_pinned_memory=bytearray,
             UnownedMemory=lambda ptr, size, owner, device: Memory(owner, ptr, device),
             MemoryPointer=lambda memory, offset: memory + offset,

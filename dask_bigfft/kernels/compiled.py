@@ -71,6 +71,17 @@ def load_numba() -> Any:
 
 
 @cache
+def load_types(context: str) -> None:
+    """Load the types of a context of numba, ``"typing_context"`` or ``"target_context"``.
+
+    Each takes about 0.1 s, for which otherwise the first call of a loop waits.
+    """
+    core = load_numba().core
+    with core.compiler_lock.global_compiler_lock:
+        getattr(core.registry.cpu_target, context).refresh()
+
+
+@cache
 def _numba() -> Any:
     """Import numba, and report from then on how long loops are compiled."""
     import numba

@@ -22,6 +22,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from dask_bigfft.kernels.compiled import load_types
+
 #: Number of entries of a row before its dimensions: both addresses, the dimension along the tiled
 #: one (-1: none), the first place of the copy along it, and the target's step along it.
 HEAD = 5
@@ -31,7 +33,11 @@ COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), stric
 
 #: JIT threshold: bytes that NumPy works on between two dtypes before loops are compiled for them.
 #: Each call counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
-FIRST, EACH = 1 << 29, 1 << 14
+FIRST, EACH = 25 << 25, 1 << 14
+
+#: Parts of the JIT threshold at which numba's contexts are loaded, so that no call waits for all:
+#: arrays of 64 MiB count up to a third of it in a call.
+TYPES = 0.375, 0.6875
 
 #: End of a range without a limit, more than the length of any dimension.
 _ALL = 1 << 62
@@ -46,7 +52,10 @@ _left = [FIRST]
 def pays(pair: Pair, copies: int = 0, nbytes: int = 0) -> bool:
     """Count copies between two dtypes; return True if they have reached the JIT threshold."""
     _counted[pair] += copies * EACH + nbytes
-    return pair in COMPILED and _counted[pair] >= _left[0]
+    done, first = _counted[pair], _left[0]
+    if TYPES[0] * first <= done < first and pair in COMPILED:
+        load_types("typing_context" if done < TYPES[1] * first else "target_context")
+    return pair in COMPILED and done >= first
 
 
 def compile_at_once() -> None:

@@ -174,6 +174,20 @@ def test_views_travel_between_parts_of_larger_arrays(gpu):
     assert (gpu._ring is None) is gpu.pinned
 
 
+def test_entries_of_page_tables_are_loaded_for_narrow_rows(gpu, monkeypatch):
+    touched, x = [], np.arange(6 << 14, dtype="f8").reshape(6, -1)
+    monkeypatch.setattr(kernels, "touch", lambda *row: touched.append(row))
+    gpu.reserve(1 << 20)
+    for own in (True, False):
+        monkeypatch.setattr(gpu, "_own_tables", own)
+        for width in (1024, 8192):
+            view, array = x[:, :width], DeviceArray(0, (6, width), "<f8")
+            copied(gpu, (view, array), (array, np.zeros_like(x)[:, :width]))
+    row = (x.ctypes.data, 8192, 6, 1, x.strides[0], 0)
+    assert touched[:1] == [row] * gpu.pinned
+    assert [found[1:] for found in touched] == [row[1:]] * 2 * gpu.pinned
+
+
 def in_pieces(memory):
     """A block whose rows lie in pieces of memory of their own."""
     count, height, width = memory.shape

@@ -1,9 +1,13 @@
 """What a process copies first is copied by NumPy: small arrays wait for no compiler."""
 
 import textwrap
+from collections import Counter
 
+import numpy as np
 import pytest
 from support import python
+
+from dask_bigfft.kernels import copies
 
 #: In a new process, the functions of this package that a first `compute()` compiles.
 FIRST_COMPUTE = """
@@ -33,3 +37,17 @@ FIRST_COMPUTE = """
 def test_a_first_compute_does_not_wait_for_the_compiler(kind, shape, chunks, tmp_path):
     code = textwrap.dedent(FIRST_COMPUTE.format(kind=kind, shape=shape, chunks=chunks))
     assert python("-c", code, env={"NUMBA_CACHE_DIR": tmp_path}).stdout == ""
+
+
+def test_no_call_loads_all_of_numba(monkeypatch):
+    loaded, load, complex_ = [], copies.load_types, np.dtype("D")
+    monkeypatch.setattr(copies, "load_types", loaded.append)
+    monkeypatch.setattr(copies, "_counted", Counter())
+    monkeypatch.setattr(copies, "_left", [copies.FIRST])
+    parts = [copies.FIRST // 4] * 4
+    assert not any(copies.pays((np.dtype("G"), complex_), 0, part) for part in parts)
+    assert loaded == []
+    assert [copies.pays((complex_, complex_), 0, part) for part in parts] == [False] * 3 + [True]
+    assert loaded == ["typing_context", "target_context"]
+    for context in loaded:
+        load(context)

@@ -55,10 +55,10 @@ MAX_PITCH_NBYTES = 2**31 - 1
 
 #: Bytes of host memory whose page table entries fill a cache line of the GPU. The copy engines wait
 #: for the entries of each row, which FFTs displace from the cache. When a kernel reads a byte of
-#: each row shortly before, 2^30 complex128 take 0.84 s in place of 1.10 (H200).
+#: each row shortly before, a transform of 2^30 complex128 takes 0.84 s instead of 1.10 (H200).
 ENTRIES_NBYTES = 64 * 1024
 
-#: Narrow rows of a call. A kernel begins to read a byte of each at the same time.
+#: Maximum number of narrow rows in a group of calls. Kernels read a byte of each row meanwhile.
 ROWS_AT_ONCE = 1024
 
 #: Number of driver calls for a view above which a kernel copies it.
@@ -266,7 +266,7 @@ class Stream:
     def __init__(self) -> None:
         cuda = cupy().cuda
         self.raw = cuda.Stream(non_blocking=True)
-        #: Stream of the kernels that read a byte of each narrow row, before others.
+        #: Stream of the kernels that read a byte of each narrow row, with priority over others.
         self.touching = cuda.Stream(non_blocking=True, priority=-1)
         self.started, self.touched = (cuda.Event(disable_timing=True) for _ in range(2))
         self.unfinished: Futures = ()
@@ -497,7 +497,7 @@ class CupyGPU:
                     return False  # memory of others that is pinned in parts
             return True
         finally:
-            if narrow:  # the memory may be freed after the copies
+            if narrow:  # host memory may be freed as soon as this stream is done
                 stream.touched.record(stream.touching)
                 stream.raw.wait_event(stream.touched)
 

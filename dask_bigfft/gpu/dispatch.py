@@ -304,7 +304,7 @@ class Place:
         return replace(self, device=alone.get(share, self.device), share=part)
 
 
-@functools.lru_cache(maxsize=256)  # the blocks of each call
+@functools.lru_cache(maxsize=256)  # repeated calls ask for the same blocks
 def job_of(
     round_: Round,
     block: tuple[int, ...],

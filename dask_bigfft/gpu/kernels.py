@@ -99,11 +99,12 @@ def kernel(source: str) -> Any:
     return cupy().RawKernel(source, KERNEL, options=OPTIONS)
 
 
-#: Bytes per second of rows that `touch` reads ahead of: those of the fastest bus (PCIe 5).
+#: Assumed speed of copies in bytes per second, which sets the pace of `touch`: that of PCIe 5. On a
+#: faster bus the copies of narrow rows would wait.
 PACE = 64e9
 
-#: Reads a byte of each row, so that the entries of the page tables are in the GPU's cache. Each
-#: block of rows is read two blocks before its copy, if copies take `ns` a block.
+#: Reads a byte of each row, so that the entries of the page tables are in the GPU's cache. Rows are
+#: read `TOUCHED` at a time, while the `TOUCHED` rows before them are copied in `ns`.
 TOUCH = f"""
 extern "C" __global__ void {KERNEL}(
     const char* at, u64 rows, u64 pitch, u64 count, u64 plane, u64 ns
@@ -120,7 +121,11 @@ extern "C" __global__ void {KERNEL}(
 
 
 def touch(host: int, width: int, rows: int, planes: int, pitch: int, plane: int) -> None:
-    """Read a byte of each row of planes of pinned memory, whose copy begins at the same time."""
+    """Read a byte of each row of planes of pinned memory, shortly before it is copied.
+
+    This keeps pace with a single copy that begins at the same time. Of several copies in a row, and
+    of those with few rows, rows are read earlier.
+    """
     ns = TOUCHED * width / PACE * 1e9
     numbers = map(np.uint64, (host, rows, pitch, rows * planes, plane, int(ns)))
     kernel(SHARED + TOUCH)((1,), (TOUCHED,), tuple(numbers))

@@ -3,7 +3,7 @@
 Compilation happens once on a machine, and later processes read the code from disk. The first call
 in a process waits for either of these. That time is not counted as part of a phase.
 
-Imports numba when a loop is first called, because that takes a quarter of a second, and `events`.
+Imports `events`, and numba only when a loop is called or soon will be: that takes 0.1 s.
 """
 
 import threading
@@ -74,11 +74,14 @@ def load_numba() -> Any:
 def load_types(context: str) -> None:
     """Load the types of a context of numba, ``"typing_context"`` or ``"target_context"``.
 
-    Each takes about 0.1 s, for which otherwise the first call of a loop waits.
+    Each takes 0.1 to 0.2 s, which the first call of a loop would otherwise wait for.
     """
     core = load_numba().core
+    target = core.registry.cpu_target
+    # As in numba, contexts are made before the compiler's lock is taken: making one takes it, too.
+    contexts = {name: getattr(target, name) for name in ("typing_context", "target_context")}
     with core.compiler_lock.global_compiler_lock:
-        getattr(core.registry.cpu_target, context).refresh()
+        contexts[context].refresh()
 
 
 @cache

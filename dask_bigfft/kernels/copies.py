@@ -35,8 +35,8 @@ COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), stric
 #: Each call counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
 FIRST, EACH = 25 << 25, 1 << 14
 
-#: Parts of the JIT threshold at which numba's contexts are loaded, so that no call waits for all:
-#: arrays of 64 MiB count up to a third of it in a call.
+#: Fractions of the JIT threshold at which numba's contexts are loaded, so that no call waits for
+#: everything: a call on an array of 64 MiB counts up to a third of the threshold.
 TYPES = 0.375, 0.6875
 
 #: End of a range without a limit, more than the length of any dimension.

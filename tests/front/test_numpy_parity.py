@@ -207,6 +207,8 @@ def test_axes_of_no_entries_or_one(name, shape, chunks, where):
         with pytest.raises(ArgumentError):
             ours(a, **where)
         return
+    if not x.size:  # NumPy may return memory that it has not written
+        expected = np.zeros_like(expected)
     assert ours(a, **where).shape == expected.shape
     assert_same(ours(a, **where).compute(), expected)
 

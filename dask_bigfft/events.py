@@ -293,7 +293,7 @@ def task_threads() -> int:
     return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make, for each event
 class Total:
     """Work of one phase: count, bytes, seconds of all threads, first start and last end.
 
@@ -323,7 +323,7 @@ class Total:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Span:
     """One phase of one block: start and end in seconds since the epoch, and its lane.
 
@@ -388,7 +388,7 @@ class Record:
             self._rss = int(self._process.memory_info().rss)
         nbytes, rss = int(numbers.get("nbytes", 0)), self._rss
         with self._lock:
-            plans = self._plans.setdefault(place, OrderedDict())
+            plans = self._plans.get(place) or self._plans.setdefault(place, OrderedDict())
             plan = plans.get(token) or plans.setdefault(token, PlanRecord(rss_before=rss))
             plans.move_to_end(token)
             while len(plans) > KEPT_PLANS:

@@ -29,7 +29,7 @@ from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, Product, ShardTable, firsts
-from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, gpus, home_of
+from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, Views, gpus, home_of
 from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
 from dask_bigfft.kernels.segmented import Edge, SegmentedView, Stretches, WindowView
@@ -71,8 +71,9 @@ class Copies:
     choice : callable, optional
         Transport from another GPU.
     aside : bool
-        True to copy in side streams: the caller joins the GPUs before it makes the arrays, calls
-        `finish` before it uses them, and joins the GPUs before the sources are freed.
+        True to copy in side streams: the caller joins the GPUs before it makes the arrays, or gives
+        `run` an event, calls `finish` before it uses them, and joins the GPUs before the sources
+        are freed.
     """
 
     def __init__(self, home: int, choice: Choice | None = None, aside: bool = False) -> None:
@@ -82,8 +83,8 @@ class Copies:
         self.begun: Any = None
         #: Copies by GPU and dtype of their sources.
         self.segments: dict[tuple[int, np.dtype[Any]], list[Segment]] = {}
-        #: Ends of copies, and bytes moved between GPUs.
-        self._ends, self._moved = list[Any](), dict[str, int]()
+        #: End of the copies in each side stream, and bytes moved between GPUs.
+        self._ends, self._moved = dict[int, Any](), dict[str, int]()
 
     def run(self, moment: Any = None) -> None:
         """Enqueue the copies; those in side streams wait for an event, if any."""
@@ -100,18 +101,17 @@ class Copies:
                 found.join(homes)
 
     def _enqueue(self, events: list[Any]) -> None:
-        found = self._gpus
         for (gpu, dtype), segments in self.segments.items():
             choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and self._staged_by_host(gpu))
-            kept = packed_dtype(dtype, segments[0][1].dtype)
-            size = sum(values.size for values, _, _ in segments)
+            kept = packed_dtype(dtype, segments[0].target.dtype)
+            size = sum(math.prod(one.row[0]) for one in segments)
             if choice != "direct":
                 self._send(gpu, segments, size, kept, by_host)
             elif gpu == self.home and not self.aside:
-                found.copy(gpu, segments)
+                self._gpus.copy(gpu, [one.views for one in segments])
             else:
-                self._ends += found.copy_aside(self.home, segments, events)
+                self._ends |= self._gpus.copy_aside(self.home, segments, events)
             if gpu != self.home:
                 name, nbytes = "peer_host" if by_host else "peer_direct", size * kept.itemsize
                 self._moved[name] = self._moved.get(name, 0) + (1 + by_host) * nbytes
@@ -119,10 +119,10 @@ class Copies:
     def finish(self) -> None:
         """Let the current stream wait for the copies, and report the bytes moved."""
         if self._ends:
-            self._gpus.wait(self.home, self._ends)
+            self._gpus.wait(self.home, self._ends.values())
         for name, nbytes in self._moved.items():
             emit(name, nbytes=nbytes, seconds=0.0)
-        self._ends, self._moved = [], {}
+        self._ends, self._moved = {}, {}
 
     def _staged_by_host(self, source: int) -> bool:
         """Return whether the transport `staged` copies from a GPU through the host.
@@ -142,10 +142,11 @@ class Copies:
             packed, arrived = (found.empty(gpu, size, dtype) for gpu in (source, self.home))
             for gpu in (source, self.home):
                 emit("device_memory", device=gpu, nbytes=found.used_nbytes(gpu))
-            pairs = list(zip(segments, _dense(packed, segments), strict=True))
+            views = [one.views for one in segments]
+            pairs = list(zip(views, _dense(packed, views), strict=True))
             found.copy(source, [(values, part, False) for (values, _, _), part in pairs])
             found.send(source, packed, self.home, arrived, by_host)
-            pairs = list(zip(segments, _dense(arrived, segments), strict=True))
+            pairs = list(zip(views, _dense(arrived, views), strict=True))
             found.copy(self.home, [(part, place, turned) for (_, place, turned), part in pairs])
             found.join((source, self.home))  # before the messages are freed
 
@@ -168,17 +169,12 @@ class GpuTable:
         self.target = gpus().empty(self.home, shape, dtype, zeros)
         copies.begun = gpus().now(self.home) if copies.aside else None
 
-    def extend(
-        self, sources: Sequence[Any], which: np.ndarray, rows: Segments, home: int | None = None
-    ) -> None:
-        """Add many strided copies; `which` names the source of each, `home` is a known GPU."""
-        homes = [gpus().home(source) if home is None else home for source in sources]
-        keys = [(gpu, source.dtype) for gpu, source in zip(homes, sources, strict=True)]
-        by_source, view = [self.copies.segments.setdefault(key, []) for key in keys], gpus().view
-        for i, (counts, *places) in zip(which.tolist(), rows.listed, strict=True):
-            values = view(sources[i], places[0], counts, places[1])
-            target = view(self.target, places[2], counts, places[3])
-            by_source[i].append((values, target, rows.conjugate))
+    def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
+        """Add many strided copies; `which` names the source of each."""
+        keys = [(gpus().home(source), source.dtype) for source in sources]
+        by_source = [self.copies.segments.setdefault(key, []) for key in keys]
+        for i, row in zip(which.tolist(), rows.listed, strict=True):
+            by_source[i].append(Segment(sources[i], self.target, row, rows.conjugate))
 
     def wait(self) -> Any:
         """Let the current stream wait for the copies, and return the array."""
@@ -235,7 +231,8 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
     ) -> None:
         self._tables, self._homes = dict[Block, GpuTable](), homes
         self._copies: dict[Block, list[tuple[GpuTable, Segments]]] = {b: [] for b in homes}
-        self.join()
+        if sources:  # others are copied after events
+            self.join()
         dtype, before = np.dtype(exchange.dtype), np.dtype(exchange.source_dtype).itemsize
         strides = {b: dense(exchange.source.shape(b), before) for b in homes}
         strides |= {block: values.strides for block, values in sources.items()}
@@ -265,8 +262,12 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
         found = [(b, *copy) for b in sources for copy in self._copies.pop(b)]
         found.sort(key=lambda f: (f[1].home - homes[f[0]] - 1) % count)
         for (block, copies), some in itertools.groupby(found, lambda f: (f[0], f[1].copies)):
-            for _, table, rows in some:
-                table.extend([sources[block]], np.zeros(len(rows.counts), int), rows, homes[block])
+            source = sources[block]
+            copies.segments[homes[block], source.dtype] = [
+                Segment(source, table.target, row, rows.conjugate)
+                for _, table, rows in some
+                for row in rows.listed
+            ]
             copies.run(after.get(block))
 
     def arrived(self, block: Block) -> BlockView:
@@ -295,12 +296,11 @@ def crosses(exchange: ExchangeMap, homes: Mapping[Block, int]) -> bool:
     )
 
 
-def _dense(buffer: Any, segments: Sequence[Segment]) -> list[Any]:
-    """Return the parts of a buffer that stores segments one after the other."""
-    shapes = [values.shape for values, _, _ in segments]
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    starts = itertools.accumulate(sizes, initial=0)
-    return [buffer[a : a + n].reshape(s) for a, n, s in zip(starts, sizes, shapes, strict=False)]
+def _dense(buffer: Any, found: Sequence[Views]) -> list[Any]:
+    """Return the parts of a buffer that stores the sources of copies one after the other."""
+    starts = itertools.accumulate((values.size for values, _, _ in found), initial=0)
+    pairs = zip(starts, (values for values, _, _ in found), strict=False)
+    return [buffer[a : a + values.size].reshape(values.shape) for a, values in pairs]
 
 
 class SegmentTable:

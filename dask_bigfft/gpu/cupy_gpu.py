@@ -58,7 +58,7 @@ MAX_PITCH_NBYTES = 2**31 - 1
 #: each row shortly before, a transform of 2^30 complex128 takes 0.84 s instead of 1.10 (H200).
 ENTRIES_NBYTES = 64 * 1024
 
-#: Maximum number of narrow rows in a group of calls. Kernels read a byte of each row meanwhile.
+#: Maximum number of narrow rows in a call. A kernel reads a byte of each row meanwhile.
 ROWS_AT_ONCE = 1024
 
 #: Number of driver calls for a view above which a kernel copies it.
@@ -172,21 +172,6 @@ def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Cop
         return "kernel", calls
     by_kernel = copy_method(1 + len(outer), width, direction == TO_HOST) == "kernel"
     return "kernel" if by_kernel else "engine", calls
-
-
-def groups(calls: tuple[Copy, ...], views: int) -> Iterator[tuple[tuple[Copy, ...], slice]]:
-    """Yield the calls for some views in groups of about `ROWS_AT_ONCE` rows, if these are narrow.
-
-    >>> call = Copy(0, 0, 4096, 256, pitch=1 << 20, device_pitch=4096)
-    >>> [(len(some), part) for some, part in groups((call,), 6)]
-    [(1, slice(0, 4, None)), (1, slice(4, 8, None))]
-    """
-    rows = sum(call.height * call.depth for call in calls)
-    count = ROWS_AT_ONCE // rows if calls[0].narrow else views
-    if count > 0:
-        yield from ((calls, slice(low, low + count)) for low in range(0, views, count))
-    else:
-        yield from (((call,), slice(i, i + 1)) for i in range(views) for call in calls)
 
 
 def table_2d(calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int) -> Any:
@@ -488,26 +473,25 @@ class CupyGPU:
         self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int
     ) -> bool:
         """Copy by the copy engines; return False if they refuse the memory."""
-        narrow = calls[0].narrow and self._own_tables
+        if not (calls[0].narrow and self._own_tables):
+            return self._submit(stream, calls, hosts, devices, direction)
+        ends = zip(np.split(hosts, len(hosts)), np.split(devices, len(hosts)), strict=True)
         try:
-            for some, cut in groups(calls, len(hosts)):
-                if narrow:
-                    self._touch(stream, some, hosts[cut].tolist())
-                if not self._submit(stream, some, hosts[cut], devices[cut], direction):
+            for (host, device), call in itertools.product(ends, calls):
+                self._touch(stream, call, int(host[0]))
+                if not self._submit(stream, (call,), host, device, direction):
                     return False  # memory of others that is pinned in parts
             return True
-        finally:
-            if narrow:  # host memory may be freed as soon as this stream is done
-                stream.touched.record(stream.touching)
-                stream.raw.wait_event(stream.touched)
+        finally:  # host memory may be freed as soon as this stream is done
+            stream.touched.record(stream.touching)
+            stream.raw.wait_event(stream.touched)
 
-    def _touch(self, stream: Stream, calls: tuple[Copy, ...], hosts: list[int]) -> None:
+    def _touch(self, stream: Stream, call: Copy, host: int) -> None:
         """Load the page table entries of narrow rows while they are copied."""
         stream.started.record(stream.raw)
         stream.touching.wait_event(stream.started)
         with stream.touching:
-            for host, (start, _, width, *rows) in itertools.product(hosts, calls):
-                kernels.touch(host + start, width, *rows[:4])
+            kernels.touch(host + call.host, call.width, *call[3:7])
 
     def _submit(
         self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int

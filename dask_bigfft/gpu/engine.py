@@ -190,7 +190,7 @@ MEMORY_SHARE = 0.8
 MAX_FFTS = 256
 
 #: Sizes of the work area to try in order, in units of a buffer.
-WORK_AREAS = (0, 1, 2, 4)
+WORK_AREAS = (0, 1 / 2, 1, 2, 4)
 
 
 # --- the engine -------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from bisect import bisect
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -35,8 +36,28 @@ from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TileLimits
 
 Block = tuple[int, ...]
 
-#: Strided copy: source view, target view, and True to conjugate.
-Segment = tuple[Any, Any, bool]
+
+class Segment(NamedTuple):
+    """Strided copy between arrays on GPUs.
+
+    `row` has the counts, then start and strides in the source and in the target, in bytes.
+    """
+
+    source: Any
+    target: Any
+    row: tuple[Block, int, Block, int, Block]
+    conjugate: bool
+
+    @property
+    def views(self) -> "Views":
+        """The views of both arrays."""
+        counts, start, strides, place, steps = self.row
+        source = gpus().view(self.source, start, counts, strides)
+        return source, gpus().view(self.target, place, counts, steps), self.conjugate
+
+
+#: Copy of an array: source, target, and True to conjugate.
+Views = tuple[Any, Any, bool]
 
 _NO_LIMIT = 1 << 62
 
@@ -56,11 +77,11 @@ _MAX_PITCH, _ANY = 2**31 - 1, 4
 #: Bytes of a copy that measures a link.
 PROBE = 1 << 26
 
-#: Call of a copy engine: first byte on either side, distances of rows, their width and number.
-EngineCall = tuple[int, int, int, int, int, int]
+#: Calls of a copy engine: first byte on either side, distances of rows, their width and number.
+Calls = list[tuple[int, int, int, int, int, int]]
 
-#: Copy by an engine: its calls, the array on the engine's GPU, and the target on another one.
-Written = tuple[list[EngineCall], Any, Any]
+#: Copy by an engine: its calls, and the address on the engine's GPU and on another one.
+Written = tuple[Calls, int, int]
 
 #: Limits that make one tile and one pass.
 _WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
@@ -366,7 +387,7 @@ class Gpus:
 
     def __init__(self) -> None:
         self._speeds: dict[tuple[int, int], float] = {}
-        self._sides: dict[tuple[int, bool], Any] = {}
+        self._sides: dict[tuple[int, bool], _Side] = {}
         #: End of the last copy by an engine to each GPU.
         self._arrived: dict[int, tuple[Any, ...]] = {}
 
@@ -436,51 +457,54 @@ class Gpus:
         with self._on(gpu):
             synchronize()
 
-    def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """Copy segments within a GPU."""
+    def copy(self, gpu: int, found: Iterable[Views]) -> None:
+        """Copy arrays within a GPU."""
         with self._on(gpu), errors_of_cuda():
-            for segment in segments:
-                _put(*segment)
+            for views in found:
+                _put(*views)
             synchronize()
 
-    def copy_aside(self, gpu: int, segments: list[Segment], events: Sequence[Any]) -> list[Any]:
-        """Copy segments, all of one GPU, to `gpu` in side streams after events; return the ends.
+    def copy_aside(self, gpu: int, segments: list[Segment], events: Any) -> dict[int, Any]:
+        """Copy segments, all of one GPU, to `gpu` in side streams after events.
 
         Rows that are wide enough are written by the copy engine of their GPU, others are read.
+        Returns the end in each stream, by the GPU of the stream.
         """
-        own, far = self.ordinal(gpu), int(segments[0][0].device.id)
-        near, ends = self._side(own, own), list[Any]()
+        own, far = self.ordinal(gpu), int(segments[0].source.device.id)
+        near, ends = self._side(own, own), dict[int, Any]()
         written, read = list[Written](), list[Segment]()
-        for values, target, conjugate in segments:
-            calls = [] if own == far else _engine_calls(values, target.strides)
-            if calls and values.dtype == target.dtype and not conjugate:
-                written.append((calls, values, target))
+        for one in segments:
+            (counts, start, strides, place, steps), to = one.row, one.target
+            same = one.source.dtype == to.dtype and not one.conjugate
+            form = counts, strides, steps, to.itemsize, LINK_ROW_NBYTES
+            if calls := _calls(*form) if own != far and same else []:
+                written.append((calls, one.source.data.ptr + start, to.data.ptr + place))
             else:
-                read.append((values, target, conjugate))
+                read.append(one)
         try:
             with errors_of_cuda():
                 if written:
-                    ends.append(self._write(written, far, own, events))
-                if not read:
-                    return ends
-                with self._on(gpu), near:
-                    for event in events:
-                        near.wait_event(event)
-                    for values, target, conjugate in read:
-                        for part in [()] if own == far else _parts(values):
-                            _put(self._brought(values[part], own, near), target[part], conjugate)
-                    return [*ends, near.record()]
+                    ends[far] = self._write(written, far, own, events)
+                if read:
+                    with self._on(gpu), near.stream:
+                        near.after(events)
+                        for values, target, conjugate in (one.views for one in read):
+                            for part in [()] if own == far else _parts(values):
+                                found = self._brought(values[part], own, near)
+                                _put(found, target[part], conjugate)
+                        ends[own] = near.stream.record()
+                return ends
         except BaseException:
-            near.synchronize()
-            self._side(far, own).synchronize()
+            near.stream.synchronize()
+            self._side(far, own).stream.synchronize()
             raise
 
-    def _side(self, ordinal: int, other: int) -> Any:
+    def _side(self, ordinal: int, other: int) -> "_Side":
         """Return the side stream of a GPU for copies within it, or to others."""
         key = ordinal, ordinal == other
         if key not in self._sides:
             with cupy().cuda.Device(ordinal):  # another thread may have made it
-                self._sides.setdefault(key, cupy().cuda.Stream(non_blocking=True))
+                self._sides.setdefault(key, _Side())
         return self._sides[key]
 
     def _write(self, written: Iterable[Written], far: int, own: int, events: Iterable[Any]) -> Any:
@@ -489,18 +513,23 @@ class Gpus:
         A GPU writes to one other at a time, and one at a time writes to it. Otherwise links that
         are shared for a while bring all GPUs out of step (see `LINK_ROW_NBYTES`).
         """
-        side = self._side(far, own)
+        side, runtime = self._side(far, own), cupy().cuda.runtime
+        stream = side.stream
         with cupy().cuda.Device(far):
-            cupy().cuda.runtime._deviceEnsurePeerAccess(own)
-            for event in (*events, *self._arrived.get(own, ())):
-                side.wait_event(event)
-            for copy in written:
-                _by_engine(*copy, side.ptr)
-            end = side.record()
+            _open(far, own)
+            side.after((*events, *self._arrived.get(own, ())))
+            for calls, source, to in written:
+                for start, place, pitch, step, width, height in calls:
+                    if height > 1:
+                        ends = to + place, step, source + start, pitch
+                        runtime.memcpy2DAsync(*ends, width, height, _ANY, stream.ptr)
+                    else:
+                        runtime.memcpyAsync(to + place, source + start, width, _ANY, stream.ptr)
+            end = stream.record()
         self._arrived[own] = (end,)
         return end
 
-    def _brought(self, values: Any, own: int, near: Any) -> Any:
+    def _brought(self, values: Any, own: int, near: "_Side") -> Any:
         """Return an array on the current GPU, stored in the same order if it is of another one.
 
         Where rows are narrow, or memory is short, kernels read it where it is.
@@ -510,15 +539,16 @@ class Gpus:
         step, strides = values.itemsize, [0] * len(values.shape)
         for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
             strides[dim], step = step, step * values.shape[dim]
-        calls, memory = _engine_calls(values, tuple(strides)), None
-        if calls:
+        form, memory = (values.shape, values.strides, tuple(strides)), None
+        if calls := _calls(*form, values.itemsize, LINK_ROW_NBYTES):
             with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
                 memory = cupy().empty(step, np.uint8).data
         if memory is None:
-            cupy().cuda.runtime._deviceEnsurePeerAccess(far)
+            _open(own, far)
             return _mapped(values, own)
         found = cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=tuple(strides))
-        near.wait_event(self._write([(calls, values, found)], far, own, [near.record()]))
+        copy = calls, values.data.ptr, memory.ptr
+        near.after([self._write([copy], far, own, [near.stream.record()])])
         return found
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
@@ -538,9 +568,24 @@ class Gpus:
             if own != far:
                 _wait(own, [_end(far)])
                 if self.reaches(target, source):  # else the driver copies through the host
-                    cp.cuda.runtime._deviceEnsurePeerAccess(far)
+                    _open(own, far)
             pointers = out.data.ptr, own, values.data.ptr, far
             cp.cuda.runtime.memcpyPeerAsync(*pointers, values.nbytes, stream.ptr)
+
+
+class _Side:
+    """Side stream of the current GPU, with the latest events that it waits for."""
+
+    def __init__(self) -> None:
+        self.stream = cupy().cuda.Stream(non_blocking=True)
+        self._awaited = deque[Any](maxlen=16)
+
+    def after(self, events: Iterable[Any]) -> None:
+        """Let later work wait for events."""
+        for event in events:
+            if event not in self._awaited:
+                self.stream.wait_event(event)
+                self._awaited.append(event)
 
 
 def _put(values: Any, target: Any, conjugate: bool) -> None:
@@ -563,18 +608,12 @@ def _parts(values: Any) -> Iterator[tuple[slice, ...]]:
         yield (*ends[:dim], slice(low, low + step), *ends[dim + 1 :]) if ends else ()
 
 
-def _engine_calls(values: Any, places: tuple[int, ...]) -> list[EngineCall]:
+@functools.lru_cache(maxsize=1024)
+def _calls(shape: Block, strides: Block, places: Block, itemsize: int, narrow: int) -> Calls:
     """Return the calls that copy an array to an array with some strides; none if rows are narrow.
 
     A copy engine is also given few calls only.
     """
-    return _calls(values.shape, values.strides, places, values.itemsize, LINK_ROW_NBYTES)
-
-
-@functools.lru_cache(maxsize=1024)
-def _calls(
-    shape: Block, strides: Block, places: Block, itemsize: int, narrow: int
-) -> list[EngineCall]:
     dims = sorted(zip(strides, shape, places, strict=True), reverse=True)
     strides, shape, others = zip(*dims, strict=True) if dims else ((), (), ())
     width, outer = operations.runs(shape, strides, itemsize, others)
@@ -584,7 +623,7 @@ def _calls(
     numbers = [range(count) for count, _, _ in outer]
     if width < narrow or min(rows[1:]) < width or math.prod(map(len, numbers)) > LINK_CALLS:
         return []
-    found = list[EngineCall]()
+    found = Calls()
     for at in itertools.product(*numbers):
         start, place = (
             sum(i * run[side] for i, run in zip(at, outer, strict=True)) for side in (1, 2)
@@ -593,15 +632,10 @@ def _calls(
     return found
 
 
-def _by_engine(calls: Iterable[EngineCall], values: Any, target: Any, stream: int) -> None:
-    """Copy an array by a copy engine in a stream."""
-    cuda, source, to = cupy().cuda, values.data.ptr, target.data.ptr
-    for start, place, pitch, target_pitch, width, height in calls:
-        if height > 1:
-            ends = to + place, target_pitch, source + start, pitch
-            cuda.runtime.memcpy2DAsync(*ends, width, height, _ANY, stream)
-        else:
-            cuda.runtime.memcpyAsync(to + place, source + start, width, _ANY, stream)
+@functools.cache
+def _open(own: int, other: int) -> None:
+    """Let the current GPU, `own`, access another one."""
+    cupy().cuda.runtime._deviceEnsurePeerAccess(other)
 
 
 def _end(ordinal: int) -> Any:

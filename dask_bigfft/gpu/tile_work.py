@@ -175,7 +175,7 @@ class Job:
         """Dtype of complex values."""
         return max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
 
-    def tiles(self, limits: TileLimits, work: int = 0) -> "BlockTiles":
+    def tiles(self, limits: TileLimits, work: float = 0) -> "BlockTiles":
         """Return the tiles of the block within limits, beside a work area.
 
         Raises
@@ -200,7 +200,7 @@ class Job:
 
 
 @lru_cache(maxsize=256)
-def _tile_plan(job: Job, limits: TileLimits, work: int) -> TilePlan:
+def _tile_plan(job: Job, limits: TileLimits, work: float) -> TilePlan:
     limits = limits.tuned(job.settings)
     request = request_of(job.round, job.shapes[0], job.source, job.target, scheme=job.scheme)
     other = replace(request, order=job.order, shards=job.shards)

@@ -127,7 +127,10 @@ class Segments:
     def listed(self) -> list[tuple[Any, ...]]:
         """Counts of each copy, and its start and strides in the source and in the target."""
         sides = self.source_starts, self.source_strides, self.target_starts, self.target_strides
-        return list(zip(*(column.tolist() for column in (self.counts, *sides)), strict=True))
+        columns = [found.tolist() for found in (self.counts, *sides)]
+        for wide in (0, 2, 4):
+            columns[wide] = list(map(tuple, columns[wide]))
+        return list(zip(*columns, strict=True))
 
     def by_source(self, which: np.ndarray, count: int) -> list[Segments]:
         """Return the copies from each of some sources, given the source of each copy; cached."""

@@ -60,7 +60,7 @@ Shape = tuple[int, ...]
 
 
 @lru_cache(maxsize=1024)
-def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> TilePlan:
+def find_tile_plan(request: TileRequest, limits: TileLimits, work: float = 0) -> TilePlan:
     """Return the cheapest tile plan of a round on a block.
 
     One pass is tried first, with ever fewer buffers, then several passes.
@@ -71,7 +71,7 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
         The round on the block.
     limits : TileLimits
         Memory and sizes of tiles.
-    work : int
+    work : float
         Expected work area of FFTs, in units of the largest buffer.
 
     Raises
@@ -81,7 +81,7 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
     """
     for counts in ((1,), range(2, MAX_PASSES + 1)):
         for buffers in range(limits.slots, 0, -1):
-            room = limits.nbytes // (buffers + work) // ALIGNMENT * ALIGNMENT
+            room = int(limits.nbytes / (buffers + work)) // ALIGNMENT * ALIGNMENT
             if (found := _Search(request, limits, room).cheapest(counts, buffers)) is not None:
                 return found
     lengths = " x ".join(str(line.length) for line in request.lines)

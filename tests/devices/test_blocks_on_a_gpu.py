@@ -254,6 +254,7 @@ def card(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
+    on_gpu._open.cache_clear()
     monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
     monkeypatch.setattr(cupy_gpu, "compute", compute)
     nothing = SimpleNamespace(prepare=lambda op: 0, trim=lambda: None, drop=lambda: None)

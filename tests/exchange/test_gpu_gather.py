@@ -9,7 +9,7 @@ from support import heard
 
 from dask_bigfft import plan
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.exchange.gather import TRANSPORTS, Crossing, GpuTable, transport_of, view_of
+from dask_bigfft.exchange.gather import TRANSPORTS, Crossing, transport_of, view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.gpu.on_gpu import home_of
 from dask_bigfft.planner.profile import DeviceProfile
@@ -78,19 +78,16 @@ def test_bytes_and_memory_of_each_transport(devices, batches, transport):
 
 
 def test_no_two_gpus_write_to_the_same_one_at_a_time(monkeypatch):
-    written, extend = {}, GpuTable.extend
-
-    def noted(table, *given):
-        written.setdefault(given[-1], []).append(table.home)
-        extend(table, *given)
-
-    monkeypatch.setattr(GpuTable, "extend", noted)
-    calls, gpus = [], SimulatedGpus((1 << 30,) * 4)
+    written, gpus = {}, SimulatedGpus((1 << 30,) * 4)
     copied = gpus.copy_aside
-    monkeypatch.setattr(gpus, "copy_aside", lambda *given: calls.append(given) or copied(*given))
+
+    def noted(home, segments, events):  # those of a block to a GPU together
+        written.setdefault(gpus.home(segments[0].source), []).append(home)
+        return copied(home, segments, events)
+
+    monkeypatch.setattr(gpus, "copy_aside", noted)
     move(slabs(16, 8), gpus, "direct")
-    assert len(calls) == 8 * 4  # those of a block to a GPU together
-    assert [sorted(homes) for homes in zip(*written.values(), strict=True)] == [[0, 1, 2, 3]] * 16
+    assert [sorted(homes) for homes in zip(*written.values(), strict=True)] == [[0, 1, 2, 3]] * 8
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -86,10 +86,11 @@ def remove_sink(sink: Sink) -> None:
 
 @dataclass(slots=True)
 class _Job:
-    """Plan and round of a task, its seconds of compilation, and sums of its `measured` parts."""
+    """Plan, round and place of a task, its seconds of compilation, and sums of `measured` parts."""
 
     plan: str
     index: int
+    place: str
     waited: float = 0.0
     sums: dict[str, list[float]] = field(default_factory=dict)
 
@@ -110,7 +111,7 @@ def during(plan: str, index: int) -> Iterator[None]:
     index
         Number of the round, from 1.
     """
-    job = _Job(plan, index)
+    job = _Job(plan, index, current_place())  # once: it takes as long as all else of an event
     before = _job.set(job)
     try:
         yield
@@ -314,13 +315,8 @@ class Total:
         """
         if other is None:
             return self
-        return Total(
-            self.count + other.count,
-            self.nbytes + other.nbytes,
-            self.seconds + other.seconds,
-            min(self.first, other.first),
-            max(self.last, other.last),
-        )
+        sums = self.count + other.count, self.nbytes + other.nbytes, self.seconds + other.seconds
+        return Total(*sums, min(self.first, other.first), max(self.last, other.last))
 
 
 @dataclass(slots=True)
@@ -382,7 +378,8 @@ class Record:
         token, watched = numbers.get("plan"), name in WATCHED
         if token is None or not (watched or name in ("begun", "device_memory")):
             return
-        now, place, thread = time.time(), current_place(), threading.get_ident()
+        now, job, thread = time.time(), _job.get(), threading.get_ident()
+        place = current_place() if job is None else job.place
         if not 0 <= now - self._asked < OFTEN:
             self._asked = now  # first, so that no other thread asks meanwhile
             self._rss = int(self._process.memory_info().rss)

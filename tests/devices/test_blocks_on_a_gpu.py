@@ -209,7 +209,7 @@ def card(monkeypatch):
         def synchronize(self):
             pass
 
-        def record(self):
+        def record(self, event):
             return Card.current()
 
         def wait_event(self, event):
@@ -243,6 +243,7 @@ def card(monkeypatch):
             Device=Card,
             get_current_stream=Stream,
             Stream=lambda non_blocking: Stream(),
+            Event=lambda disable_timing: None,
             alloc=lambda nbytes: CardArray(nbytes, np.uint8).data,
             alloc_pinned_memory=bytearray,
             UnownedMemory=lambda ptr, size, owner, device: Memory(owner, ptr, device),

@@ -36,6 +36,15 @@ def test_events_of_a_task_carry_plan_and_round(seen):
     ]
 
 
+def test_the_worker_of_a_task_is_asked_for_once(monkeypatch):
+    asked, record = [], Record()
+    monkeypatch.setattr(events, "current_worker", lambda: asked.append(1))
+    with events.during("0a1b", 1):
+        for _ in range(3):
+            record.take("round", {"plan": "0a1b", "index": 1})
+    assert (len(asked), record.plan("0a1b").totals["round", 1].count) == (1, 3)
+
+
 def test_parts_of_a_task_are_added_up(seen):
     with events.during("0a1b", 1):
         for _ in range(5):

@@ -313,6 +313,16 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
     assert card.waited == pairs
 
 
+def test_a_side_stream_waits_once_for_a_recent_event(card):
+    side, waited, events = on_gpu._Side(), [], [object() for _ in range(18)]
+    side.stream.wait_event = waited.append
+    side.after(events[:2])
+    side.after(events[1:3])
+    assert waited == events[:3]
+    side.after([*events[3:], events[0]])  # which was too long ago
+    assert waited == [*events, events[0]]
+
+
 def test_memory_of_workers_does_not_limit_blocks_on_their_gpus(card):
     host = da.zeros((2048, 1024, 1024), chunks=(1024, 1024, 1024), dtype="c8")
     x = host.map_blocks(CardArray.of, dtype="c8", meta=CardArray((0, 0, 0), "c8"))

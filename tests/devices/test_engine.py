@@ -1,5 +1,6 @@
 """The engine: leases, threads, and what happens when memory is refused."""
 
+import math
 import threading
 import time
 import warnings
@@ -49,6 +50,19 @@ def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
         warnings.simplefilter("error")
         engine.within(3999)
         assert engine.within(4000).nbytes == 3000
+
+
+@pytest.mark.parametrize(("area", "tiles"), [(0, 7), (1 / 2, 8), (1, 9)])
+def test_tiles_leave_as_much_room_as_a_work_area_needs(monkeypatch, area, tiles):
+    def needed(device, op):
+        work_nbytes(device, op)  # makes the plan
+        return int(math.prod(op.source) * 16 * area)
+
+    work_nbytes = SimulatedGPU.work_nbytes
+    monkeypatch.setattr(SimulatedGPU, "work_nbytes", needed)
+    engine = Engine(SimulatedGPU(1 << 17), int(3.6 * (64 << 8)), SMALL)  # tiles of 64 columns
+    (one,) = engine.tiles(job_of(values(16, 512), "fft", axis=0)[0]).plan.passes
+    assert one.tiles == tiles
 
 
 @pytest.mark.parametrize("operation", ["reserve", "plan"])

@@ -111,7 +111,8 @@ def during(plan: str, index: int) -> Iterator[None]:
     index
         Number of the round, from 1.
     """
-    job = _Job(plan, index, current_place())  # once: it takes as long as all else of an event
+    # Asked for once a task, because that takes as long as the rest of an event.
+    job = _Job(plan, index, current_place())
     before = _job.set(job)
     try:
         yield
@@ -294,7 +295,8 @@ def task_threads() -> int:
     return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
 
 
-@dataclass(slots=True)  # frozen ones take three times as long to make, for each event
+# Not frozen, as one is made for each event, and frozen ones take three times as long.
+@dataclass(slots=True)
 class Total:
     """Work of one phase: count, bytes, seconds of all threads, first start and last end.
 

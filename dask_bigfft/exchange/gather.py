@@ -29,7 +29,7 @@ from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, Product, ShardTable, firsts
-from dask_bigfft.gpu.on_gpu import Gpus, Run, Segment, Views, gpus, home_of
+from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, Run, Segment, gpus, home_of
 from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
 from dask_bigfft.kernels.segmented import Edge, SegmentedView, Stretches, WindowView
@@ -72,8 +72,8 @@ class Copies:
         Transport from another GPU.
     aside : bool
         True to copy in side streams: the caller joins the GPUs before it makes the arrays, or gives
-        `run` an event, calls `finish` before it uses them, and joins the GPUs before the sources
-        are freed.
+        `run` an event after the work that made the sources. It calls `finish` before it uses the
+        arrays, and joins the GPUs before the sources are freed.
     """
 
     def __init__(self, home: int, choice: Choice | None = None, aside: bool = False) -> None:
@@ -105,11 +105,11 @@ class Copies:
             choice = "direct" if gpu == self.home else self.choice(gpu, self.home)
             by_host = choice == "host" or (choice == "staged" and self._staged_by_host(gpu))
             kept = packed_dtype(dtype, segments[0].target.dtype)
-            size = sum(math.prod(one.row[0]) for one in segments)
+            size = sum(math.prod(one.form[0]) for one in segments)
             if choice != "direct":
                 self._send(gpu, segments, size, kept, by_host)
             elif gpu == self.home and not self.aside:
-                self._gpus.copy(gpu, [one.views for one in segments])
+                self._gpus.copy(gpu, [one.arrays for one in segments])
             else:
                 self._ends |= self._gpus.copy_aside(self.home, segments, events)
             if gpu != self.home:
@@ -142,11 +142,11 @@ class Copies:
             packed, arrived = (found.empty(gpu, size, dtype) for gpu in (source, self.home))
             for gpu in (source, self.home):
                 emit("device_memory", device=gpu, nbytes=found.used_nbytes(gpu))
-            views = [one.views for one in segments]
-            pairs = list(zip(views, _dense(packed, views), strict=True))
+            copies = [one.arrays for one in segments]
+            pairs = list(zip(copies, _dense(packed, copies), strict=True))
             found.copy(source, [(values, part, False) for (values, _, _), part in pairs])
             found.send(source, packed, self.home, arrived, by_host)
-            pairs = list(zip(views, _dense(arrived, views), strict=True))
+            pairs = list(zip(copies, _dense(arrived, copies), strict=True))
             found.copy(self.home, [(part, place, turned) for (_, place, turned), part in pairs])
             found.join((source, self.home))  # before the messages are freed
 
@@ -216,7 +216,8 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
     homes : dict of block to int
         GPU of each source block.
     sources : dict of block to array
-        Source blocks, for their strides; blocks that are not made yet are contiguous.
+        Source blocks, for their strides; blocks that are not made yet are contiguous. Without any,
+        the GPUs are not joined, and `take` needs events.
     choice : callable
         Transport between GPUs.
     """
@@ -231,7 +232,7 @@ class Crossing(contextlib.AbstractContextManager["Crossing"]):
     ) -> None:
         self._tables, self._homes = dict[Block, GpuTable](), homes
         self._copies: dict[Block, list[tuple[GpuTable, Segments]]] = {b: [] for b in homes}
-        if sources:  # others are copied after events
+        if sources:
             self.join()
         dtype, before = np.dtype(exchange.dtype), np.dtype(exchange.source_dtype).itemsize
         strides = {b: dense(exchange.source.shape(b), before) for b in homes}
@@ -296,10 +297,10 @@ def crosses(exchange: ExchangeMap, homes: Mapping[Block, int]) -> bool:
     )
 
 
-def _dense(buffer: Any, found: Sequence[Views]) -> list[Any]:
+def _dense(buffer: Any, copies: Sequence[ArrayCopy]) -> list[Any]:
     """Return the parts of a buffer that stores the sources of copies one after the other."""
-    starts = itertools.accumulate((values.size for values, _, _ in found), initial=0)
-    pairs = zip(starts, (values for values, _, _ in found), strict=False)
+    starts = itertools.accumulate((values.size for values, _, _ in copies), initial=0)
+    pairs = zip(starts, (values for values, _, _ in copies), strict=False)
     return [buffer[a : a + values.size].reshape(values.shape) for a, values in pairs]
 
 

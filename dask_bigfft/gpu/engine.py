@@ -189,7 +189,8 @@ MEMORY_SHARE = 0.8
 #: Largest number of cached FFT plans, except that one block may need more.
 MAX_FFTS = 256
 
-#: Sizes of the work area to try in order, in units of a buffer.
+#: Sizes of the work area to try in order, in units of a buffer. Forecasts assume 1, so that tiles
+#: are rather larger than they say.
 WORK_AREAS = (0, 1 / 2, 1, 2, 4)
 
 

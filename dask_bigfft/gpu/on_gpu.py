@@ -38,26 +38,26 @@ Block = tuple[int, ...]
 
 
 class Segment(NamedTuple):
-    """Strided copy between arrays on GPUs.
+    """Strided copy from a part of an array on a GPU to a part of another.
 
-    `row` has the counts, then start and strides in the source and in the target, in bytes.
+    `form` has the counts, then start and strides in the source and in the target, in bytes.
     """
 
     source: Any
     target: Any
-    row: tuple[Block, int, Block, int, Block]
+    form: tuple[Block, int, Block, int, Block]
     conjugate: bool
 
     @property
-    def views(self) -> "Views":
-        """The views of both arrays."""
-        counts, start, strides, place, steps = self.row
+    def arrays(self) -> "ArrayCopy":
+        """The copy with an array for each part."""
+        counts, start, strides, place, steps = self.form
         source = gpus().view(self.source, start, counts, strides)
         return source, gpus().view(self.target, place, counts, steps), self.conjugate
 
 
-#: Copy of an array: source, target, and True to conjugate.
-Views = tuple[Any, Any, bool]
+#: Copy of a whole array: source, target, and True to conjugate.
+ArrayCopy = tuple[Any, Any, bool]
 
 _NO_LIMIT = 1 << 62
 
@@ -457,11 +457,11 @@ class Gpus:
         with self._on(gpu):
             synchronize()
 
-    def copy(self, gpu: int, found: Iterable[Views]) -> None:
+    def copy(self, gpu: int, copies: Iterable[ArrayCopy]) -> None:
         """Copy arrays within a GPU."""
         with self._on(gpu), errors_of_cuda():
-            for views in found:
-                _put(*views)
+            for one in copies:
+                _put(*one)
             synchronize()
 
     def copy_aside(self, gpu: int, segments: list[Segment], events: Any) -> dict[int, Any]:
@@ -474,7 +474,7 @@ class Gpus:
         near, ends = self._side(own, own), dict[int, Any]()
         written, read = list[Written](), list[Segment]()
         for one in segments:
-            (counts, start, strides, place, steps), to = one.row, one.target
+            (counts, start, strides, place, steps), to = one.form, one.target
             same = one.source.dtype == to.dtype and not one.conjugate
             form = counts, strides, steps, to.itemsize, LINK_ROW_NBYTES
             if calls := _calls(*form) if own != far and same else []:
@@ -488,10 +488,9 @@ class Gpus:
                 if read:
                     with self._on(gpu), near.stream:
                         near.after(events)
-                        for values, target, conjugate in (one.views for one in read):
-                            for part in [()] if own == far else _parts(values):
-                                found = self._brought(values[part], own, near)
-                                _put(found, target[part], conjugate)
+                        for values, to, turned in (one.arrays for one in read):
+                            for part in [()] if own == far else _parts(values):  # one at a time
+                                _put(self._brought(values[part], own, near), to[part], turned)
                         ends[own] = _mark(near.stream)
                 return ends
         except BaseException:
@@ -508,7 +507,7 @@ class Gpus:
         return self._sides[key]
 
     def _write(self, written: Iterable[Written], far: int, own: int, events: Iterable[Any]) -> Any:
-        """Copy arrays of a GPU to the GPU `own` by the engine of `far`; return the end.
+        """Copy from the GPU `far` to the GPU `own` by the engine of `far`; return the end.
 
         A GPU writes to one other at a time, and one at a time writes to it. Otherwise links that
         are shared for a while bring all GPUs out of step (see `LINK_ROW_NBYTES`).
@@ -516,7 +515,7 @@ class Gpus:
         side, runtime = self._side(far, own), cupy().cuda.runtime
         stream = side.stream
         with cupy().cuda.Device(far):
-            _open(far, own)
+            runtime._deviceEnsurePeerAccess(own)
             side.after((*events, *self._arrived.get(own, ())))
             for calls, source, to in written:
                 for start, place, pitch, step, width, height in calls:
@@ -544,7 +543,7 @@ class Gpus:
             with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
                 memory = cupy().empty(step, np.uint8).data
         if memory is None:
-            _open(own, far)
+            cupy().cuda.runtime._deviceEnsurePeerAccess(far)
             return _mapped(values, own)
         found = cupy().ndarray(values.shape, values.dtype, memptr=memory, strides=tuple(strides))
         copy = calls, values.data.ptr, memory.ptr
@@ -568,7 +567,7 @@ class Gpus:
             if own != far:
                 _wait(own, [_end(far)])
                 if self.reaches(target, source):  # else the driver copies through the host
-                    _open(own, far)
+                    cp.cuda.runtime._deviceEnsurePeerAccess(far)
             pointers = out.data.ptr, own, values.data.ptr, far
             cp.cuda.runtime.memcpyPeerAsync(*pointers, values.nbytes, stream.ptr)
 
@@ -578,7 +577,7 @@ class _Side:
 
     def __init__(self) -> None:
         self.stream = cupy().cuda.Stream(non_blocking=True)
-        self._awaited = deque[Any](maxlen=16)
+        self._awaited = deque[Any](maxlen=64)
 
     def after(self, events: Iterable[Any]) -> None:
         """Let later work wait for events."""
@@ -610,9 +609,9 @@ def _parts(values: Any) -> Iterator[tuple[slice, ...]]:
 
 @functools.lru_cache(maxsize=1024)
 def _calls(shape: Block, strides: Block, places: Block, itemsize: int, narrow: int) -> Calls:
-    """Return the calls that copy an array to an array with some strides; none if rows are narrow.
+    """Return the calls that copy an array to an array with some strides.
 
-    A copy engine is also given few calls only.
+    There are none if rows have less than `narrow` bytes, or if it takes more than `LINK_CALLS`.
     """
     dims = sorted(zip(strides, shape, places, strict=True), reverse=True)
     strides, shape, others = zip(*dims, strict=True) if dims else ((), (), ())
@@ -630,12 +629,6 @@ def _calls(shape: Block, strides: Block, places: Block, itemsize: int, narrow: i
         )
         found.append((start, place, rows[1], rows[2], width, rows[0]))
     return found
-
-
-@functools.cache
-def _open(own: int, other: int) -> None:
-    """Let the current GPU, `own`, access another one."""
-    cupy().cuda.runtime._deviceEnsurePeerAccess(other)
 
 
 def _mark(stream: Any) -> Any:

@@ -128,8 +128,7 @@ class Segments:
         """Counts of each copy, and its start and strides in the source and in the target."""
         sides = self.source_starts, self.source_strides, self.target_starts, self.target_strides
         columns = [found.tolist() for found in (self.counts, *sides)]
-        for wide in (0, 2, 4):
-            columns[wide] = list(map(tuple, columns[wide]))
+        columns[::2] = [map(tuple, wide) for wide in columns[::2]]
         return list(zip(*columns, strict=True))
 
     def by_source(self, which: np.ndarray, count: int) -> list[Segments]:

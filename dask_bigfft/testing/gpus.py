@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_bigfft.arrays import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.on_gpu import Gpus, Segment, Views, home_of, use
+from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, Segment, home_of, use
 from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.profile import DeviceProfile
@@ -131,12 +131,12 @@ class SimulatedGpus(Batches):
 
     def copy_aside(self, gpu: int, segments: list[Segment], events: Any) -> dict[int, Any]:
         """Copy segments immediately."""
-        self.copy(gpu, [one.views for one in segments])
+        self.copy(gpu, [one.arrays for one in segments])
         return {}
 
-    def copy(self, gpu: int, found: Iterable[Views]) -> None:
+    def copy(self, gpu: int, copies: Iterable[ArrayCopy]) -> None:
         """Copy arrays immediately."""
-        for values, target, conjugate in found:
+        for values, target, conjugate in copies:
             if target.dtype.kind != "c":
                 values = values.real
             target[...] = values.conj() if conjugate else values

@@ -195,7 +195,7 @@ def refused(*_, **__):
 @pytest.fixture
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
-    opened, waited = set(), set()
+    opened = set()
     monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", 32)
     monkeypatch.setattr(on_gpu, "MESSAGE_NBYTES", 256)
     pool = SimpleNamespace(free_all_blocks=lambda: None, used_bytes=lambda: 12345)
@@ -206,15 +206,13 @@ def card(monkeypatch):
         def __enter__(self):
             return self
 
-        def synchronize(self):
+        def synchronize(self, event=None):
             pass
+
+        wait_event = synchronize
 
         def record(self, event):
             return Card.current()
-
-        def wait_event(self, event):
-            if event != Card.current():
-                waited.add((Card.current(), event))
 
     runtime = SimpleNamespace(
         CUDARuntimeError=type("CUDARuntimeError", (Exception,), {}),
@@ -228,7 +226,6 @@ def card(monkeypatch):
     )
     module = SimpleNamespace(
         opened=opened,
-        waited=waited,
         ndarray=CardArray,
         asarray=lambda x: x if at_home(x) else CardArray.of(getattr(x, "_values", x)),
         empty=CardArray,
@@ -255,7 +252,7 @@ def card(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
-    on_gpu._open.cache_clear()
+    monkeypatch.setattr(on_gpu, "_gpus", [on_gpu.Gpus()])
     monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
     monkeypatch.setattr(cupy_gpu, "compute", compute)
     nothing = SimpleNamespace(prepare=lambda op: 0, trim=lambda: None, drop=lambda: None)
@@ -306,21 +303,8 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
     got, devices = assembled(done)
     np.testing.assert_allclose(got, getattr(scipy.fft, name)(x), atol=1e-12)
     assert devices == {0, 1}
-    pairs = {(0, 1), (1, 0)}
-    assert card.opened == (
-        set() if transport == "host" else pairs - ({(1, 0)} if transport == "staged" else set())
-    )
-    assert card.waited == pairs
-
-
-def test_a_side_stream_waits_once_for_a_recent_event(card):
-    side, waited, events = on_gpu._Side(), [], [object() for _ in range(18)]
-    side.stream.wait_event = waited.append
-    side.after(events[:2])
-    side.after(events[1:3])
-    assert waited == events[:3]
-    side.after([*events[3:], events[0]])  # which was too long ago
-    assert waited == [*events, events[0]]
+    opened = {"host": set(), "staged": {(0, 1)}}
+    assert card.opened == opened.get(transport, {(0, 1), (1, 0)})
 
 
 def test_memory_of_workers_does_not_limit_blocks_on_their_gpus(card):

@@ -101,7 +101,8 @@ def test_uses_of_the_same_memory_are_in_order(streams, monkeypatch, shape, chunk
     monkeypatch.setattr(on_gpu, "LINK_ROW_NBYTES", row_nbytes)
     blocks = uploaded(random_array(shape, "c16", 3), chunks, count=4)
     user(blocks, True)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+    chosen = {"bigfft.planner.whole-axis-floor": 1, "bigfft.exchange.carrier": "auto"}
+    with dask.config.set(chosen):
         done = fft.fftn(blocks).persist(scheduler="sync")
     user(done, False)
     user(blocks, True)

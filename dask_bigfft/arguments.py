@@ -579,6 +579,8 @@ def make_plan(
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)
     kernel, fallback = parse_kernel(requested("kernel"), spec.work_dtype)
+    resumable = stored is not None and stored.resumable
+    storage = "disk" if resumable else environment.possible_storage()
     request = Request(
         chunks=before,
         wanted=parse_chunks(requested("chunks"), before, spec.out_shape, spec.out_dtype),
@@ -588,7 +590,7 @@ def make_plan(
         verify=config.argument("verify", requested("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
-        storage=environment.possible_storage(),
+        storage=storage,
         device=parse_device(requested("device"), spec.work_dtype),
         device_nbytes=parse_limit("device_memory_limit", requested("device_memory_limit")),
         stored=stored,
@@ -597,6 +599,7 @@ def make_plan(
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))
     on_gpus = is_on_gpu(a._meta)
     machine = environment.current_machine(memory_limit, on_gpus)
+    machine = replace(machine, shared=False) if resumable else machine
     if on_gpus and running_client() is None:
         speeds, count = machine.profile.inside_gpus, gpus_of(a)
         machine = Machine(memory_limit, count, profile=speeds, holding=count)

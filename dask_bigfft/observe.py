@@ -1,7 +1,5 @@
 """`progress` and `report`: the progress of a run, and its measurements."""
 
-import contextlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
 
@@ -67,40 +65,30 @@ def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
             raise_invalid("arrays", type(array).__name__, "dask collections, such as dask arrays")
         _remember(array)
     with _showing(display):
-        found = persist(*arrays)
+        found = _persisted(arrays)
         client = running_client()
         if client is not None:
             wait_for(client, found)
     return found[0] if len(found) == 1 else found
 
 
-@contextlib.contextmanager
-def _showing(display: Display) -> Iterator[None]:
-    """Context manager that shows computations, and stops all tasks on an interrupt."""
+def _showing(display: Display) -> Any:
+    """Return a context manager that shows computations."""
     client = running_client()
-    shown: Any = LocalProgress(display) if client is None else following(client, display)
-    with shown, _own_pool():
-        yield
+    return LocalProgress(display) if client is None else following(client, display)
 
 
-@contextlib.contextmanager
-def _own_pool() -> Iterator[None]:
-    """Context manager with a thread pool that can be stopped, unless the user has set a pool.
+def _persisted(arrays: tuple[Any, ...]) -> Any:
+    """Return the computed arrays. After an interrupt, running tasks finish before this returns.
 
-    Dask's default pool continues its queued tasks after an interrupt.
+    They do not in dask's own pool.
     """
     scheduler, pool = (dask.config.get(key, None) for key in ("scheduler", "pool"))
-    if pool is not None or scheduler not in (None, "threads", "threaded"):
-        yield
-        return
-    count = task_threads()
-    with ThreadPoolExecutor(count, thread_name_prefix="bigfft") as own:
-        try:
-            with dask.config.set(pool=own, num_workers=count):
-                yield
-        except BaseException:
-            own.shutdown(wait=True, cancel_futures=True)
-            raise
+    threads = pool is None and scheduler in (None, "threads", "threaded")
+    if running_client() is not None or not threads:
+        return persist(*arrays)
+    with ThreadPoolExecutor(task_threads(), thread_name_prefix="bigfft") as own:
+        return persist(*arrays, pool=own)
 
 
 def _remember(array: Any) -> dict[str, Plan]:

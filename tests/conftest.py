@@ -3,6 +3,7 @@
 The profile `ci` is the default; HYPOTHESIS_PROFILE=thorough looks longer.
 """
 
+import copy
 import gc
 import os
 import signal
@@ -61,6 +62,14 @@ def pytest_collection_finish(session):
     """What all test modules have imported stays: no collection need look at it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def settings_are_kept():
+    """Dask's settings are after each test what they were before it."""
+    before = copy.deepcopy(dask.config.config)
+    yield
+    assert dask.config.config == before
 
 
 @pytest.fixture

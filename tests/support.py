@@ -29,12 +29,12 @@ def environment(**more):
     return os.environ | {"PYTHONPATH": path} | {name: str(value) for name, value in more.items()}
 
 
-def python(*arguments, env=None, **options):
-    """Run an interpreter to its end; fail with what it said unless it ends well."""
+def python(*arguments, env=None, status=0, **options):
+    """Run an interpreter to its end; fail with what it said unless it ends with the status."""
     options = {"capture_output": True, "text": True, "timeout": 240, "check": False} | options
     command = [sys.executable, *map(str, arguments)]
     done = subprocess.run(command, env=environment(**(env or {})), **options)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
     return done
 
 

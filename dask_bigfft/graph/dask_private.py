@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import dask.array as da
 from dask._task_spec import Alias, DataNode, Task, TaskRef
-from dask.array.backends import NumpyBackendEntrypoint
+from dask.array.backends import NumpyBackendEntrypoint, array_creation_dispatch
 from dask.array.core import finalize, slices_from_chunks
 from dask.array.rechunk import old_to_new
 from dask.blockwise import Blockwise
@@ -20,7 +20,7 @@ from dask.layers import ArraySliceDep
 
 # names that other modules import from here
 __all__ = ["Alias", "DataNode", "HighLevelGraph", "Layer", "NumpyBackendEntrypoint", "Task"]
-__all__ += ["TaskRef", "finalize", "old_to_new", "slices_from_chunks"]
+__all__ += ["TaskRef", "array_creation_dispatch", "finalize", "old_to_new", "slices_from_chunks"]
 
 #: True if ``array.query-planning`` was on when `dask.array` was imported: arrays are expressions.
 ARRAY_EXPRESSIONS = da.array_expr_enabled()

@@ -17,14 +17,13 @@ speed-ups of 1.9 for creating blocks, 1.4 for copying them and 1.0 for a transfo
 
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.front import by_block
-from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint
+from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint, array_creation_dispatch
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import NUMERIC_KINDS, is_allocated
 from dask_bigfft.memory_settings import configure_arena
@@ -34,8 +33,7 @@ def _created_by(function: str, copy: bool = True) -> Any:
     """Return a creation function of dask's with blocks in the arena, initialised if `copy`."""
 
     def create(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
-        with dask.config.set({"array.backend": "numpy"}):
-            like = getattr(da, function)(*args, **kwargs)
+        like = getattr(array_creation_dispatch.dispatch("numpy"), function)(*args, **kwargs)
         return by_block(into_arena, like, dtype=like.dtype, name=name, copy=copy)
 
     return staticmethod(create)

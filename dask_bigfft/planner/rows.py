@@ -53,6 +53,8 @@ class Stored:
         Whether the array can be reopened in the blocks that a plan wants, so that none are merged.
     dims : tuple of str
         Names of the dimensions, for texts; empty if they are not known.
+    resumable : bool
+        Whether shards go through scratch files, so that the run can be resumed.
     """
 
     unit: tuple[int, ...]
@@ -62,6 +64,7 @@ class Stored:
     result_as_is: bool = False
     reopened: bool = False
     dims: tuple[str, ...] = ()
+    resumable: bool = False
 
     def read_beside(self, shape: tuple[int, ...]) -> int | None:
         """Return the bytes beside a block that is read a few units at a time.

@@ -251,7 +251,12 @@ def _planned(request: RunRequest, x: da.Array) -> Plan:
     reopened = request.block_size is None and plain
     stored = None
     if request.array is None:
-        stored = replace(request.reader().described, result_as_is=as_is, reopened=reopened)
+        stored = replace(
+            request.reader().described,
+            result_as_is=as_is,
+            reopened=reopened,
+            resumable=request.scratch is not None,
+        )
 
     def plan(**more: Any) -> Plan:
         norm, extras = cast("front.Norm", request.norm), cast("Extras", {**request.options, **more})

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import dask.array as da
-import dask.config
 import numpy as np
 from dask.utils import format_bytes
 
@@ -320,7 +319,7 @@ def _altered(made: Mapping[str, Any] | None, request: RunRequest) -> str | None:
 
 @contextlib.contextmanager
 def locked(scratch: Path) -> Iterator[Path]:
-    """Yield a locked scratch folder, with the disk as carrier of exchanges."""
+    """Yield a locked scratch folder."""
     folder = scratch.resolve()
     if folder.exists() and not folder.is_dir():
         raise_invalid("scratch", str(scratch), "a folder, or a name that nothing has")
@@ -340,8 +339,7 @@ def locked(scratch: Path) -> Iterator[Path]:
     if handle is None:
         raise_invalid("scratch", str(scratch), "a folder that no other run is using now")
     try:
-        with dask.config.set({"bigfft.exchange.carrier": "disk"}):
-            yield folder
+        yield folder
     finally:
         if folders.has_lock(folder, handle) and not (folder / run_json.RECORD).exists():
             run_json.leave(folder)  # the run is complete, or never began

@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -359,12 +360,16 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
         raise_invalid("source", f"with a result of {dtype}", need)
 
 
+#: Held while zarr has another setting: such changes that overlap would not be undone.
+_reopening = threading.Lock()
+
+
 def reopened(path: Path, partial: Path) -> Target:
     """Return the array that an earlier run has begun. Zarr's unfinished files are deleted."""
     for left in partial.rglob("*.partial"):
         left.unlink(missing_ok=True)
     zarr = zarr_package()
-    with zarr.config.set({"array.write_empty_chunks": True}):  # as in `created`
+    with _reopening, zarr.config.set({"array.write_empty_chunks": True}):  # as in `created`
         root = zarr.open(local_store(partial), mode="r+")
         name = root.attrs[ATTRIBUTE].get("array")
         return Target(path, partial, root[name] if name else root, root)

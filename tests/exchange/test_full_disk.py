@@ -97,12 +97,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 512 KiB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here")
     try:
         yield folder

@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 
 import dask.config
 import psutil
+from dask.system import CPU_COUNT
 
 #: Called as ``sink(name, numbers)``. `plan` is the token of a plan; all other values are numbers.
 Sink = Callable[[str, Mapping[str, Any]], object]
@@ -280,9 +281,13 @@ ONE_AT_A_TIME = ("sync", "synchronous", "single-threaded")
 def task_threads() -> int:
     """Return the number of concurrent tasks: a worker's threads, or those of dask's pool.
 
+    >>> from concurrent.futures import ThreadPoolExecutor
     >>> with dask.config.set(num_workers=3):
     ...     task_threads()
     3
+    >>> with dask.config.set(pool=ThreadPoolExecutor(5)):
+    ...     task_threads()
+    5
     >>> with dask.config.set(scheduler="sync"):
     ...     task_threads()
     1
@@ -290,9 +295,12 @@ def task_threads() -> int:
     worker = current_worker()
     if worker is not None:
         return int(worker.state.nthreads)
-    if dask.config.get("scheduler", None) in ONE_AT_A_TIME:
+    scheduler, pool = (dask.config.get(key, None) for key in ("scheduler", "pool"))
+    if scheduler in ONE_AT_A_TIME:
         return 1
-    return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
+    names = "_max_workers", "_processes"  # of executors, and of pools of multiprocessing
+    sizes = (getattr(own, name, None) for own in (scheduler, pool) for name in names)
+    return int(next(filter(None, sizes), None) or dask.config.get("num_workers", None) or CPU_COUNT)
 
 
 # Not frozen, as one is made for each event, and frozen ones take three times as long.

@@ -9,7 +9,6 @@ in memory. As the terrain is known, the distance from the truth is measured too.
 import argparse
 import contextlib
 import math
-import os
 import resource
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import dask.array as da
 import numpy as np
 import scipy.fft
 from dask.diagnostics import ProgressBar
+from dask.system import CPU_COUNT
 from extras import extra
 
 from dask_bigfft import fft
@@ -189,7 +189,7 @@ class SciPy:
 
     def __init__(self, stages):
         self.stages = stages
-        self.threads = dask.config.get("num_workers", None) or os.cpu_count()
+        self.threads = dask.config.get("num_workers", None) or CPU_COUNT
 
     def spectrum(self, field):
         whole = np.empty(field.shape)

@@ -53,9 +53,8 @@ def pytest_collection_modifyitems(config, items):
     if os.environ.get("BIGFFT_SLOW") or config.option.keyword or config.option.markexpr:
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
 
 
 def pytest_collection_finish(session):

@@ -7,7 +7,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from support import heard, in_threads, listening
+from support import heard, in_threads, listening, python
 
 import dask_bigfft
 from dask_bigfft import events, fft
@@ -111,6 +111,12 @@ def test_threads_count_together_and_old_plans_are_forgotten():
     assert found.totals["pack", 1].nbytes == 4 * 200 * 3
     assert {span.lane for span in found.spans} == {0, 1, 2, 3}
     assert [record.plan(token) is None for token in ("a", "0")] == [True, False]
+
+
+def test_tasks_are_as_many_as_processors_that_the_process_may_use():
+    code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+    code += "from dask_bigfft.events import task_threads; print(task_threads())"
+    assert python("-c", code).stdout == "1\n"
 
 
 def _child(queue):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dask.config
+from dask.system import CPU_COUNT
 
 from dask_bigfft import config, environment
 from dask_bigfft.calibration import cluster
@@ -60,7 +61,7 @@ def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> P
     names = sorted(kernels, key=lambda name: name != first)
     found = thread_prices(threads, nbytes, repeat, names)
     found |= _devices(8 * min(nbytes, USUAL_NBYTES))
-    return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, **found)
+    return Profile(f"{CPU_COUNT} cores, {threads} threads", threads, **found)
 
 
 def _devices(nbytes: int) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def calibrate(
     if path is not None:
         _refuse_unwritable(path)
     if client is None:
-        threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
+        threads = dask.config.get("num_workers", None) or CPU_COUNT
         workers: Any = {"": {"nthreads": threads, "memory_limit": machine_nbytes()}}
     else:
         workers = workers_of(client)

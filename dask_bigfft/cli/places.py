@@ -4,7 +4,6 @@ distributed is imported only for a cluster.
 """
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any
 
 import dask.array as da
 import dask.config
+from dask.system import CPU_COUNT
 
 from dask_bigfft.errors import DamagedShardError, raise_invalid
 from dask_bigfft.watch.progress import Display, LocalProgress
@@ -68,7 +68,7 @@ def place(scheduler: str, workers: int | None) -> Iterator[Place]:
         with dask.config.set(scheduler="sync"):
             yield Place()
     elif scheduler == "threads":
-        count = workers or os.cpu_count() or 1
+        count = workers or CPU_COUNT
         pool = ThreadPoolExecutor(count, thread_name_prefix="bigfft")
         with pool, dask.config.set(scheduler="threads", pool=pool, num_workers=count):
             yield Place(pool)
@@ -91,7 +91,7 @@ def place(scheduler: str, workers: int | None) -> Iterator[Place]:
 def _local_cluster(workers: int | None) -> Any:
     from distributed import LocalCluster
 
-    threads = max(1, (os.cpu_count() or 1) // workers) if workers else None
+    threads = max(1, CPU_COUNT // workers) if workers else None
     # Ctrl-C reaches every process of a terminal, and killed workers cannot stop in order. Processes
     # that are started here inherit that they ignore it.
     with handled(signal.SIGINT, signal.SIG_IGN):

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from dask.system import CPU_COUNT
 
 from dask_bigfft.decomposition.layout import ADMITTED, Layout, admitted, plain
 from dask_bigfft.decomposition.rounds import Round
@@ -525,7 +526,7 @@ def _source(incoming: BlockView) -> Source:
     if found is not None and not incoming.owned and found.flags.c_contiguous:
         return Source(lambda: found, borrowed=True)
     return Source(
-        lambda: incoming.gather(threads=os.cpu_count() or 1),
+        lambda: incoming.gather(threads=CPU_COUNT),
         again=not incoming.owned,
         segmented=None if boxes is None else boxes.around,
     )

@@ -19,7 +19,6 @@ A block that was overwritten before a failure is gathered again.
 import contextlib
 import functools
 import math
-import os
 import threading
 import time
 import warnings
@@ -29,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from dask.system import CPU_COUNT
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
@@ -139,7 +139,7 @@ class Source:
             self.values, self.gathered = self.gather(), True
             if self.values.dtype != dtype:
                 view, self.borrowed = BlockView.of(self.values), False
-                self.values = view.gather(allocate(view.shape, dtype), os.cpu_count() or 1)
+                self.values = view.gather(allocate(view.shape, dtype), CPU_COUNT)
         return self.values
 
     def let_go(self) -> None:

@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from dask.system import CPU_COUNT
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.memory.pages import HUGE_PAGE_NBYTES, Buffer, touch
@@ -40,7 +41,7 @@ MAX_RANGE_NBYTES = 64 * 1024**3
 MAX_FAILURES = 3
 
 #: Number of threads that prefault a buffer before it is registered; the driver would use one.
-THREADS = min(8, os.cpu_count() or 1)
+THREADS = min(8, CPU_COUNT)
 
 #: Minimum bytes of user arrays; smaller ones are often used once and go through the ring.
 LEAST_ADOPTED_NBYTES = 16 * 1024**2

@@ -128,7 +128,6 @@ from dask_bigfft.memory import default_arena
 from dask_bigfft.testing.devices import simulated_devices
 
 where, scratch = sys.argv[1], Path(sys.argv[2])
-shown = where in ("threads", "cluster", "disk")
 running = set()
 
 def slow(block):
@@ -160,10 +159,10 @@ with contextlib.ExitStack() as stack:
     x = da.random.default_rng(0).standard_normal((64, 4096), chunks=(1, 4096))
     y = fft.fft2(x.map_blocks(slow, dtype=float, meta=np.empty((0, 0))), **options)
     try:
-        progress(y) if shown else y.compute()
+        y.compute() if where in ("device", "sync") else progress(y)
     except KeyboardInterrupt:
         print("interrupted: files", files() > 0)
-        if shown and where != "cluster":
+        if where in ("threads", "disk"):
             print("running", len(running))
     del y
     for _ in range(500):  # what was running ends

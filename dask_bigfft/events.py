@@ -246,7 +246,7 @@ def running_client() -> Any:
     """Return the client that `compute` would use, if there is one."""
     try:
         return sys.modules["distributed"].default_client() if uses_clusters() else None
-    except ValueError:
+    except (AttributeError, ValueError):  # not yet imported; no client
         return None
 
 

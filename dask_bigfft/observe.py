@@ -28,7 +28,7 @@ def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
     `dask_bigfft.cluster.register`.
 
     Ctrl-C stops the computation: running tasks finish, no others start, and the memory of their
-    results is freed.
+    results is freed. With a context manager, running tasks may finish after the interrupt.
 
     Parameters
     ----------
@@ -79,13 +79,12 @@ def _showing(display: Display) -> Any:
 
 
 def _persisted(arrays: tuple[Any, ...]) -> Any:
-    """Return the computed arrays. After an interrupt, running tasks finish before this returns.
+    """Return the computed arrays. An interrupt is raised when running tasks have finished.
 
-    They do not in dask's own pool.
+    In dask's own pool they would go on after it.
     """
     scheduler, pool = (dask.config.get(key, None) for key in ("scheduler", "pool"))
-    threads = pool is None and scheduler in (None, "threads", "threaded")
-    if running_client() is not None or not threads:
+    if running_client() or pool or scheduler not in (None, "threads", "threaded"):
         return persist(*arrays)
     with ThreadPoolExecutor(task_threads(), thread_name_prefix="bigfft") as own:
         return persist(*arrays, pool=own)

@@ -107,6 +107,15 @@ def slowed(x, seconds):
     return x.map_blocks(wait, dtype=x.dtype, meta=x._meta)
 
 
+def failing(x):
+    """Return an array whose blocks cannot be made."""
+
+    def fail(block):
+        raise RuntimeError("broken")
+
+    return x.map_blocks(fail, dtype=x.dtype, meta=x._meta)
+
+
 def close(found, wanted):
     """Whether an array in single or double precision is right, by its relative error."""
     most = 1e-6 if wanted.dtype in (np.float32, np.complex64) else 1e-14

@@ -119,6 +119,11 @@ def test_tasks_are_as_many_as_processors_that_the_process_may_use():
     assert python("-c", code).stdout == "1\n"
 
 
+def test_while_another_thread_imports_distributed_there_is_no_client(monkeypatch):
+    monkeypatch.setitem(events.sys.modules, "distributed", type(events)("distributed"))
+    assert events.running_client() is events.current_worker() is None
+
+
 def _child(queue):
     events.emit("round", plan="child", index=1, nbytes=1)
     queue.put((list(RECORD.counters()), RECORD.plan("child").totals["round", 1].count))

@@ -7,6 +7,7 @@ machine and near separately measured FFT speeds. (Chen and Li, Proc. ICPADS, 201
 whole runs.)
 """
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,9 @@ PRICES = {
 
 #: Weight of a prior relative to that of a run.
 PRIOR = 0.25
+
+#: Held while dask has other settings: such changes that overlap would not be undone.
+_measuring = threading.Lock()
 
 #: Seconds after which the remaining libraries run each problem only once.
 ENOUGH = 12.0
@@ -122,7 +126,8 @@ def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]
     elements, began, runs = max(1 << 10, nbytes // 16), time.perf_counter(), []
     rates: dict[tuple[str, str], float] = {}
     compile_at_once()
-    with ThreadPoolExecutor(threads) as pool, dask.config.set(scheduler="threads", pool=pool):
+    pool = ThreadPoolExecutor(threads)  # not shut down, as tasks of other threads may use it
+    with _measuring, dask.config.set(scheduler="threads", pool=pool):
         for dtype in DTYPES:
             names = [name for name in kernels if np.dtype(dtype) in get_library(name).dtypes]
             for kernel in names:

@@ -249,13 +249,10 @@ def _planned(request: RunRequest, x: da.Array) -> Plan:
     as_is = request.inner_chunks is None and x.dtype.char != "e"
     plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
     reopened = request.block_size is None and plain
-    stored = None
+    stored, resumable = None, request.scratch is not None
     if request.array is None:
         stored = replace(
-            request.reader().described,
-            result_as_is=as_is,
-            reopened=reopened,
-            resumable=request.scratch is not None,
+            request.reader().described, result_as_is=as_is, reopened=reopened, resumable=resumable
         )
 
     def plan(**more: Any) -> Plan:

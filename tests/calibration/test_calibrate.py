@@ -8,6 +8,7 @@ from pathlib import Path
 import dask
 import dask.array as da
 import pytest
+from support import in_threads
 
 import dask_bigfft
 from dask_bigfft import calibration, environment, files
@@ -75,6 +76,11 @@ def test_plans_use_what_was_measured(folder):
     assert "profile.json" in {path.name for path in folder.iterdir()}
     again = dask_bigfft.Plan.from_json(dask_bigfft.plan(da.zeros(64, chunks=8), "fft").to_json())
     assert again.machine.profile == found
+
+
+def test_two_calibrations_at_once_leave_the_settings_alone():
+    prices = in_threads(2, lambda _: threads.thread_prices(1, 1 << 10, 1, ["scipy"]))
+    assert all(0 < found["task"] < 1 for found in prices)
 
 
 def write(path, **entries):

@@ -7,7 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
-from support import local, slowed
+from support import failing, local, slowed
 
 import dask_bigfft
 from dask_bigfft import cluster as room
@@ -130,12 +130,8 @@ def test_a_worker_that_comes_later_is_made_ready_and_counts(cluster, client):
 
 
 def test_a_run_that_is_cancelled_or_fails_says_so(client):
-    def broken(block):
-        raise RuntimeError("no")
-
-    x = blocks(5).map_blocks(broken, dtype=float, meta=np.empty((0, 0)))
-    y = dask_bigfft.fft.fft2(x)
-    with pytest.raises(RuntimeError, match="no"):
+    y = dask_bigfft.fft.fft2(failing(blocks(5)))
+    with pytest.raises(RuntimeError, match="broken"):
         wait_for(client, client.compute([y]))
     waited(client, token_of(y), lambda run: run["state"] != "running")
     z = dask_bigfft.fft.fft2(slowed(blocks(6), 0.2))

@@ -8,6 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from runs.resuming import close, stored
+from support import in_threads
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -82,8 +83,7 @@ def test_a_scratch_folder_is_refused_while_a_run_uses_it_or_one_inside(
 
 def test_runs_whose_scratch_folders_are_neighbours_go_on_together(folder):
     calls = [("fft", "out.zarr", "all/one"), ("ifft", "other.zarr", "all/two")]
-    with ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(lambda call: attempt(folder, *call), calls)) == ["done", "done"]
+    assert in_threads(2, lambda number: attempt(folder, *calls[number])) == ["done", "done"]
     assert close(folder / "out.zarr", np.fft.fft(VALUES))
     assert close(folder / "other.zarr", np.fft.ifft(VALUES))
     assert list((folder / "all").iterdir()) == []

@@ -9,7 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from support import heard, local, slowed
+from support import failing, heard, local, slowed
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -99,11 +99,7 @@ def test_nothing_is_left_behind(on_disk, scheduler):
     kept = y.persist(scheduler=scheduler)
     assert list(on_disk.iterdir()) == []
     assert relative_l2(kept.compute(), np.fft.fft(x.compute())) < 1e-14
-
-    def broken(block):
-        raise RuntimeError("broken")
-
-    bad = fft.fft(x.map_blocks(lambda b, block_info=None: broken(b), dtype=complex))
+    bad = fft.fft(failing(x))
     with pytest.raises(RuntimeError, match="broken"):
         bad.compute(scheduler=scheduler)
     goes(on_disk)  # as soon as no task runs, and no traceback holds its frames

@@ -580,7 +580,6 @@ def make_plan(
         refuse_uneven(spec, before)
     kernel, fallback = parse_kernel(requested("kernel"), spec.work_dtype)
     resumable = stored is not None and stored.resumable
-    storage = "disk" if resumable else environment.possible_storage()
     request = Request(
         chunks=before,
         wanted=parse_chunks(requested("chunks"), before, spec.out_shape, spec.out_dtype),
@@ -590,7 +589,7 @@ def make_plan(
         verify=config.argument("verify", requested("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
-        storage=storage,
+        storage="disk" if resumable else environment.possible_storage(),
         device=parse_device(requested("device"), spec.work_dtype),
         device_nbytes=parse_limit("device_memory_limit", requested("device_memory_limit")),
         stored=stored,

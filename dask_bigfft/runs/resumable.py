@@ -430,7 +430,8 @@ class ScratchRun:
 
 def _go_on(request: RunRequest, store: Store, scratch: Path) -> Done:
     """Begin or resume a run in its scratch folder."""
-    started, found = time.perf_counter(), run_json.read_record(scratch)
+    started = time.perf_counter()
+    found = run_json.read_record(scratch, request.destination)
     if found is not None and not request.resume:
         raise_invalid("scratch", str(scratch), "a folder where no run has begun, or resume=True")
     run = None if found is None else ScratchRun(request, scratch, found)

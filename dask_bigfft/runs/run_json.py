@@ -32,7 +32,7 @@ from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.libraries import version_of
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.storage.formats import UNREADABLE
-from dask_bigfft.storage.targets import Target
+from dask_bigfft.storage.targets import PARTIAL, Target
 
 RECORD = "run.json"
 
@@ -51,31 +51,73 @@ def versions(kernel: str) -> dict[str, str]:
     return {name: version_of(name) for name in (*PACKAGES, kernel)}
 
 
-def read_record(scratch: Path) -> dict[str, Any] | None:
+def read_record(scratch: Path, destination: Path) -> dict[str, Any] | None:
     """Return the record of a scratch folder's run; None if there is no run.
+
+    Parameters
+    ----------
+    scratch
+        Scratch folder.
+    destination
+        Path of the result. An error names what runs have left beside it.
 
     Raises
     ------
     ArgumentError
-        If the folder holds something else, or a record in another format.
+        If the folder holds something else, or a record that is damaged or in another format.
     """
     allowed = "an empty folder, or the scratch folder of a run"
     try:
-        found = json.loads((scratch / RECORD).read_bytes())
-        if found["format"] != FORMAT:
-            raise ValueError(f"it is of format {found['format']}, not {FORMAT}")
-        if found[DIGEST] != digest_of(found):
-            raise ValueError("it is not what its run has written; delete the folder to start over")
-        Plan.from_json(found["plan"])
-        return dict(found)
+        text = (scratch / RECORD).read_bytes()
     except FileNotFoundError:
-        there = scratch.iterdir() if scratch.is_dir() else ()
-        others = [p.name for p in there if p.name != LOCK and not p.name.startswith(f"{RECORD}.")]
+        names = [path.name for path in scratch.iterdir()] if scratch.is_dir() else []
+        others = [name for name in names if name != LOCK and not name.startswith(f"{RECORD}.")]
         if others:
             raise_invalid("scratch", str(scratch), f"{allowed}; this one holds {others[0]}")
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
         raise_invalid("scratch", str(scratch), f"{allowed}; {RECORD} cannot be read ({error})")
+    try:
+        return _parsed_record(text)
+    except ValueError as error:
+        advice = f"{RECORD} cannot be read ({error}); delete the folder to start over"
+        for partial in _unfinished_results(destination):
+            advice += f", and {partial}, unless another run writes it"
+        raise_invalid("scratch", str(scratch), f"{allowed}; {advice}")
+
+
+def _parsed_record(text: bytes) -> dict[str, Any]:
+    """Return the record in the contents of `RECORD`.
+
+    Raises
+    ------
+    ValueError
+        With the reason why it is not a complete record in the present format.
+    """
+    try:
+        record = json.loads(text)
+    except ValueError:
+        state = "incomplete" if text.strip() else "empty"
+        raise ValueError(f"it is {state}") from None
+    if not isinstance(record, dict) or "format" not in record:
+        raise ValueError("it is not the record of a run")
+    if record["format"] != FORMAT:
+        raise ValueError(f"it is of format {record['format']}, not {FORMAT}")
+    if record.get(DIGEST) != digest_of(record):
+        raise ValueError("it is not what its run has written")
+    try:
+        Plan.from_json(record["plan"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"its plan cannot be read: {error}") from None
+    return record
+
+
+def _unfinished_results(destination: Path) -> list[Path]:
+    """Return the partial results beside a destination of runs with a scratch folder."""
+    if not destination.parent.is_dir():
+        return []
+    name = re.compile(rf"{re.escape(destination.name + PARTIAL)}r[0-9a-f]{{12}}")
+    return sorted(path for path in destination.parent.iterdir() if name.fullmatch(path.name))
 
 
 def digest(scratch: Path) -> str:

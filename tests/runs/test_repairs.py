@@ -304,6 +304,20 @@ def test_another_plan_is_noticed(killed):
         again()
 
 
+@pytest.mark.parametrize("text", ["", "null", "[]", '{"format": 7, "run": "0', '{"format": 7}'])
+def test_a_damaged_record_says_what_to_delete(killed, text):
+    """The folder, and the part of the result beside the destination, which only it knows."""
+    (partial,) = Path().glob("out.zarr.partial-r*")
+    Path("scratch/run.json").write_text(text)
+    advice = rf"`scratch`.*delete.*{re.escape(partial.name)}"
+    with pytest.raises(ArgumentError, match=advice):
+        again()
+    shutil.rmtree("scratch")
+    shutil.rmtree(partial)
+    again()
+    assert not list(Path().glob("out.zarr.partial-*"))
+
+
 def test_shards_of_another_run_are_not_used(killed, processes):
     """Records carry the digest of their run, so what another one has written is made anew."""
     before = [path.read_bytes() for path in sorted(Path("scratch").glob("*/*.json"))]

@@ -131,7 +131,8 @@ class Cosines:
     def runs(self, *, out: bool) -> tuple[Range, ...]:
         """Return the places of the FFT's values in the input or output array."""
         runs: tuple[Range, ...]
-        n, half = self.length, (self.length + 1) // 2
+        n = self.length
+        half = (self.length + 1) // 2
         even = (self.type == 2) != out  # type III is type II backwards; IV is even on one side
         if self.type == 1 and self.sine:
             runs = Range(1, n, 0, 1), Range(n + 2, n, n - 1, -1)
@@ -156,7 +157,8 @@ def _quartered(n: int) -> tuple[Range, ...]:
     >>> [(run.place, run.step, run.count) for run in _quartered(7)]
     [(3, 2, 2), (6, -2, 4), (1, 2, 1)]
     """
-    first, second = -(-n // 4), -(-3 * n // 4)
+    first = -(-n // 4)
+    second = -(-3 * n // 4)
     return (
         Range(0, first, (n - 1) // 2, 2),
         Range(first, second - first, (3 * n - 1) // 2 - 2 * first, -2),

@@ -6,6 +6,7 @@ All functions are pure functions of integers, so independent plans agree on the 
 import itertools
 import math
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -55,22 +56,23 @@ def factorize(n: int) -> Mapping[int, int]:
     """
     if not 1 <= n <= MAX_LENGTH:
         raise_invalid("n", n, f"1..{MAX_LENGTH}")
-    found, rest = dict[int, int](), int(n)
+    exponents = Counter[int]()
+    rest = int(n)
     for p in _SMALL_PRIMES:
         if p * p > rest:
             break
         while rest % p == 0:
-            found[p] = found.get(p, 0) + 1
+            exponents[p] += 1
             rest //= p
     unfactored = [rest] if rest > 1 else []
     while unfactored:
         m = unfactored.pop()
         if _is_prime(m):
-            found[m] = found.get(m, 0) + 1
+            exponents[m] += 1
         else:
-            d = next(d for c in itertools.count(1) if (d := _rho(m, c)) is not None)
+            d = _divisor(m)
             unfactored += [d, m // d]
-    return dict(sorted(found.items()))
+    return dict(sorted(exponents.items()))
 
 
 @lru_cache(maxsize=256)
@@ -116,9 +118,15 @@ def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
         return (n,)
     if sum(factorize(n).values()) < parts:
         return None
-    # The first largest factor whose cofactor splits below it is the smallest there is.
-    pairs = ((balanced_split(n // d, parts - 1), d) for d in divisors(n) if d**parts >= n)
-    return next((*rest, d) for rest, d in pairs if rest is not None and rest[-1] <= d)
+    # In ascending order, the first divisor whose cofactor splits below it is the smallest possible
+    # largest factor. n itself has one, because it has enough prime factors.
+    for largest in divisors(n):
+        if largest**parts < n:
+            continue
+        smaller = balanced_split(n // largest, parts - 1)
+        if smaller is not None and smaller[-1] <= largest:
+            return (*smaller, largest)
+    raise AssertionError(f"{n} has no split into {parts} factors")
 
 
 def parse_factors(argument: str, factors: Any, product: int | None = None) -> tuple[int, ...]:
@@ -139,16 +147,19 @@ def parse_factors(argument: str, factors: Any, product: int | None = None) -> tu
     (4, 2)
     """
     allowed = "a sequence of integers of at least 1"
-    allowed += "" if product is None else f", whose product is {product}"
+    if product is not None:
+        allowed += f", whose product is {product}"
+    if isinstance(factors, str | bytes | Mapping):
+        raise_invalid(argument, factors, allowed, kind=ArgumentTypeError)
     try:
-        if isinstance(factors, str | bytes | Mapping):
-            raise TypeError
-        found = tuple(operator.index(factor) for factor in factors)
+        integers = tuple(operator.index(factor) for factor in factors)
     except TypeError:
         raise_invalid(argument, factors, allowed, kind=ArgumentTypeError)
-    if not found or min(found) < 1 or product not in (None, math.prod(found)):
+    if not integers or min(integers) < 1:
         raise_invalid(argument, factors, allowed)
-    return found
+    if product is not None and math.prod(integers) != product:
+        raise_invalid(argument, factors, allowed)
+    return integers
 
 
 def transposed_digits(n: int) -> tuple[int, ...]:
@@ -167,10 +178,10 @@ def transposed_digits(n: int) -> tuple[int, ...]:
 
     Notes
     -----
-    A function of the length alone, never of chunks, budgets, profiles or wisdom: spectra in
-    transposed order that were made by different plans can be multiplied place by place. The bound
-    N1**3 >= n (that is N2 <= N1**2) asks that a first digit be worth a round: below it the columns
-    are short, the rows are nearly the axis, and little has been gained by cutting it.
+    The digits depend on the length alone, never on chunks, budgets, profiles or wisdom. So spectra
+    in transposed order from different plans can be multiplied element by element. The bound
+    N1**3 >= n (that is N2 <= N1**2) makes the first digit worth a round: below it the columns are
+    short, and the rows are nearly as long as the axis.
 
     Examples
     --------
@@ -209,10 +220,15 @@ def smooth_length(n: int) -> int:
         raise_invalid("n", n, f"1..{MAX_LENGTH // 4}")
     from scipy.fft import next_fast_len  # takes 0.2 s, which errors of the command line need not
 
-    found = next_fast_len(n, real=True)
-    while len(pair := transposed_digits(found)) == 1 or pair[1] > MAX_RATIO * pair[0]:
-        found = next_fast_len(found + 1, real=True)
-    return int(found)
+    length = int(next_fast_len(n, real=True))
+    while not _is_nearly_square(transposed_digits(length)):
+        length = int(next_fast_len(length + 1, real=True))
+    return length
+
+
+def _is_nearly_square(digits: tuple[int, ...]) -> bool:
+    """Return True for two digits, the second of which is at most `MAX_RATIO` times the first."""
+    return len(digits) == 2 and digits[1] <= MAX_RATIO * digits[0]
 
 
 def _is_prime(n: int) -> bool:
@@ -221,13 +237,28 @@ def _is_prime(n: int) -> bool:
         return True
     twos = ((n - 1) & -(n - 1)).bit_length() - 1
     odd = (n - 1) >> twos
-    for base in _WITNESSES:
-        x = pow(base, odd, n)
-        if x in (1, n - 1):
-            continue
-        if not any((x := x * x % n) == n - 1 for _ in range(twos - 1)):
-            return False
-    return True
+    return all(_is_probable_prime(n, base, odd, twos) for base in _WITNESSES)
+
+
+def _is_probable_prime(n: int, base: int, odd: int, twos: int) -> bool:
+    """Return True if an odd `n` with n - 1 = odd * 2**twos passes the Miller-Rabin test."""
+    x = pow(base, odd, n)
+    if x in (1, n - 1):
+        return True
+    for _ in range(twos - 1):
+        x = x * x % n
+        if x == n - 1:
+            return True
+    return False
+
+
+def _divisor(n: int) -> int:
+    """Return a divisor of a composite `n` other than 1 and `n`."""
+    for c in itertools.count(1):
+        divisor = _rho(n, c)
+        if divisor is not None:
+            return divisor
+    raise AssertionError  # the count has no end
 
 
 def _rho(n: int, c: int) -> int | None:
@@ -236,43 +267,43 @@ def _rho(n: int, c: int) -> int | None:
     Taken from the cycle of y -> y*y + c.
     """
     slow = fast = 2
-    found = 1
-    while found == 1:
+    divisor = 1
+    while divisor == 1:
         slow = (slow * slow + c) % n
         fast = (fast * fast + c) % n
         fast = (fast * fast + c) % n
-        found = math.gcd(abs(slow - fast), n)
-    return None if found == n else found
+        divisor = math.gcd(abs(slow - fast), n)
+    return None if divisor == n else divisor
 
 
 def transposed_index(
     n: int, *, real: bool = False, digits: Sequence[int] | None = None
 ) -> npt.NDArray[np.int64]:
-    """Return the frequency that each place of a spectrum in transposed order holds.
+    """Return the frequency of each element of a spectrum in transposed order.
 
     Parameters
     ----------
     n
         Length of the axis of the signal.
     real
-        Whether the spectrum is that of a real signal: then the first output digit runs over
-        0..N1//2 only, so there are (N1//2 + 1)*(n//N1) places. Some frequencies lie there twice
-        over, as k and as its mirror n - k (whose value is the conjugate): products place by place
-        are valid, sums over places are not. A single digit gives the usual n//2 + 1 places.
+        Whether the spectrum is that of a real signal. Then the first output digit runs over
+        0..N1//2 only, so there are (N1//2 + 1)*(n//N1) elements. Some frequencies are stored twice,
+        as k and as its mirror n - k (the conjugate): element-wise products are valid, sums over
+        elements are not. A single digit gives the usual n//2 + 1 elements.
     digits
-        Digits N1..Nm of the spectrum where the transform was given `digits`; by default those that
-        every spectrum of this length has.
+        Digits N1..Nm of the spectrum, if the transform was given `digits`. The default are the
+        digits of every spectrum of this length.
 
     Returns
     -------
     ndarray of int64
-        Place k1*N2*...*Nm + ... + km (row-major in the output digits) holds the frequency
+        Element k1*N2*...*Nm + ... + km (row-major in the output digits) has the frequency
         k1 + N1*k2 + N1*N2*k3 + ...
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed.
+        If an argument is not allowed.
 
     Notes
     -----

@@ -73,15 +73,19 @@ class HashedOnce:
         cls.__hash__ = HashedOnce.__hash__  # type: ignore[method-assign]  # dataclass keeps it
 
     def __hash__(self) -> int:
-        found: int | None = self.__dict__.get("_hash")
-        if found is None:
-            found = hash(tuple(getattr(self, name) for name in self.__match_args__))  # type: ignore[attr-defined]
-            object.__setattr__(self, "_hash", found)
-        return found
+        number: int | None = self.__dict__.get("_hash")
+        if number is None:
+            number = hash(tuple(self._fields().values()))
+            object.__setattr__(self, "_hash", number)
+        return number
 
     def __getstate__(self) -> dict[str, Any]:
         # Hashes of strings differ between processes, and cached properties are cheap to remake.
-        return {name: getattr(self, name) for name in self.__match_args__}  # type: ignore[attr-defined]
+        return self._fields()
+
+    def _fields(self) -> dict[str, Any]:
+        names: tuple[str, ...] = self.__match_args__  # type: ignore[attr-defined]
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +103,15 @@ class Range:
         >>> Range(4, 4, 7, -2).within(2, 6)
         (5, 7, 5, -2)
         """
+        # Numbers of the first value in the interval, and of the first value behind it.
         if self.step > 0:
-            first, last = -(-(begin - self.place) // self.step), -(-(end - self.place) // self.step)
+            first = -(-(begin - self.place) // self.step)
+            last = -(-(end - self.place) // self.step)
         else:
             first = (self.place - end) // -self.step + 1
             last = (self.place - begin) // -self.step + 1
-        first, last = max(first, 0), min(last, self.count)
+        first = max(first, 0)
+        last = min(last, self.count)
         if first >= last:
             return None
         return self.low + first, self.low + last, self.place + first * self.step, self.step
@@ -152,10 +159,18 @@ class Group(HashedOnce):
         """
         if not self.arrangement and not self.offset:
             return ((*self.interval(chunk), 0, 1),)
-        n, first, begin, end = self.size, self.offset, self.bounds[chunk], self.bounds[chunk + 1]
+        n = self.size
+        first = self.offset
+        begin = self.bounds[chunk]
+        end = self.bounds[chunk + 1]
         shifted = Range(first, n - first, 0, 1), Range(0, first, n - first, 1)
-        found = (run.within(begin, end) for run in self.arrangement or shifted)
-        return tuple((a, b, at - begin, s) for a, b, at, s in filter(None, found))
+        intervals = []
+        for values in self.arrangement or shifted:
+            interval = values.within(begin, end)
+            if interval is not None:
+                low, high, place, step = interval
+                intervals.append((low, high, place - begin, step))
+        return tuple(intervals)
 
 
 @dataclass(frozen=True)
@@ -204,20 +219,18 @@ class AxisLayout(HashedOnce):
 
     def shape(self, block: int) -> tuple[int, ...]:
         """Return the shape of a block, one entry per group."""
-        found = self._shapes.get(block)
-        if found is None:
-            found = self._shapes[block] = tuple(
-                group.chunks[chunk]
-                for group, chunk in zip(self.groups, self.chunk_of(block), strict=True)
-            )
-        return found
+        shape = self._shapes.get(block)
+        if shape is None:
+            chunks = self.chunk_of(block)
+            pairs = zip(self.groups, chunks, strict=True)
+            shape = tuple(group.chunks[chunk] for group, chunk in pairs)
+            self._shapes[block] = shape
+        return shape
 
     def intervals(self, block: int) -> tuple[tuple[int, int], ...]:
         """Return the interval of places of a block in each group."""
-        return tuple(
-            group.interval(chunk)
-            for group, chunk in zip(self.groups, self.chunk_of(block), strict=True)
-        )
+        pairs = zip(self.groups, self.chunk_of(block), strict=True)
+        return tuple(group.interval(chunk) for group, chunk in pairs)
 
 
 @dataclass(frozen=True)
@@ -258,10 +271,11 @@ class Layout(HashedOnce):
         >>> Layout((plain(5, (0, 2, 3)), plain(4, (4,)))).largest_block
         (2, 0)
         """
-        return tuple(
-            axis.block_of(tuple(g.chunks.index(max(g.chunks)) for g in axis.groups))
-            for axis in self.axes
-        )
+        numbers = []
+        for axis in self.axes:
+            chunks = tuple(group.chunks.index(max(group.chunks)) for group in axis.groups)
+            numbers.append(axis.block_of(chunks))
+        return tuple(numbers)
 
     def shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a block as stored: one dimension per group of every axis."""
@@ -292,13 +306,18 @@ def even_chunks(size: int, parts: int) -> Chunks:
 
 
 def wide_chunks(size: int, width: int) -> Chunks:
-    """Chunks of one width, the last one smaller where it must be.
+    """Return chunks of one width; the last one may be smaller.
 
     >>> wide_chunks(10, 4), wide_chunks(0, 4)
     ((4, 4, 2), (0,))
     """
-    whole, rest = divmod(size, max(1, width))
-    return (width,) * whole + ((rest,) if rest else ()) or (0,)
+    if size == 0:
+        return (0,)
+    whole_chunks, rest = divmod(size, max(1, width))
+    chunks = (width,) * whole_chunks
+    if rest:
+        chunks += (rest,)
+    return chunks
 
 
 def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -310,8 +329,11 @@ def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
     total = sum(chunks)
     if total == size:
         return tuple(map(int, chunks))
-    ends = [round(done * size / total) if total else size for done in itertools.accumulate(chunks)]
-    return tuple(b - a for a, b in itertools.pairwise([0, *ends]) if b > a) or (size,)
+    if total == 0:
+        return (size,)
+    ends = [round(end * size / total) for end in itertools.accumulate(chunks)]
+    widths = [high - low for low, high in itertools.pairwise([0, *ends])]
+    return tuple(width for width in widths if width > 0) or (size,)
 
 
 def plain(size: int, chunks: Chunks) -> AxisLayout:
@@ -352,10 +374,12 @@ def radix_points(*layouts: AxisLayout) -> dict[int, tuple[int, ...]]:
         for digit in layout.digits:
             ends = {digit.stride, digit.stride * digit.radix}
             points.setdefault(digit.stage, set()).update(ends)
-    ordered = {stage: tuple(sorted(found)) for stage, found in points.items()}
-    for found in ordered.values():
-        if any(b % a for a, b in itertools.pairwise(found) if a):
-            raise NoCommonDigits(f"digits that begin and end at {found} have no common refinement")
+    ordered = {stage: tuple(sorted(strides)) for stage, strides in points.items()}
+    for strides in ordered.values():
+        if any(outer % inner for inner, outer in itertools.pairwise(strides) if inner):
+            raise NoCommonDigits(
+                f"digits that begin and end at {strides} have no common refinement"
+            )
     return ordered
 
 
@@ -365,9 +389,11 @@ def sub_radices(digit: Digit, points: tuple[int, ...]) -> tuple[int, ...]:
     >>> sub_radices(Digit(0, 1, 12, 12), (1, 4, 12))
     (3, 4)
     """
-    low, high = digit.stride, digit.stride * digit.radix
-    inner = [point for point in points if low <= point <= high]
-    return tuple(b // a for a, b in itertools.pairwise(inner))[::-1] or (digit.radix,)
+    low = digit.stride
+    high = digit.stride * digit.radix
+    own_points = [point for point in points if low <= point <= high]
+    radices = [outer // inner for inner, outer in itertools.pairwise(own_points)]
+    return tuple(reversed(radices)) or (digit.radix,)
 
 
 def common_digits(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
@@ -376,14 +402,14 @@ def common_digits(group: Group, points: dict[int, tuple[int, ...]]) -> list[tupl
     >>> common_digits(Group((Digit(0, 2, 12, 12),), (12,)), {0: (2, 8, 24)})
     [(0, 8, 3), (0, 2, 4)]
     """
-    found = []
+    fine_digits = []
     for digit in group.digits:
         radices = sub_radices(digit, points[digit.stage])
         stride = digit.stride * math.prod(radices)
         for radix in radices:
             stride //= max(radix, 1)
-            found.append((digit.stage, stride, min(radix, digit.size)))
-    return found
+            fine_digits.append((digit.stage, stride, min(radix, digit.size)))
+    return fine_digits
 
 
 def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Ranges]:
@@ -394,17 +420,21 @@ def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Rang
     """
     if high <= low:
         return
-    inner = math.prod(sizes[1:])
+    inner_sizes = sizes[1:]
+    inner = math.prod(inner_sizes)
+    # The interval is the end of one value of the outer digit, whole values of it, and the beginning
+    # of another one.
     first, head = divmod(low, inner)
     last, tail = divmod(high, inner)
     if head:
-        for box in interval_boxes(head, inner if first < last else tail, sizes[1:]):
+        head_end = inner if first < last else tail
+        for box in interval_boxes(head, head_end, inner_sizes):
             yield ((first, first + 1), *box)
         first += 1
     if last > first:
-        yield ((first, last), *((0, n) for n in sizes[1:]))
+        yield ((first, last), *((0, n) for n in inner_sizes))
     if tail and first <= last:
-        for box in interval_boxes(0, tail, sizes[1:]):
+        for box in interval_boxes(0, tail, inner_sizes):
             yield ((last, last + 1), *box)
 
 
@@ -429,9 +459,11 @@ def stored_order(digits: Sequence[Digit], variant: str, order: str) -> list[Digi
     True
     """
     stages = {digit.stage for digit in digits}
-    first = min(stages) if len(stages) > 1 else 0
-    inputs = sorted((d for d in digits if d.stage == first), key=lambda d: -d.stride)
-    outputs = sorted((d for d in digits if d.stage != first), key=lambda d: (d.stage, d.stride))
+    input_stage = min(stages) if len(stages) > 1 else 0
+    inputs = [digit for digit in digits if digit.stage == input_stage]
+    inputs.sort(key=lambda digit: -digit.stride)
+    outputs = [digit for digit in digits if digit.stage != input_stage]
+    outputs.sort(key=lambda digit: (digit.stage, digit.stride))
     if variant == "auto":
         variant = "dif" if order == "transposed" else "stockham"
     if variant == "dif":
@@ -450,7 +482,8 @@ TILE_BYTES = 1 << 21
 #: Threads of a process above which tiles grow, and their maximum growth. A thread needs the GIL
 #: after each tile, and under contention a hand-over takes about 0.15 ms. With 16 threads, tiles
 #: of 8 MiB took 0.45 to 1.01 times as long as tiles of 2 MiB; with 2 threads the times were equal.
-FEW, WIDEST = 4, 8
+FEW = 4
+WIDEST = 8
 
 #: Divisor of the tile size if a block changes its shape or type, because the result is then a
 #: second tile in fresh memory. It falls to 1 for many threads: GIL contention costs more.
@@ -473,14 +506,17 @@ def tile_bytes_of(threads: int, changes: bool = False) -> int:
     >>> [tile_bytes_of(threads, changes=True) >> 10 for threads in (1, 8, 16)]
     [512, 2048, 8192]
     """
-    many = min(max(threads, FEW), WIDEST * FEW)
-    found = TILE_BYTES * many // FEW
-    return found // max(1, CHANGED * FEW // many) if changes else found
+    counted_threads = min(max(threads, FEW), WIDEST * FEW)
+    nbytes = TILE_BYTES * counted_threads // FEW
+    if not changes:
+        return nbytes
+    return nbytes // max(1, CHANGED * FEW // counted_threads)
 
 
 #: Tasks that a device admits at a time: one is stored while the other is loaded. Small blocks have
 #: one or two tiles, and more of them are needed to keep both directions of the bus busy.
-ADMITTED, ADMITTED_SMALL = 2, 4
+ADMITTED = 2
+ADMITTED_SMALL = 4
 
 #: Maximum bytes of a small block in this sense.
 SMALL_NBYTES = 512 << 20
@@ -509,13 +545,17 @@ def tiling(
     >>> tiling((64, 1 << 17), {1}, 64 << 21, threads=1, changes=True)
     (0, 1)
     """
-    tile_bytes, slice_bytes = tile_bytes_of(threads, changes), tile_bytes_of(threads)
-    for dim, size in enumerate(shape if math.prod(shape) else ()):
-        if dim not in fixed and size > 1:
-            width = tile_bytes * size // nbytes or int(nbytes <= slice_bytes * size)
-            row = width * nbytes // math.prod(shape[: dim + 1])
-            return (dim, width) if width > 0 and row >= ROW_BYTES else None
-    return None
+    if math.prod(shape) == 0:
+        return None
+    free_dims = (dim for dim, size in enumerate(shape) if dim not in fixed and size > 1)
+    dim = next(free_dims, None)
+    if dim is None:
+        return None
+    width = tile_bytes_of(threads, changes) * shape[dim] // nbytes
+    if width == 0 and nbytes <= tile_bytes_of(threads) * shape[dim]:
+        width = 1
+    row_nbytes = width * nbytes // math.prod(shape[: dim + 1])
+    return (dim, width) if width > 0 and row_nbytes >= ROW_BYTES else None
 
 
 def contiguous(shape: Sequence[int], extents: Sequence[int]) -> int:
@@ -554,8 +594,10 @@ def flat_digits(
         digits = (length,)
     elif digits is None:
         digits = transposed_digits(length)
-    stride, found = 1, []
-    for j, n in enumerate(digits):
-        found.append(Digit(stage, stride, half(n) if real and j == 0 else n, n))
-        stride *= n
-    return tuple(found)
+    stride = 1
+    flat = []
+    for j, radix in enumerate(digits):
+        size = half(radix) if real and j == 0 else radix
+        flat.append(Digit(stage, stride, size, radix))
+        stride *= radix
+    return tuple(flat)

@@ -12,7 +12,7 @@ An exchange is *local*, without transfers, if every block is made from one block
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -54,7 +54,7 @@ class Round(HashedOnce):
     def rolls(self) -> tuple[tuple[int, int], ...]:
         """Dimensions of a block that are stored cyclically shifted, with their offsets."""
         groups = [group for axis in self.target.axes for group in axis.groups]
-        dims = map(self.dim, self.steps)
+        dims = [self.dim(step) for step in self.steps]
         return tuple((dim, groups[dim].offset) for dim in dims if groups[dim].offset)
 
     @cached_property
@@ -96,39 +96,44 @@ def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:
     """Return the layout after steps: each step's target digit replaces its source digit."""
     axes = list(layout.axes)
     for step in steps:
-        axes[step.axis] = _made(axes[step.axis], step.source, step.target)
+        axes[step.axis] = _with_digit(axes[step.axis], step.source, step.target)
     return Layout(tuple(axes))
 
 
 @lru_cache(maxsize=1024)
-def _made(axis: AxisLayout, source: Digit, target: Digit) -> AxisLayout:
+def _with_digit(axis: AxisLayout, source: Digit, target: Digit) -> AxisLayout:
     """Return the axis with one digit replaced by another."""
-    made = Group((target,), (target.size,))
-    return AxisLayout(tuple(made if group.digits == (source,) else group for group in axis.groups))
+    groups = list(axis.groups)
+    for number, group in enumerate(groups):
+        if group.digits == (source,):
+            groups[number] = Group((target,), (target.size,))
+    return AxisLayout(tuple(groups))
 
 
 def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
     """Return stage, stride and extent in a full block of each common digit, in stored order."""
-    found: list[tuple[int, int, int]] = []
+    extents: list[tuple[int, int, int]] = []
     for group in layout.groups:
-        length, inner = max(group.chunks, default=0), 1
-        extents = []
-        for stage, stride, room in reversed(common_digits(group, points)):
-            extents.append((stage, stride, max(1, min(room, -(-length // inner)))))
-            inner *= room or 1
-        found += reversed(extents)
-    return found
+        length = max(group.chunks, default=0)
+        inner = 1  # values of the group per value of the digit
+        own_extents = []
+        for stage, stride, size in reversed(common_digits(group, points)):
+            extent = min(size, -(-length // inner))
+            own_extents.append((stage, stride, max(1, extent)))
+            inner *= max(1, size)
+        extents += reversed(own_extents)
+    return extents
 
 
 @lru_cache(maxsize=1024)
-def _met(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
+def _paired_extents(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
     """Return extents of common digits in full blocks before and after, innermost first."""
     points = radix_points(source, target)
-    want = {(stage, stride): extent for stage, stride, extent in _extents(target, points)}
-    return tuple(
-        (extent, want.get((stage, stride), extent))
-        for stage, stride, extent in reversed(_extents(source, points))
-    )
+    after = {(stage, stride): extent for stage, stride, extent in _extents(target, points)}
+    pairs = []
+    for stage, stride, extent in reversed(_extents(source, points)):
+        pairs.append((extent, after.get((stage, stride), extent)))
+    return tuple(pairs)
 
 
 @dataclass(frozen=True)
@@ -172,25 +177,31 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
 
     They are exact for even chunks, and estimates for irregular ones, which count at their largest.
     """
-    fan_in, width, closed, elements, largest = 1, 1, False, 1, 1
-    for a, b in reversed(list(zip(source.axes, target.axes, strict=True))):
-        for extent, need in _met(a, b):
-            shard = min(extent, need)
-            fan_in *= -(-need // shard)
-            elements *= need
+    pairs = list(zip(source.axes, target.axes, strict=True))
+    components = [axis_components(before, after) for before, after in pairs]
+    local = all(axis.one_to_one for axis in components)
+    fan_in = 1
+    width = 1
+    run_has_ended = False
+    elements = 1  # of a target block
+    largest = 1
+    for before, after in reversed(pairs):
+        for extent_before, extent_after in _paired_extents(before, after):
+            shard = min(extent_before, extent_after)
+            fan_in *= -(-extent_after // shard)
+            elements *= extent_after
             largest *= shard
-            if not closed:
+            if not run_has_ended:
                 width *= shard
-                closed = shard < extent
-        if a.digits == b.digits and a.groups[0].offset != b.groups[0].offset:
-            fan_in *= min(2, a.blocks)
-    components = [axis_components(a, b) for a, b in zip(source.axes, target.axes, strict=True)]
-    local = all(c.one_to_one for c in components)
+                run_has_ended = shard < extent_before
+        is_shift = before.digits == after.digits
+        if is_shift and before.groups[0].offset != after.groups[0].offset:
+            fan_in *= min(2, before.blocks)
     return ExchangeShape(
         fan_in=1 if local else min(fan_in, source.blocks),
         runs=max(1, elements // width) if width else 0,
         width=width,
-        groups=math.prod(c.count for c in components),
+        groups=math.prod(axis.count for axis in components),
         blocks_in=source.blocks,
         blocks_out=target.blocks,
         local=local,
@@ -224,17 +235,18 @@ class AxisComponents:
     def one_to_one(self) -> bool:
         """True if every group has at most one block on either side."""
         return all(
-            np.bincount(of[of >= 0], minlength=1).max() <= 1
-            for of in (self.of_source, self.of_target)
+            np.bincount(group_of[group_of >= 0], minlength=1).max() <= 1
+            for group_of in (self.of_source, self.of_target)
         )
 
 
-def _members(groups: Ints, count: int) -> tuple[tuple[int, ...], ...]:
-    found: list[list[int]] = [[] for _ in range(count)]
-    for block, group in enumerate(groups.tolist()):
+def _members(group_of: Ints, count: int) -> tuple[tuple[int, ...], ...]:
+    """Return the blocks of each group."""
+    members: list[list[int]] = [[] for _ in range(count)]
+    for block, group in enumerate(group_of.tolist()):
         if group >= 0:
-            found[group].append(block)
-    return tuple(map(tuple, found))
+            members[group].append(block)
+    return tuple(map(tuple, members))
 
 
 def _interval_components(source: Group, target: Group) -> AxisComponents:
@@ -242,53 +254,61 @@ def _interval_components(source: Group, target: Group) -> AxisComponents:
     if source.offset != target.offset:
         return _rolled_components(source, target)
     size = source.size
-    of_source, of_target = (np.minimum(group.bounds, size) for group in (source, target))
+    source_bounds = np.minimum(source.bounds, size)
+    target_bounds = np.minimum(target.bounds, size)
     # Behind the stored values there is padding, which any cut of the target splits.
-    stored = np.union1d(of_source, of_target[of_target >= of_source[-1]])
-    common = np.union1d(np.intersect1d(stored, of_target), [0, size])
+    padding_bounds = target_bounds[target_bounds >= source_bounds[-1]]
+    cuts = np.union1d(source_bounds, padding_bounds)
+    common = np.union1d(np.intersect1d(cuts, target_bounds), [0, size])
 
     def groups_of(bounds: Ints) -> Ints:
-        found = np.searchsorted(common, bounds[:-1], side="right") - 1
-        return np.minimum(found, max(0, len(common) - 2))
+        """Return the group of each chunk between some bounds."""
+        groups = np.searchsorted(common, bounds[:-1], side="right") - 1
+        return np.minimum(groups, max(0, len(common) - 2))
 
-    used = np.where(np.diff(of_source) > 0, groups_of(of_source), -1)
-    return AxisComponents(max(1, len(common) - 1), used, groups_of(of_target))
+    of_source = np.where(np.diff(source_bounds) > 0, groups_of(source_bounds), -1)
+    return AxisComponents(max(1, len(common) - 1), of_source, groups_of(target_bounds))
 
 
 def _rolled_components(source: Group, target: Group) -> AxisComponents:
     """Return the groups of digits cyclically shifted against one another: cuts of a circle."""
-    cut, cut_after = (
-        (np.array(group.bounds[:-1], np.int64) + group.offset) % source.size
-        for group in (source, target)
-    )
-    common = np.intersect1d(cut, cut_after)
+    source_cuts = (np.array(source.bounds[:-1], np.int64) + source.offset) % source.size
+    target_cuts = (np.array(target.bounds[:-1], np.int64) + target.offset) % source.size
+    common = np.intersect1d(source_cuts, target_cuts)
     count = max(1, len(common))
 
-    def groups_of(places: Ints) -> Ints:
-        return (np.searchsorted(common, places, side="right") - 1) % count
+    def groups_of(cuts: Ints) -> Ints:
+        """Return the group of each chunk that begins at a cut."""
+        return (np.searchsorted(common, cuts, side="right") - 1) % count
 
-    used = np.where(np.array(source.chunks) > 0, groups_of(cut), -1)
-    return AxisComponents(count, used, groups_of(cut_after))
+    of_source = np.where(np.array(source.chunks) > 0, groups_of(source_cuts), -1)
+    return AxisComponents(count, of_source, groups_of(target_cuts))
 
 
 def unflattened(layout: AxisLayout) -> AxisLayout:
     """Return the layout with groups of several digits split where the chunks allow it.
 
-    >>> one = Group((Digit(1, 1, 3, 3), Digit(1, 3, 4, 4)), (4, 8))
-    >>> [group.chunks for group in unflattened(AxisLayout((one,))).groups]
+    >>> flat = Group((Digit(1, 1, 3, 3), Digit(1, 3, 4, 4)), (4, 8))
+    >>> [group.chunks for group in unflattened(AxisLayout((flat,))).groups]
     [(1, 2), (4,)]
     """
     groups: list[Group] = []
     for group in layout.groups:
-        first, *inner = group.digits
-        width = math.prod(digit.size for digit in inner)
-        is_uneven = group.offset or group.bounds[-1] != group.size
-        if inner and not is_uneven and not any(c % width for c in group.chunks):
-            groups.append(Group((first,), tuple(c // width for c in group.chunks)))
-            groups += [Group((digit,), (digit.size,)) for digit in inner]
-        else:
-            groups.append(group)
+        groups += _split_group(group)
     return AxisLayout(tuple(groups))
+
+
+def _split_group(group: Group) -> list[Group]:
+    """Return a group for each digit if the chunks cut only the outermost one, else the group."""
+    outer, *inner = group.digits
+    if not inner or group.offset or group.bounds[-1] != group.size:
+        return [group]
+    width = math.prod(digit.size for digit in inner)
+    if any(chunk % width for chunk in group.chunks):
+        return [group]
+    outer_chunks = tuple(chunk // width for chunk in group.chunks)
+    inner_groups = [Group((digit,), (digit.size,)) for digit in inner]
+    return [Group((outer,), outer_chunks), *inner_groups]
 
 
 @lru_cache(maxsize=256)
@@ -299,21 +319,26 @@ def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
     assumed to be connected, so the result may be coarser than necessary.
     """
     if any(group.arrangement for group in (*source.groups, *target.groups)):
-        return AxisComponents(1, *(np.zeros(side.blocks, np.int64) for side in (source, target)))
-    source, target = unflattened(source), unflattened(target)
+        of_source = np.zeros(source.blocks, np.int64)
+        of_target = np.zeros(target.blocks, np.int64)
+        return AxisComponents(1, of_source, of_target)
+    source = unflattened(source)
+    target = unflattened(target)
     if len(source.groups) == len(target.groups) == 1 and source.digits == target.digits:
         return _interval_components(source.groups[0], target.groups[0])
-    kept = [group for group in source.groups if group in target.groups and len(group.chunks) > 1]
-    grid = tuple(len(group.chunks) for group in kept)
+    common = [group for group in source.groups if group in target.groups]
+    separating = [group for group in common if len(group.chunks) > 1]
 
     def groups_of(layout: AxisLayout) -> Ints:
+        """Return the group of each block: its chunks in the separating groups of digits."""
         chunks = np.indices(layout.grid).reshape(len(layout.grid), -1)
-        found = np.zeros(layout.blocks, np.int64)
-        for group, count in zip(kept, grid, strict=True):
-            found = found * count + chunks[layout.groups.index(group)]
-        return found
+        numbers = np.zeros(layout.blocks, np.int64)
+        for group in separating:
+            numbers = numbers * len(group.chunks) + chunks[layout.groups.index(group)]
+        return numbers
 
-    return AxisComponents(math.prod(grid), groups_of(source), groups_of(target))
+    count = math.prod(len(group.chunks) for group in separating)
+    return AxisComponents(count, groups_of(source), groups_of(target))
 
 
 Scale = Literal["none", "ortho", "full"]
@@ -343,26 +368,41 @@ def divided(
     """
     if scale == "none" or not programs:
         return programs, rounds
-    exact = scale == "full" and all(p.length & (p.length - 1) == 0 for p in programs)
-    together = len(rounds) == 1 and all(step.kind == "c2c" for step in rounds[0].steps)
-    if exact or together:
-        lengths = {_bearer(program): program.length for program in programs}
-    else:
+    divided_steps: dict[Step, Step] = {}
+    for step, length in _divided_lengths(programs, rounds, scale).items():
+        divisor = Divisor(1, length) if scale == "ortho" else Divisor(length)
+        divided_steps[step] = replace(step, divisor=divisor)
 
-        def cost(program: AxisProgram) -> tuple[bool, int]:
-            """Return whether to divide is an extra pass, and the number of rounds after it."""
-            step = _bearer(program)
-            after = next(n for n, found in enumerate(reversed(rounds)) if step in found.steps)
-            return step.chirp_out is None and step.twiddle is None, after
+    def with_divisors(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        return tuple(divided_steps.get(step, step) for step in steps)
 
-        best = min(programs, key=cost)
-        lengths = {_bearer(best): math.prod(program.length for program in programs)}
-    divisors = {s: Divisor(1, n) if scale == "ortho" else Divisor(n) for s, n in lengths.items()}
-    new = {step: replace(step, divisor=divisor) for step, divisor in divisors.items()}
     return (
-        tuple(replace(p, steps=tuple(new.get(s, s) for s in p.steps)) for p in programs),
-        tuple(replace(r, steps=tuple(new.get(s, s) for s in r.steps)) for r in rounds),
+        tuple(replace(program, steps=with_divisors(program.steps)) for program in programs),
+        tuple(replace(round_, steps=with_divisors(round_.steps)) for round_ in rounds),
     )
+
+
+def _divided_lengths(
+    programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...], scale: Scale
+) -> dict[Step, int]:
+    """Return the steps that bear a divisor, and the length by which each one divides.
+
+    Every axis has its own divisor where that is exact (powers of two), or where one library call
+    divides for all axes. Otherwise one step divides by the product of all lengths.
+    """
+    is_exact = scale == "full" and all(p.length & (p.length - 1) == 0 for p in programs)
+    is_one_call = len(rounds) == 1 and all(step.kind == "c2c" for step in rounds[0].steps)
+    if is_exact or is_one_call:
+        return {_bearer(program): program.length for program in programs}
+
+    def cost(program: AxisProgram) -> tuple[bool, int]:
+        """Return whether the division is an extra pass, and the number of rounds after it."""
+        step = _bearer(program)
+        rounds_after = next(n for n, round_ in enumerate(reversed(rounds)) if step in round_.steps)
+        return step.chirp_out is None and step.twiddle is None, rounds_after
+
+    cheapest = min(programs, key=cost)
+    return {_bearer(cheapest): math.prod(program.length for program in programs)}
 
 
 def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
@@ -371,40 +411,48 @@ def merged(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
     >>> merged((Digit(1, 4, 3, 3), Digit(1, 1, 4, 4)))
     (Digit(stage=1, stride=1, size=12, radix=12),)
     """
-    found: list[Digit] = []
+    result: list[Digit] = []
     for digit in digits:
-        last = found[-1] if found else None
-        follows = last is not None and last.stage == digit.stage and not digit.is_partial
-        if last is not None and follows and last.stride == digit.stride * digit.radix:
-            size, radix = last.size * digit.size, last.radix * digit.radix
-            found[-1] = Digit(digit.stage, digit.stride, size, radix)
-        else:
-            found.append(digit)
-    return tuple(found)
+        if result and _is_inner(digit, result[-1]):
+            outer = result.pop()
+            size = outer.size * digit.size
+            radix = outer.radix * digit.radix
+            digit = Digit(digit.stage, digit.stride, size, radix)
+        result.append(digit)
+    return tuple(result)
 
 
-def _plain(group: Group) -> bool:
+def _is_inner(digit: Digit, outer: Digit) -> bool:
+    """Return True if a digit and its outer neighbour form one digit of the index."""
+    follows = outer.stage == digit.stage and outer.stride == digit.stride * digit.radix
+    return follows and not digit.is_partial
+
+
+def _is_plain(group: Group) -> bool:
     """Return True if a group stores each value once, in order, and without empty chunks."""
-    whole = group.bounds[-1] == group.size and min(group.chunks, default=0) > 0
-    return whole and not group.offset and not group.arrangement
+    if group.offset or group.arrangement:
+        return False
+    return group.bounds[-1] == group.size and min(group.chunks, default=0) > 0
 
 
-def _alike(a: AxisLayout, b: AxisLayout) -> bool:
+def _has_same_dims(a: AxisLayout, b: AxisLayout) -> bool:
     """Return True if two layouts of an axis have the same dimensions, in any order."""
-    one, other = ({group.digits for group in axis.groups} for axis in (a, b))
-    return one == other and len(one) == len(a.groups) == len(b.groups)
+    dims = {group.digits for group in a.groups}
+    other_dims = {group.digits for group in b.groups}
+    return dims == other_dims and len(dims) == len(a.groups) == len(b.groups)
 
 
 @lru_cache(maxsize=1024)
 def _fits(shared_layout: AxisLayout, axis: AxisLayout) -> bool:
     """Return True if every block of an axis layout is a view of one block of the shared layout."""
-    if not all(map(_plain, (*shared_layout.groups, *axis.groups))):
+    if not all(_is_plain(group) for group in (*shared_layout.groups, *axis.groups)):
         return False
-    if _alike(shared_layout, axis):
-        cuts = {group.digits: set(group.bounds) for group in axis.groups}
-        return all(set(group.bounds) <= cuts[group.digits] for group in shared_layout.groups)
-    one = len(axis.groups) == shared_layout.blocks == 1
-    return one and merged(shared_layout.digits) == merged(axis.digits)
+    if _has_same_dims(shared_layout, axis):
+        bounds = {group.digits: set(group.bounds) for group in axis.groups}
+        return all(set(group.bounds) <= bounds[group.digits] for group in shared_layout.groups)
+    if len(axis.groups) != 1 or shared_layout.blocks != 1:
+        return False
+    return merged(shared_layout.digits) == merged(axis.digits)
 
 
 def fits(shared_layout: Layout, layout: Layout) -> bool:
@@ -418,25 +466,33 @@ def shared_layout_of(before: Layout, after: Layout, layout: Layout | None = None
     Only `layout` counts if the first blocks share it already. A new one has its digits in the order
     of the first layout, so that whole rows are written.
     """
-    axes, held = [], [None] * len(before.axes) if layout is None else layout.axes
-    for own, a, b in zip(held, before.axes, after.axes, strict=True):
-        axis = own or _shared_axis(a, b)
-        fitting = axis is not None and _fits(axis, a) and _fits(axis, b)
-        if axis is None or not fitting or axis_components(a, b).count != axis.blocks:
+    if layout is not None:
+        shared_axes: Sequence[AxisLayout | None] = layout.axes
+    else:
+        shared_axes = list(map(_shared_axis, before.axes, after.axes))
+    axes = []
+    for axis, a, b in zip(shared_axes, before.axes, after.axes, strict=True):
+        if axis is None or not _fits(axis, a) or not _fits(axis, b):
+            return None
+        if axis_components(a, b).count != axis.blocks:
             return None
         axes.append(axis)
     return Layout(tuple(axes))
 
 
 def _shared_axis(a: AxisLayout, b: AxisLayout) -> AxisLayout | None:
-    if _alike(a, b):
-        cuts = {group.digits: set(group.bounds) for group in b.groups}
-        kept = ((g.digits, sorted(cuts[g.digits] & set(g.bounds))) for g in a.groups)
-        pairs = ((digits, itertools.pairwise(bounds)) for digits, bounds in kept)
-        return AxisLayout(tuple(Group(d, tuple(high - low for low, high in p)) for d, p in pairs))
+    """Return the candidate for the shared layout of an axis, in the dimensions of the first."""
+    if _has_same_dims(a, b):
+        bounds_after = {group.digits: set(group.bounds) for group in b.groups}
+        groups = []
+        for group in a.groups:
+            common = sorted(bounds_after[group.digits] & set(group.bounds))
+            chunks = tuple(high - low for low, high in itertools.pairwise(common))
+            groups.append(Group(group.digits, chunks))
+        return AxisLayout(tuple(groups))
     if len(b.groups) == 1:  # flat: the digits in the order that they have there
         falling = sorted(a.groups, key=lambda group: -group.digits[0].stride)
-        return AxisLayout(tuple(Group(g.digits, (g.size,)) for g in falling))
+        return AxisLayout(tuple(Group(group.digits, (group.size,)) for group in falling))
     return None
 
 
@@ -471,10 +527,14 @@ class Place:
 
 def shared_blocks(shared_layout: Layout, layout: Layout) -> list[list[int]]:
     """Return the shared layout's block that contains each block of a layout, by axis."""
-    axes = zip(shared_layout.axes, layout.axes, strict=True)
-    return [
-        [a.block_of(tuple(k for k, _ in _cuts(a, b, i))) for i in range(b.blocks)] for a, b in axes
-    ]
+    numbers = []
+    for shared_axis, axis in zip(shared_layout.axes, layout.axes, strict=True):
+        own_numbers = []
+        for block in range(axis.blocks):
+            chunks = tuple(chunk for chunk, _ in _cuts(shared_axis, axis, block))
+            own_numbers.append(shared_axis.block_of(chunks))
+        numbers.append(own_numbers)
+    return numbers
 
 
 @lru_cache(maxsize=4096)
@@ -483,28 +543,32 @@ def place_of(shared_layout: Layout, layout: Layout, block: Block) -> Place:
     shape: list[int] = []
     cuts: list[slice] = []
     order: list[int] = []
-    for a, b, i in zip(shared_layout.axes, layout.axes, block, strict=True):
-        first = len(shape)
-        if not _alike(a, b):
-            (interval,) = b.intervals(i)
-            shape.append(a.size)
-            cuts.append(slice(*interval))
-            order.append(first)
+    for shared_axis, axis, number in zip(shared_layout.axes, layout.axes, block, strict=True):
+        first_dim = len(shape)
+        if not _has_same_dims(shared_axis, axis):
+            ((low, high),) = axis.intervals(number)
+            shape.append(shared_axis.size)
+            cuts.append(slice(low, high))
+            order.append(first_dim)
             continue
-        found = list(_cuts(a, b, i))
-        shape += [group.chunks[k] for group, (k, _) in zip(a.groups, found, strict=True)]
-        cuts += [cut for _, cut in found]
-        dims = {group.digits: first + d for d, group in enumerate(a.groups)}
-        order += [dims[group.digits] for group in b.groups]
+        dim_of = {}
+        pairs = zip(shared_axis.groups, _cuts(shared_axis, axis, number), strict=True)
+        for dim, (group, (chunk, cut)) in enumerate(pairs, first_dim):
+            shape.append(group.chunks[chunk])
+            cuts.append(cut)
+            dim_of[group.digits] = dim
+        order += [dim_of[group.digits] for group in axis.groups]
     return Place(tuple(shape), tuple(cuts), tuple(order))
 
 
 def _cuts(shared_layout: AxisLayout, axis: AxisLayout, block: int) -> Iterator[tuple[int, slice]]:
     """Yield, for each group of the shared layout, the chunk with a block and the slice in it."""
-    if not _alike(shared_layout, axis):
-        yield from ((0, slice(0, group.size)) for group in shared_layout.groups)
+    if not _has_same_dims(shared_layout, axis):
+        for group in shared_layout.groups:
+            yield 0, slice(0, group.size)
         return
-    intervals = dict(zip((g.digits for g in axis.groups), axis.intervals(block), strict=True))
+    digits = [group.digits for group in axis.groups]
+    intervals = dict(zip(digits, axis.intervals(block), strict=True))
     for group in shared_layout.groups:
         low, high = intervals[group.digits]
         chunk = bisect_right(group.bounds, low) - 1

@@ -176,48 +176,50 @@ class AxisProgram:
     mirror: int | None = None
     bluestein: bool = False
 
-    def in_place(self, done: int) -> tuple[Digit, ...]:
-        """Return the digits after the first `done` steps if none is moved, outermost first.
+    def in_place(self, count: int) -> tuple[Digit, ...]:
+        """Return the digits after the first `count` steps if none is moved, outermost first.
 
-        Not for Bluestein's algorithm. Digits that follow one another as in a whole axis are one
-        again when all steps are done.
+        Not for Bluestein's algorithm. After all steps, digits that follow one another as in a whole
+        axis are one digit again.
         """
-        found = [step.source for step in self.steps]
-        if set(self.source) == set(found):
-            found = list(self.source)
-        made = {step.source: step.target for step in self.steps[:done]}
-        digits = tuple(made.get(digit, digit) for digit in found)
-        if done < len(self.steps) or len(self.target) > 1 or any(d.is_partial for d in digits):
+        input_digits = [step.source for step in self.steps]
+        if set(self.source) == set(input_digits):
+            input_digits = list(self.source)
+        replaced = {step.source: step.target for step in self.steps[:count]}
+        digits = tuple(replaced.get(digit, digit) for digit in input_digits)
+        if count < len(self.steps) or len(self.target) > 1:
             return digits
-        return self.target if _follow(digits) else digits
+        if any(digit.is_partial for digit in digits) or not _follow(digits):
+            return digits
+        return self.target
 
     @property
     def stays(self) -> bool:
         """True if the input has its digits at the places of `in_place`."""
-        found = self.in_place(0)
-        return found == self.source or (len(self.source) == 1 and _follow(found))
+        digits = self.in_place(0)
+        return digits == self.source or (len(self.source) == 1 and _follow(digits))
 
 
 def _cooley_tukey(
     axis: int, factors: tuple[int, ...], kind: Kind, sign: int, stage: int = 0
 ) -> tuple[Step, ...]:
     """Return the steps of an axis of length ``prod(factors)``."""
-    total, done, steps = math.prod(factors), 1, []
+    source_stride = math.prod(factors)
+    target_stride = 1
+    steps = []
     for j, n in enumerate(factors):
-        rest = total // (done * n)
-        last = j == len(factors) - 1
-        real_in, real_out = kind == "r2c" and j == 0, kind == "c2r" and last
-        steps.append(
-            Step(
-                axis=axis,
-                source=Digit(stage, rest, half(n) if real_out else n, n),
-                target=Digit(stage + 1, done, half(n) if real_in else n, n),
-                kind="r2c" if real_in else "c2r" if real_out else "c2c",
-                sign=sign,
-                twiddle=None if last else rest * n,
-            )
-        )
-        done *= n
+        is_last = j == len(factors) - 1
+        step_kind: Kind = "c2c"
+        if kind == "r2c" and j == 0:
+            step_kind = "r2c"
+        elif kind == "c2r" and is_last:
+            step_kind = "c2r"
+        twiddle = None if is_last else source_stride
+        source_stride //= n
+        source = Digit(stage, source_stride, half(n) if step_kind == "c2r" else n, n)
+        target = Digit(stage + 1, target_stride, half(n) if step_kind == "r2c" else n, n)
+        steps.append(Step(axis, source, target, step_kind, sign, twiddle=twiddle))
+        target_stride *= n
     return tuple(steps)
 
 
@@ -228,7 +230,8 @@ def _bluestein_steps(
     before, between, after = chirps
     forward = _cooley_tukey(axis, factors, "c2c", -1)
     inverse = _cooley_tukey(axis, factors[::-1], "c2c", +1, stage=1)
-    target, twiddle = inverse[0].target, inverse[0].twiddle
+    target = inverse[0].target
+    twiddle = inverse[0].twiddle
     middle = replace(forward[-1], target=target, twiddle=twiddle, convolve=between)
     steps = [*forward[:-1], middle, *inverse[1:]]
     steps[0] = replace(steps[0], chirp_in=before)
@@ -261,17 +264,19 @@ def axis_program(
     >>> [(s.source.stride, s.target.stride, s.twiddle) for s in program.steps]
     [(4, 1, 12), (1, 3, None)]
     """
-    mirror = length if kind == "c2r" or (kind == "r2c" and not bluestein) else None
-    if not bluestein:
-        steps = _cooley_tukey(axis, factors, kind, sign)
-        source = flat_digits(0, length, order_in, real=kind == "c2r", digits=digits)
-        if order_in == order_out == "transposed":
-            digits = (digits or transposed_digits(length))[::-1]
-        target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
-    else:
-        own, padded = Chirp(length, sign), math.prod(factors)
-        chirps = (own, Chirp(length, -sign), own) if waves is None else waves.chirps()
+    if bluestein:
+        chirp = Chirp(length, sign)
+        chirps = (chirp, Chirp(length, -sign), chirp) if waves is None else waves.chirps()
         steps = _bluestein_steps(axis, factors, chirps)
+        padded = math.prod(factors)
         source = (Digit(0, 1, half(length) if kind == "c2r" else length, padded),)
         target = (Digit(2, 1, half(length) if kind == "r2c" else length, padded),)
-    return AxisProgram(axis, length, factors, steps, source, target, mirror, bluestein)
+        mirror = length if kind == "c2r" else None
+        return AxisProgram(axis, length, factors, steps, source, target, mirror, bluestein=True)
+    steps = _cooley_tukey(axis, factors, kind, sign)
+    source = flat_digits(0, length, order_in, real=kind == "c2r", digits=digits)
+    if order_in == order_out == "transposed":
+        digits = (digits or transposed_digits(length))[::-1]
+    target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
+    mirror = None if kind == "c2c" else length
+    return AxisProgram(axis, length, factors, steps, source, target, mirror)

@@ -51,6 +51,11 @@ class PlainChunks:
     folder: Path
     array: Any
 
+    @property
+    def chunk_nbytes(self) -> int:
+        """Size in bytes of a whole chunk, also at the end of an axis."""
+        return int(math.prod(self.array.chunks) * self.array.dtype.itemsize)
+
     def path(self, chunk: Shape) -> Path:
         """Return the file of a chunk."""
         return self.folder / str(self.array.metadata.encode_chunk_key(chunk))
@@ -69,7 +74,13 @@ class PlainChunks:
             calls.results()
 
     def _read(self, region: Region, out: Array) -> None:
-        """Read a region of one chunk."""
+        """Read a region of one chunk.
+
+        Raises
+        ------
+        OSError
+            If the file has another size than the metadata imply. One of both is then damaged.
+        """
         shape = self.array.chunks
         path = self.path(chunk_of(region, shape))
         starts = [cut.start % n for cut, n in zip(region, shape, strict=True)]
@@ -78,15 +89,23 @@ class PlainChunks:
             out[...] = self.array.fill_value
             return
         with opened(path, os.O_RDONLY) as file:
+            nbytes = os.fstat(file.handle).st_size
+            if nbytes != self.chunk_nbytes:
+                raise self._size_error(path, nbytes)
             for begin, part in _runs(inside, shape, out):
                 target = part if part.flags.c_contiguous else allocate(part.shape, part.dtype)
-                data, at = target.reshape(-1).view(np.uint8), begin * out.itemsize
-                found = file.read(data, at)
-                if found < len(data):
-                    text = f"the chunk ends {len(data) - found} bytes early"
-                    raise OSError(errno.EIO, text, str(path))
+                data = target.reshape(-1).view(np.uint8)
+                if file.read(data, begin * out.itemsize) < len(data):  # cut since it was opened
+                    raise self._size_error(path, os.fstat(file.handle).st_size)
                 if target is not part:
                     part[...] = target
+
+    def _size_error(self, path: Path, nbytes: int) -> OSError:
+        """Return the error for the file of a chunk that has another size than a chunk."""
+        chunk = path.relative_to(self.folder)
+        text = f"the chunk {chunk} has {nbytes} bytes, and {self.chunk_nbytes} by the metadata "
+        text += f"(chunks of {self.array.chunks}, {self.array.dtype}), so one of them is damaged"
+        return OSError(errno.EIO, text, str(path))
 
     def write(self, region: Region, values: Array) -> bool:
         """Write a region that is one whole chunk; return False and write nothing otherwise.
@@ -104,9 +123,8 @@ class PlainChunks:
             return False
         path = self.path(chunk)
         path.parent.mkdir(parents=True, exist_ok=True)
-        nbytes = math.prod(shape) * values.itemsize
         with opened(path, os.O_RDWR | os.O_CREAT) as file:
-            preallocate(file.handle, nbytes)
+            preallocate(file.handle, self.chunk_nbytes)
             for begin, part in runs:
                 file.write(part.reshape(-1).view(np.uint8), begin * values.itemsize)
         return True

@@ -151,6 +151,11 @@ class Places:
         """Collect all files of a dataset's values; return True if the dataset exists.
 
         The result is None if its file cannot be read. HDF5 reports that when it reads values.
+
+        Raises
+        ------
+        ArgumentError
+            If the dataset has another size than its shape and type imply.
         """
         if (path, name) in self._seen:
             return True
@@ -162,6 +167,7 @@ class Places:
         with file:
             if (dataset := _dataset(file, name)) is None:
                 return False
+            _check_size(dataset, path)
             self.files |= dict.fromkeys(_linked_files(file, name))
             self._plain(dataset, path)
             sources = dataset.virtual_sources() if dataset.is_virtual else ()
@@ -197,6 +203,21 @@ class Places:
                 self.missing.append(f"{name} in {wanted}")
             if not there or not numbered:
                 return
+
+
+def _check_size(dataset: Any, path: Path) -> None:
+    """Raise an error if a contiguous dataset has another size than its shape and type imply.
+
+    HDF5 checks the sizes of chunks, but reads the first values of a dataset that is too long.
+    """
+    if dataset.id.get_create_plist().get_layout() != _h5py().h5d.CONTIGUOUS:
+        return
+    nbytes = dataset.id.get_storage_size()
+    implied = dataset.id.get_space().get_simple_extent_npoints() * dataset.id.get_type().get_size()
+    if nbytes and nbytes != implied:  # 0 before the first value is written
+        need = f"an HDF5 file whose dataset {dataset.name} has {implied} bytes, for its shape "
+        need += f"{dataset.shape} and type {dataset.dtype}; it has {nbytes}"
+        raise_invalid("source", str(path), need)
 
 
 def _numbered(name: str, number: int) -> str:

@@ -28,6 +28,7 @@ from dask_bigfft.planner.rows import DECODED, Stored
 from dask_bigfft.storage.formats import (
     LEFT_OUT,
     UNREADABLE,
+    DType,
     Packing,
     PlainChunks,
     chunk_of,
@@ -76,17 +77,26 @@ class NpyFile:
     ----------
     path : Path
         The file; its header is read at once.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, or has another size than its header implies.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         mapped = self._mapped()
+        nbytes = path.stat().st_size
+        implied = mapped.offset + mapped.nbytes
+        if nbytes != implied:  # NumPy refuses shorter files alone
+            raise ValueError(f"it has {nbytes} bytes, and {implied} by its header")
         self.shape, self.dtype, self.ndim = mapped.shape, mapped.dtype, mapped.ndim
         self.columns_first = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
-    def _mapped(self) -> Array:
+    def _mapped(self) -> "np.memmap[Any, DType]":
         with _parsing:
-            return cast("Array", np.lib.format.open_memmap(self.path, mode="r"))
+            return np.lib.format.open_memmap(self.path, mode="r")
 
     def __getitem__(self, index: Any) -> Array:
         return np.asarray(self._mapped()[index])

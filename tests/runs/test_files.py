@@ -351,12 +351,53 @@ def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):
         np.testing.assert_array_equal(out, expected[region])
 
 
-def test_a_plain_chunk_that_ends_early_is_named():
-    stored("in", complex_values(30, 28), (5, 7), compressors=None)
-    os.truncate("in/c/2/1", 100)
-    with pytest.raises(OSError, match=r"the chunk ends \d+ bytes early.*in/c/2/1"):
+@pytest.mark.parametrize("chunk", ["c/2/1", "c/5/3"])
+@pytest.mark.parametrize("nbytes", [0, 100, 559, 561, 1120])
+def test_a_plain_chunk_of_another_size_is_named(chunk, nbytes):
+    """Also at the end of both axes, where a file is as long as the others."""
+    stored("in", complex_values(29, 27), (5, 7), compressors=None)
+    os.truncate(f"in/{chunk}", nbytes)
+    with pytest.raises(OSError, match=rf"{chunk}.*\b{nbytes}\b.*\b560\b"):
         dask_bigfft.run("in", "out.zarr", block_size=600)
     assert os.listdir() == ["in"]
+
+
+#: Texts of a wrong and a right type in the files of each format.
+TYPES = {"zarr 3": '"data_type": "{}"', "zarr 2": '"dtype": "{}"', "npy": "'{}'"}
+
+
+def declare(name, dtype, other):
+    """Let the metadata of a file declare another dtype than its values have."""
+    kind = name.partition(",")[0]
+    path = Path({"zarr 3": "in/zarr.json", "zarr 2": "in/.zarray"}.get(kind, "in"))
+    names = [np.dtype(d).name if kind == "zarr 3" else np.dtype(d).str for d in (dtype, other)]
+    before, after = (TYPES[kind].format(name).encode() for name in names)
+    content = path.read_bytes()
+    assert content.count(before) == 1
+    path.write_bytes(content.replace(before, after))
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if "hdf5" not in name])
+@pytest.mark.parametrize(("dtype", "other"), [("f8", "f4"), ("f4", "f8"), ("c16", "c8")])
+def test_values_of_another_size_than_declared_are_refused(name, dtype, other):
+    """In blocks of several chunks, and in rows of a few."""
+    FORMATS[name](RNG.normal(size=(29, 28)).astype(dtype), (6, 14))
+    declare(name, dtype, other)
+    for options in ({"kind": "fftn"}, {"kind": "fft", "axis": 0, "rounds": [29]}):
+        with pytest.raises((OSError, ArgumentError), match=r"c/\d/\d|\d\.\d|`source`='in'"):
+            dask_bigfft.run("in", "out.zarr", block_size=1344, **options)
+        assert os.listdir() == ["in"]
+
+
+def test_rows_of_chunks_of_another_size_than_declared_are_refused():
+    """Which a lazy array of dask's reads like a run."""
+    FORMATS["zarr 3, plain"](RNG.normal(size=2**12).astype("c16"), (2**8,))
+    declare("zarr 3", "c16", "c8")
+    with dask.config.set({"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "128 B"}):
+        x = da.from_zarr("in")
+        assert dask_bigfft.plan(x, "fft", rounds=[16, -1]).from_rows
+        with pytest.raises(OSError, match=r"c/\d+.*\b4096\b.*\b2048\b"):
+            dask_bigfft.fft.fft(x, rounds=[16, -1]).compute()
 
 
 # --- what goes wrong ------------------------------------------------------------------------

@@ -214,6 +214,32 @@ def test_a_null_dataset_is_refused(component):
     assert os.listdir() == ["in.h5"]
 
 
+#: Descriptions of float64 and float32 in an HDF5 file: class, size, and places of the bits.
+FLOAT64 = bytes.fromhex("11203f000800000000004000340b0034ff030000")
+FLOAT32 = bytes.fromhex("11201f000400000000002000170800177f000000")
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "external", "virtual", "chunked"])
+def test_a_dataset_of_another_size_than_declared_is_refused(kind):
+    """Of chunks, and of shorter datasets, HDF5 itself says so."""
+    values = RNG.normal(size=(8, 16))
+    damaged = "in.h5"
+    if kind == "virtual":
+        _, damaged = virtual_source(values)
+    elif kind == "external":
+        external_source(values)
+    else:
+        with h5py.File("in.h5", "w") as file:
+            file.create_dataset("x", data=values, chunks=(2, 16) if kind == "chunked" else None)
+    content = Path(damaged).read_bytes()
+    assert content.count(FLOAT64) == 1
+    Path(damaged).write_bytes(content.replace(FLOAT64, FLOAT32))
+    for missing_chunks in ("refuse", "fill"):
+        with pytest.raises(ArgumentError, match=rf"`source`=.*{Path(damaged).name}"):
+            dask_bigfft.run("in.h5", "out.zarr", missing_chunks=missing_chunks)
+    assert not Path("out.zarr").exists()
+
+
 def test_names_of_files_may_have_percent_signs():
     """HDF5 has them written twice; a single one before a b stands for a number."""
     values = RNG.normal(size=(2, 16))

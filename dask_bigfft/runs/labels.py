@@ -5,7 +5,7 @@ array of one axis beside the source, with the name of the dimension.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,10 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
     spec = plan.spec
     if not labels.names:
         return labels
+    attributes = labels.attributes
+    if spec.name.startswith("i"):
+        with contextlib.suppress(ImportError):
+            attributes = _source_attributes(labels, spec.axes)
     names, coordinates = list(labels.names), dict(labels.coordinates)
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
         name = labels.names[axis]
@@ -124,8 +128,17 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
                 if made is not None:
                     coordinates[names[axis]] = made
     if len(set(names)) < len(names):
-        return Labels((), labels.attributes)
-    return Labels(tuple(names), labels.attributes, coordinates, labels.variable)
+        return Labels((), attributes)
+    return Labels(tuple(names), attributes, coordinates, labels.variable)
+
+
+def _source_attributes(labels: Labels, axes: Sequence[int]) -> dict[str, Any]:
+    """Return the attributes of the array that a spectrum was made of."""
+    from dask_bigfft.xarray.attributes import source_attrs
+
+    names = [labels.names[axis] for axis in axes]
+    coordinates = [labels.coordinates[name][1] for name in names if name in labels.coordinates]
+    return _plain(source_attrs(labels.attributes, coordinates, labels.variable))
 
 
 def _coordinate(
@@ -134,6 +147,7 @@ def _coordinate(
     """Return the name and the coordinate of a transformed dimension."""
     import xarray as xr
 
+    from dask_bigfft.xarray.attributes import ARRAY_ATTRS, attrs_as_text
     from dask_bigfft.xarray.coordinates import remembered, samples_of
 
     spec, name = plan.spec, labels.names[axis]
@@ -152,5 +166,9 @@ def _coordinate(
     digits = None if order == "natural" else spec.digits_of(axis)
     named = rfftfreq if last and spec.kind == "r2c" else fftfreq
     found = named(length, own.spacing, order=order, digits=digits)
-    more = {"spacing": 1 / abs(length * own.spacing), "direct_length": length}
+    more = {
+        "spacing": 1 / abs(length * own.spacing),
+        "direct_length": length,
+        ARRAY_ATTRS: attrs_as_text(labels.attributes),
+    }
     return f"freq_{name}", (found.compute(scheduler="sync"), own.attrs | more)

@@ -2,11 +2,12 @@
 
 A transformed dimension ``x`` becomes ``freq_x`` with a coordinate of frequencies. These are in
 cycles per unit of the coordinate of ``x``, or per second for times, by default in natural order.
-Attributes of the new coordinate (``direct_...``) describe the original one, which the inverse
-restores. Values are those of `numpy.fft`: they are not scaled by the spacing, and their phase does
-not depend on the position of the first sample. Other dimensions and their coordinates, the name and
-the attributes stay. Other coordinates along a transformed dimension are dropped. Results are lazy
-for arrays in chunks, and computed for others.
+Attributes of the new coordinate (``direct_...``) describe the original one and the array's
+attributes. The inverse restores both, also from products of spectra. Values are those of
+`numpy.fft`: they are not scaled by the spacing, and their phase does not depend on the position of
+the first sample. Other dimensions and their coordinates, the name and the attributes stay. Other
+coordinates along a transformed dimension are dropped. Results are lazy for arrays in chunks, and
+computed for others.
 
 Importing this module gives every `xarray.DataArray` and `xarray.Dataset` an attribute ``bigfft``
 with the same functions. For a dataset they transform every variable with these dimensions::

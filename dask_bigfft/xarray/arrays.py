@@ -18,6 +18,14 @@ from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.front import Norm, transforms_by
 from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders, with_dims
+from dask_bigfft.xarray.attributes import (
+    ARRAY_ATTRS,
+    attrs_as_text,
+    frequency_attrs,
+    record_variables,
+    source_attrs,
+    without_frequency_attrs,
+)
 from dask_bigfft.xarray.coordinates import (
     PREFIX,
     Samples,
@@ -86,11 +94,14 @@ def over_variables(work: Callable[..., Any], *, spectral: bool) -> Callable[...,
                 allowed = "dimensions that each variable has all or none of, and one has all: "
                 allowed += f"{partly} have some; try dataset[{whole}]"
             raise_invalid("dim", dim, allowed)
-        found = {key: work(name, a, dims, **keywords) for key, a in there.items()}
-        kept = {key: a for key, a in array.data_vars.items() if key not in found}
+        transformed = {key: work(name, a, dims, **keywords) for key, a in there.items()}
+        others = {key: a for key, a in array.data_vars.items() if key not in transformed}
         coords = {key: c for key, c in array.coords.items() if not set(c.dims) & set(dims)}
-        made = xr.Dataset(kept, coords=coords, attrs=array.attrs).assign(found)
-        return made[list(array.data_vars)]
+        result = xr.Dataset(others, coords=coords, attrs=array.attrs).assign(transformed)
+        before = frequency_attrs(array)
+        result.attrs = without_frequency_attrs(array.attrs, [*before.values()])
+        record_variables(result, transformed)
+        return result[list(array.data_vars)]
 
     return function
 
@@ -152,14 +163,16 @@ def _physical(
 
     `samples` has the samples of each dimension of frequencies.
     """
-    for dim, found in samples.items() if parse_flag("true_phase", phase) else ():
-        turns = np.exp(sign * 2j * np.pi * (array[dim].values * found.start % 1))
-        turns = turns.astype(np.result_type(array.dtype, np.complex64))
-        array = array * xr.DataArray(turns, {dim: array[dim]}, [dim])
+    result = array
+    if parse_flag("true_phase", phase):
+        for dim, own in samples.items():
+            turns = np.exp(sign * 2j * np.pi * (array[dim].values * own.start % 1))
+            turns = turns.astype(np.result_type(array.dtype, np.complex64))
+            result = result * xr.DataArray(turns, {dim: array[dim]}, [dim])
     if parse_flag("true_amplitude", amplitude):
-        distances = [abs(found.spacing) for found in samples.values()]
-        array = array * array.dtype.type(math.prod(distances) ** -sign)
-    return array
+        distances = [abs(own.spacing) for own in samples.values()]
+        result = result * array.dtype.type(math.prod(distances) ** -sign)
+    return array.copy(data=result.data)  # products lose the name, and in older xarray attributes
 
 
 def prepared(
@@ -247,8 +260,11 @@ def with_frequencies(
 ) -> xr.DataArray:
     """Return data of a spectrum with the frequencies of each transformed dimension."""
     renamed: dict[Hashable, tuple[Hashable, Any]] = {}
+    earlier = [*frequency_attrs(array).values()]  # of dimensions that were transformed before
+    source = source_attrs(array.attrs, earlier, array.name)
     for dim, values in places.items():
-        new, attrs = f"{PREFIX}{dim}", samples[dim].attrs
+        new = f"{PREFIX}{dim}"
+        attrs = samples[dim].attrs | {ARRAY_ATTRS: attrs_as_text(source)}
         if len(values) > 1:
             attrs["spacing"] = float(np.abs(values[1:] - values[0]).min())
         values = np.fft.fftshift(values) if dim in shifted else values
@@ -296,7 +312,10 @@ def inverse(
     counts = {found: data.shape[array.get_axis_num(found)] for found in dims}
     # of a Hermitian sequence half is stored
     renamed = {found: (own.dim, own.coordinate(counts[found])) for found, own in samples.items()}
-    return rebuilt(array, data, renamed)
+    result = rebuilt(array, data, renamed)
+    coordinates = [array[found].attrs for found in dims]
+    result.attrs = source_attrs(array.attrs, coordinates, array.name)
+    return result
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:

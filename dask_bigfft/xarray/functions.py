@@ -103,7 +103,8 @@ def ifft() -> None:
     -------
     xarray.DataArray or xarray.Dataset
         With ``x`` in the place of ``freq_x``. Where attributes do not tell its coordinate, it
-        begins at 0 with the step that belongs to the frequencies.
+        begins at 0 with the step that belongs to the frequencies. Attributes are those of the array
+        that was transformed, or those of the spectrum if one of them was changed there.
 
     Raises
     ------

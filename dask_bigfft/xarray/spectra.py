@@ -22,6 +22,7 @@ from dask_bigfft.xarray.arrays import (
     rebuilt,
     with_frequencies,
 )
+from dask_bigfft.xarray.attributes import ARRAY_ATTRS, RECORD, attrs_as_text
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, samples_of
 
 __all__ = [
@@ -56,12 +57,14 @@ def _labelled(
     shifted: Sequence[Hashable] = (),
 ) -> xr.DataArray:
     """Return a squared spectrum with frequencies and units; its inverse has lags from 0 on."""
-    found = with_frequencies(arrays[0], data, places, samples, shifted)
+    spectrum = with_frequencies(arrays[0], data, places, samples, shifted)
+    spectrum.attrs = _units(arrays, samples, scaling)
     for dim in places:
+        attrs = spectrum[f"{PREFIX}{dim}"].attrs
+        attrs[ARRAY_ATTRS] = attrs_as_text(spectrum.attrs)
         for key in ("first", "step", "dtype", "time_unit", "calendar"):
-            found[f"{PREFIX}{dim}"].attrs.pop(f"direct_{key}", None)
-    found.attrs = _units(arrays, samples, scaling)
-    return found
+            attrs.pop(f"{RECORD}{key}", None)
+    return spectrum
 
 
 def _aligned(array: xr.DataArray, other: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:

@@ -72,3 +72,14 @@ def test_readme_code_runs(tmp_path):
     code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert code
     run("-c", "\n".join(code), cwd=tmp_path)
+
+
+def test_the_readme_keeps_attributes_and_single_precision(tmp_path):
+    xr = pytest.importorskip("xarray")
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    run("-c", "\n".join(code), cwd=tmp_path)
+    before = xr.load_dataset(tmp_path / "field.nc")["height"]
+    after = xr.load_dataset(tmp_path / "smooth.nc")["smooth"]
+    assert before.attrs
+    assert after.attrs == before.attrs
+    assert after.dtype == before.dtype == "float32"

@@ -269,6 +269,95 @@ def test_a_spectrum_goes_through_zarr(tmp_path):
     assert {dim: back[dim].dtype for dim in a.dims} == {dim: a[dim].dtype for dim in a.dims}
 
 
+# --- products of spectra --------------------------------------------------------------------
+
+
+def radius(spectrum):
+    return np.hypot(spectrum.freq_y, spectrum.freq_x)
+
+
+def own_filter(spectrum):
+    """A filter with attributes and coordinates of its own."""
+    attrs = {"long_name": "filter", "units": "1", "order": 4}
+    coords = {dim: spectrum[dim].values for dim in ("freq_y", "freq_x")}
+    values = np.ones((30, 13), "f4")
+    return xr.DataArray(values, coords, ["freq_y", "freq_x"], "filter", attrs)
+
+
+#: Products of a spectrum that change no value, by their form.
+PRODUCTS = {
+    "mask": lambda s: s * (radius(s) < np.inf),
+    "mask first": lambda s: (s.freq_y**2 + s.freq_x**2 < np.inf) * s,
+    "mask in place": lambda s: s.where(radius(s) < np.inf, 0),
+    "frequencies": lambda s: s * (s.freq_x * 0 + 1) * (s.freq_y * 0 + 1),
+    "own": lambda s: s * own_filter(s),
+    "spectrum": lambda s: s * (s.conj() * 0 + 1),
+    "number": lambda s: 2 * s / 2,
+}
+
+
+@pytest.mark.parametrize("keep_attrs", ["default", True, False])
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("attrs", [{}, {"units": "K", "flags": np.array([1, 2], "i1")}])
+def test_the_inverse_of_a_product_has_the_attributes_of_the_source(product, attrs, keep_attrs):
+    """Versions of xarray drop attributes of products, or merge those of both factors."""
+    a = field(CHUNKS, x=("x", np.arange(24) + 3, {"units": "m"}))
+    a.attrs = attrs
+    with xr.set_options(keep_attrs=keep_attrs):
+        filtered = PRODUCTS[product](a.bigfft.rfft(["y", "x"]))
+        back = filtered.bigfft.irfft().transpose(*a.dims)
+    assert back.attrs.keys() == a.attrs.keys()
+    for name, value in attrs.items():
+        assert type(back.attrs[name]) is type(value)
+        np.testing.assert_array_equal(back.attrs[name], value)
+    for dim in ("y", "x"):
+        assert back[dim].attrs == {"units": a[dim].units}
+        np.testing.assert_array_equal(back[dim], a[dim])
+    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
+
+
+@pytest.mark.parametrize("keep_attrs", ["default", False])
+def test_variables_of_a_dataset_get_their_own_attributes_back(keep_attrs):
+    whole = dataset().drop_vars(["station", "place"])
+    whole.u.attrs = {"units": "m/s", "axis": "X"}
+    whole.v.attrs = {"units": "km/h", "axis": "X"}
+    with xr.set_options(keep_attrs=keep_attrs):
+        spectrum = whole.bigfft.rfft("x")
+        filtered = spectrum * (abs(spectrum.freq_x) < np.inf)
+        back = filtered.bigfft.irfft()
+        alone = (spectrum.u.rename(None) * 2).bigfft.irfft()
+    for name in ("u", "v"):
+        assert back[name].attrs == whole[name].attrs
+    assert not back.attrs.keys() - whole.attrs.keys()  # older versions of xarray drop all
+    assert alone.attrs["axis"] == "X"
+
+
+def test_attributes_that_were_changed_on_a_spectrum_stay():
+    """Such as those of another quantity on the same frequencies."""
+    spectrum = field(CHUNKS).bigfft.rfft(["y", "x"])
+    slope = spectrum * (2j * np.pi * spectrum.freq_x)
+    slope.attrs = {"units": "K/m", "axis": "x"}
+    assert slope.bigfft.irfft().attrs == slope.attrs
+    pair = xr.Dataset({"T": spectrum, "slope": slope}).bigfft.irfft()
+    assert (pair["T"].attrs, pair.slope.attrs) == (spectrum.attrs, slope.attrs)
+
+
+def test_phases_and_amplitudes_keep_name_and_attributes():
+    a = field(CHUNKS)
+    with xr.set_options(keep_attrs=False):
+        found = a.bigfft.fft("x", true_phase=True, true_amplitude=True)
+        back = found.bigfft.ifft(true_phase=True, true_amplitude=True)
+    assert (found.name, found.attrs) == (back.name, back.attrs) == (a.name, a.attrs)
+
+
+def test_filters_keep_single_precision():
+    spectrum = field(CHUNKS).astype("f4").bigfft.rfft(["y", "x"])
+    for product in ("mask", "mask first", "mask in place", "own"):
+        filtered = PRODUCTS[product](spectrum)
+        assert filtered.dtype == np.complex64
+        assert filtered.bigfft.irfft().dtype == np.float32
+
+
 # --- times in any unit ----------------------------------------------------------------------
 
 

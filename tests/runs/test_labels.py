@@ -68,6 +68,16 @@ def test_a_result_beside_coordinates_is_a_group_that_xarray_reads(version, tmp_p
     same(back, field())
 
 
+def test_the_inverse_of_a_stored_product_has_the_attributes_of_the_source(tmp_path):
+    spectrum = field().bigfft.rfft(["time", "x"])
+    product = (spectrum * (spectrum.freq_x < 1)).rename("T")
+    product.drop_vars("freq_y", errors="ignore").to_dataset().to_zarr(tmp_path / "out.zarr")
+    for source, named in ((tmp_path / "out.zarr", {"component": "T"}), (product, {})):
+        axes = ("freq_time", "freq_x")
+        done = run(source, tmp_path / "back.zarr", "irfftn", axes=axes, overwrite=True, **named)
+        same(xr.open_zarr(done.path)["T"], field())
+
+
 def test_a_bare_array_keeps_names_and_attributes(tmp_path):
     made = {"shape": (8, 8), "chunks": (4, 4), "dtype": "f8", "attributes": {"units": "m"}}
     array = zarr.create_array(tmp_path / "in.zarr", dimension_names=["y", "x"], **made)

@@ -264,6 +264,8 @@ def axis_program(
     >>> [(s.source.stride, s.target.stride, s.twiddle) for s in program.steps]
     [(4, 1, 12), (1, 3, None)]
     """
+    source: tuple[Digit, ...]
+    target: tuple[Digit, ...]
     if bluestein:
         chirp = Chirp(length, sign)
         chirps = (chirp, Chirp(length, -sign), chirp) if waves is None else waves.chirps()

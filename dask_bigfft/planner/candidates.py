@@ -161,7 +161,8 @@ class Candidate:
         counts = tuple(-len(round_.steps) for round_ in self.rounds)
         work = [flops(round_) for round_ in self.rounds]
         largest = round(max(work) / max(sum(work), 1.0), 1)
-        steps, most = -sum(counts), -min(counts)
+        steps = -sum(counts)
+        most = -min(counts)
         seconds = float(f"{self.seconds:.2g}")
         first = seconds, steps, len(counts), self.travelling, self.strided
         return *first, most, largest, counts
@@ -178,7 +179,9 @@ class Candidates:
         storage: str = "memory",
         near: bool = False,
     ) -> None:
-        self.spec, self.request, self.machine = spec, request, machine
+        self.spec = spec
+        self.request = request
+        self.machine = machine
         self.storage = storage
         #: Whether the first round reads a stored array itself though its blocks come in as it has
         #: them: what a task that does nothing but read needs of memory is then not needed.
@@ -196,7 +199,8 @@ class Candidates:
         #: Size of the largest input block in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
-        self.bound, self.dearer = math.inf, DEARER
+        self.bound = math.inf
+        self.dearer = DEARER
         self.kept: dict[Sizes, list[Candidate]] = {}
 
     @property
@@ -213,7 +217,8 @@ class Candidates:
 
         def cost(before: Layout, after: Layout) -> float:
             moves = before is not source or not self._reads_rows(source, after)
-            stage, blocks = Stage(before, None, after, moves=moves), max(1, after.blocks)
+            stage = Stage(before, None, after, moves=moves)
+            blocks = max(1, after.blocks)
             nbytes = after.size * self.itemsize / blocks
             read = self.model.read(stage.shape, nbytes) if self.on_gpu else None
             return self.model.stage(stage).seconds if read is None else read * blocks
@@ -249,7 +254,8 @@ class Candidates:
         if max(shape.fan_in for shape in shapes) > MAX_FAN_IN:
             return None
         moves = (not from_rows, *(True,) * (len(rounds) - 1), not split)
-        shared, name = None, self.spec.out_dtype.str
+        shared = None
+        name = self.spec.out_dtype.str
         if after is not None and self.on_gpu and self.machine.shared and self.spec.kind == "c2c":
             shared = written_in_order(rounds, Exchange(last, after, name, name))
         route = self.model.route(source, rounds, after, moves, shared)
@@ -263,13 +269,15 @@ class Candidates:
         )
         # cuFFT needs 6 times as long for two axes that are both strided as for others (H200).
         last_axes = [max(step.axis for step in r.steps) for r in rounds if len(r.steps) > 1]
-        several, ndim = self.machine.holding > 1, len(self.spec.shape)
+        several = self.machine.holding > 1
+        ndim = len(self.spec.shape)
         strided = several * sum(axis + 1 < ndim for axis in last_axes)
         return Candidate(in_order, rounds, result, seconds, travelling, from_rows, penalty, strided)
 
     def _reads_rows(self, source: Layout, first: Layout) -> bool:
         """Return whether the first round reads rows of the stored array, without scratch files."""
-        stored, spec = self.request.stored, self.spec
+        stored = self.request.stored
+        spec = self.spec
         if stored is None or self.storage != "disk" or spec.kind == "c2r":
             return False
         if exchange_shape(source, first).local and not self.near:
@@ -301,7 +309,8 @@ class Candidates:
         alone = sum(count > 1 for count in digits.values()) == 1
         steps = digits | {axis: 2 * len(factors) - 1 for axis, factors in padded.items()}
         for assignment in assignments(spec, steps, rounds):
-            whole, choices = dict[int, int](), list[list[Factors]]()
+            whole = dict[int, int]()
+            choices = list[list[Factors]]()
             for axis, n in zip(spec.axes, spec.lengths, strict=True):
                 if digits.get(axis) == 1:
                     place = assignment[axis][0]
@@ -338,9 +347,12 @@ class Candidates:
         unsplit axes in each round. Digits are chosen so that rounds have similar sizes (Gu, Siegel
         and Li 2011, section 6.2).
         """
-        spec, count, found = self.spec, len(places), list[Factors]()
+        spec = self.spec
+        count = len(places)
+        found = list[Factors]()
         i = spec.axes.index(axis)
-        n, digits = spec.lengths[i], spec.digits_of(axis)
+        n = spec.lengths[i]
+        digits = spec.digits_of(axis)
         for order, named in ((spec.orders_in[i], digits[::-1]), (spec.orders_out[i], digits)):
             if order == "transposed" and len(named) == count:
                 found.append(named)
@@ -355,7 +367,8 @@ class Candidates:
             found += [split, split[::-1]]
             if count > 2:
                 found.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
-        chunks, stored = len(self.request.chunks[axis]), self.request.stored
+        chunks = len(self.request.chunks[axis])
+        stored = self.request.stored
         if self.request.variant == "pease":
             found = [f for f in found if len(set(f)) == 1]
         elif self.request.variant == "auto" and count == 3 and chunks > MAX_FAN_IN:
@@ -377,7 +390,8 @@ class Candidates:
 
         From other digits it would take a mirror image and thus an exchange.
         """
-        spec, axis = self.spec, self.spec.real_axis
+        spec = self.spec
+        axis = self.spec.real_axis
         if axis is None:
             return None
         order = spec.orders_in[-1] if spec.kind == "c2r" else spec.orders_out[-1]
@@ -398,13 +412,16 @@ class Candidates:
 
     def splits(self, sizes: Sizes) -> list[Candidate]:
         """Return all candidates without Bluestein's algorithm, few rounds and splits first."""
-        spec, axes, pease = self.spec, self.spec.axes, self.request.variant == "pease"
+        spec = self.spec
+        axes = self.spec.axes
+        pease = self.request.variant == "pease"
         one_cut_axis = len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
         orders = zip(spec.lengths, spec.orders_in, spec.orders_out, strict=True)
         in_digits = [len(transposed_digits(n)) > 1 for n, *order in orders if "transposed" in order]
         # If whole axes fit, splits of one of several only pay where they save a crossing of a bus.
         best_whole = len(axes) > 1 and not any(in_digits) and not self.on_gpu
-        found, enough = list[Candidate](), None
+        found = list[Candidate]()
+        enough = None
         for rounds in range(1, self.request.max_rounds + 1):
             if enough is not None and rounds > enough:
                 break

@@ -209,7 +209,8 @@ def _as_wanted(
     """Return the last round cut into the wanted blocks of the result; empty if impossible."""
     found: Cuts = []
     for axis, (groups, chunks) in enumerate(zip(cuts, wanted, strict=True)):
-        step, program = steps.get(axis), programs.get(axis)
+        step = steps.get(axis)
+        program = programs.get(axis)
         after = [
             step.target if step is not None and cut.digits == (step.source,) else digit
             for cut in groups
@@ -304,7 +305,8 @@ class BlockCutter:
                 for axis in sorted(programs)
                 if number in assignment[axis][done[axis] : done[axis] + 1]
             }
-            steps, room = tuple(by_axis.values()), sizes
+            steps = tuple(by_axis.values())
+            room = sizes
             if any(step.kind == "r2c" for step in steps):  # real elements are half as wide
                 room = sizes.times(2)
             fewer = last and sizes.last > 1

@@ -82,8 +82,9 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: float = 0) ->
     for counts in ((1,), range(2, MAX_PASSES + 1)):
         for buffers in range(limits.slots, 0, -1):
             room = int(limits.nbytes / (buffers + work)) // ALIGNMENT * ALIGNMENT
-            if (found := _Search(request, limits, room).cheapest(counts, buffers)) is not None:
-                return found
+            tile_plan = _Search(request, limits, room).cheapest(counts, buffers)
+            if tile_plan is not None:
+                return tile_plan
     lengths = " x ".join(str(line.length) for line in request.lines)
     raise DeviceMemoryError(
         f"FFTs of {lengths} on a block of {request.shape} do not fit "
@@ -119,20 +120,25 @@ def tile_plans(
     inside : bool
         Whether the round must work in the memory of the block.
     """
-    limits, real = TileLimits(nbytes).tuned(settings), np.empty(0, dtype).real.dtype.name
+    limits = TileLimits(nbytes).tuned(settings)
+    # The round at once, then without the wanted order, then an axis at a time.
     ways = [((round_,), order), ((round_,), ()), (apart(round_), ())]
     for rounds, written in dict.fromkeys(ways):
+        requests = [_largest_request(part, dtype) for part in rounds]
+        requests = [replace(request, order=written, inside=inside) for request in requests]
         with contextlib.suppress(DeviceMemoryError):
-            found = []
-            for one in rounds:
-                kinds = {step.kind for step in one.steps}
-                source, target = (real if kind in kinds else dtype for kind in ("r2c", "c2r"))
-                shape = one.source.shape(one.source.largest_block)
-                request = request_of(one, shape, source, target)
-                request = replace(request, order=written, inside=inside)
-                found.append(find_tile_plan(request, limits, 1))
-            return tuple(found)
+            return tuple(find_tile_plan(request, limits, 1) for request in requests)
     return ()
+
+
+def _largest_request(round_: Round, dtype: str) -> TileRequest:
+    """Return the request of a round on its largest block, for a complex dtype."""
+    real_dtype = np.empty(0, dtype).real.dtype.name
+    kinds = {step.kind for step in round_.steps}
+    source_dtype = real_dtype if "r2c" in kinds else dtype
+    target_dtype = real_dtype if "c2r" in kinds else dtype
+    shape = round_.source.shape(round_.source.largest_block)
+    return request_of(round_, shape, source_dtype, target_dtype)
 
 
 @lru_cache(maxsize=256)
@@ -144,13 +150,12 @@ def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
     """
     if digits == 1:
         return ((n,),) if n > 1 else ()
-    found: list[Shape] = [
-        (divisor, *rest)
-        for divisor in divisors(n)[1:-1]
-        for rest in _factorisations(n // divisor, digits - 1, most)
-    ]
-    found.sort(key=lambda factors: (max(factors), factors))
-    return tuple(found[: most if digits == 2 else 4 * most])
+    factorisations: list[Shape] = []
+    for divisor in divisors(n)[1:-1]:
+        for rest in _factorisations(n // divisor, digits - 1, most):
+            factorisations.append((divisor, *rest))
+    factorisations.sort(key=lambda factors: (max(factors), factors))
+    return tuple(factorisations[: most if digits == 2 else 4 * most])
 
 
 def _runs(shape: Shape, tile: Shape) -> tuple[int, int]:
@@ -168,76 +173,241 @@ def _even(n: int, most: int) -> int:
     return max(1, *even_chunks(n, -(-n // max(1, min(n, most)))))
 
 
-class _Shapes:
-    """The shapes of a block in digits around a pass, and the GPU buffers of its tiles.
+@dataclass(frozen=True)
+class _PassShapes:
+    """The shapes of a block around a pass, in digits, and the GPU buffers of its tiles.
 
-    ``view`` is the shape before and ``after`` the one after the pass. ``read`` and ``stored`` are
-    those of the host block, which differ for digits of half a spectrum. ``registers`` are the GPU
-    buffers, with the bytes of an element before and after: the larger one counts.
+    Parameters
+    ----------
+    steps : tuple of (int, int)
+        Line and digit of each step of the pass.
+    view, after : tuple of int
+        Shape of the block before and after the pass.
+    read, stored : tuple of int
+        Shape of the host block that is read and of the one that is written. They differ from `view`
+        and `after` in digits of half a spectrum.
+    order : tuple of int
+        Dimensions in the order in which they are written.
+    fixed : frozenset of int
+        Dimensions that a tile contains whole, because they are transformed.
+    itemsizes : (int, int)
+        Bytes of an element before and after the pass.
+    buffers : tuple of (int, int)
+        Bytes of an element before and after the pass in each GPU buffer; the larger one counts.
+    is_first : bool
+        Whether this is the first pass of a block.
+    mirrored : bool
+        Whether the mirror image of half a spectrum is loaded, too.
     """
 
-    def __init__(
-        self, request: TileRequest, view: Shape, firsts: list[int], scheme: Scheme, number: int
-    ) -> None:
-        digits, where = scheme
-        pairs = ((i, j, k) for i, passes in enumerate(where) for j, k in enumerate(passes))
-        steps = tuple((i, j) for i, j, k in pairs if k == number)
-        whole, real = request.itemsize, request.itemsize // 2
-        self.steps, self.view = steps, view
-        self.first, self.last = number == 0, number == max(itertools.chain(*where), default=0)
-        self.mirrored = request.mirrored and self.first
-        read, after = list(view), list(view)
-        order, halves = list(range(len(view))), list[tuple[int, Shape]]()
-        beside, filters = list[tuple[int, int]](), 0
-        widens = narrows = False
-        for i, j in steps:
-            line, split = request.lines[i], digits[i]
-            first, last = firsts[line.dim], len(split) - 1
-            if line.kind == "r2c" and j == 0:
-                widens, after[first] = True, split[0] // 2 + 1
-            if line.kind == "c2r" and j == last:
-                narrows, after[first + j] = True, split[-1]
-            if line.filtered and j == last:
-                filters += 1 if j == 0 else 2  # a spectrum in digits is transposed
-            # The mirror image of half a spectrum is loaded, or stored, beside it.
-            if line.kind == "c2r" and j == 0 < last:
-                read[first : first + len(split)] = split
-                beside.append((whole, 0))
-            if line.kind == "r2c" and j == last > 0:
-                halves.append((first, split))
-                beside.append((0, whole))
-        stored = list(after)
-        for first, split in halves:
-            stored[first : first + len(split)] = split
-        if self.last and not request.inside:
-            for line, split in zip(request.lines, digits, strict=True):
-                if not line.filtered:  # filtered digits are back in place
-                    part = slice(firsts[line.dim], firsts[line.dim] + len(split))
-                    order[part] = order[part][::-1]
-        self.fixed = {
-            firsts[request.lines[i].dim] + request.lines[i].digit(j, len(digits[i]))
-            for i, j in steps
-        }
-        self.read, self.after, self.stored = tuple(read), tuple(after), tuple(stored)
-        self.order = request.order or tuple(order)
-        source, result = real if widens else whole, real if narrows else whole
-        self.itemsizes = source, result
-        changes, turned = widens or narrows, self.order != tuple(range(len(view)))
-        results = [(0, result)] if changes or turned else []
-        first_place = source, result if changes and turned else 0
-        others = [*[(whole, 0)] * filters, *beside, *[(whole, 0)] * self.mirrored]
-        self.registers = (first_place, *results, *others)
+    steps: tuple[tuple[int, int], ...]
+    view: Shape
+    after: Shape
+    read: Shape
+    stored: Shape
+    order: Shape
+    fixed: frozenset[int]
+    itemsizes: tuple[int, int]
+    buffers: tuple[tuple[int, int], ...]
+    is_first: bool
+    mirrored: bool
 
     def in_tiles(self, tile: Shape) -> TilePass:
         """Return the pass in tiles of a shape."""
-        pairs = enumerate(zip(self.after, tile, strict=True))
-        done = tuple(n if dim in self.fixed else extent for dim, (n, extent) in pairs)
-        before, after = math.prod(tile), math.prod(done)
-        stored = tuple(self.stored[d] for d in self.order)
-        runs = _runs(self.read, tile), _runs(stored, tuple(done[d] for d in self.order))
-        places = tuple(aligned(max(before * b, after * a)) for b, a in self.registers)
-        views, mirrored = (self.view, self.after, tile, self.order), self.mirrored
-        return TilePass(self.steps, *views, *runs, places, self.itemsizes, mirrored=mirrored)
+        after = tuple(
+            self.after[dim] if dim in self.fixed else extent for dim, extent in enumerate(tile)
+        )
+        size_before = math.prod(tile)
+        size_after = math.prod(after)
+        stored = tuple(self.stored[dim] for dim in self.order)
+        tile_stored = tuple(after[dim] for dim in self.order)
+        return TilePass(
+            self.steps,
+            self.view,
+            self.after,
+            tile,
+            self.order,
+            _runs(self.read, tile),
+            _runs(stored, tile_stored),
+            tuple(
+                aligned(max(size_before * before, size_after * result))
+                for before, result in self.buffers
+            ),
+            self.itemsizes,
+            mirrored=self.mirrored,
+        )
+
+
+@dataclass(frozen=True)
+class _PassStep:
+    """One step of a pass: a digit of a line, and the dimensions of the line in the block."""
+
+    line: Line
+    number: int
+    digit: int
+    split: Shape
+    first_dim: int
+
+    @property
+    def dims(self) -> slice:
+        """Dimensions of all digits of the line."""
+        return slice(self.first_dim, self.first_dim + len(self.split))
+
+    @property
+    def fixed_dim(self) -> int:
+        """Dimension that is transformed, which a tile contains whole."""
+        return self.first_dim + self.line.digit(self.digit, len(self.split))
+
+    @property
+    def is_last(self) -> bool:
+        """True for the last digit of the line."""
+        return self.digit == len(self.split) - 1
+
+    @property
+    def reads_real(self) -> bool:
+        """True if the step reads real values, and makes half a spectrum."""
+        return self.line.kind == "r2c" and self.digit == 0
+
+    @property
+    def makes_real(self) -> bool:
+        """True if the step makes real values."""
+        return self.line.kind == "c2r" and self.is_last
+
+    @property
+    def loads_mirror(self) -> bool:
+        """True if the mirror image of half a spectrum is loaded beside it."""
+        return self.line.kind == "c2r" and self.digit == 0 and not self.is_last
+
+    @property
+    def stores_mirror(self) -> bool:
+        """True if the mirror image of half a spectrum is stored beside it."""
+        return self.line.kind == "r2c" and self.digit > 0 and self.is_last
+
+    @property
+    def spectrum_buffers(self) -> int:
+        """Number of buffers for the spectrum of a filter. In digits, it has to be transposed."""
+        if not self.line.filtered or not self.is_last:
+            return 0
+        return 1 if self.digit == 0 else 2
+
+
+def _pass_shapes(
+    request: TileRequest, view: Shape, firsts: list[int], scheme: Scheme, number: int
+) -> _PassShapes:
+    """Return the shapes around one pass of a scheme.
+
+    Parameters
+    ----------
+    request : TileRequest
+        The round on the block.
+    view : tuple of int
+        Shape of the block before the pass, in digits.
+    firsts : list of int
+        Dimension of the first digit of each dimension of the block.
+    scheme : Scheme
+        Digits of all lines, and the pass of each step.
+    number : int
+        Number of the pass.
+    """
+    digits, passes = scheme
+    steps: list[_PassStep] = []
+    for i, line in enumerate(request.lines):
+        for digit, own_pass in enumerate(passes[i]):
+            if own_pass == number:
+                steps.append(_PassStep(line, i, digit, digits[i], firsts[line.dim]))
+    is_first = number == 0
+    is_last = number == max(itertools.chain(*passes), default=0)
+    view_order = tuple(range(len(view)))
+    order = request.order or view_order
+    if is_last and not request.inside and not request.order:
+        order = _natural_order(request, firsts, digits)
+    mirrored = request.mirrored and is_first
+    read, after, stored = _block_shapes(view, steps)
+    itemsizes = _itemsizes(request.itemsize, steps)
+    changes_type = itemsizes != (request.itemsize, request.itemsize)
+    buffers = _tile_buffers(itemsizes, changes_type, transposes=order != view_order)
+    buffers += _extra_buffers(request.itemsize, steps)
+    if mirrored:
+        buffers.append((request.itemsize, 0))
+    return _PassShapes(
+        tuple((step.number, step.digit) for step in steps),
+        view,
+        after,
+        read,
+        stored,
+        order,
+        frozenset(step.fixed_dim for step in steps),
+        itemsizes,
+        tuple(buffers),
+        is_first,
+        mirrored,
+    )
+
+
+def _block_shapes(view: Shape, steps: list[_PassStep]) -> tuple[Shape, Shape, Shape]:
+    """Return the shape of the block as read, after the steps of a pass, and as stored."""
+    read = list(view)
+    after = list(view)
+    for step in steps:
+        if step.reads_real:
+            after[step.first_dim] = step.split[0] // 2 + 1
+        if step.makes_real:
+            after[step.first_dim + step.digit] = step.split[-1]
+        if step.loads_mirror:
+            read[step.dims] = step.split
+    stored = list(after)
+    for step in steps:
+        if step.stores_mirror:
+            stored[step.dims] = step.split
+    return tuple(read), tuple(after), tuple(stored)
+
+
+def _itemsizes(itemsize: int, steps: list[_PassStep]) -> tuple[int, int]:
+    """Return the bytes of an element before and after a pass, given those of a complex one."""
+    before = itemsize // 2 if any(step.reads_real for step in steps) else itemsize
+    after = itemsize // 2 if any(step.makes_real for step in steps) else itemsize
+    return before, after
+
+
+def _natural_order(request: TileRequest, firsts: list[int], digits: tuple[Shape, ...]) -> Shape:
+    """Return the dimensions in natural order: the digits of each line reversed."""
+    order = list(range(firsts[-1]))
+    for line, split in zip(request.lines, digits, strict=True):
+        if not line.filtered:  # filtered digits are back in place
+            line_dims = slice(firsts[line.dim], firsts[line.dim] + len(split))
+            order[line_dims] = reversed(order[line_dims])
+    return tuple(order)
+
+
+def _tile_buffers(
+    itemsizes: tuple[int, int], changes_type: bool, transposes: bool
+) -> list[tuple[int, int]]:
+    """Return the bytes of an element before and after a pass in the buffers of a tile.
+
+    Without a change the pass works in one buffer. A change of type or a transposition has a second
+    buffer for its result; with both, the first one also holds the result before it is transposed.
+
+    >>> _tile_buffers((16, 16), False, False), _tile_buffers((8, 16), True, True)
+    ([(16, 0)], [(8, 16), (0, 16)])
+    """
+    before, after = itemsizes
+    if changes_type and transposes:
+        return [(before, after), (0, after)]
+    if changes_type or transposes:
+        return [(before, 0), (0, after)]
+    return [(before, 0)]
+
+
+def _extra_buffers(itemsize: int, steps: list[_PassStep]) -> list[tuple[int, int]]:
+    """Return the buffers for spectra of filters and for mirror images, as `_tile_buffers`."""
+    spectra = sum(step.spectrum_buffers for step in steps)
+    buffers = [(itemsize, 0)] * spectra
+    for step in steps:
+        if step.loads_mirror:
+            buffers.append((itemsize, 0))
+        if step.stores_mirror:
+            buffers.append((0, itemsize))
+    return buffers
 
 
 @dataclass(frozen=True)
@@ -251,24 +421,37 @@ class _Search:
     def cheapest(self, counts: Iterable[int], buffers: int) -> TilePlan | None:
         """Return the cheapest plan of some numbers of passes, with some buffers."""
         best: TilePlan | None = None
-        most = math.inf
+        best_cost = math.inf
         for count in counts:
-            if most <= count:  # what as many cost at least
+            if best_cost <= count:  # a pass costs at least 1
                 break
             for scheme in self._schemes(count):
-                cost, found = 0.02 * sum(map(len, scheme[0])), list[TilePass]()
-                for one in self._passes(scheme, count):
-                    if one is None:
-                        break
-                    cost += self._cost(one, not found)
-                    found.append(one)
-                    if cost + max(0, count - len(found)) >= most:
-                        break
-                else:
+                passes, cost = self._cheaper_passes(scheme, count, best_cost)
+                if passes:
                     # as many buffers as tiles can fill, and two for those of other blocks
-                    filled = min(buffers, max(one.tiles for one in found) + 2)
-                    best, most = TilePlan(scheme[0], tuple(found), filled), cost
+                    filled = min(buffers, max(tile_pass.tiles for tile_pass in passes) + 2)
+                    best = TilePlan(scheme[0], passes, filled)
+                    best_cost = cost
         return best
+
+    def _cheaper_passes(
+        self, scheme: Scheme, count: int, bound: float
+    ) -> tuple[tuple[TilePass, ...], float]:
+        """Return the passes of a scheme and their cost; no passes if they cost `bound` or more.
+
+        Every digit costs a little, so that of equal schemes the one with fewer digits is taken.
+        """
+        cost = 0.02 * sum(map(len, scheme[0]))
+        passes: list[TilePass] = []
+        for tile_pass in self._passes(scheme, count):
+            if tile_pass is None:
+                return (), math.inf
+            cost += self._cost(tile_pass, is_first=not passes)
+            passes.append(tile_pass)
+            remaining_cost = max(0, count - len(passes))
+            if cost + remaining_cost >= bound:
+                return (), math.inf
+        return tuple(passes), cost
 
     # --- schemes: digits of all lines, and the pass of each ---------------------------------------
 
@@ -283,114 +466,136 @@ class _Search:
         if request.scheme is not None:
             if count == 1 + max(itertools.chain(*request.scheme[1])):
                 yield request.scheme
-        elif not request.lines:
+            return
+        if not request.lines:
             if count == 1:
                 yield (), ()
-        else:
-            most = int(MAX_PARTITIONS ** (1 / len(request.lines)))
-            choices = [
-                list(itertools.islice(self._line_schemes(line, count), most))
-                for line in request.lines
-            ]
-            for chosen in itertools.product(*choices):
-                if len({number for _, where in chosen for number in where}) == count:
-                    yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen)
+            return
+        most = int(MAX_PARTITIONS ** (1 / len(request.lines)))
+        choices = []
+        for line in request.lines:
+            line_schemes = self._line_schemes(line, count)
+            choices.append(list(itertools.islice(line_schemes, most)))
+        for chosen in itertools.product(*choices):
+            digits = tuple(line_digits for line_digits, _ in chosen)
+            passes = tuple(line_passes for _, line_passes in chosen)
+            if len(set(itertools.chain(*passes))) == count:
+                yield digits, passes
 
     def _line_schemes(self, line: Line, count: int) -> Iterator[tuple[Shape, Shape]]:
         """Yield digits of a line, and the pass of each of its steps."""
-        alone, inside = len(self.request.lines) == 1, self.request.inside
+        is_alone = len(self.request.lines) == 1
+        inside = self.request.inside
         if line.kind != "c2c":  # real values on one side
             yield (line.length,), (0 if line.kind == "r2c" else count - 1,)
-            if not alone or inside:  # only one dimension can be mirrored
+            if not is_alone or inside:  # only one dimension can be mirrored
                 return
         elif line.whole:
             for number in range(count):
                 yield (line.length,), (number,)
-        most = MAX_SPLITS if alone else MAX_SPLITS // 2
+        most = MAX_SPLITS if is_alone else MAX_SPLITS // 2
         for digits in range(2, 4):
             if line.steps(digits) > count:
                 return
             for factors in _factorisations(line.length, digits, most):
                 if inside and not line.filtered and factors != factors[::-1]:
-                    continue
-                for where in itertools.combinations(range(count), line.steps(digits)):
-                    yield factors, where
+                    continue  # tiles swap in place only between digits of equal lengths
+                for passes in itertools.combinations(range(count), line.steps(digits)):
+                    yield factors, passes
 
     # --- one pass --------------------------------------------------------------------------------
 
-    def _cost(self, one: TilePass, first: bool) -> float:
+    def _cost(self, tile_pass: TilePass, is_first: bool) -> float:
         """Return the time of a pass, maybe a block's first, in units of its bytes one way.
 
         Loading the first tile and storing the last one overlap only with neighbouring blocks.
         """
-        request, limits = self.request, self.limits
-        itemsize, sides = request.itemsize, (one.reads, one.writes)
-        there, back = (1 + limits.run_nbytes / (width * itemsize) for _, width in sides)
-        calls = CALLS + 1 + (request.shards if first else 1)
-        nbytes, tiles = itemsize * max(1, math.prod(one.view)), one.tiles
-        called = tiles * calls * limits.call_nbytes / nbytes
-        alone = limits.ends / (tiles * min(request.blocks, limits.following))
-        return max(there, back) * (1 + alone) + 0.01 * (there + back) + called
+        request = self.request
+        limits = self.limits
+        nbytes = request.itemsize * max(1, math.prod(tile_pass.view))
+        load = self._run_cost(tile_pass.reads)
+        store = self._run_cost(tile_pass.writes)
+        calls = CALLS + 1 + (request.shards if is_first else 1)
+        call_cost = tile_pass.tiles * calls * limits.call_nbytes / nbytes
+        no_overlap = limits.ends / (tile_pass.tiles * min(request.blocks, limits.following))
+        return max(load, store) * (1 + no_overlap) + 0.01 * (load + store) + call_cost
+
+    def _run_cost(self, runs: tuple[int, int]) -> float:
+        """Return the time of one direction of a pass, given C and W, in units of its bytes."""
+        _, width = runs
+        return 1 + self.limits.run_nbytes / (width * self.request.itemsize)
 
     def _passes(self, scheme: Scheme, count: int) -> Iterator[TilePass | None]:
         """Yield the passes of a scheme, then those that swap digits inside a block's own memory.
 
         The last item is None if a tile does not fit.
         """
-        request, digits = self.request, scheme[0]
+        request = self.request
+        lines = list(zip(request.lines, scheme[0], strict=True))
         sizes: dict[int, Shape] = {dim: (n,) for dim, n in enumerate(request.shape)}
-        for line, split in zip(request.lines, digits, strict=True):
-            if len(split) > 1:  # all but the last digit of half a spectrum are whole
-                half = split[-1] // 2 + 1
-                sizes[line.dim] = (*split[:-1], half) if line.kind == "c2r" else split
+        for line, split in lines:
+            if len(split) == 1:
+                continue
+            # All but the last digit of half a spectrum are whole.
+            last = split[-1] // 2 + 1 if line.kind == "c2r" else split[-1]
+            sizes[line.dim] = (*split[:-1], last)
         view = tuple(itertools.chain(*sizes.values()))
         firsts = list(itertools.accumulate(map(len, sizes.values()), initial=0))
         for number in range(count):
-            one = self._pass(_Shapes(request, view, firsts, scheme, number))
-            yield one
-            if one is None:
+            tile_pass = self._pass(_pass_shapes(request, view, firsts, scheme, number))
+            yield tile_pass
+            if tile_pass is None:
                 return
-            view = one.after
-        for line, split in zip(request.lines, digits, strict=True):
+            view = tile_pass.after
+        for line, split in lines:
             if request.inside and len(split) > 1 and not line.filtered:
                 first = firsts[line.dim]
                 yield self._swap(view, first, first + len(split) - 1)
 
-    def _pass(self, shape: _Shapes) -> TilePass | None:
+    def _pass(self, shapes: _PassShapes) -> TilePass | None:
         """Return one pass in its cheapest tiles; None if no tile fits."""
-        free = [dim for dim in reversed(range(len(shape.view))) if dim not in shape.fixed]
-        written = [dim for dim in reversed(shape.order) if dim not in shape.fixed]
+        free = [dim for dim in reversed(range(len(shapes.view))) if dim not in shapes.fixed]
+        written = [dim for dim in reversed(shapes.order) if dim not in shapes.fixed]
         # Dimensions get room innermost first, as read and as written.
         priorities = dict.fromkeys((tuple(free), tuple(written)))
         shares = SQUARER if self.request.order else (1,)
-        ways = itertools.product(priorities, self.limits.finer, shares)
-        tiles = dict.fromkeys(self._tile(shape, *way) for way in ways)
-        found = [shape.in_tiles(tile) for tile in tiles if tile is not None]
-        return min(found, key=lambda one: self._cost(one, shape.first), default=None)
+        tiles: dict[Shape, None] = {}
+        for priority, finer, share in itertools.product(priorities, self.limits.finer, shares):
+            tile = self._tile(shapes, priority, finer, share)
+            if tile is not None:
+                tiles[tile] = None
+        passes = [shapes.in_tiles(tile) for tile in tiles]
+        return min(passes, key=lambda way: self._cost(way, shapes.is_first), default=None)
 
-    def _tile(self, shapes: _Shapes, priority: Shape, finer: float, share: float) -> Shape | None:
+    def _tile(
+        self, shapes: _PassShapes, priority: Shape, finer: float, share: float
+    ) -> Shape | None:
         """Return the shape of a tile of whole transformed digits; None if not even one line fits.
 
         The other dimensions get room in the order `priority`, the first one at most the fraction
         `share` of it. `finer` multiplies the number of tiles.
         """
         tile = [n if dim in shapes.fixed else 1 for dim, n in enumerate(shapes.view)]
-        done = math.prod(shapes.after[dim] for dim in shapes.fixed)
-        sizes = [max(math.prod(tile) * b, done * a) for b, a in shapes.registers]
-        unit = sum(sizes)
+        size_before = math.prod(tile)
+        size_after = math.prod(shapes.after[dim] for dim in shapes.fixed)
+        buffer_nbytes = [
+            max(size_before * before, size_after * after) for before, after in shapes.buffers
+        ]
+        unit = sum(buffer_nbytes)
         if unit > self.room:
             return None
         count = max(1, int(finer * self.limits.pieces))
         wanted = unit * math.prod(shapes.view[dim] for dim in priority) // count
         wanted = min(self.limits.most, max(self.limits.least, wanted))
-        left = min(self.room, max(unit, wanted)) // max(1, unit)
-        while left and sum(aligned(left * nbytes) for nbytes in sizes) > self.room:
-            left -= 1  # the alignment of every buffer
-        if left == 0:
+        units = min(self.room, max(unit, wanted)) // max(1, unit)
+        while units and sum(aligned(units * nbytes) for nbytes in buffer_nbytes) > self.room:
+            units -= 1  # for the alignment of every buffer
+        if units == 0:
             return None
         for dim in priority:
-            tile[dim] = _even(shapes.view[dim], left if dim != priority[0] else int(left * share))
-            left //= tile[dim]
+            most = int(units * share) if dim == priority[0] else units
+            tile[dim] = _even(shapes.view[dim], most)
+            units //= tile[dim]
         return tuple(tile)
 
     def _swap(self, view: Shape, first: int, last: int) -> TilePass | None:
@@ -398,24 +603,38 @@ class _Search:
 
         None if not even the smallest tiles fit.
         """
-        itemsize, limits = self.request.itemsize, self.limits
+        itemsize = self.request.itemsize
+        limits = self.limits
         unit = SWAP_PLACES * itemsize
         wanted = unit * math.prod(view) // limits.pieces
-        left = min(self.room, min(limits.most, max(limits.least, wanted))) // unit
-        if left == 0:
+        units = min(self.room, min(limits.most, max(limits.least, wanted))) // unit
+        if units == 0:
             return None
         tile = [1] * len(view)
         for dim in reversed(range(last + 1, len(view))):  # rows first, as wide as possible
-            tile[dim] = _even(view[dim], left)
-            left //= tile[dim]
-        tile[first] = tile[last] = _even(view[last], math.isqrt(left))
-        left //= tile[last] ** 2
-        for dim in reversed([d for d in range(last) if d != first]):
-            tile[dim] = _even(view[dim], left)
-            left //= tile[dim]
-        place, order = aligned(itemsize * math.prod(tile)), tuple(range(len(view)))
-        if SWAP_PLACES * place > self.room:
+            tile[dim] = _even(view[dim], units)
+            units //= tile[dim]
+        side = _even(view[last], math.isqrt(units))
+        tile[first] = side
+        tile[last] = side
+        units //= side**2
+        for dim in reversed(range(last)):
+            if dim != first:
+                tile[dim] = _even(view[dim], units)
+                units //= tile[dim]
+        buffer_nbytes = aligned(itemsize * math.prod(tile))
+        if SWAP_PLACES * buffer_nbytes > self.room:
             return None
         runs = _runs(view, tuple(tile))
-        views, places = (view, view, tuple(tile), order), (place,) * SWAP_PLACES
-        return TilePass((), *views, runs, runs, places, (itemsize, itemsize), (first, last))
+        return TilePass(
+            (),
+            view,
+            view,
+            tuple(tile),
+            tuple(range(len(view))),
+            runs,
+            runs,
+            (buffer_nbytes,) * SWAP_PLACES,
+            (itemsize, itemsize),
+            (first, last),
+        )

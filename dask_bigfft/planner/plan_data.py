@@ -146,7 +146,8 @@ def written_in_order(rounds: Sequence[Round], last: Exchange) -> SharedLayouts:
     The last round then writes in natural order, so that the exchange after it, `last`, moves
     nothing.
     """
-    count, before = len(rounds), rounds[-1]
+    count = len(rounds)
+    before = rounds[-1]
     shared = None if before.rolls else _shared(last, count)
     row = shared.place(before.target).width * np.dtype(last.dtype).itemsize if shared else 0
     held = (None,) * count
@@ -398,7 +399,8 @@ class PlanData:
         GPUs read shards directly and write new blocks. Only before an exchange without a round they
         write to a shared buffer, if rows are wide: such blocks need not cross the bus again.
         """
-        rounds, exchanges = self.rounds, self.exchanges
+        rounds = self.rounds
+        exchanges = self.exchanges
         none = no_shared_layouts(len(exchanges), len(rounds))
         if self.storage == "disk":
             return none
@@ -411,7 +413,8 @@ class PlanData:
         held: SharedAxis | None = None
         for number, exchange in enumerate(exchanges[1:], 1):
             shared_layout = held or _shared(exchange, number)
-            held, after = None, None
+            held = None
+            after = None
             found.append(shared_layout)
             if number == len(rounds):
                 break
@@ -446,7 +449,8 @@ class PlanData:
     def dtypes(self) -> tuple[str, ...]:
         """Dtype of the blocks before and after each round, and of the result."""
         spec = self.spec
-        real, work = spec.real_dtype.str, spec.work_dtype.str
+        real = spec.real_dtype.str
+        work = spec.work_dtype.str
         kinds = [{step.kind for step in round_.steps} for round_ in self.rounds]
         # The first FFTs of a complex transform may take real values directly.
         direct = bool(self.rounds) and self.rounds[0].begins_with_ffts
@@ -531,7 +535,8 @@ class PlanData:
         of_axis = {program.axis: program.steps for program in self.programs}
 
         def name(step: Step) -> str:
-            letter, steps = axis_letter(step.axis, len(self.spec.shape)), of_axis[step.axis]
+            letter = axis_letter(step.axis, len(self.spec.shape))
+            steps = of_axis[step.axis]
             if len(steps) == 1:
                 return letter
             return f"{letter}{steps.index(step) + 1}{'' if step.convolve is None else '*'}"
@@ -574,7 +579,8 @@ def overwritten(plan: P) -> P | None:
     beside the data (Lee and Kim, Electronics 12, 2023). The result has the input's chunks, unless
     others are wanted or a split axis has to be put into natural order.
     """
-    spec, source = plan.spec, plan.source
+    spec = plan.spec
+    source = plan.source
     plain = all(len(axis.groups) == 1 and not axis.groups[0].offset for axis in source.axes)
     covered = all(axis.size == math.prod(d.size for d in axis.digits) for axis in source.axes)
     alike = spec.kind == "c2c" and np.dtype(spec.dtype) == spec.work_dtype and not spec.windows
@@ -684,7 +690,8 @@ def extents(spec: TransformSpec, chunks: Sequence[Chunks]) -> list[int]:
 
 
 #: Maximum bytes of a tile, and number of tiles that a GPU holds, FFT work areas included.
-MOST_TILE, TILES_HELD = 1 << 28, 8
+MOST_TILE = 1 << 28
+TILES_HELD = 8
 
 
 def tile_nbytes(request: Request, machine: Machine) -> int:

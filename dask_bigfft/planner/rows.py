@@ -137,7 +137,8 @@ def _is_split(before: AxisLayout, after: AxisLayout) -> bool:
     except NoCommonDigits:
         return False
     if before.digits == after.digits and len(before.groups) == len(after.groups) == 1:
-        a, b = before.groups[0], after.groups[0]
+        a = before.groups[0]
+        b = after.groups[0]
         plain = not (a.offset or b.offset or a.arrangement or b.arrangement)
         return plain and all(end in b.bounds for end in a.bounds if end < b.bounds[-1])
     had, has = (_widths(axis, points) for axis in (before, after))
@@ -164,7 +165,8 @@ def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
             widths.append(after.largest)
             continue
         points = radix_points(before, after)
-        had, digits = _widths(before, points), common_digits(after.groups[0], points)
+        had = _widths(before, points)
+        digits = common_digits(after.groups[0], points)
         if had is None or not {(stage, stride) for stage, stride, _ in digits} <= had.keys():
             return None
         width = 1

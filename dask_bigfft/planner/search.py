@@ -123,7 +123,8 @@ def _different(ranked: list[Candidate]) -> list[Candidate]:
 
 def with_runners_up(plans: list[Plan], sizes: Sizes) -> Plan:
     """Return the first of some plans, cheapest first, with the reason and three others."""
-    best, others = plans[0], plans[1:]
+    best = plans[0]
+    others = plans[1:]
     seen = {best.expected}
     rejected = []
     for plan in others:
@@ -140,7 +141,8 @@ def with_runners_up(plans: list[Plan], sizes: Sizes) -> Plan:
 
 
 #: Maximum number of doublings of blocks for larger writes, and minimum number of blocks.
-MOST_DOUBLED, FEWEST = 12, 16
+MOST_DOUBLED = 12
+FEWEST = 16
 
 #: Fractions of a doubled block that are tried until one fits into memory.
 STEPS = (1, 3 / 4, 11 / 16)
@@ -155,12 +157,14 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     Every source block writes a shard for every target block, so twice as large blocks have four
     times as large shards.
     """
-    least, limit = search.request.piece_nbytes, search.machine.memory_limit
+    least = search.request.piece_nbytes
+    limit = search.machine.memory_limit
     size = max(round_.source.largest for round_ in plan.rounds)
     total = max(round_.source.size for round_ in plan.rounds)
     if plan.piece_nbytes >= least:
         return plan
-    tried, local = [plan], plan.exchanges[0].local
+    tried = [plan]
+    local = plan.exchanges[0].local
     possible = limit is not None and total * search.itemsize >= FEWEST**2 * least
     for _ in range(MOST_DOUBLED if possible else 0):
         size *= 2
@@ -198,7 +202,9 @@ def _in_blocks(search: Candidates, size: int, local: bool) -> Plan | None:
     are `local`, in the order of the first round, it may read them directly, too, which takes the
     least memory.
     """
-    spec, request, stored = search.spec, search.request, search.request.stored
+    spec = search.spec
+    request = search.request
+    stored = search.request.stored
     nbytes = size * spec.work_dtype.itemsize
     merged = merged_up_to(spec, request.chunks, nbytes)
     fitting = list[Plan]()
@@ -260,7 +266,8 @@ def _fitting_in(search: Candidates) -> Plan | None:
 
 def _named(search: Candidates, sizes: Sizes) -> Candidate:
     """Return the candidate whose rounds the user named."""
-    spec, rounds = search.spec, search.request.rounds
+    spec = search.spec
+    rounds = search.request.rounds
     assert rounds is not None
     named = [dict(pairs) for pairs in rounds]
     assignment = {a: tuple(i for i, n in enumerate(named) if a in n) for a in spec.axes}
@@ -345,7 +352,9 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
 
 def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
     """Return the plans with one storage, best first, or the minimum bytes that one needs."""
-    spec, request, machine = search.spec, search.request, search.machine
+    spec = search.spec
+    request = search.request
+    machine = search.machine
     limit = machine.memory_limit
     if request.rounds is not None:
         sizes = next(ladder(spec, request))
@@ -369,7 +378,8 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         needed += [plan.expected.peak_host for plan in plans]
         if limit is not None and smaller and not probed:  # the sizes between may not help
             needed.append(least := _least_in_smallest(search))
-            probed, in_vain = True, limit < least < _NEVER
+            probed = True
+            in_vain = limit < least < _NEVER
             hopeless = hopeless or (in_vain and search.storage == "disk")
     if needed:
         return min(needed) if probed else min(*needed, _least_in_smallest(search))
@@ -412,7 +422,8 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
             return _least_in_smallest(search)
         return finished(search, _named(search, next(ladder(spec, request)))).expected.peak_host
 
-    limit, found = machine.memory_limit, list[str]()
+    limit = machine.memory_limit
+    found = list[str]()
     assert limit is not None  # no request is infeasible without one
     if request.storage == "memory" and needs(replace(request, storage="disk"), machine) <= limit:
         found.append("scratch files (bigfft.exchange.carrier 'disk')")

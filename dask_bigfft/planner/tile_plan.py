@@ -52,7 +52,9 @@ RING_SHARE = 1 / 2
 #: `TileLimits.run_nbytes`, `ends` and `following` where threads gather rows into staging buffers.
 #: Threads lose less by narrow rows than copy engines do. The first tile is gathered, and the last
 #: one scattered, without overlap (H200, 16 cores).
-STAGED_RUN_NBYTES, STAGED_ENDS, STAGED_FOLLOWING = 1024, 3, 16
+STAGED_RUN_NBYTES = 1024
+STAGED_ENDS = 3
+STAGED_FOLLOWING = 16
 
 #: Minimum bytes of a row of a block that a GPU reads in place. Threads copy narrower ones.
 NARROWEST_NBYTES = 1 << 10
@@ -440,7 +442,9 @@ def apart(round_: Round) -> tuple[Round, ...]:
     axes are transformed (c2r: after them).
     """
     kinds = ([s for s in round_.steps if s.kind == kind] for kind in ("r2c", "c2c", "c2r"))
-    groups, found, layout = [tuple(steps) for steps in kinds if steps], list[Round](), round_.source
+    groups = [tuple(steps) for steps in kinds if steps]
+    found = list[Round]()
+    layout = round_.source
     for steps in groups:
         before, layout = layout, transformed(layout, steps)
         found.append(Round(steps, before, round_.target if steps == groups[-1] else layout))

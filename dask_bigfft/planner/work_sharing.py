@@ -114,13 +114,17 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
         GPUs of each process, at least one, if the plan's machine has fewer.
     """
     machine = replace(plan.machine, gpus=max(1, gpus, plan.machine.gpus))
-    dtype, profile, devices = plan.spec.work_dtype.name, machine.profile, machine.devices
+    dtype = plan.spec.work_dtype.name
+    profile = machine.profile
+    devices = machine.devices
     model = Model(machine, plan.kernel, dtype, plan.storage)
     in_memory = replace(model, storage="memory", device="cpu")
     found = []
     for round_, exchange in zip(plan.rounds, plan.exchanges, strict=False):
-        before, blocks = exchange.source, max(1, round_.source.blocks)
-        shape, threads = exchange_shape(before, round_.source), lanes(machine.threads, len(devices))
+        before = exchange.source
+        blocks = max(1, round_.source.blocks)
+        shape = exchange_shape(before, round_.source)
+        threads = lanes(machine.threads, len(devices))
         stage = Stage(before, round_, round_.source)
         alone = in_memory.stage(stage)
         cpu = max((alone.gather + alone.fft + alone.handling) / blocks, 1e-12)
@@ -136,7 +140,8 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
         nbytes = max(round_.source.largest, round_.target.largest) * model.itemsize
         busy = threads * nbytes / cpu / (machine.threads * profile.copy)
         together = (1 - (1 - profile.together) * min(1.0, busy)) / (1 + threads / SHARED_TILES)
-        rates, own = (threads / cpu, len(devices) / device), -(-blocks // machine.workers)
+        rates = (threads / cpu, len(devices) / device)
+        own = -(-blocks // machine.workers)
         seconds = own / (together * sum(rates)) + profile.shared_round
         fixed = set(map(round_.dim, round_.steps))
         extents = enumerate(round_.source.shape(round_.source.largest_block))
@@ -163,12 +168,15 @@ def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None)
     cpu_share : float, optional
         The CPU's share of the rows of each block, instead of the forecast one.
     """
-    shares, rounds, peak = [], list(plan.expected.rounds), plan.expected.peak_host
+    shares = []
+    rounds = list(plan.expected.rounds)
+    peak = plan.expected.peak_host
     room = (plan.machine.memory_limit or math.inf) - peak
     for number, found in enumerate(sharings(plan, gpus)):
         if found.beside > room:
             found = replace(found, divides=False)
-        share, ours = found.share(least, cpu_share), rounds[number]
+        share = found.share(least, cpu_share)
+        ours = rounds[number]
         shares.append(share)
         peak = max(peak, plan.expected.peak_host + (0 < share < 1) * found.beside)
         # Tasks and travel take as long as without GPUs.

@@ -65,8 +65,11 @@ def few_source_factors(n: int, most: int) -> list[Factors]:
     ((4096, 512, 262144), [])
     """
     first = max((d for d in divisors(n) if d <= most), default=1)
-    seconds = {d for ideal in (512, 1536) for d in nearest_divisors(n // first, ideal)}
-    return [(first, d, n // first // d) for d in sorted(seconds) if first > 1]
+    if first == 1:
+        return []
+    rest = n // first
+    seconds = {*nearest_divisors(rest, 512), *nearest_divisors(rest, 1536)}
+    return [(first, second, rest // second) for second in sorted(seconds)]
 
 
 def program_of(
@@ -90,10 +93,10 @@ def program_of(
 
 def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
     """Return the source with the digits of programs, which include Bluestein's padding."""
-    axes = [
-        AxisLayout((Group(programs[a].source, axis.groups[0].chunks),)) if a in programs else axis
-        for a, axis in enumerate(source.axes)
-    ]
+    axes = list(source.axes)
+    for axis, program in programs.items():
+        chunks = axes[axis].groups[0].chunks
+        axes[axis] = AxisLayout((Group(program.source, chunks),))
     return Layout(tuple(axes))
 
 
@@ -104,14 +107,14 @@ def assignments(spec: TransformSpec, steps: dict[int, int], rounds: int) -> Iter
     """
     choices = []
     for axis in spec.axes:
-        places = list(itertools.combinations(range(rounds), steps[axis]))
+        own_rounds = list(itertools.combinations(range(rounds), steps[axis]))
         if axis == spec.real_axis and spec.kind == "r2c":
-            places = [p for p in places if p[0] == 0]
+            own_rounds = [numbers for numbers in own_rounds if numbers[0] == 0]
         if axis == spec.real_axis and spec.kind == "c2r":
-            places = [p for p in places if p[-1] == rounds - 1]
-        choices.append(places)
+            own_rounds = [numbers for numbers in own_rounds if numbers[-1] == rounds - 1]
+        choices.append(own_rounds)
     for chosen in itertools.product(*choices):
-        if len({r for places in chosen for r in places}) == rounds:
+        if len(set(itertools.chain(*chosen))) == rounds:
             yield dict(zip(spec.axes, chosen, strict=True))
 
 
@@ -120,6 +123,17 @@ def digits_of_splits(axes: Sequence[int], count: int, most: int) -> Iterator[dic
     for chosen in itertools.combinations(axes, count):
         for numbers in itertools.product(range(2, most + 1), repeat=count):
             yield dict.fromkeys(axes, 1) | dict(zip(chosen, numbers, strict=True))
+
+
+def _balanced_choices(n: int, count: int) -> list[Factors]:
+    """Return the most balanced digits of a length in different orders; empty if it has none."""
+    split = balanced_split(n, count)
+    if split is None:
+        return []
+    choices = [split, split[::-1]]
+    if count > 2:  # the largest in the middle
+        choices.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
+    return choices
 
 
 #: First of two digits of an axis on several GPUs, which cuFFT transforms at a large stride: 2^31
@@ -158,14 +172,19 @@ class Candidate:
 
         Gu, Siegel and Li (2011, section 6.2) reorder steps to get rounds of similar sizes.
         """
-        counts = tuple(-len(round_.steps) for round_ in self.rounds)
-        work = [flops(round_) for round_ in self.rounds]
-        largest = round(max(work) / max(sum(work), 1.0), 1)
-        steps = -sum(counts)
-        most = -min(counts)
-        seconds = float(f"{self.seconds:.2g}")
-        first = seconds, steps, len(counts), self.travelling, self.strided
-        return *first, most, largest, counts
+        counts = tuple(len(round_.steps) for round_ in self.rounds)
+        round_flops = [flops(round_) for round_ in self.rounds]
+        largest_share = max(round_flops) / max(sum(round_flops), 1.0)
+        return (
+            float(f"{self.seconds:.2g}"),
+            sum(counts),
+            len(counts),
+            self.travelling,
+            self.strided,
+            max(counts),
+            round(largest_share, 1),
+            tuple(-count for count in counts),
+        )
 
 
 class Candidates:
@@ -216,22 +235,26 @@ class Candidates:
         source = with_padding(self.source, programs)
 
         def cost(before: Layout, after: Layout) -> float:
+            """Return the seconds of an exchange; for devices those of loading the blocks."""
             moves = before is not source or not self._reads_rows(source, after)
             stage = Stage(before, None, after, moves=moves)
-            blocks = max(1, after.blocks)
-            nbytes = after.size * self.itemsize / blocks
-            read = self.model.read(stage.shape, nbytes) if self.on_gpu else None
-            return self.model.stage(stage).seconds if read is None else read * blocks
+            if self.on_gpu:
+                blocks = max(1, after.blocks)
+                load = self.model.read(stage.shape, after.size * self.itemsize / blocks)
+                if load is not None:
+                    return load * blocks
+            return self.model.stage(stage).seconds
 
         try:
             ways = self.cutter.rounds(programs, assignment, source, sizes, cost, self.bound)
-            found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
+            candidates = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the requested order
             return None
-        best = min((c for c in found if c is not None), key=lambda c: c.seconds, default=None)
-        if best is not None:
-            self.bound = min(self.bound, self.dearer * best.seconds)
-        return best
+        fitting = [candidate for candidate in candidates if candidate is not None]
+        cheapest = min(fitting, key=lambda candidate: candidate.seconds, default=None)
+        if cheapest is not None:
+            self.bound = min(self.bound, self.dearer * cheapest.seconds)
+        return cheapest
 
     def _candidate(
         self,
@@ -240,39 +263,79 @@ class Candidates:
         rounds: tuple[Round, ...],
         sizes: Sizes,
     ) -> Candidate | None:
-        """Return the candidate of some rounds, with its result and price."""
+        """Return the candidate of some rounds, with its result and price.
+
+        None if a block would be gathered from too many blocks.
+        """
         last = rounds[-1].target
         flat = flattened(last)
         result = self.cutter.result(programs, last, flat)
-        split = flat != result and self._as_split(programs, last, result)
-        result = split or result
-        after = None if flat == result else result
+        result_moves = True
+        if flat != result:
+            split = self._as_split(programs, last, result)
+            if split is not None:
+                result = split
+                result_moves = False
         from_rows = self._reads_rows(source, rounds[0].source)
-        layouts = [source, *(layout for r in rounds for layout in (r.source, r.target))]
-        pairs = zip(layouts[::2], [*layouts[1::2], after], strict=True)
-        shapes = [exchange_shape(a, b) for a, b in pairs if b is not None]
+        moves = [not from_rows, *[True] * (len(rounds) - 1)]
+
+        before = [source, *(round_.target for round_ in rounds)]
+        after = [round_.source for round_ in rounds]
+        if flat != result:
+            after.append(result)
+            moves.append(result_moves)
+        shapes = [exchange_shape(*layouts) for layouts in zip(before, after, strict=False)]
         if max(shape.fan_in for shape in shapes) > MAX_FAN_IN:
             return None
-        moves = (not from_rows, *(True,) * (len(rounds) - 1), not split)
-        shared = None
-        name = self.spec.out_dtype.str
-        if after is not None and self.on_gpu and self.machine.shared and self.spec.kind == "c2c":
-            shared = written_in_order(rounds, Exchange(last, after, name, name))
-        route = self.model.route(source, rounds, after, moves, shared)
-        seconds = sum(found.seconds for found in route)
-        largest = max(r.source.largest // (2 if is_real(r) else 1) for r in rounds)
-        penalty = 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
-        seconds *= penalty
-        in_order = tuple(programs[axis] for axis in self.spec.axes)
-        travelling = sum(
-            moved and not shape.local for shape, moved in zip(shapes, moves, strict=False)
+        penalty = self._oversize_penalty(rounds, sizes)
+        travelling = [moved and not shape.local for shape, moved in zip(shapes, moves, strict=True)]
+        return Candidate(
+            tuple(programs[axis] for axis in self.spec.axes),
+            rounds,
+            result,
+            penalty * self._seconds(source, rounds, None if flat == result else result, moves),
+            sum(travelling),
+            from_rows,
+            penalty,
+            self._strided_rounds(rounds),
         )
-        # cuFFT needs 6 times as long for two axes that are both strided as for others (H200).
-        last_axes = [max(step.axis for step in r.steps) for r in rounds if len(r.steps) > 1]
-        several = self.machine.holding > 1
-        ndim = len(self.spec.shape)
-        strided = several * sum(axis + 1 < ndim for axis in last_axes)
-        return Candidate(in_order, rounds, result, seconds, travelling, from_rows, penalty, strided)
+
+    def _seconds(
+        self,
+        source: Layout,
+        rounds: tuple[Round, ...],
+        result: Layout | None,
+        moves: Sequence[bool],
+    ) -> float:
+        """Return the forecast seconds of rounds; `result` is None if the last round makes it."""
+        shared_layouts = None
+        in_order = self.on_gpu and self.machine.shared and self.spec.kind == "c2c"
+        if result is not None and in_order:
+            dtype = self.spec.out_dtype.str
+            last_exchange = Exchange(rounds[-1].target, result, dtype, dtype)
+            shared_layouts = written_in_order(rounds, last_exchange)
+        route = self.model.route(source, rounds, result, moves, shared_layouts)
+        return sum(stage.seconds for stage in route)
+
+    def _oversize_penalty(self, rounds: tuple[Round, ...], sizes: Sizes) -> float:
+        """Return the factor of the price of rounds whose blocks are larger than wanted."""
+        elements = [
+            round_.source.largest // 2 if is_real(round_) else round_.source.largest
+            for round_ in rounds
+        ]
+        excess = max(elements) / (sizes.last * sizes.target) - 1
+        return 1 + OVERSIZE * max(0.0, excess)
+
+    def _strided_rounds(self, rounds: tuple[Round, ...]) -> int:
+        """Return the number of rounds on several GPUs whose FFTs are all strided.
+
+        cuFFT needs 6 times as long for two axes that are both strided as for others (H200).
+        """
+        if self.machine.holding == 1:
+            return 0
+        last_axis = len(self.spec.shape) - 1
+        several_axes = [round_ for round_ in rounds if len(round_.steps) > 1]
+        return sum(all(step.axis != last_axis for step in round_.steps) for round_ in several_axes)
 
     def _reads_rows(self, source: Layout, first: Layout) -> bool:
         """Return whether the first round reads rows of the stored array, without scratch files."""
@@ -306,83 +369,115 @@ class Candidates:
         `padded` has the digits of the axes that use Bluestein's algorithm.
         """
         spec = self.spec
-        alone = sum(count > 1 for count in digits.values()) == 1
         steps = digits | {axis: 2 * len(factors) - 1 for axis, factors in padded.items()}
         for assignment in assignments(spec, steps, rounds):
-            whole = dict[int, int]()
-            choices = list[list[Factors]]()
-            for axis, n in zip(spec.axes, spec.lengths, strict=True):
-                if digits.get(axis) == 1:
-                    place = assignment[axis][0]
-                    whole[place] = whole.get(place, 1) * n
-            for axis, n in zip(spec.axes, spec.lengths, strict=True):
-                if axis in padded:
-                    choices.append([padded[axis]])
-                elif axis == self.rectangle:
-                    choices.append(self._rectangle_factors(digits[axis]))
-                elif digits[axis] == 1:
-                    choices.append([(n,)])
-                elif padded:
-                    choices.append([found] if (found := balanced_split(n, digits[axis])) else [])
-                else:
-                    factors = self._choices(axis, assignment[axis], whole, sizes.target)
-                    # The first ones are the digits of the requested order.
-                    choices.append(factors if alone else factors[:1])
+            choices = self._factor_choices(digits, assignment, sizes, padded)
             for chosen in itertools.product(*choices):
                 programs = {
-                    axis: program_of(spec, axis, f, bluestein=axis in padded)
-                    for axis, f in zip(spec.axes, chosen, strict=True)
+                    axis: program_of(spec, axis, factors, bluestein=axis in padded)
+                    for axis, factors in zip(spec.axes, chosen, strict=True)
                 }
                 if self._mirrors_padding(programs, assignment, rounds):
                     continue
-                if (candidate := self.build(programs, assignment, sizes)) is not None:
+                candidate = self.build(programs, assignment, sizes)
+                if candidate is not None:
                     yield candidate
 
+    def _factor_choices(
+        self,
+        digits: dict[int, int],
+        assignment: Assignment,
+        sizes: Sizes,
+        padded: dict[int, Factors],
+    ) -> list[list[Factors]]:
+        """Return the digit lengths that are worth trying for each axis."""
+        spec = self.spec
+        is_only_split = sum(count > 1 for count in digits.values()) == 1
+        lengths = dict(zip(spec.axes, spec.lengths, strict=True))
+        whole: dict[int, int] = {}
+        for axis, n in lengths.items():
+            if digits.get(axis) == 1:
+                (number,) = assignment[axis]
+                whole[number] = whole.get(number, 1) * n
+        choices: list[list[Factors]] = []
+        for axis, n in lengths.items():
+            if axis in padded:
+                choices.append([padded[axis]])
+            elif axis == self.rectangle:
+                choices.append(self._rectangle_factors(digits[axis]))
+            elif digits[axis] == 1:
+                choices.append([(n,)])
+            elif padded:
+                split = balanced_split(n, digits[axis])
+                choices.append([] if split is None else [split])
+            else:
+                factors = self._choices(axis, assignment[axis], whole, sizes.target)
+                # The first ones are the digits of the requested order.
+                choices.append(factors if is_only_split else factors[:1])
+        return choices
+
     def _choices(
-        self, axis: int, places: tuple[int, ...], whole: dict[int, int], target: int
+        self, axis: int, rounds: tuple[int, ...], whole: dict[int, int], target: int
     ) -> list[Factors]:
         """Return digit lengths of a split axis that are worth trying.
 
-        The digits of the requested order come first. `whole` is the product of the lengths of the
-        unsplit axes in each round. Digits are chosen so that rounds have similar sizes (Gu, Siegel
-        and Li 2011, section 6.2).
+        `rounds` are the rounds of the digits, and `whole` is the product of the lengths of the
+        unsplit axes in each round. The digits of the requested order come first.
         """
         spec = self.spec
-        count = len(places)
-        found = list[Factors]()
+        count = len(rounds)
         i = spec.axes.index(axis)
         n = spec.lengths[i]
-        digits = spec.digits_of(axis)
-        for order, named in ((spec.orders_in[i], digits[::-1]), (spec.orders_out[i], digits)):
-            if order == "transposed" and len(named) == count:
-                found.append(named)
-        several = count == 2 and self.machine.holding > 1
+        orders = (spec.orders_in[i], spec.orders_out[i])
+        choices = self._requested_digits(axis, count)
         if count == 2:
-            ideal = math.sqrt(n * whole.get(places[1], 1) / whole.get(places[0], 1))
-            near = nearest_divisors(n, FIRST_ON_GPUS if several else ideal)
-            # On GPUs a short second digit is tried first: rows in natural order are then wide.
-            found += [(d, n // d) for d in (near[::-1] if self.on_gpu else near)]
-        split = balanced_split(n, count)
-        if split is not None and not several:
-            found += [split, split[::-1]]
-            if count > 2:
-                found.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
-        chunks = len(self.request.chunks[axis])
-        stored = self.request.stored
+            choices += self._pairs(n, rounds, whole)
+        if count != 2 or self.machine.holding == 1:
+            choices += _balanced_choices(n, count)
         if self.request.variant == "pease":
-            found = [f for f in found if len(set(f)) == 1]
-        elif self.request.variant == "auto" and count == 3 and chunks > MAX_FAN_IN:
-            found += few_source_factors(n, MAX_FAN_IN)
-        elif self.request.variant == "auto" and count == 2 and self.storage == "disk" and stored:
-            natural = {spec.orders_in[i], spec.orders_out[i]} == {"natural"}
-            found += row_factors(n, target, self.row) if natural else []
-        return list(dict.fromkeys(found))
+            choices = [factors for factors in choices if len(set(factors)) == 1]
+        if self.request.variant == "auto":
+            has_many_chunks = len(self.request.chunks[axis]) > MAX_FAN_IN
+            is_stored = self.storage == "disk" and self.request.stored is not None
+            if count == 3 and has_many_chunks:
+                choices += few_source_factors(n, MAX_FAN_IN)
+            if count == 2 and is_stored and orders == ("natural", "natural"):
+                choices += row_factors(n, target, self.row)
+        return list(dict.fromkeys(choices))
+
+    def _requested_digits(self, axis: int, count: int) -> list[Factors]:
+        """Return the digits of the requested orders of an axis, if there are `count` of them."""
+        spec = self.spec
+        i = spec.axes.index(axis)
+        digits = spec.digits_of(axis)
+        requested: list[Factors] = []
+        if len(digits) == count and spec.orders_in[i] == "transposed":
+            requested.append(digits[::-1])
+        if len(digits) == count and spec.orders_out[i] == "transposed":
+            requested.append(digits)
+        return requested
+
+    def _pairs(self, n: int, rounds: tuple[int, ...], whole: dict[int, int]) -> list[Factors]:
+        """Return pairs of digits that give two rounds similar sizes.
+
+        See Gu, Siegel and Li (2011, section 6.2). On several GPUs the first digit is short.
+        """
+        if self.machine.holding > 1:
+            ideal: float = FIRST_ON_GPUS
+        else:
+            ideal = math.sqrt(n * whole.get(rounds[1], 1) / whole.get(rounds[0], 1))
+        firsts = nearest_divisors(n, ideal)
+        if self.on_gpu:
+            # A short second digit is tried first: rows in natural order are then wide.
+            firsts.reverse()
+        return [(first, n // first) for first in firsts]
 
     @property
     def row(self) -> int:
         """Minimum elements of a row that is read alone."""
-        stored = self.request.stored
-        return max(1, -(-(0 if stored is None else stored.row_nbytes) // self.itemsize))
+        if self.request.stored is None:
+            return 1
+        return max(1, -(-self.request.stored.row_nbytes // self.itemsize))
 
     @cached_property
     def rectangle(self) -> int | None:
@@ -398,9 +493,12 @@ class Candidates:
         return axis if order == "transposed" and len(spec.digits_of(axis)) > 1 else None
 
     def _rectangle_factors(self, count: int) -> list[Factors]:
+        """Return the digits of the real axis, if there are `count` of them."""
         digits = self.spec.digits_of(self.spec.axes[-1])
-        backwards = self.spec.kind == "c2r" or self.spec.orders_in[-1] == "transposed"
-        return [digits[::-1] if backwards else digits] if len(digits) == count else []
+        if len(digits) != count:
+            return []
+        is_reversed = self.spec.kind == "c2r" or self.spec.orders_in[-1] == "transposed"
+        return [digits[::-1] if is_reversed else digits]
 
     def in_place(self) -> list[Candidate]:
         """Return candidates for axes that are whole in every block."""
@@ -412,59 +510,78 @@ class Candidates:
 
     def splits(self, sizes: Sizes) -> list[Candidate]:
         """Return all candidates without Bluestein's algorithm, few rounds and splits first."""
-        spec = self.spec
+        candidates: list[Candidate] = []
+        most_rounds = self.request.max_rounds
+        rounds = 1
+        while rounds <= most_rounds:
+            had_none = not candidates
+            self._add_splits(candidates, rounds, sizes)
+            if candidates and had_none:
+                # One more round than the fewest may be cheaper, two more are not.
+                most_rounds = min(most_rounds, rounds + 1)
+            rounds += 1
+        return candidates
+
+    def _add_splits(self, candidates: list[Candidate], rounds: int, sizes: Sizes) -> None:
+        """Add the candidates of a number of rounds, as long as splits of more axes can pay."""
         axes = self.spec.axes
-        pease = self.request.variant == "pease"
-        one_cut_axis = len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
-        orders = zip(spec.lengths, spec.orders_in, spec.orders_out, strict=True)
-        in_digits = [len(transposed_digits(n)) > 1 for n, *order in orders if "transposed" in order]
+        is_pease = self.request.variant == "pease"
+        most_digits = rounds if is_pease else min(rounds, MOST_DIGITS)
+        for split_axes in range(len(axes) + 1):
+            if self._is_enough(candidates, rounds, split_axes):
+                return
+            if is_pease and split_axes == 0 and self._is_one_cut_axis:
+                continue  # an axis gathered whole has no geometry
+            for digits in digits_of_splits(axes, split_axes, most_digits):
+                if self.rectangle is not None and digits[self.rectangle] == 1:
+                    continue
+                if max(digits.values()) <= rounds <= sum(digits.values()):
+                    candidates += self.split_candidates(digits, rounds, sizes, {})
+
+    def _is_enough(self, candidates: list[Candidate], rounds: int, split_axes: int) -> bool:
+        """Return whether splits of `split_axes` or more axes need not be tried."""
+        spec = self.spec
+        in_digits = 0  # axes whose input or result is in digits
+        for n, *orders in zip(spec.lengths, spec.orders_in, spec.orders_out, strict=True):
+            if "transposed" in orders and len(transposed_digits(n)) > 1:
+                in_digits += 1
+        # Axes whose result is in digits may be split although fewer splits would do.
+        if split_axes > max(1, in_digits):
+            return any(len(candidate.rounds) == rounds for candidate in candidates)
+        if split_axes != 1 or not candidates:
+            return False
+        if len(spec.axes) > 3:
+            return True
         # If whole axes fit, splits of one of several only pay where they save a crossing of a bus.
-        best_whole = len(axes) > 1 and not any(in_digits) and not self.on_gpu
-        found = list[Candidate]()
-        enough = None
-        for rounds in range(1, self.request.max_rounds + 1):
-            if enough is not None and rounds > enough:
-                break
-            for count in range(len(axes) + 1):
-                # Axes whose result is in digits may be split although fewer splits would do.
-                many = count > max(1, sum(in_digits))
-                if many and any(len(c.rounds) == rounds for c in found):
-                    break
-                whole = found and max(len(program.factors) for program in found[0].programs) == 1
-                if count == 1 and found and (len(axes) > 3 or (best_whole and whole)):
-                    break
-                most = rounds if pease else min(rounds, MOST_DIGITS)
-                if pease and count == 0 and one_cut_axis:
-                    continue  # an axis gathered whole has no geometry
-                for digits in digits_of_splits(axes, count, most):
-                    if self.rectangle is not None and digits[self.rectangle] == 1:
-                        continue
-                    if max(digits.values()) > rounds or sum(digits.values()) < rounds:
-                        continue
-                    found += self.split_candidates(digits, rounds, sizes, {})
-            if found and enough is None:
-                enough = rounds + 1
-        return found
+        if len(spec.axes) == 1 or in_digits or self.on_gpu:
+            return False
+        return all(len(program.factors) == 1 for program in candidates[0].programs)
+
+    @property
+    def _is_one_cut_axis(self) -> bool:
+        """True for a transform of one axis that has several chunks."""
+        axes = self.spec.axes
+        return len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
 
     def bluestein(self, sizes: Sizes) -> list[Candidate]:
         """Return candidates that use Bluestein's algorithm for axes without a useful split."""
         spec = self.spec
         padded: dict[int, Factors] = {}
         for axis, n in zip(spec.axes, spec.lengths, strict=True):
-            awkward = len(transposed_digits(n)) == len(spec.digits_of(axis)) == 1
-            if spec.waves is not None or (n > sizes.target and awkward):
+            has_no_split = len(transposed_digits(n)) == len(spec.digits_of(axis)) == 1
+            if spec.waves is not None or (n > sizes.target and has_no_split):
                 padded[axis] = transposed_digits(smooth_length(2 * n - 1))
         if not padded:
             return []
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         regular = [axis for axis in spec.axes if axis not in padded]
         most = max(3, self.request.max_rounds)  # fewer than three cannot do it
         for rounds, count in itertools.product(range(3, most + 1), range(len(regular) + 1)):
             for digits in digits_of_splits(regular, count, 2):
-                found += self.split_candidates(digits, rounds, sizes, padded)
-            if found:
+                candidates += self.split_candidates(digits, rounds, sizes, padded)
+            if candidates:
                 break
-        return found
+        return candidates
 
     def _mirrors_padding(
         self, programs: dict[int, AxisProgram], assignment: Assignment, rounds: int

@@ -65,35 +65,42 @@ class _Cut:
 
     @cached_property
     def largest(self) -> int:
+        """Size of the largest chunk."""
         return max(self.chunks, default=0)
 
     def into(self, parts: int) -> "_Cut":
+        """Return the group in a number of even chunks."""
         return replace(self, chunks=even_chunks(self.size, parts))
 
 
 def _cut(digits: tuple[Digit, ...], chunks: Chunks | None = None, fixed: bool = False) -> _Cut:
+    """Return a group of digits in chunks, by default in one; a `fixed` one may not be cut."""
     size = math.prod(digit.size for digit in digits)
     return _Cut(digits, size, (size,) if chunks is None else chunks, fixed)
 
 
 def _in_digits(
-    program: AxisProgram, done: int, step: Step | None, variant: str, in_place: bool
+    program: AxisProgram, count: int, step: Step | None, variant: str, in_place: bool
 ) -> list[_Cut]:
-    """Return the groups of an axis in digits: the step's own digit last, or `in_place`.
+    """Return the groups of an axis in digits, after its first `count` steps.
 
-    A CPU wants the values of a digit contiguous. A GPU transforms them at any stride, and a digit
-    that keeps its place leaves wide rows for the next round.
+    The digit of the next step, if the round has one, is last, or `in_place`. A CPU wants the values
+    of a digit contiguous. A GPU transforms them at any stride, and a digit that keeps its place
+    leaves wide rows for the next round.
     """
     if in_place:
         fixed = None if step is None else step.source
-        return [_cut((digit,), fixed=digit == fixed) for digit in program.in_place(done)]
-    digits = [one.source for one in program.steps[: len(program.factors)]]
-    for one in program.steps[:done]:
-        digits[digits.index(one.source)] = one.target
-    others = [digit for digit in digits if step is None or digit != step.source]
+        return [_cut((digit,), fixed=digit == fixed) for digit in program.in_place(count)]
+    digits = [earlier.source for earlier in program.steps[: len(program.factors)]]
+    for earlier in program.steps[:count]:
+        digits[digits.index(earlier.source)] = earlier.target
+    if step is not None:
+        digits.remove(step.source)
     order = "transposed" if len(program.target) > 1 else "natural"
-    groups = [_cut((digit,)) for digit in stored_order(others, variant, order)]
-    return groups if step is None else [*groups, _cut((step.source,), fixed=True)]
+    groups = [_cut((digit,)) for digit in stored_order(digits, variant, order)]
+    if step is not None:
+        groups.append(_cut((step.source,), fixed=True))
+    return groups
 
 
 def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
@@ -115,15 +122,18 @@ def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, 
     """Return a window of an axis in one group, cut as before if it was."""
     start, count = window
     group = before.groups[0]
-    kept = before.groups == (Group(digits, group.chunks, start),) and group.bounds[-1] == count
-    chunks = group.chunks if kept else even_chunks(count, before.blocks)
+    same_digits = before.groups == (Group(digits, group.chunks, start),)
+    if same_digits and group.bounds[-1] == count:
+        chunks = group.chunks
+    else:
+        chunks = even_chunks(count, before.blocks)
     return _Cut(digits, count, chunks, False, start)
 
 
 def _in_parts(cuts: list[_Cut], parts: int) -> list[_Cut]:
     """Return the groups of an axis cut into a number of parts, as far as possible."""
     cuts = list(cuts)
-    missing = -(-parts // math.prod(len(c.chunks) for c in cuts))
+    missing = -(-parts // math.prod(len(cut.chunks) for cut in cuts))
     for i, cut in enumerate(cuts):
         if missing > 1 and not cut.fixed and len(cut.chunks) == 1:
             cuts[i] = cut.into(missing)
@@ -135,10 +145,12 @@ Cuts = list[list[_Cut]]
 
 
 def _largest(cuts: Cuts) -> int:
-    return math.prod(c.largest for axis in cuts for c in axis)
+    """Return the elements of the largest block."""
+    return math.prod(cut.largest for axis in cuts for cut in axis)
 
 
 def _layout(cuts: Cuts) -> Layout:
+    """Return the layout of all axes."""
     return Layout(tuple(_axis_layout(tuple(axis)) for axis in cuts))
 
 
@@ -149,13 +161,13 @@ def _axis_layout(cuts: tuple[_Cut, ...]) -> AxisLayout:
 
 
 def _choices(cuts: Cuts, variant: str) -> Iterator[list[tuple[int, int]]]:
-    """Yield orders in which groups may be cut further, each with another group first."""
-    free = [
-        (a, g)
-        for a, axis in enumerate(cuts)
-        for g, cut in enumerate(axis)
-        if not cut.fixed and cut.largest > 1
-    ]
+    """Yield orders in which groups may be cut further, each with another group first.
+
+    A group is named by its axis and its number in the axis.
+    """
+    free: list[tuple[int, int]] = []
+    for a, axis in enumerate(cuts):
+        free += [(a, g) for g, cut in enumerate(axis) if not cut.fixed and cut.largest > 1]
     if variant != "auto" or not free:
         yield free
         return
@@ -164,7 +176,7 @@ def _choices(cuts: Cuts, variant: str) -> Iterator[list[tuple[int, int]]]:
 
 
 def _cut_down(cuts: Cuts, order: list[tuple[int, int]], sizes: Sizes) -> Cuts:
-    """Cut groups, in order, until blocks have about `target` elements (or nothing is left).
+    """Cut groups, in order, until blocks have about `target` elements (or no group is left).
 
     Widths are rounded up: a few more elements in a block cost less than many small blocks.
     """
@@ -178,10 +190,12 @@ def _cut_down(cuts: Cuts, order: list[tuple[int, int]], sizes: Sizes) -> Cuts:
         enough = SLACK * target
         cut = cuts[a][g]
         width = -(-cut.largest * target // largest)
-        others = math.prod(len(c.chunks) for axis in cuts for c in axis) // len(cut.chunks)
-        alike = -(-cut.size // max(1, -(-sizes.blocks // others)))
-        if width < alike <= width * SLACK:
-            width = alike
+        # As many blocks as the input has, if these are only a little larger.
+        other_parts = math.prod(len(c.chunks) for axis in cuts for c in axis) // len(cut.chunks)
+        own_parts = max(1, -(-sizes.blocks // other_parts))
+        equal_width = -(-cut.size // own_parts)
+        if width < equal_width <= width * SLACK:
+            width = equal_width
         if width < cut.largest:
             cuts[a][g] = cut.into(-(-cut.size // width))
     return cuts
@@ -190,12 +204,16 @@ def _cut_down(cuts: Cuts, order: list[tuple[int, int]], sizes: Sizes) -> Cuts:
 def _merge(cuts: Cuts, target: int) -> Cuts:
     """Join chunks that are far smaller than blocks should be, along the most cut group."""
     cuts = [list(axis) for axis in cuts]
-    while (small := _largest(cuts)) and small * 2 <= target:
-        places = [(len(c.chunks), a, g) for a, axis in enumerate(cuts) for g, c in enumerate(axis)]
-        parts, a, g = max(places)
+    largest = _largest(cuts)
+    while largest and largest * 2 <= target:
+        groups = [
+            (len(cut.chunks), a, g) for a, axis in enumerate(cuts) for g, cut in enumerate(axis)
+        ]
+        parts, a, g = max(groups)
         if parts == 1:
             break
-        cuts[a][g] = cuts[a][g].into(max(1, -(-parts * small // target)))
+        cuts[a][g] = cuts[a][g].into(max(1, -(-parts * largest // target)))
+        largest = _largest(cuts)
     return cuts
 
 
@@ -207,31 +225,48 @@ def _as_wanted(
     sizes: Sizes,
 ) -> list[Layout]:
     """Return the last round cut into the wanted blocks of the result; empty if impossible."""
-    found: Cuts = []
+    axes: Cuts = []
     for axis, (groups, chunks) in enumerate(zip(cuts, wanted, strict=True)):
-        step = steps.get(axis)
+        digits = _digits_after(groups, steps.get(axis))
         program = programs.get(axis)
-        after = [
-            step.target if step is not None and cut.digits == (step.source,) else digit
-            for cut in groups
-            for digit in cut.digits
-        ]
-        if program is not None and tuple(after) != program.target:
+        if program is not None and digits != program.target:
             return []
         if program is not None and len(program.steps) < len(program.target):
             return []  # digits that no round made: plans that make them are as cheap
-        first, *inner = groups
-        width = math.prod(digit.size for digit in after[len(first.digits) :])
-        size = math.prod(digit.size for digit in after[: len(first.digits)])
-        if first.fixed and chunks == (size * width,):
-            found.append(groups)
-        elif first.fixed or any(c % max(width, 1) for c in chunks) or sum(chunks) != size * width:
+        as_wanted = _axis_as_wanted(groups, digits, chunks)
+        if as_wanted is None:
             return []
-        else:
-            outer = replace(first, chunks=tuple(c // max(width, 1) for c in chunks))
-            found.append([outer, *(replace(cut, chunks=(cut.size,)) for cut in inner)])
-    layout = _layout(found)
+        axes.append(as_wanted)
+    layout = _layout(axes)
     return [layout] if layout.largest <= sizes.cap else []
+
+
+def _digits_after(groups: list[_Cut], step: Step | None) -> tuple[Digit, ...]:
+    """Return the digits of an axis after a round, given those before it."""
+    digits: list[Digit] = []
+    for cut in groups:
+        if step is not None and cut.digits == (step.source,):
+            digits.append(step.target)
+        else:
+            digits += cut.digits
+    return tuple(digits)
+
+
+def _axis_as_wanted(
+    groups: list[_Cut], digits: tuple[Digit, ...], chunks: Chunks
+) -> list[_Cut] | None:
+    """Return the groups of an axis in wanted chunks; None if these do not cut the outermost one."""
+    outer, *inner = groups
+    outer_digits = len(outer.digits)
+    size = math.prod(digit.size for digit in digits[:outer_digits])
+    width = math.prod(digit.size for digit in digits[outer_digits:])
+    if outer.fixed and chunks == (size * width,):
+        return groups
+    is_cut_within = any(chunk % max(width, 1) for chunk in chunks)
+    if outer.fixed or is_cut_within or sum(chunks) != size * width:
+        return None
+    outer = replace(outer, chunks=tuple(chunk // max(width, 1) for chunk in chunks))
+    return [outer, *(replace(cut, chunks=(cut.size,)) for cut in inner)]
 
 
 def _ways_to_cut(cuts: Cuts, sizes: Sizes, variant: str) -> list[Layout]:
@@ -295,46 +330,55 @@ class BlockCutter:
         list of tuples of Round
             Empty if a block gets too large.
         """
-        done = dict.fromkeys(programs, 0)
-        count = 1 + max(r for rounds in assignment.values() for r in rounds)
+        last = max(number for numbers in assignment.values() for number in numbers)
+        counts = dict.fromkeys(programs, 0)  # steps of each axis in the rounds so far
         beam: list[tuple[float, tuple[Round, ...]]] = [(0.0, ())]
-        for number in range(count):
-            last = number == count - 1
-            by_axis = {
-                axis: programs[axis].steps[done[axis]]
-                for axis in sorted(programs)
-                if number in assignment[axis][done[axis] : done[axis] + 1]
-            }
-            steps = tuple(by_axis.values())
-            room = sizes
-            if any(step.kind == "r2c" for step in steps):  # real elements are half as wide
-                room = sizes.times(2)
-            fewer = last and sizes.last > 1
-            if fewer:
-                room = replace(room.times(sizes.last), blocks=-(-sizes.blocks // sizes.last))
-            found = []
-            for price, rounds in beam:
+        for number in range(last + 1):
+            steps: dict[int, Step] = {}
+            for axis in sorted(programs):
+                if number in assignment[axis][counts[axis] : counts[axis] + 1]:
+                    steps[axis] = programs[axis].steps[counts[axis]]
+            partial: list[tuple[float, tuple[Round, ...]]] = []
+            for seconds, rounds in beam:
                 before = rounds[-1].target if rounds else source
                 cuts = [
                     self._axis_cuts(
-                        programs.get(a), done.get(a, 0), by_axis.get(a), axis, source.axes[a]
+                        programs.get(a), counts.get(a, 0), steps.get(a), axis, source.axes[a]
                     )
                     for a, axis in enumerate(before.axes)
                 ]
-                if sizes.merge or fewer:
-                    cuts = _merge(cuts, room.target)
-                ways = _ways_to_cut(cuts, room, self.variant)
-                if last and self.wanted is not None:
-                    ways = [*_as_wanted(cuts, self.wanted, programs, by_axis, room), *ways]
-                for layout in dict.fromkeys(ways):
-                    seconds = price + cost(before, layout)
-                    if seconds <= bound:
-                        done_round = Round(steps, layout, transformed(layout, steps))
-                        found.append((seconds, (*rounds, done_round)))
-            beam = sorted(found, key=lambda partial: partial[0])[:BEAM]
-            for axis in by_axis:
-                done[axis] += 1
+                for layout in self._layouts(cuts, programs, steps, sizes, is_last=number == last):
+                    total = seconds + cost(before, layout)
+                    if total <= bound:
+                        round_steps = tuple(steps.values())
+                        target = transformed(layout, round_steps)
+                        partial.append((total, (*rounds, Round(round_steps, layout, target))))
+            partial.sort(key=lambda candidate: candidate[0])
+            beam = partial[:BEAM]
+            for axis in steps:
+                counts[axis] += 1
         return [rounds for _, rounds in beam]
+
+    def _layouts(
+        self,
+        cuts: Cuts,
+        programs: Mapping[int, AxisProgram],
+        steps: Mapping[int, Step],
+        sizes: Sizes,
+        is_last: bool,
+    ) -> list[Layout]:
+        """Return the ways to cut the blocks of a round."""
+        if any(step.kind == "r2c" for step in steps.values()):  # real elements are half as wide
+            sizes = sizes.times(2)
+        has_fewer_blocks = is_last and sizes.last > 1
+        if has_fewer_blocks:
+            sizes = replace(sizes.times(sizes.last), blocks=-(-sizes.blocks // sizes.last))
+        if sizes.merge or has_fewer_blocks:
+            cuts = _merge(cuts, sizes.target)
+        layouts = _ways_to_cut(cuts, sizes, self.variant)
+        if is_last and self.wanted is not None:
+            layouts = [*_as_wanted(cuts, self.wanted, programs, steps, sizes), *layouts]
+        return list(dict.fromkeys(layouts))
 
     def result(
         self, programs: Mapping[int, AxisProgram], last: Layout, flat: Layout | None
@@ -348,50 +392,77 @@ class BlockCutter:
         for a, axis in enumerate(last.axes):
             program = programs.get(a)
             digits = axis.digits if program is None else program.target
-            size = math.prod(d.size for d in digits)
+            size = math.prod(digit.size for digit in digits)
             start, count = self.windows.get(a, (0, size))
-            left = None if flat is None else flat.axes[a].groups[0]
             if self.wanted is not None:
                 chunks = self.wanted[a]
-            elif left and (left.digits, left.offset, left.bounds[-1]) == (digits, start, count):
-                chunks = left.chunks
+            elif flat is not None and _holds(flat.axes[a].groups[0], digits, start, count):
+                chunks = flat.axes[a].groups[0].chunks
             else:  # as wide as the chunks of the whole axis
-                chunks = even_chunks(count, -(-count // max(1, -(-size // axis.blocks))))
+                width = -(-size // axis.blocks)
+                chunks = even_chunks(count, -(-count // max(1, width)))
             axes.append(AxisLayout((Group(digits, chunks, start),)))
         return Layout(tuple(axes))
 
     def _axis_cuts(
         self,
         program: AxisProgram | None,
-        done: int,
+        count: int,
         step: Step | None,
         before: AxisLayout,
         source: AxisLayout,
     ) -> list[_Cut]:
         """Return the groups of an axis in a round, with the chunks that they inherit.
 
-        Values outside a window are dropped as soon as the axis is done. A named variant cuts the
-        outermost digits into as many parts as the input has, so that all rounds are cut alike.
+        A named variant cuts the outermost digits into as many parts as the input has, so that all
+        rounds are cut alike.
+
+        Parameters
+        ----------
+        program : AxisProgram or None
+            Program of a transformed axis.
+        count : int
+            Number of its steps in earlier rounds.
+        step : Step or None
+            Its step in this round.
+        before, source : AxisLayout
+            The axis before the round, and in the input.
         """
-        as_before = [_cut(group.digits, group.chunks) for group in before.groups]
         if program is None:
-            return as_before
-        # Half a spectrum has to be completed before it is split.
-        halved = program.mirror is not None and any(d.is_partial for d in program.source)
-        whole = program.source == (program.steps[0].source,) or not halved
-        if step is None and done == 0 and whole:
+            return [_cut(group.digits, group.chunks) for group in before.groups]
+        if step is None and count == 0 and _is_whole_before(program):
             return [_flat(program.source, before)]
-        if step is None and done == len(program.steps):
-            if program.axis in self.windows:
-                return [_windowed(program.target, before, self.windows[program.axis])]
-            stored = before.digits
-            halved = program.mirror is not None and any(d.is_partial for d in stored)
-            kept = halved or stored == program.target
-            return as_before if kept else [_flat(program.target, before)]
+        if step is None and count == len(program.steps):
+            return self._transformed_cuts(program, before)
         in_place = self.on_gpu and self.variant == "auto" and not program.bluestein
-        cuts = _in_digits(program, done, step, self.variant, in_place)
+        cuts = _in_digits(program, count, step, self.variant, in_place)
         if self.variant != "auto":
             return _in_parts(cuts, source.blocks)
-        had = {group.digits: group.chunks for group in before.groups}
-        inherited = [c if c.fixed else replace(c, chunks=had.get(c.digits, c.chunks)) for c in cuts]
-        return _in_parts(inherited, before.blocks)
+        chunks_before = {group.digits: group.chunks for group in before.groups}
+        for i, cut in enumerate(cuts):
+            if not cut.fixed:
+                cuts[i] = replace(cut, chunks=chunks_before.get(cut.digits, cut.chunks))
+        return _in_parts(cuts, before.blocks)
+
+    def _transformed_cuts(self, program: AxisProgram, before: AxisLayout) -> list[_Cut]:
+        """Return the groups of an axis after its last step; values outside a window are dropped."""
+        if program.axis in self.windows:
+            return [_windowed(program.target, before, self.windows[program.axis])]
+        if before.digits == program.target or _is_half(program, before.digits):
+            return [_cut(group.digits, group.chunks) for group in before.groups]
+        return [_flat(program.target, before)]
+
+
+def _is_half(program: AxisProgram, digits: tuple[Digit, ...]) -> bool:
+    """Return True for digits of half a spectrum, which has to be completed before it is split."""
+    return program.mirror is not None and any(digit.is_partial for digit in digits)
+
+
+def _is_whole_before(program: AxisProgram) -> bool:
+    """Return True if an axis may be stored flat before its first step."""
+    return program.source == (program.steps[0].source,) or not _is_half(program, program.source)
+
+
+def _holds(group: Group, digits: tuple[Digit, ...], start: int, count: int) -> bool:
+    """Return True if a group stores a window of some digits."""
+    return (group.digits, group.offset, group.bounds[-1]) == (digits, start, count)

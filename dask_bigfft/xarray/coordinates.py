@@ -10,11 +10,10 @@ import numpy.typing as npt
 import xarray as xr
 
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
+from dask_bigfft.xarray.steps import TOLERANCE, even_step
+from dask_bigfft.xarray.units import unit_symbol
 
 PREFIX = "freq_"
-
-#: Relative tolerance of the steps of a coordinate around their mean.
-TOLERANCE = 1e-3
 
 #: Units of time in xarray, coarsest first, in seconds.
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -61,10 +60,12 @@ class Samples:
         """Unit of the frequencies, None if it is unknown."""
         if self.dtype is None:
             return "cycles/sample"
-        if self.is_time or self.units == "s":
+        if self.is_time:
             return "Hz"
         if self.units is None:
             return None
+        if unit_symbol(self.units) == "s":
+            return "Hz"
         return f"1/{self.units}" if self.units.isalnum() else f"1/({self.units})"
 
     @property
@@ -135,12 +136,8 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     known = Samples(dim, length, first, 1.0, units, dtype, time_unit, calendar)
     if length < 2:
         return known
-    steps = np.diff(places if places.dtype.kind == "f" else places.astype(object)).astype(float)
-    step = float(steps.mean())
-    if not step or not np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
-        found = f"with steps of {steps.min()} to {steps.max()}"
-        raise_invalid(f"coordinate {dim}", found, "evenly spaced samples")
-    return replace(known, step=step)
+    seconds = SECONDS[time_unit] if known.is_time else None
+    return replace(known, step=even_step(coordinate, places, seconds))
 
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:

@@ -24,6 +24,7 @@ from dask_bigfft.xarray.arrays import (
 )
 from dask_bigfft.xarray.attributes import ARRAY_ATTRS, RECORD, attrs_as_text
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, samples_of
+from dask_bigfft.xarray.units import same_unit, unit_symbol
 
 __all__ = [
     "Accessor",
@@ -40,11 +41,12 @@ def _units(
 ) -> dict[str, Any]:
     """Return the attributes of a squared spectrum; its unit is left out if one is unknown."""
     kept = {key: value for key, value in arrays[0].attrs.items() if key != "units"}
-    own = [array.attrs.get("units") for array in (arrays[0], arrays[-1])]
+    first = arrays[0].attrs.get("units")
+    second = arrays[-1].attrs.get("units")
     per = [found.frequency_units for found in samples.values()] if scaling == "density" else []
-    if None in (*own, *per):
+    if first is None or second is None or None in per:
         return kept
-    product = f"({own[0]})^2" if own[0] == own[1] else f"({own[0]})({own[1]})"
+    product = f"({first})^2" if same_unit(str(first), str(second)) else f"({first})({second})"
     return kept | {"units": product + "".join(f"/({unit})" for unit in per)}
 
 
@@ -126,6 +128,24 @@ def _squared(
     return _labelled(arrays, data, places, samples, scaling, shifted)
 
 
+def _common_unit(samples: Mapping[Hashable, Samples]) -> str | None:
+    """Return the unit of the frequencies of several dimensions; refuse unlike ones."""
+    spellings = {own.frequency_units for own in samples.values()}
+    if len(spellings) == 1:
+        return spellings.pop()
+    symbols = set()
+    for own in samples.values():
+        units = None if own.units is None else unit_symbol(own.units)
+        symbols.add(replace(own, units=units).frequency_units)
+    if len(symbols) == 1:
+        return symbols.pop()
+    present = [f"{dim} has {own.frequency_units or 'none'}" for dim, own in samples.items()]
+    allowed = f"dimensions with one unit of frequencies ({', '.join(present)}): convert one with "
+    allowed += f"assign_coords and set its attribute units, or drop_vars({list(samples)}) for "
+    allowed += "cycles per sample"
+    raise_invalid("dim", list(samples), allowed)
+
+
 def _isotropic(
     arrays: Sequence[xr.DataArray], dim: Dims, scaling: str = "density", **extras: Any
 ) -> xr.DataArray:
@@ -138,13 +158,11 @@ def _isotropic(
         return power
 
     samples, data = _spectrum(work, [array], dim, scaling, **extras)
-    units = {found.frequency_units for found in samples.values()}
-    if len(units) > 1:
-        raise_invalid("dim", list(samples), f"dimensions of one unit; these have {units}")
+    unit = _common_unit(samples)
     *others, last = samples
     gone = [key for key, found in array.coords.items() if {*found.dims} & {*samples}]
     rest = array.drop_vars(gone).isel(dict.fromkeys(others, 0), drop=True)
-    attrs = {} if units == {None} else {"units": units.pop()}
+    attrs = {} if unit is None else {"units": unit}
     new = f"{PREFIX}r"
     result = rebuilt(rest, data, {last: (new, xr.Variable((new,), radii[0], attrs))})
     result.attrs = _units([array], samples, scaling)

@@ -391,3 +391,59 @@ def test_more_samples_than_whole_seconds():
     third = bx.irfft(bx.rfft(series("2026-01-01", 1, "M8[s]")), n=36).t.values
     assert third.dtype == np.dtype("M8[ns]")
     assert len(set(third)) == 36
+
+
+# --- uneven coordinates ---------------------------------------------------------------------
+
+
+def on(values, **attrs):
+    values = np.asarray(values)
+    return xr.DataArray(RNG.standard_normal(len(values)), {"t": ("t", values, attrs)}, ["t"])
+
+
+MONTHS = xr.date_range("2001-01-31", periods=24, freq="ME")
+NOLEAP = xr.date_range("0001", periods=12, calendar="noleap", freq="MS", use_cftime=True)
+HOURS = xr.date_range("2026-01-01", periods=20, freq="6h")
+KILOMETRES = np.arange(20) * 0.5
+
+#: Uneven samples, what their error names, and a repair.
+UNEVEN = [
+    (on(MONTHS), ["calendar month", "28 to 31 days"], "even"),
+    (on(NOLEAP), ["calendar month", "28 to 31 days"], "drop"),
+    (on(MONTHS.delete([3, 4])), ["calendar month", "gap after 2001-03-31"], "even"),
+    (on(MONTHS[::3]), ["3 calendar months", "days"], "even"),
+    (on(xr.date_range("2001", periods=9, freq="YS")), ["year", "365 to 366 days"], "even"),
+    (on(HOURS.delete([4, 5])), ["gap of 18 hours after 2026-01-01T18:00", "6 hours"], "even"),
+    (on(HOURS[::-1].delete(2)), ["gap of 12 hours", "6 hours"], "even"),
+    (on(np.delete(KILOMETRES, 4), units="km"), ["gap of 1 km after 1.5", "0.5 km"], "even"),
+    (on(KILOMETRES**2, units="km"), ["0.25 to 9.25 km"], "even"),
+    (on(KILOMETRES**2), ["0.25 to 9.25"], "drop"),
+    (on([0.0, 1, 1, 2]), ["two samples at 1", "drop_duplicates"], "duplicates"),
+    (on([0.0, 1, 3, 2]), ["3", "sortby"], "sort"),
+    (on([0.0, 1, np.nan, 2]), ["missing", "notnull"], "missing"),
+]
+
+
+def even(a):
+    first, last = a.t.values[[0, -1]]
+    if a.t.dtype.kind == "M":
+        return a.interp(t=xr.date_range(first, last, periods=40))
+    return a.interp(t=np.linspace(first, last, 40))
+
+
+REPAIRS = {
+    "even": even,
+    "drop": lambda a: a.drop_vars("t"),
+    "duplicates": lambda a: a.drop_duplicates("t"),
+    "sort": lambda a: a.sortby("t"),
+    "missing": lambda a: a.isel(t=a.t.notnull()),
+}
+
+
+@pytest.mark.parametrize(("a", "named", "repair"), UNEVEN)
+def test_uneven_coordinates_are_named_and_can_be_repaired(a, named, repair):
+    with pytest.raises(ArgumentError, match="coordinate t") as error:
+        bx.fft(a)
+    for text in named:
+        assert text in str(error.value)
+    assert bx.fft(REPAIRS[repair](a)).dims == ("freq_t",)

@@ -116,3 +116,42 @@ def test_half_of_a_hermitian_sequence_and_phases_from_position_0():
     pixels = (a % 250).astype("u1")
     flat = bx.power_spectrum(pixels, ["y", "x"], detrend="constant")
     np.testing.assert_allclose(flat[0, 0], 0, atol=1e-20)
+
+
+def on_units(y, x):
+    found = field().isel(time=0)
+    found.y.attrs = y
+    found.x.attrs = x
+    return found
+
+
+#: Attributes of two coordinates with spellings of one unit, and the unit of their frequencies.
+SPELLINGS = [
+    ("degrees_north", "degrees_east", "1/degree"),
+    ("degree_N", "degreesE", "1/degree"),
+    ("degree", "deg", "1/degree"),
+    ("m", "metres", "1/m"),
+    ("kilometer", "km", "1/km"),
+    ("seconds", "s", "Hz"),
+    ("furlong", "furlong", "1/furlong"),
+]
+
+
+@pytest.mark.parametrize(("y", "x", "unit"), SPELLINGS)
+def test_spellings_of_one_unit_are_one_unit(y, x, unit):
+    a = on_units({"units": y}, {"units": x})
+    found = a.bigfft.isotropic_power_spectrum(["y", "x"])
+    assert found.freq_r.units == unit
+    same = on_units({"units": "m"}, {"units": "m"}).bigfft.isotropic_power_spectrum()
+    np.testing.assert_array_equal(found.freq_r, same.freq_r)
+
+
+@pytest.mark.parametrize("x", [{"units": "m"}, {}, {"units": "mm"}])
+def test_mixed_units_are_named_and_can_be_converted(x):
+    a = on_units({"units": "km"}, x)
+    with pytest.raises(ArgumentError, match=r"`dim`.*1/km.*assign_coords.*drop_vars"):
+        a.bigfft.isotropic_power_spectrum(["y", "x"])
+    converted = a.assign_coords(x=("x", a.x.values / 1000, {"units": "kilometers"}))
+    assert converted.bigfft.isotropic_power_spectrum(["y", "x"]).freq_r.units == "1/km"
+    bare = a.drop_vars(["y", "x"]).bigfft.isotropic_power_spectrum()
+    assert bare.freq_r.units == "cycles/sample"

@@ -1,0 +1,175 @@
+"""The step of a coordinate's samples, and what to do about uneven ones."""
+
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from dask_bigfft.errors import raise_invalid
+
+#: Relative tolerance of the steps of a coordinate around their mean.
+TOLERANCE = 1e-3
+
+#: Units of durations in messages, in seconds.
+_DURATIONS = {"day": 86400.0, "hour": 3600.0, "minute": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def even_step(
+    coordinate: xr.DataArray, places: npt.NDArray[Any], seconds: float | None = None
+) -> float:
+    """Return the mean step of a coordinate.
+
+    Parameters
+    ----------
+    coordinate
+        Coordinate of one dimension with at least two samples.
+    places
+        Its values as numbers.
+    seconds
+        Length of 1 in `places` in seconds, None for a coordinate that is no time.
+
+    Raises
+    ------
+    ArgumentError
+        If the steps differ, with the gap or the calendar's step, and what to do.
+    """
+    exact = places if places.dtype.kind == "f" else places.astype(object)
+    steps = np.diff(exact).astype(float)
+    step = float(steps.mean())
+    if step and np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
+        return step
+    _raise_uneven(coordinate, steps, seconds)
+
+
+def _raise_uneven(
+    coordinate: xr.DataArray, steps: npt.NDArray[np.float64], seconds: float | None
+) -> NoReturn:
+    """Raise an error that names the first irregularity of a coordinate, and what to do."""
+    dim = str(coordinate.dims[0])
+    values = coordinate.values
+    units = coordinate.attrs.get("units")
+    allowed = "evenly spaced samples: "
+    disorder = _disorder(coordinate, steps)
+    if disorder is not None:
+        irregularity, cure = disorder
+        raise_invalid(f"coordinate {dim}", irregularity, f"{allowed}{cure}")
+    sizes = np.abs(steps)
+    usual = float(np.median(sizes))
+    regular = np.abs(sizes - usual) <= TOLERANCE * usual
+    gaps = np.flatnonzero(~regular)
+    spread = _range_text(sizes.min(), sizes.max(), units, seconds)
+    months = _months(values, sizes)
+    if months is not None:
+        irregularity = f"with steps of {months}"
+        allowed += f"these steps are {spread} long; "
+    elif 2 * len(gaps) <= len(sizes) and np.all(sizes[gaps] > usual):
+        gap = _step_text(sizes[gaps[0]], units, seconds)
+        irregularity = f"with a gap of {gap} after {_value_text(values[gaps[0]])}"
+        count = round(float(sizes.sum()) / usual) + 1
+        missing = count - len(values)
+        cure = f"fill the {missing} missing of {count} samples, which are "
+        cure += f"{_step_text(usual, units, seconds)} apart: {_interpolation(dim, values, count)}"
+        raise_invalid(f"coordinate {dim}", irregularity, f"{allowed}{cure}")
+    else:
+        irregularity = f"with steps of {spread}"
+    cure = f"{_interpolation(dim, values, len(values))}, or drop_vars({dim!r})"
+    cure += " for frequencies in cycles per sample"
+    raise_invalid(f"coordinate {dim}", irregularity, f"{allowed}{cure}")
+
+
+def _disorder(coordinate: xr.DataArray, steps: npt.NDArray[np.float64]) -> tuple[str, str] | None:
+    """Return what is wrong with the order of values, and its cure; None if they rise or fall."""
+    dim = str(coordinate.dims[0])
+    values = coordinate.values
+    if coordinate.isnull().any():
+        return "with missing values", f"array.isel({dim}=array[{dim!r}].notnull())"
+    if not np.all(steps):
+        place = _value_text(values[np.flatnonzero(steps == 0)[0]])
+        return f"with two samples at {place}", f"array.drop_duplicates({dim!r})"
+    turns = np.flatnonzero(np.sign(steps) != np.sign(steps[0]))
+    if len(turns):
+        place = _value_text(values[turns[0]])
+        return f"which turns round at {place}", f"array.sortby({dim!r})"
+    return None
+
+
+def _interpolation(dim: str, values: npt.NDArray[Any], count: int) -> str:
+    """Return the call that interpolates an array to even samples, as text.
+
+    >>> _interpolation("x", np.array([0.0, 1.0, 4.0]), 5)
+    'array.interp(x=np.linspace(0.0, 4.0, 5))'
+    """
+    first, last = _value_text(values[0]), _value_text(values[-1])
+    if values.dtype.kind == "M":
+        return f"array.interp({dim}=xr.date_range({first!r}, {last!r}, periods={count}))"
+    if values.dtype.kind in "iuf":
+        return f"array.interp({dim}=np.linspace({first}, {last}, {count}))"
+    return f"array.interp({dim}=even) with {count} even samples"
+
+
+def _months(values: npt.NDArray[Any], sizes: npt.NDArray[np.float64]) -> str | None:
+    """Return the usual number of calendar months between times as text, if there is one.
+
+    >>> times = np.array(["2026-01-31", "2026-02-28", "2026-03-31"], "M8[D]")
+    >>> _months(times, np.array([28.0, 31.0]))
+    'a calendar month'
+    """
+    if values.dtype.kind == "M":
+        months = values.astype("M8[M]").astype(np.int64)
+    elif values.dtype.kind == "O":  # of cftime
+        months = np.array([12 * value.year + value.month for value in values])
+    else:  # no dates
+        return None
+    counts = np.abs(np.diff(months))
+    count = int(np.median(counts))
+    regular = counts == count
+    if count == 0 or 2 * regular.sum() <= len(counts):
+        return None
+    if sizes[regular].max() > sizes[regular].min() * 31 / 28 * (1 + TOLERANCE):
+        return None
+    number, unit = (count // 12, "year") if count % 12 == 0 else (count, "month")
+    step = f"a calendar {unit}" if number == 1 else f"{number} calendar {unit}s"
+    if regular.all():
+        return step
+    return f"{step} and a gap after {_value_text(values[np.flatnonzero(~regular)[0]])}"
+
+
+def _step_text(step: float, units: str | None, seconds: float | None) -> str:
+    """Return a step with its unit.
+
+    >>> _step_text(3.0, "km", None), _step_text(86400e6, None, 1e-6)
+    ('3 km', '1 day')
+    """
+    if seconds is None:
+        return f"{step:g} {units}" if units else f"{step:g}"
+    duration = step * seconds
+    for unit, size in _DURATIONS.items():
+        if duration >= size:
+            number = f"{duration / size:.6g}"
+            plural = "s" if len(unit) > 2 and number != "1" else ""
+            return f"{number} {unit}{plural}"
+    return f"{duration * 1e9:g} ns"
+
+
+def _range_text(low: float, high: float, units: str | None, seconds: float | None) -> str:
+    """Return two steps with their unit.
+
+    >>> _range_text(28.0, 31.0, None, 86400.0), _range_text(1.0, 25.0, None, 3600.0)
+    ('28 to 31 days', '1 hour to 1.04167 days')
+    """
+    first = _step_text(low, units, seconds)
+    last = _step_text(high, units, seconds)
+    number, _, unit = first.partition(" ")
+    return f"{number} to {last}" if last.endswith(f" {unit}") else f"{first} to {last}"
+
+
+def _value_text(value: Any) -> str:
+    """Return a value of a coordinate as text; times without trailing zeros.
+
+    >>> _value_text(np.datetime64("2026-01-31", "ns")), _value_text(np.float64(2.5))
+    ('2026-01-31', '2.5')
+    """
+    if not isinstance(value, np.datetime64):
+        return str(value)
+    return str(np.datetime_as_string(value, unit="auto"))

@@ -331,7 +331,7 @@ class Candidates:
 
         cuFFT needs 6 times as long for two axes that are both strided as for others (H200).
         """
-        if self.machine.holding == 1:
+        if self.machine.holding <= 1:
             return 0
         last_axis = len(self.spec.shape) - 1
         several_axes = [round_ for round_ in rounds if len(round_.steps) > 1]
@@ -432,7 +432,7 @@ class Candidates:
         choices = self._requested_digits(axis, count)
         if count == 2:
             choices += self._pairs(n, rounds, whole)
-        if count != 2 or self.machine.holding == 1:
+        if count != 2 or self.machine.holding <= 1:
             choices += _balanced_choices(n, count)
         if self.request.variant == "pease":
             choices = [factors for factors in choices if len(set(factors)) == 1]

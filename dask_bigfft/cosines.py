@@ -37,7 +37,7 @@ from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_flag, raise_in
 from dask_bigfft.front import applied, by_block, transforms_by
 from dask_bigfft.gpu.on_gpu import on_own_gpu, waved_on_gpu
 from dask_bigfft.kernels import twiddle
-from dask_bigfft.kernels.views import allocate_like, is_on_gpu
+from dask_bigfft.kernels.views import allocate_like, is_on_gpu, plain_array
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
 from dask_bigfft.transforms.spec import transform_spec, work_dtype
 
@@ -514,10 +514,14 @@ def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None
     return by_block(_in_block, a, dtype=a.dtype, chunks=chunks, **keywords)
 
 
-def _in_block(block: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
+def _in_block(
+    block: Any, plan: Cosines, lengths: dict[int, int], norm: str | None, block_id: tuple[int, ...]
+) -> Any:
+    """Return SciPy's transform of a block in host memory."""
     if is_on_gpu(block):
         allowed = "CuPy's `meta` for CuPy blocks, as x.map_blocks(cupy.asarray) has it"
         raise_invalid("x", "a dask array with NumPy's `meta`", allowed)
+    block = plain_array(block, block_id)
     if block.size == 0:  # along another axis
         return np.zeros([lengths.get(i, n) for i, n in enumerate(block.shape)], block.dtype)
     work: Any = scipy.fft.dstn if plan.sine else scipy.fft.dctn

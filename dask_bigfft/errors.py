@@ -142,6 +142,16 @@ def raise_invalid(
     raise kind(f"`{argument}`={_short.repr(value)} is not allowed: need {allowed}")
 
 
+def has_unit(values: object) -> bool:
+    """Return True for a quantity, whose unit `numpy.asarray` drops.
+
+    Those of pint have `units` and `magnitude`; those of astropy and unyt are arrays with a unit.
+    """
+    if hasattr(values, "units") and hasattr(values, "magnitude"):
+        return True
+    return isinstance(values, np.ndarray) and (hasattr(values, "unit") or hasattr(values, "units"))
+
+
 def parse_type(argument: str, value: Any, kinds: Any, allowed: str) -> Any:
     """Return an argument that has one of some types; an error names it.
 

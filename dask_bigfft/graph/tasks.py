@@ -26,7 +26,6 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import (
-    ArgumentTypeError,
     CarrierError,
     DeviceMemoryError,
     VerificationError,
@@ -55,7 +54,7 @@ from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
 from dask_bigfft.kernels.twiddle import chirp_filter
-from dask_bigfft.kernels.views import BlockView, is_on_gpu
+from dask_bigfft.kernels.views import BlockView, is_on_gpu, plain_array, refuse_wrapped
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
@@ -301,13 +300,11 @@ def checked(run: PlanRun, number: int, index: Block, values: Any) -> Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the metadata of the source array are wrong.
+        If the metadata of the source array are wrong, or the block has no numbers, is masked,
+        sparse or a quantity with a unit.
     """
-    if np.ma.is_masked(values):
-        found = f"block {index}, in which values are masked"
-        allowed = "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does"
-        raise_invalid("a", found, allowed, kind=ArgumentTypeError)
-    block: Array = as_block(values) if is_on_gpu(values) else np.asarray(values)
+    refuse_wrapped(values, index)
+    block: Array = as_block(values) if is_on_gpu(values) else plain_array(values, index)
     if run.plan.verify != "none" and is_on_gpu(block):
         allowed = "'none' for blocks on a GPU, or blocks in host memory"
         raise_invalid("verify", run.plan.verify, allowed)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arrays import Array
+from dask_bigfft.errors import ArgumentTypeError, has_unit, raise_invalid
 from dask_bigfft.events import emit, measured
 from dask_bigfft.kernels.copies import CopyTable, copy_array
 from dask_bigfft.kernels.segmented import WindowView
@@ -28,6 +29,59 @@ def is_on_gpu(values: Any) -> bool:
     """Return True if an array is in the memory of a CUDA device."""
     # CuPy's arrays have the interface, and take microseconds to describe it.
     return type(values).__module__ == "cupy" or hasattr(values, "__cuda_array_interface__")
+
+
+def refuse_wrapped(values: Any, index: tuple[int, ...]) -> None:
+    """Raise an error for a block that is more than an array: masked, sparse, or with a unit.
+
+    Parameters
+    ----------
+    values
+        The block.
+    index
+        Its index in the dask array `a`, for the message.
+
+    Raises
+    ------
+    ArgumentTypeError
+        With the block and what to do.
+    """
+    if has_unit(values):
+        text = f"block {index}, which has a unit"
+        allowed = "an array without a unit, as a.map_blocks(lambda block: block.magnitude) makes "
+        allowed += "it for pint; multiply the result by the unit"
+    elif np.ma.is_masked(values):
+        text = f"block {index}, in which values are masked"
+        allowed = "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does"
+    elif hasattr(values, "todense"):
+        text = f"block {index}, which is sparse"
+        allowed = "a dense array, as a.map_blocks(lambda block: block.todense()) makes it"
+    else:
+        return
+    raise_invalid("a", text, allowed, kind=ArgumentTypeError)
+
+
+def plain_array(values: Any, index: tuple[int, ...]) -> Array:
+    """Return a block in host memory as an array of numbers; arguments as in `refuse_wrapped`.
+
+    Raises
+    ------
+    ArgumentTypeError
+        With the block and what it has in place of numbers.
+    """
+    refuse_wrapped(values, index)
+    try:
+        block = np.asarray(values)
+    except (RuntimeError, TypeError, ValueError) as error:
+        kind = type(values).__qualname__
+        raise_invalid(
+            "a", f"block {index} of type {kind}", f"arrays ({error})", kind=ArgumentTypeError
+        )
+    if block.dtype.kind not in "biufc":
+        allowed = "numbers in every block, as the dtype of the dask array declares them"
+        text = f"block {index} of dtype {block.dtype}"
+        raise_invalid("a", text, allowed, kind=ArgumentTypeError)
+    return block
 
 
 def empty_like(like: Any, ndim: int, dtype: npt.DTypeLike) -> Any:

@@ -21,6 +21,7 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.front import by_block
 from dask_bigfft.gpu.cuda import scipy_signal
 from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.kernels.views import is_on_gpu, plain_array
 from dask_bigfft.signal.arguments import Inputs, Window, long_enough, window, with_halo
 from dask_bigfft.transforms.spec import work_dtype
 
@@ -39,6 +40,8 @@ def _convolved(
     out_dtype: np.dtype[Any],
 ) -> Any:
     """Return a block of the result from a block with its halo."""
+    if not is_on_gpu(x):
+        x = plain_array(x, block_id)
     if direct:
         dtype = np.result_type(x, h)
         wide = SUMMED_IN.get(dtype.char, dtype)

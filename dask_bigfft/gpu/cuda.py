@@ -61,7 +61,9 @@ def errors_of_cuda() -> Iterator[None]:
         raise DeviceMemoryError(str(error)) from error
     except (cuda.runtime.CUDARuntimeError, cuda.cufft.CuFFTError) as error:
         status = getattr(error, "status", None) or error.result
-        raise (DeviceMemoryError if status in _NO_MEMORY else DeviceError)(str(error)) from error
+        if status in _NO_MEMORY:
+            raise DeviceMemoryError(str(error)) from error
+        raise DeviceError(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -81,12 +83,12 @@ def software(ordinals: Iterable[int]) -> dict[str, str]:
 
     cuFFT has different kernels for different GPUs.
     """
-    found = cupy()
-    names = {found.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in ordinals}
+    cuda = cupy().cuda
+    names = {cuda.runtime.getDeviceProperties(i)["name"].decode() for i in ordinals}
     return {
         "card": ", ".join(sorted(names)),
-        "cupy": str(found.__version__),
-        "cufft": str(found.cuda.cufft.getVersion()),
+        "cupy": str(cupy().__version__),
+        "cufft": str(cuda.cufft.getVersion()),
     }
 
 
@@ -96,7 +98,7 @@ def free_pinned() -> None:
 
 
 @functools.cache
-def _found() -> tuple[tuple[int, ...], str | None]:
+def _visible_devices() -> tuple[tuple[int, ...], str | None]:
     """Return the ordinals of usable devices, and the reason if there are none."""
     try:
         count = int(cupy().cuda.runtime.getDeviceCount())
@@ -114,8 +116,8 @@ def available() -> tuple[int, ...]:
 
     A worker of dask-cuda uses one device, the first one that it sees.
     """
-    found = _found()[0]
-    return found[:1] if _under_dask_cuda() else found
+    ordinals, _ = _visible_devices()
+    return ordinals[:1] if _under_dask_cuda() else ordinals
 
 
 def in_pool() -> int:
@@ -125,26 +127,32 @@ def in_pool() -> int:
 
 def synchronize() -> None:
     """Wait for the current stream, unless it is CuPy's default one, which all threads share."""
-    if cupy().cuda.get_current_stream().ptr:
-        cupy().cuda.get_current_stream().synchronize()
+    stream = cupy().cuda.get_current_stream()
+    if stream.ptr:
+        stream.synchronize()
 
 
 def scipy_signal(block: Any) -> Any:
     """Return `scipy.signal`, or CuPy's functions of the same names for a block on a GPU."""
-    return importlib.import_module("cupyx.scipy.signal" if is_on_gpu(block) else "scipy.signal")
+    name = "cupyx.scipy.signal" if is_on_gpu(block) else "scipy.signal"
+    return importlib.import_module(name)
 
 
 def reason() -> str | None:
     """Return the reason for a missing device and the remedy; None if there is a device."""
-    return _found()[1]
+    _, text = _visible_devices()
+    return text
 
 
 def _under_dask_cuda() -> bool:
     """Return True in a worker started by dask-cuda."""
+    if "dask_cuda.initialize" in sys.modules:
+        return True
     worker = current_worker() if "dask_cuda" in sys.modules else None
-    plugins = () if worker is None else worker.plugins.values()
-    names = {type(plugin).__module__.partition(".")[0] for plugin in plugins}
-    return "dask_cuda" in names or "dask_cuda.initialize" in sys.modules
+    if worker is None:
+        return False
+    packages = {type(plugin).__module__.partition(".")[0] for plugin in worker.plugins.values()}
+    return "dask_cuda" in packages
 
 
 # --- pinned memory --------------------------------------------------------------------------
@@ -154,26 +162,21 @@ class _Pins:
     """Pinning of the arena's blocks while this process has a device."""
 
     def __init__(self) -> None:
-        self._lock, self._adopting = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self._adopting = threading.Lock()
         self._devices = 0
         self._pinner: Pinner | None = None
 
     def begin(self) -> None:
+        """Count a device, and pin blocks from the first one on."""
         with self._lock:
             self._devices += 1
             if self._pinner is None:
-                limit = config.get("bigfft.memory.pinned-limit")
-                limit = default_arena().limit if limit is None else int(limit)
-                runtime = cupy().cuda.runtime
-
-                def register(address: int, nbytes: int) -> None:
-                    runtime.hostRegister(address, nbytes, _PORTABLE)
-
-                ends, errors = (register, runtime.hostUnregister), (runtime.CUDARuntimeError,)
-                self._pinner = Pinner(*ends, limit, adopted=limit, errors=errors)
+                self._pinner = _new_pinner()
                 pin_blocks(self._pinner)
 
     def end(self) -> None:
+        """Discount a device, and pin no more blocks after the last one."""
         with self._lock:
             self._devices -= 1
             if self._devices == 0 and self._pinner is not None:
@@ -189,17 +192,35 @@ class _Pins:
                 pinner.adopt(array)
 
 
+def _new_pinner() -> Pinner:
+    """Return a pinner of host memory, with the limit of the settings or of the arena."""
+    limit = config.get("bigfft.memory.pinned-limit")
+    limit = default_arena().limit if limit is None else int(limit)
+    runtime = cupy().cuda.runtime
+
+    def register(address: int, nbytes: int) -> None:
+        runtime.hostRegister(address, nbytes, _PORTABLE)
+
+    return Pinner(
+        register,
+        runtime.hostUnregister,
+        limit,
+        adopted=limit,
+        errors=(runtime.CUDARuntimeError,),
+    )
+
+
 pins = _Pins()
 
 
 def is_pinned(view: npt.NDArray[Any]) -> bool:
     """Return True for a view of pinned memory, in a range of the arena or of others."""
     low = int(view.__array_interface__["data"][0])
-    last = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
-    if pinned(low, last + view.itemsize):
+    last = low + sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
+    if pinned(low, last - low + view.itemsize):
         return True
-    requested = cupy().cuda.pinned_memory.is_memory_pinned
-    return bool(requested(low) and requested(low + last + view.itemsize - 1))
+    is_memory_pinned = cupy().cuda.pinned_memory.is_memory_pinned
+    return bool(is_memory_pinned(low) and is_memory_pinned(last + view.itemsize - 1))
 
 
 def reachable(view: npt.NDArray[Any]) -> bool:

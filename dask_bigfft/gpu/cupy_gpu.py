@@ -48,7 +48,8 @@ _FEW_PLANS_NBYTES = 32 << 20
 BATCH_NBYTES = 1 << 28
 
 #: Directions of copies, as the driver numbers them.
-TO_DEVICE, TO_HOST = 1, 2
+TO_DEVICE = 1
+TO_HOST = 2
 
 #: Largest distance of two rows in a strided call, in bytes.
 MAX_PITCH_NBYTES = 2**31 - 1
@@ -68,7 +69,8 @@ MANY_CALLS = 256
 #: Grid size of a kernel that copies over the bus, which a few blocks saturate.
 BUS_BLOCKS = 48
 
-_HOST, _DEVICE = 1, 2
+_HOST = 1
+_DEVICE = 2
 _INVALID_VALUE = 1
 
 
@@ -139,21 +141,34 @@ def copies(view: View) -> tuple[Copy, ...]:
     """
     if 0 in view.shape:
         return ()
+    # Each run has its count and its strides on host and device.
     width, outer = runs(*view)
-    row: Ints = (1, 0, 0)
-    plane = row
+    height = 1
+    pitch = 0
+    device_pitch = 0
+    depth = 1
+    plane = 0
+    device_plane = 0
     if outer and max(outer[-1][1:]) <= MAX_PITCH_NBYTES:
-        row = outer.pop()
-        if outer and not outer[-1][1] % row[1] and not outer[-1][2] % row[2]:
-            plane = outer.pop()
-    form = row[0], plane[0], row[1], plane[1], row[2], plane[2]
-    found = list[Copy]()
-    for at in itertools.product(*(range(count) for count, _, _ in outer)):
-        host, device = (
-            sum(i * run[side] for i, run in zip(at, outer, strict=True)) for side in (1, 2)
+        height, pitch, device_pitch = outer.pop()
+        if outer and not outer[-1][1] % pitch and not outer[-1][2] % device_pitch:
+            depth, plane, device_plane = outer.pop()
+    calls: list[Copy] = []
+    for index in itertools.product(*(range(count) for count, _, _ in outer)):
+        pairs = list(zip(index, outer, strict=True))
+        call = Copy(
+            host=sum(i * stride for i, (_, stride, _) in pairs),
+            device=sum(i * device_stride for i, (_, _, device_stride) in pairs),
+            width=width,
+            height=height,
+            depth=depth,
+            pitch=pitch,
+            plane=plane,
+            device_pitch=device_pitch,
+            device_plane=device_plane,
         )
-        found += Copy(host, device, width, *form).parts()
-    return tuple(found)
+        calls += call.parts()
+    return tuple(calls)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -168,53 +183,63 @@ def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Cop
     """
     if not is_pinned:
         return "ring", ()
-    calls, (width, outer) = copies(view), runs(*view)
+    calls = copies(view)
+    width, outer = runs(*view)
     if outer and len(calls) > MANY_CALLS:
         return "kernel", calls
-    by_kernel = copy_method(1 + len(outer), width, direction == TO_HOST) == "kernel"
-    return "kernel" if by_kernel else "engine", calls
+    if copy_method(1 + len(outer), width, direction == TO_HOST) == "kernel":
+        return "kernel", calls
+    return "engine", calls
 
 
 def table_2d(calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int) -> Any:
     """Return `CUDA_MEMCPY2D` structures, one row of 16 words each, for views at these addresses.
 
     >>> call = Copy(8, 0, 256, 4, pitch=1024, device_pitch=256)
-    >>> told = table_2d((call,), np.array([4096]), np.array([512]), TO_DEVICE)
-    >>> told[0, [3, 6, 11, 13, 14, 15]].tolist()
+    >>> table = table_2d((call,), np.array([4096]), np.array([512]), TO_DEVICE)
+    >>> table[0, [3, 6, 11, 13, 14, 15]].tolist()
     [4104, 1024, 512, 256, 256, 4]
     """
-    found = np.zeros((len(hosts), len(calls), 16), np.uint64)
+    table = np.zeros((len(hosts), len(calls), 16), np.uint64)
     source, target = (0, 7) if direction == TO_DEVICE else (7, 0)
     for number, call in enumerate(calls):
-        row = found[:, number]
-        row[:, source + 2], row[:, target + 2] = _HOST, _DEVICE
+        row = table[:, number]
+        row[:, source + 2] = _HOST
+        row[:, target + 2] = _DEVICE
         row[:, source + 3] = hosts.astype(np.uint64) + np.uint64(call.host)
         row[:, target + 4] = devices.astype(np.uint64) + np.uint64(call.device)
         row[:, source + 6] = max(call.pitch, call.width)
         row[:, target + 6] = max(call.device_pitch, call.width)
-        row[:, 14], row[:, 15] = call.width, call.height
-    return found.reshape(-1, 16)
+        row[:, 14] = call.width
+        row[:, 15] = call.height
+    return table.reshape(-1, 16)
 
 
 def structure_3d(copy: Copy, host: int, device: int, direction: int) -> npt.NDArray[np.uint64]:
     """Return a ``cudaMemcpy3DParms`` as 20 words, for a copy between these addresses."""
-    apart = (host + copy.host, copy.pitch, copy.width, copy.plane // copy.pitch)
-    rows = copy.device_plane // copy.device_pitch
-    there = (device + copy.device, copy.device_pitch, copy.width, rows)
-    source, target = (apart, there) if direction == TO_DEVICE else (there, apart)
-    extent = (copy.width, copy.height, copy.depth, direction)
-    return np.array((*(0,) * 4, *source, *(0,) * 4, *target, *extent), np.uint64)
+    # Each side has its address, pitch, width, and number of rows from plane to plane.
+    host_rows = copy.plane // copy.pitch
+    host_side = (host + copy.host, copy.pitch, copy.width, host_rows)
+    device_rows = copy.device_plane // copy.device_pitch
+    device_side = (device + copy.device, copy.device_pitch, copy.width, device_rows)
+    source, target = (
+        (host_side, device_side) if direction == TO_DEVICE else (device_side, host_side)
+    )
+    no_offset = (0, 0, 0, 0)  # no array, and position 0
+    extent = (copy.width, copy.height, copy.depth)
+    return np.array((*no_offset, *source, *no_offset, *target, *extent, direction), np.uint64)
 
 
 @functools.cache
 def _driver() -> Any:
     """Return the driver's asynchronous copy, called with the GIL held; None without a driver."""
     try:
-        found = ctypes.PyDLL("libcuda.so.1").cuMemcpy2DAsync_v2
+        copy_2d = ctypes.PyDLL("libcuda.so.1").cuMemcpy2DAsync_v2
     except (OSError, AttributeError):
         return None
-    found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
-    return found
+    copy_2d.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    copy_2d.restype = ctypes.c_int
+    return copy_2d
 
 
 def submit_2d(
@@ -229,17 +254,21 @@ def submit_2d(
     driver = _driver()
     if driver is None:
         return None
-    told = table_2d(calls, hosts, devices, direction)
-    first, step = told.ctypes.data, told.strides[0]
-    for at in range(first, first + len(told) * step, step):
-        status = driver(at, stream)
+    table = table_2d(calls, hosts, devices, direction)
+    first = table.ctypes.data
+    row_nbytes = table.strides[0]
+    for address in range(first, first + len(table) * row_nbytes, row_nbytes):
+        status = driver(address, stream)
         if status:
             return False if status == _INVALID_VALUE else None
     return True
 
 
 def _views(host: Array | ShardView) -> list[Array]:
-    return [view for _, view in host.views()] if isinstance(host, ShardView) else [host]
+    """Return the views of host memory that make up a source or target."""
+    if isinstance(host, ShardView):
+        return [view for _, view in host.views()]
+    return [host]
 
 
 #: Unfinished scatters of the ring.
@@ -335,14 +364,17 @@ class CupyGPU:
             raise DeviceError("an arena is reserved already")
         with self._device, errors_of_cuda():
             self._arena = cupy().cuda.alloc(nbytes)
-        self._base, self._nbytes = int(self._arena.ptr), nbytes
+        self._base = int(self._arena.ptr)
+        self._nbytes = nbytes
 
     def release(self) -> None:
         """Free the arena after all enqueued work is done."""
         self.synchronize_all()
         if self._ring is not None:
             self._ring.forget()
-        self._arena, self._base, self._nbytes = None, 0, 0
+        self._arena = None
+        self._base = 0
+        self._nbytes = 0
         self._free_pool()
 
     def drop_caches(self) -> None:
@@ -362,7 +394,8 @@ class CupyGPU:
         self.release()
         self.drop_caches()
         self._streams.clear()
-        ring, self._ring = self._ring, None
+        ring = self._ring
+        self._ring = None
         try:
             if ring is not None:
                 ring.close()
@@ -414,14 +447,16 @@ class CupyGPU:
         for stream in self._streams:
             with errors_of_cuda():
                 stream.raw.synchronize()
-            futures, stream.unfinished = stream.unfinished, ()
+            futures = stream.unfinished
+            stream.unfinished = ()
             for future in futures:
                 future.result()
 
     @contextlib.contextmanager
     def _in(self, stream: Stream) -> Iterator[None]:
         """Make the device and a stream current, after the scatters that the stream waits for."""
-        awaited, stream.awaited = stream.awaited, ()
+        awaited = stream.awaited
+        stream.awaited = ()
         for future in awaited:
             future.result()
         with current(self._device), stream.raw, errors_of_cuda():
@@ -451,24 +486,30 @@ class CupyGPU:
     def _copy(
         self, stream: Stream, host: Array | ShardView, array: DeviceArray, direction: int
     ) -> None:
-        """Copy a view, or shards of one form, between host and device."""
-        address, itemsize = self._address(array), host.dtype.itemsize
-        places = array.strides or dense(array.shape, itemsize)
+        """Copy a view, or shards of one form, between host and device.
+
+        The route is the cheapest one; the next one is taken where it refuses the memory.
+        """
         if not host.nbytes:
             return
-        form = View(host.shape, host.strides, itemsize, places)
+        address = self._address(array)
+        itemsize = host.dtype.itemsize
+        strides = array.strides or dense(array.shape, itemsize)
+        view = View(host.shape, host.strides, itemsize, strides)
         if isinstance(host, ShardView):
-            hosts, devices = host.addresses, address + host.places @ places
+            hosts = host.addresses
+            devices = address + host.places @ strides
         else:
-            hosts, devices = np.array([host.ctypes.data]), np.array([address])
+            hosts = np.array([host.ctypes.data])
+            devices = np.array([address])
         with self._in(stream):
-            way, calls = route(form, direction, self._reaches(host))
-            if way == "kernel" and not self._by_kernel(form, hosts, devices, direction):
+            way, calls = route(view, direction, self._reaches(host))
+            if way == "kernel" and not self._by_kernel(view, hosts, devices, direction):
                 way = "engine"
             if way == "engine" and not self._by_engine(stream, calls, hosts, devices, direction):
                 way = "ring"
             if way == "ring":
-                self._by_ring(stream, host, devices.tolist(), places, direction)
+                self._by_ring(stream, host, devices.tolist(), strides, direction)
 
     def _by_engine(
         self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int
@@ -476,15 +517,17 @@ class CupyGPU:
         """Copy by the copy engines; return False if they refuse the memory."""
         if not (calls[0].narrow and self._own_tables):
             return self._submit(stream, calls, hosts, devices, direction)
+        # About `ROWS_AT_ONCE` rows are enqueued together, after their page table entries.
         rows = sum(call.height * call.depth for call in calls)
-        some = [calls] if rows <= ROWS_AT_ONCE else [(call,) for call in calls]
-        starts = range(0, len(hosts), max(1, ROWS_AT_ONCE // rows))
+        portions = [calls] if rows <= ROWS_AT_ONCE else [(call,) for call in calls]
+        views_at_once = max(1, ROWS_AT_ONCE // rows)
         try:
-            for low, calls in itertools.product(starts, some):
-                cut = slice(low, low + starts.step)
-                self._touch(stream, calls, hosts[cut].tolist())
-                if not self._submit(stream, calls, hosts[cut], devices[cut], direction):
-                    return False  # memory of others that is pinned in parts
+            for low in range(0, len(hosts), views_at_once):
+                part = slice(low, low + views_at_once)
+                for portion in portions:
+                    self._touch(stream, portion, hosts[part].tolist())
+                    if not self._submit(stream, portion, hosts[part], devices[part], direction):
+                        return False  # memory of others that is pinned in parts
             return True
         finally:  # host memory may be freed as soon as this stream is done
             stream.touched.record(stream.touching)
@@ -495,8 +538,10 @@ class CupyGPU:
         stream.started.record(stream.raw)
         stream.touching.wait_event(stream.started)
         with stream.touching:
-            for host, (start, _, width, *rows) in itertools.product(hosts, calls):
-                kernels.touch(host + start, width, *rows[:4])
+            for host, call in itertools.product(hosts, calls):
+                kernels.touch(
+                    host + call.host, call.width, call.height, call.depth, call.pitch, call.plane
+                )
 
     def _submit(
         self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int
@@ -517,28 +562,43 @@ class CupyGPU:
         return True
 
     def _call(self, copy: Copy, host: int, device: int, direction: int, stream: int) -> None:
-        ends = host + copy.host, device + copy.device
-        target, source = ends[::-1] if direction == TO_DEVICE else ends
+        """Enqueue one call of the copy engines between these addresses."""
+        target = device + copy.device
+        source = host + copy.host
+        target_pitch = copy.device_pitch
+        source_pitch = copy.pitch
+        if direction == TO_HOST:
+            target, source = source, target
+            target_pitch, source_pitch = source_pitch, target_pitch
         if copy.depth > 1:
-            found = structure_3d(copy, host, device, direction)
-            self._rt.memcpy3DAsync(found.ctypes.data, stream)
+            parameters = structure_3d(copy, host, device, direction)
+            self._rt.memcpy3DAsync(parameters.ctypes.data, stream)
         elif copy.height > 1:
-            wide = copy.device_pitch, copy.pitch
-            to, from_ = wide if direction == TO_DEVICE else wide[::-1]
             self._rt.memcpy2DAsync(
-                target, to, source, from_, copy.width, copy.height, direction, stream
+                target,
+                target_pitch,
+                source,
+                source_pitch,
+                copy.width,
+                copy.height,
+                direction,
+                stream,
             )
         else:
             self._rt.memcpyAsync(target, source, copy.width, direction, stream)
 
-    def _by_kernel(self, form: View, hosts: Any, devices: Any, direction: int) -> bool:
+    def _by_kernel(self, view: View, hosts: Any, devices: Any, direction: int) -> bool:
         """Copy by a kernel that accesses pinned memory; return False if misaligned."""
-        dims, unit = kernels.rows(*form, (*hosts.tolist(), *devices.tolist()))
+        dims, unit = kernels.rows(*view, (*hosts.tolist(), *devices.tolist()))
         if not unit:
             return False
+        sources = hosts
+        targets = devices
         if direction == TO_HOST:
-            dims, hosts, devices = kernels.back(dims), devices, hosts
-        for source, target in zip(hosts.tolist(), devices.tolist(), strict=True):
+            dims = kernels.back(dims)
+            sources = devices
+            targets = hosts
+        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
             kernels.copy(dims, unit, source, target, BUS_BLOCKS)
         return True
 
@@ -547,30 +607,32 @@ class CupyGPU:
         stream: Stream,
         host: Array | ShardView,
         devices: list[int],
-        places: Ints,
+        strides: Ints,
         direction: int,
     ) -> None:
         """Copy through the ring of pinned buffers."""
         views = _views(host)
 
-        def staged(number: int, values: Array, part: Part) -> None:
+        def copy_part(number: int, values: Array, part: Part) -> None:
             """Copy a part of a view between a ring buffer and the device."""
-            begins = [cut.indices(n)[0] for cut, n in zip(part, views[number].shape, strict=True)]
-            at = devices[number] + sum(i * s for i, s in zip(begins, places, strict=True))
-            for call in copies(View(values.shape, values.strides, values.itemsize, places)):
-                self._call(call, values.ctypes.data, at, direction, stream.raw.ptr)
+            firsts = [cut.indices(n)[0] for cut, n in zip(part, views[number].shape, strict=True)]
+            offset = sum(first * stride for first, stride in zip(firsts, strides, strict=True))
+            for call in copies(View(values.shape, values.strides, values.itemsize, strides)):
+                device = devices[number] + offset
+                self._call(call, values.ctypes.data, device, direction, stream.raw.ptr)
 
         def mark() -> Any:
-            found = cupy().cuda.Event(block=True, disable_timing=True)
-            found.record(stream.raw)
-            return found
+            """Return an event after the copies so far."""
+            event = cupy().cuda.Event(block=True, disable_timing=True)
+            event.record(stream.raw)
+            return event
 
         ring = self._opened_ring()
         if direction == TO_DEVICE:
-            ring.load(views, staged, mark, host)
+            ring.load(views, copy_part, mark, host)
         else:
-            for stored in ring.store(views, staged, mark):
-                stream.unfinished = unfinished((*stream.unfinished, stored))
+            for scatter in ring.store(views, copy_part, mark):
+                stream.unfinished = unfinished((*stream.unfinished, scatter))
 
     def _reaches(self, host: Array | ShardView | SegmentedView) -> bool:
         """Return True if host memory is pinned, cached for each composite."""
@@ -585,9 +647,11 @@ class CupyGPU:
     def _opened_ring(self) -> Ring:
         """Return the ring, made at first use."""
         if self._ring is None:
-            alloc, size = cupy().cuda.alloc_pinned_memory, BUFFER_NBYTES
-            memory = [np.frombuffer(alloc(size), np.uint8, size) for _ in range(2 * BUFFERS)]
-            self._ring = Ring(memory, max(2, len(os.sched_getaffinity(0))))
+            buffers = []
+            for _ in range(2 * BUFFERS):
+                pinned = cupy().cuda.alloc_pinned_memory(BUFFER_NBYTES)
+                buffers.append(np.frombuffer(pinned, np.uint8, BUFFER_NBYTES))
+            self._ring = Ring(buffers, max(2, len(os.sched_getaffinity(0))))
         return self._ring
 
     # --- computing ------------------------------------------------------------------------------
@@ -613,10 +677,11 @@ class CupyGPU:
         work: DeviceArray | None = None,
     ) -> None:
         """Enqueue an operation. The work area of an FFT is scratch memory."""
-        addresses = self._address(source), self._address(target)
-        area = 0 if work is None else self._address(work)
+        source_address = self._address(source)
+        target_address = self._address(target)
+        work_address = 0 if work is None else self._address(work)
         with self._in(stream):
-            compute(self._plans, op, *addresses, area)
+            compute(self._plans, op, source_address, target_address, work_address)
 
     def clock(self) -> float:
         """Return the host's monotonic time in seconds."""

@@ -94,7 +94,8 @@ class Leases:
         TimeoutError
             If no device is free within `timeout`.
         """
-        ticket, started = object(), time.perf_counter()
+        ticket = object()
+        started = time.perf_counter()
 
         def free() -> bool:
             return self._waiting[0] is ticket and min(self._used) < tasks
@@ -182,7 +183,8 @@ def leases() -> Leases | None:
         return _process.leases
     with _process.lock:
         if _process.leases is None and _process.failure is None:
-            nbytes, limits = _process.nbytes, _process.limits
+            nbytes = _process.nbytes
+            limits = _process.limits
             devices = _opened() if _process.given is None else _process.given
             if devices:
                 _process.leases = Leases(
@@ -256,13 +258,16 @@ def use(
     release()
     with _process.lock:
         _process.given = None if devices is None else tuple(devices)
-        _process.limits, _process.nbytes, _process.failure = limits, nbytes, None
+        _process.limits = limits
+        _process.nbytes = nbytes
+        _process.failure = None
 
 
 def release() -> None:
     """Close all devices, and drop the FFT plans for arrays on GPUs; later use reopens them."""
     with _process.lock:
-        held, _process.leases = _process.leases, None
+        held = _process.leases
+        _process.leases = None
     forget_plans()
     if held is not None:
         held.close()
@@ -432,7 +437,8 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
     DeviceError
         If a device is demanded and there is none, or it fails.
     """
-    dtype, nbytes = incoming.dtype, incoming.dtype.itemsize * math.prod(incoming.shape)
+    dtype = incoming.dtype
+    nbytes = incoming.dtype.itemsize * math.prod(incoming.shape)
     found = _leases(place, nbytes, dtype.str)
     if found is None:
         return None
@@ -441,8 +447,10 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
     if shards is None or order is None:
         found.ready()
         return None
-    turned, back = shards.around.turned(order), tuple(map(order.index, range(len(order))))
-    sizes, window = iter(shards.around.sizes), None
+    turned = shards.around.turned(order)
+    back = tuple(map(order.index, range(len(order))))
+    sizes = iter(shards.around.sizes)
+    window = None
     if shards.inner:
         digits = (tuple(itertools.islice(sizes, count)) for count in shards.around.groups)
         window = HostView(tuple(digits), shards.bounds)
@@ -522,7 +530,8 @@ def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
 
 def _source(incoming: BlockView) -> Source:
     """Return the block for a device, without a copy where that is possible."""
-    found, boxes = incoming.array, incoming.boxes(False)
+    found = incoming.array
+    boxes = incoming.boxes(False)
     if found is not None and not incoming.owned and found.flags.c_contiguous:
         return Source(lambda: found, borrowed=True)
     return Source(

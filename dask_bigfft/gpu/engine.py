@@ -118,7 +118,9 @@ class Source:
         for number, one in enumerate(tiles.plan.passes):
             if self.target is not None and last == 0 and one.order == tiles.job.order:
                 return [*arrays, self.target]
-            dtype, shape, before = tiles.written(number), tiles.shape(number), arrays[-1]
+            dtype = tiles.written(number)
+            shape = tiles.shape(number)
+            before = arrays[-1]
             same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
             here = same and not tiles.moves(number) and not (only_read and number == 0)
             arrays.append(before if here else allocate(shape, np.dtype(dtype)))
@@ -136,9 +138,11 @@ class Source:
             if self.gather is None:
                 raise DeviceMemoryError("no tiles fit whose shards are read in place")
             self.ready()
-            self.values, self.gathered = self.gather(), True
+            self.values = self.gather()
+            self.gathered = True
             if self.values.dtype != dtype:
-                view, self.borrowed = BlockView.of(self.values), False
+                view = BlockView.of(self.values)
+                self.borrowed = False
                 self.values = view.gather(allocate(view.shape, dtype), CPU_COUNT)
         return self.values
 
@@ -221,7 +225,8 @@ class Engine:
     ) -> None:
         if nbytes is None:
             nbytes = int(MEMORY_SHARE * device.memory().free)
-        self.device, self.number = device, number
+        self.device = device
+        self.number = number
         self.limits = replace(limits or TileLimits(nbytes), nbytes=self._room(nbytes))
         self.executor = GPUExecutor(device)
         self._lock = threading.RLock()
@@ -234,7 +239,9 @@ class Engine:
         self._turns = threading.Condition()
         self._closed = False
         self._using = threading.Lock()
-        self._users, self._since, self._busy = 0, 0.0, 0.0
+        self._users = 0
+        self._since = 0.0
+        self._busy = 0.0
 
     # --- blocks -----------------------------------------------------------------------------
 
@@ -393,7 +400,8 @@ class Engine:
         with self._using:
             now = time.perf_counter()
             self._busy += now - self._since if self._users else 0.0
-            self._users, self._since = self._users + users, now
+            self._users = self._users + users
+            self._since = now
 
     @property
     def busy_seconds(self) -> float:
@@ -473,7 +481,8 @@ class Engine:
 
     def carve(self, tiles: BlockTiles, ffts: Set[FFT]) -> Carve:
         """Return the division of the arena for tiles, and make the missing plans of their FFTs."""
-        plan, streams = tiles.plan, tiles.job.settings.streams or "role"
+        plan = tiles.plan
+        streams = tiles.job.settings.streams or "role"
         return Carve(plan.buffers, plan.buffer_nbytes, self._area(ffts), streams)
 
     def _area(self, ffts: Set[FFT]) -> int:

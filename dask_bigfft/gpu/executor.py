@@ -159,11 +159,14 @@ class Tile:
     """
 
     def __init__(self, work: TileWork, source: HostBlock, target: HostBlock) -> None:
-        self.work, self._target, self.announced = work, target, False
+        self.work = work
+        self._target = target
+        self.announced = False
         #: Copies to the device, where None stands for zeros, and preliminary computations.
         self.loads: list[tuple[Array | ShardView | None, DeviceArray]] = []
         self.before: list[Computation] = []
-        used, padded = 0, isinstance(source, SegmentedView) and not source.full
+        used = 0
+        padded = isinstance(source, SegmentedView) and not source.full
         for array, views in _copies(source, work.view, work.loads):
             if padded and sum(view.nbytes for view in views) < array.nbytes:
                 self.loads.append((None, array))
@@ -203,12 +206,14 @@ def _turned(shards: ShardView, dtype: str, used: int) -> Iterator[tuple[Array, S
     """Yield the views of reversed shards, each with the copy that turns and conjugates it."""
     strides = dense(tuple(cut.stop - cut.start for cut in shards.part), 1)
     for place, view in shards.views():
-        ends, steps = list(place), list(strides)
+        ends = list(place)
+        steps = list(strides)
         for e in shards.flipped or ():
             ends[e] += view.shape[e] - 1
             steps[e] = -steps[e]
         start = sum(i * step for i, step in zip(ends, strides, strict=True))
-        by, dense_steps = Multiply(view.shape, dtype, conjugate=True), dense(view.shape, 1)
+        by = Multiply(view.shape, dtype, conjugate=True)
+        dense_steps = dense(view.shape, 1)
         yield view, Strided(view.shape, dense_steps, used, tuple(steps), start, dtype, by)
         used += view.size
 
@@ -243,7 +248,8 @@ class BlockRun:
         if self.part is None:
             self.works = list(map(self.block.works, range(len(self.block.plan.passes))))
         else:
-            self.works, works = list(map(iter, self.part)), list(itertools.chain(*self.part))
+            self.works = list(map(iter, self.part))
+            works = list(itertools.chain(*self.part))
             self.nbytes = sum(w.source.nbytes for w in works), sum(w.result.nbytes for w in works)
             self.ffts |= {x.op for w in works for x in w.computations if isinstance(x.op, FFT)}
 
@@ -303,7 +309,8 @@ class GPUExecutor:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.h2d, self.compute, self.d2h = map(device.stream, ("h2d", "compute", "d2h"))
-        self.arena_nbytes, self.carve = 0, Carve(0, 0, 0)
+        self.arena_nbytes = 0
+        self.carve = Carve(0, 0, 0)
         self._buffers: list[_Buffer] = []
         self._by_tile: list[Any] = []
         self._computed = device.event("computed")
@@ -356,7 +363,8 @@ class GPUExecutor:
 
     def transform(self, buffer: _Buffer, tile: Tile) -> None:
         """Do the computations of a tile after it is loaded."""
-        device, stream = self.device, buffer.compute
+        device = self.device
+        stream = buffer.compute
         device.wait(stream, buffer.loaded)
         if self.carve.streams == "tile":
             device.wait(stream, self._computed)
@@ -404,7 +412,8 @@ class GPUExecutor:
             self.release()
             self.device.reserve(carve.nbytes)
             self.arena_nbytes = carve.nbytes
-        self.carve, size = carve, carve.buffer_nbytes
+        self.carve = carve
+        size = carve.buffer_nbytes
         if carve.streams == "tile":
             while len(self._by_tile) < carve.buffers:
                 self._by_tile.append(self.device.stream("tile"))
@@ -422,4 +431,6 @@ class GPUExecutor:
         if self.arena_nbytes:
             self.device.synchronize_all()
             self.device.release()
-        self.arena_nbytes, self.carve, self._buffers = 0, Carve(0, 0, 0), []
+        self.arena_nbytes = 0
+        self.carve = Carve(0, 0, 0)
+        self._buffers = []

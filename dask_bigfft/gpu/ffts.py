@@ -128,10 +128,12 @@ def fft_calls(op: FFT, most: int = MOST_NBYTES) -> tuple[Call, ...]:
     ...  fft_calls(FFT("c2c", (4, 8, 16), (4, 8, 16), (1,), -1, "<c16"))]
     [((8,), 16, 16, 4)]
     """
-    dims, source = op.dims, op.target if op.kind == "r2c" else op.source
+    dims = op.dims
+    source = op.target if op.kind == "r2c" else op.source
     if math.prod(source) == 0:
         return ()
-    found, complex_ = list[Call](), replace(op, kind="c2c", source=source, target=source)
+    found = list[Call]()
+    complex_ = replace(op, kind="c2c", source=source, target=source)
     last = len(dims)
     while last > 0:
         first = last - 1
@@ -169,10 +171,15 @@ def _bounded(call: Call, most: int) -> Call:
 
 def _along(op: FFT, first: int, last: int) -> Call:
     """Return the call for neighbouring dimensions, several only at an end of the array."""
-    kind, double = op.kind, np.dtype(op.dtype).itemsize == 16
-    before, after = op.source[first : last + 1], op.target[first : last + 1]
-    n, a, b = tuple(map(max, before, after)), math.prod(before), math.prod(after)
-    rows, inner = math.prod(op.source[:first]), math.prod(op.source[last + 1 :])
+    kind = op.kind
+    double = np.dtype(op.dtype).itemsize == 16
+    before = op.source[first : last + 1]
+    after = op.target[first : last + 1]
+    n = tuple(map(max, before, after))
+    a = math.prod(before)
+    b = math.prod(after)
+    rows = math.prod(op.source[:first])
+    inner = math.prod(op.source[last + 1 :])
     if inner == 1:
         return Call(Batch(kind, n, Side(before, 1, a), Side(after, 1, b), rows, double))
     if kind != "c2c" and rows > 1 and n[0] * inner % 2:
@@ -186,7 +193,8 @@ def _along(op: FFT, first: int, last: int) -> Call:
 
 def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
     """Return the call for a real transform in an array whose rows start at odd elements."""
-    padded, half = n + n % 2, n // 2 + 1
+    padded = n + n % 2
+    half = n // 2 + 1
     sides = Side((padded,), 1, padded), Side((half,), inner, 1)
     steps = inner * padded, half * inner
     if kind == "c2r":
@@ -207,7 +215,8 @@ class _At:
     __slots__ = ("data", "ptr")
 
     def __init__(self, ptr: int) -> None:
-        self.ptr, self.data = ptr, self
+        self.ptr = ptr
+        self.data = self
 
 
 @dataclass
@@ -268,12 +277,14 @@ class FFTPlans:
         cufft = cupy().cuda.cufft
         direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
         complex_ = np.dtype(op.dtype).itemsize
-        real, calls = complex_ // 2, fft_calls(op, self.most)
+        real = complex_ // 2
+        calls = fft_calls(op, self.most)
         for call in calls:
             kind = call.batch.kind
             size_in, size_out = (real if kind == found else complex_ for found in ("r2c", "c2r"))
             ends = source, source if op.kind == "c2r" and call is not calls[-1] else target
-            plan, result = self._plan(call.batch, work), ends[1]
+            plan = self._plan(call.batch, work)
+            result = ends[1]
             beside = work + aligned(plan.need)
             if call.staged is not None:
                 rows, inner, padded = call.staged
@@ -322,7 +333,9 @@ def _staging_nbytes(call: Call) -> int:
 
 def _planned(batch: Batch) -> _Plan:
     """Return a new plan of a batch, whose work area is set at execution."""
-    cp, requested, owner = cupy(), [0], object()
+    cp = cupy()
+    requested = [0]
+    owner = object()
 
     def allocate(size: int) -> Any:
         """Record the size that is requested, without allocation."""

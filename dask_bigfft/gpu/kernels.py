@@ -159,9 +159,13 @@ class _Kernel:
         by: Multiply | Product | None,
         other: int = 0,
     ) -> None:
-        self.by, self.unit, self.functions, self.statements = by, _UNITS[itemsize], "", ""
+        self.by = by
+        self.unit = _UNITS[itemsize]
+        self.functions = ""
+        self.statements = ""
         #: Parameters of the kernel and their values, in order.
-        self.parameters, self.numbers = list[str](), list[Any]()
+        self.parameters = list[str]()
+        self.numbers = list[Any]()
         if by is not None:
             self.unit = "double2" if itemsize == 16 else "float2"
             self._multiplies(by, [axes for *_, axes in dims], other)
@@ -195,9 +199,12 @@ class _Kernel:
     def _multiplies(self, by: Multiply | Product, groups: Sequence[Any], other: int) -> None:
         """Generate the source that applies the factors."""
         if isinstance(by, Product):
-            conjugate, factored, statements = False, True, self._product(by, other)
+            conjugate = False
+            factored = True
+            statements = self._product(by, other)
         else:
-            conjugate, factored = by.conjugate, bool(by.twiddles or by.chirps)
+            conjugate = by.conjugate
+            factored = bool(by.twiddles or by.chirps)
             statements = self._factors(by)
         self.statements = self._indices(by, groups, statements) + statements
         product = "d = times(d, by.w);" if factored else "d.x *= by.w.x; d.y *= by.w.x;"
@@ -216,7 +223,8 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
     def _indices(self, by: Multiply | Product, groups: Sequence[Any], statements: str) -> str:
         """Return the statements for the index `k` along each axis of the factors."""
         wide = any(math.prod(by.shape[d] for d in dims) > _NARROW for dims in groups)
-        kind, lines = "u64" if wide else "u32", []
+        kind = "u64" if wide else "u32"
+        lines = []
         of = {dim: number for number, dims in enumerate(groups) for dim in dims}
         for dim in range(len(by.shape)):
             if f"k{dim})" not in statements:
@@ -235,11 +243,13 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
 
     def _sum(self, name: str, terms: tuple[Term, ...], shape: tuple[int, ...]) -> str:
         """Return the expression of a sum of terms."""
-        parts, add = [], self.add
+        parts = []
+        add = self.add
         for t, term in enumerate(terms):
             start = add("u64", f"{name}_{t}_start", term.start)
             stride = add("u64", f"{name}_{t}_stride", term.stride)
-            found, end = f"({start} + k{term.dim})", term.start + shape[term.dim]
+            found = f"({start} + k{term.dim})"
+            end = term.start + shape[term.dim]
             if term.divisor != 1 or end > min(term.modulus, _NO_MODULUS):
                 divisor = add("u64", f"{name}_{t}_divisor", term.divisor)
                 found = f"({found} / {divisor} % {add('u64', f'{name}_{t}_modulus', term.modulus)})"
@@ -267,7 +277,8 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
 
     def _product(self, by: Product, other: int) -> str:
         """Return the statements that read `w` from another array."""
-        name, place = self.add(f"const {self.unit}*", "other", other), "0"
+        name = self.add(f"const {self.unit}*", "other", other)
+        place = "0"
         for dim, n in enumerate(by.other):
             if n != 1:
                 place = f"({place}) * {self.add('u64', f'o{dim}', n)} + (k{dim})"
@@ -407,16 +418,21 @@ def _turn(op: Strided, dims: list[Dim], column: Dim, ends: tuple[int, int]) -> N
 
     The x index of the grid runs over tiles, the y index over the other dimensions.
     """
-    row, by = dims[-1], op.by
+    row = dims[-1]
+    by = op.by
     others = [dim for dim in dims if dim is not row and dim is not column]
     call = _Kernel((*others, row, column), np.dtype(op.dtype).itemsize, ends, by)
-    n, m, batch, lines = row[0], column[0], len(others), THREADS // TILE
+    n = row[0]
+    m = column[0]
+    batch = len(others)
+    lines = THREADS // TILE
     call.add("u64", "n", n)
     call.add("u64", "m", m)
     call.add("long long", "source_row", row[1])
     call.add("long long", "target_row", column[2])
     from_, to = call.dims(others)
-    tiles, count = -(-n // TILE) * -(-m // TILE), math.prod(dim[0] for dim in others)
+    tiles = -(-n // TILE) * -(-m // TILE)
+    count = math.prod(dim[0] for dim in others)
     call.launch(
         f"""
 __shared__ {call.unit} tile[{TILE}][{TILE} + 1];

@@ -72,7 +72,8 @@ LINK_CALLS = 64
 MESSAGE_NBYTES = 1 << 28
 
 #: Largest distance of two rows in a call, in bytes, and the kind of copy that needs no direction.
-_MAX_PITCH, _ANY = 2**31 - 1, 4
+_MAX_PITCH = 2**31 - 1
+_ANY = 4
 
 #: Bytes of a copy that measures a link.
 PROBE = 1 << 26
@@ -174,12 +175,14 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
     DeviceMemoryError
         If the GPU has too little memory.
     """
-    runs, parts = view.runs() if view.dtype.str == job.source else [], list[Part]()
+    runs = view.runs() if view.dtype.str == job.source else []
+    parts = list[Part]()
     values: Any = None
     if job.inside and len(runs) == 1 and runs[0].nbytes == runs[0].source.nbytes:
         values = runs[0].source
     job = replace(job, inside=False) if job.inside else job
-    shape, works = job.shapes[1], _works(job, job.block)
+    shape = job.shapes[1]
+    works = _works(job, job.block)
     if works and runs and values is None:
         first, parts = _from_runs(works[0], runs)
         works = (first, *works[1:])
@@ -196,13 +199,15 @@ def round_on_gpu(job: Job, view: BlockView, filters: Mapping[int, Any]) -> Any:
         for work in works:
             inputs = values, parts, work, filters
             try:
-                values, parts = _computed(plans.ffts, *inputs), []
+                values = _computed(plans.ffts, *inputs)
+                parts = []
             except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):  # before any FFT
                 emit("fallback", nbytes=0)
                 cupy().cuda.get_current_stream().synchronize()
                 plans.ffts.drop()
                 cupy().get_default_memory_pool().free_all_blocks()
-                values, parts = _computed(plans.ffts, *inputs), []
+                values = _computed(plans.ffts, *inputs)
+                parts = []
         synchronize()
     return values.reshape(shape)
 
@@ -221,7 +226,8 @@ def _joined(work: TileWork) -> TileWork:
     """
     found = list[Computation]()
     for step in work.computations:
-        at, op = len(found) - 1, step.op
+        at = len(found) - 1
+        op = step.op
         if isinstance(op, FFT) and op.kind == "c2r" and at > 0:
             by = found[at].op
             if isinstance(by, Multiply) and not (by.conjugate or by.twiddles or by.chirps):
@@ -249,21 +255,25 @@ def _from_runs(work: TileWork, runs: Sequence[Run]) -> tuple[TileWork, list[Part
     They do the dimensions of the first FFT that the runs do not cut. There are none if the runs cut
     all of them.
     """
-    (first, *others), op = work.computations, work.computations[0].op
+    (first, *others) = work.computations
+    op = work.computations[0].op
     if not isinstance(op, FFT) or op.kind == "c2r":  # which may overwrite its source
         return work, []
     if any((run.source.data.ptr + run.start) % np.dtype(op.dtype).itemsize for run in runs):
         return work, []  # cuFFT reads whole complex numbers, of real values as well
     itemsize = np.dtype(first.source.dtype).itemsize
     for dim in range(max(op.dims)):
-        inner, made = op.source[dim + 1 :], op.target[dim + 1 :]
+        inner = op.source[dim + 1 :]
+        made = op.target[dim + 1 :]
         row = itemsize * math.prod(inner)
         if any(run.place % row or run.nbytes % row for run in runs):
             continue
-        dims, cut = tuple(d - dim for d in op.dims if d > dim), op.dims[: bisect(op.dims, dim)]
+        dims = tuple(d - dim for d in op.dims if d > dim)
+        cut = op.dims[: bisect(op.dims, dim)]
         if len(cut) == 1 and op.source[cut[0]] > SHORT and len(op.dims) == 2:
             break
-        parts, step = list[Part](), math.prod(made) * np.dtype(op.dtype).itemsize
+        parts = list[Part]()
+        step = math.prod(made) * np.dtype(op.dtype).itemsize
         for run in runs:
             n = run.nbytes // row
             one = FFT(op.kind, (n, *inner), (n, *made), dims, op.sign, op.dtype)
@@ -309,7 +319,9 @@ def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int
 
     The values are used as one of the buffers if they are large enough.
     """
-    cp, buffers, sizes = cupy(), dict[int, Any](), dict[int, int]()
+    cp = cupy()
+    buffers = dict[int, Any]()
+    sizes = dict[int, int]()
     for one in work.filters:
         spectrum = cp.asarray(filters[one.axis]).reshape(one.shape)[one.part]
         buffers[one.array.offset] = cp.ascontiguousarray(spectrum).data
@@ -353,9 +365,11 @@ def waved_on_gpu(
     """
     from dask_bigfft.gpu.cupy_gpu import compute  # imports numba
 
-    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
+    low = bounds[block_id[axis]]
+    high = bounds[block_id[axis] + 1]
     step, start = (2 * waves.first, waves.first * waves.second) if out else (waves.second, 0)
-    turned, one = out and waves.turns > 0, Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, 1)
+    turned = out and waves.turns > 0
+    one = Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, 1)
     left = Term(axis, low, 1, NO_MODULUS, step), replace(one, stride=start)
     phases = Twiddle((2 + 2 * out) * waves.period, -1, left, (one,))
     kind = np.result_type(block.dtype, np.complex64)
@@ -439,7 +453,8 @@ class Gpus:
 
     def reaches(self, gpu: int, other: int) -> bool:
         """Return True if a GPU can read the memory of another one, or its own."""
-        own, far = self.ordinal(gpu), self.ordinal(other)
+        own = self.ordinal(gpu)
+        far = self.ordinal(other)
         return own == far or bool(cupy().cuda.runtime.deviceCanAccessPeer(own, far))
 
     def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
@@ -470,11 +485,15 @@ class Gpus:
         Rows that are wide enough are written by the copy engine of their GPU, others are read.
         Returns the end in each stream, by the GPU of the stream.
         """
-        own, far = self.ordinal(gpu), int(segments[0].source.device.id)
-        near, ends = self._side(own, own), dict[int, Any]()
-        written, read = list[Written](), list[Segment]()
+        own = self.ordinal(gpu)
+        far = int(segments[0].source.device.id)
+        near = self._side(own, own)
+        ends = dict[int, Any]()
+        written = list[Written]()
+        read = list[Segment]()
         for one in segments:
-            (counts, start, strides, place, steps), to = one.form, one.target
+            (counts, start, strides, place, steps) = one.form
+            to = one.target
             same = one.source.dtype == to.dtype and not one.conjugate
             form = counts, strides, steps, to.itemsize, LINK_ROW_NBYTES
             if calls := _calls(*form) if own != far and same else []:
@@ -512,7 +531,8 @@ class Gpus:
         A GPU writes to one other at a time, and one at a time writes to it. Otherwise links that
         are shared for a while bring all GPUs out of step (see `LINK_ROW_NBYTES`).
         """
-        side, runtime = self._side(far, own), cupy().cuda.runtime
+        side = self._side(far, own)
+        runtime = cupy().cuda.runtime
         stream = side.stream
         with cupy().cuda.Device(far):
             runtime._deviceEnsurePeerAccess(own)
@@ -535,10 +555,12 @@ class Gpus:
         """
         if (far := int(values.device.id)) == own:
             return values
-        step, strides = values.itemsize, [0] * len(values.shape)
+        step = values.itemsize
+        strides = [0] * len(values.shape)
         for dim in sorted(range(len(strides)), key=lambda dim: values.strides[dim]):
             strides[dim], step = step, step * values.shape[dim]
-        form, memory = (values.shape, values.strides, tuple(strides)), None
+        form = (values.shape, values.strides, tuple(strides))
+        memory = None
         if calls := _calls(*form, values.itemsize, LINK_ROW_NBYTES):
             with contextlib.suppress(cupy().cuda.memory.OutOfMemoryError):
                 memory = cupy().empty(step, np.uint8).data
@@ -552,7 +574,9 @@ class Gpus:
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
         """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
-        cp, own, far = cupy(), self.ordinal(target), self.ordinal(source)
+        cp = cupy()
+        own = self.ordinal(target)
+        far = self.ordinal(source)
         if by_host:
             with self._on(source), errors_of_cuda():
                 pinned = cp.cuda.alloc_pinned_memory(values.nbytes)

@@ -252,7 +252,8 @@ def transposed(shape: Block, axes: Block, dtype: str, by: Multiply | None = None
     >>> transposed((2, 3), (1, 0), "<c16").target
     (1, 2)
     """
-    target, steps = [0] * len(shape), dense(tuple(shape[axis] for axis in axes), 1)
+    target = [0] * len(shape)
+    steps = dense(tuple(shape[axis] for axis in axes), 1)
     for axis, step in zip(axes, steps, strict=True):
         target[axis] = step
     return Strided(shape, dense(shape, 1), 0, tuple(target), 0, dtype, by)
@@ -314,9 +315,11 @@ class HostView:
         length : int
             Number of values in the block.
         """
-        digits, bounds = list(self.digits), list(self.bounds)
+        digits = list(self.digits)
+        bounds = list(self.bounds)
         own = slice(first, first + len(radices))
-        digits[own], bounds[own] = [radices], [(0, length)]
+        digits[own] = [radices]
+        bounds[own] = [(0, length)]
         return HostView(tuple(digits), tuple(bounds))
 
     @property
@@ -349,7 +352,8 @@ class HostView:
 
     def parts(self, part: Slices) -> Iterator[Slices]:
         """Yield the boxes of a part of the view that are in the block."""
-        cuts, choices = iter(part), []
+        cuts = iter(part)
+        choices = []
         for radices, bounds in zip(self.digits, self.bounds, strict=True):
             box = tuple((cut.start, cut.stop) for cut in itertools.islice(cuts, len(radices)))
             choices.append(list(within_bounds(box, radices, *bounds)))
@@ -389,7 +393,8 @@ def images(box: Box, radices: Block, end: int) -> Iterator[tuple[Box, Box, int]]
         return (*found[: last + 1], *box[last + 1 :])
 
     for last in reversed(range(len(box))):
-        low, high = max(box[last][0], 1), box[last][1]
+        low = max(box[last][0], 1)
+        high = box[last][1]
         if low < high and all(first == 0 for first, _ in box[last + 1 :]):
             part = (*box[:last], (low, high), *((0, 1) for _ in box[last + 1 :]))
             for image in within_bounds(negated(part, last), radices, 0, end):

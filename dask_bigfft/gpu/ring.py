@@ -29,7 +29,9 @@ from dask_bigfft.gpu.operations import runs
 from dask_bigfft.kernels.compiled import compiled, load_numba
 
 numba = load_numba()
-cgutils, ir, types = numba.core.cgutils, numba.core.cgutils.ir, numba.core.types
+cgutils = numba.core.cgutils
+ir = numba.core.cgutils.ir
+types = numba.core.types
 intrinsic = numba.extending.intrinsic
 
 Array = npt.NDArray[Any]
@@ -127,7 +129,9 @@ def copy_rows(target, source, width, counts, to, from_, low, high, streamed):  #
     at = low
     while at < high:
         count = min(width - skip, high - at)
-        rest, t, s = row, target + skip, source + skip
+        rest = row
+        t = target + skip
+        s = source + skip
         for d in range(len(counts) - 1, -1, -1):
             i = rest % counts[d]
             rest //= counts[d]
@@ -166,7 +170,9 @@ _TARGET, _SOURCE, _WIDTH, _NDIM, _STREAMED, _NBYTES, _SHARE, _NEXT, _LEFT, _ROWS
 _MUTEX, _SOME, _DONE = range(3)
 _LOCK_NBYTES = 128
 
-_ONE, _NONE, _SLOTS = np.uint64(1), np.uint64(0), np.uint64(SLOTS)
+_ONE = np.uint64(1)
+_NONE = np.uint64(0)
+_SLOTS = np.uint64(SLOTS)
 
 
 def _external(name: str, count: int) -> Any:
@@ -174,9 +180,12 @@ def _external(name: str, count: int) -> Any:
     return types.ExternalFunction(name, types.int32(*(types.uintp,) * count))
 
 
-_mutex_init, _cond_init = _external("pthread_mutex_init", 2), _external("pthread_cond_init", 2)
-_lock, _unlock = _external("pthread_mutex_lock", 1), _external("pthread_mutex_unlock", 1)
-_sleep, _wake = _external("pthread_cond_wait", 2), _external("pthread_cond_broadcast", 1)
+_mutex_init = _external("pthread_mutex_init", 2)
+_cond_init = _external("pthread_cond_init", 2)
+_lock = _external("pthread_mutex_lock", 1)
+_unlock = _external("pthread_mutex_unlock", 1)
+_sleep = _external("pthread_cond_wait", 2)
+_wake = _external("pthread_cond_broadcast", 1)
 
 
 @compiled
@@ -213,14 +222,17 @@ def _serve(at, table):  # type: ignore[no-untyped-def]
             _sleep(at[_SOME], at[_MUTEX])
             continue
         copy = table[_ONE + first % _SLOTS]
-        low, nbytes = copy[_NEXT], copy[_NBYTES]
+        low = copy[_NEXT]
+        nbytes = copy[_NBYTES]
         high = min(nbytes, low + copy[_SHARE])
         copy[_NEXT] = high
         if high == nbytes:
             table[0, _FIRST] = first + _ONE
         _unlock(at[_MUTEX])
-        n, rows = copy[_NDIM], copy[_ROWS:]
-        ends, forms = (copy[_TARGET], copy[_SOURCE]), (rows[:n], rows[n : 2 * n], rows[2 * n :])
+        n = copy[_NDIM]
+        rows = copy[_ROWS:]
+        ends = (copy[_TARGET], copy[_SOURCE])
+        forms = (rows[:n], rows[n : 2 * n], rows[2 * n :])
         copy_rows(*ends, copy[_WIDTH], *forms, low, high, copy[_STREAMED] > _NONE)
         _lock(at[_MUTEX])  # which also orders streamed stores before later ones
         copy[_LEFT] -= high - low
@@ -290,7 +302,8 @@ class CopyPool:
         width, rows = runs(source.shape, source.strides, source.itemsize, target.strides)
         ends = (a.__array_interface__["data"][0] for a in (target, source))
         counts, from_, to = zip(*rows, strict=True) if rows else ((), (), ())
-        nbytes, streamed = source.nbytes, width >= STREAMED_NBYTES
+        nbytes = source.nbytes
+        streamed = width >= STREAMED_NBYTES
         if not nbytes:
             return Copying(self, None, target, source)
         head = (*ends, width, len(rows), streamed, nbytes, SHARE_NBYTES, 0, nbytes)
@@ -312,13 +325,16 @@ class Copying:
     """Copy in flight, which keeps its arrays alive until the end."""
 
     def __init__(self, pool: CopyPool, number: int | None, *arrays: Array) -> None:
-        self._pool, self._number, self._arrays = pool, number, arrays
+        self._pool = pool
+        self._number = number
+        self._arrays = arrays
 
     def result(self) -> None:
         """Wait until the copy is done."""
         if self._number is not None:
             self._pool.wait(self._number)
-            self._number, self._arrays = None, ()
+            self._number = None
+            self._arrays = ()
 
     __del__ = result
 
@@ -361,7 +377,8 @@ class _Loading:
     """Views that threads gather into ring buffers."""
 
     def __init__(self, views: Iterable[Array], of: object, nbytes: int) -> None:
-        self.views, self.of = list(views), of
+        self.views = list(views)
+        self.of = of
         pairs = enumerate(self.views)
         self.parts = deque((i, part) for i, view in pairs for part in slabs(view, nbytes))
         self.filling: deque[_Buffer] = deque()
@@ -410,7 +427,8 @@ class Ring:
 
     def _fill(self, loading: _Loading) -> None:
         """Let threads fill another buffer with as many parts as fit."""
-        buffer, used = self.free.popleft(), 0
+        buffer = self.free.popleft()
+        used = 0
         loading.filling.append(buffer)
         buffer.free()
         while loading.parts:
@@ -472,7 +490,8 @@ class Ring:
         buffer = loading.filling.popleft()
         for share in buffer.shares:
             share.result()
-        buffer.shares, buffer.staged = [], []
+        buffer.shares = []
+        buffer.staged = []
         self.free.append(buffer)
 
     def _forget(self, loading: _Loading) -> None:
@@ -491,7 +510,8 @@ class Ring:
         """
         for number, target in enumerate(targets):
             for part in slabs(target, self.nbytes):
-                values, buffer = target[part], self._out[0]
+                values = target[part]
+                buffer = self._out[0]
                 self._out.rotate(-1)
                 self._go_ahead()
                 buffer.free()

@@ -244,7 +244,8 @@ class BlockTiles:
         That holds for a pass that reorders dimensions, and for one that reads or writes half a
         spectrum while its digits have all of it.
         """
-        one, digits = self.plan.passes[number], self.plan.digits
+        one = self.plan.passes[number]
+        digits = self.plan.digits
         halves = ((self.job.round.steps[i].kind, j, len(digits[i]) - 1) for i, j in one.steps)
         return one.reorders or any(
             last > 0 and (kind, j) in (("c2r", 0), ("r2c", last)) for kind, j, last in halves
@@ -281,7 +282,8 @@ class BlockTiles:
         """
         found = []
         for common, extent in zip(self.passes, self.extents(dim), strict=True):
-            cuts, step = list(common.cuts), min(width, extent)
+            cuts = list(common.cuts)
+            step = min(width, extent)
             lows = range(low, high, step)
             cuts[common.firsts[dim]] = [(at, min(at + step, high)) for at in lows]
             found.append(list(self._works(common, cuts)))
@@ -330,14 +332,18 @@ def swaps(one: TilePass, dtype: str) -> Iterator[TileWork]:
     """
     assert one.swap is not None
     first, last = one.swap
-    order, view = list(range(len(one.view))), HostView.of(one.view)
-    order[first], order[last] = last, first
+    order = list(range(len(one.view)))
+    view = HostView.of(one.view)
+    order[first] = last
+    order[last] = first
     for box in itertools.product(*_cuts(one)):
         if box[first] > box[last]:
             continue
         here = tuple(itertools.starmap(slice, box))
         there = tuple(here[dim] for dim in order)
-        loads, stores, done = [], [], []
+        loads = []
+        stores = []
+        done = []
         # The first tile goes to free memory, the second one to the place of the first.
         ways = ((here, there, 0, 2), (there, here, 1, 0))
         for part, other, place, new_place in ways[: 1 + (here != there)]:
@@ -403,8 +409,11 @@ class _Pass:
     """
 
     def __init__(self, tiles: BlockTiles, number: int, inner: Round, dims: Block) -> None:
-        job, plan = tiles.job, tiles.plan
-        self.one, self.inner, self.cuts = plan.passes[number], inner, _cuts(plan.passes[number])
+        job = tiles.job
+        plan = tiles.plan
+        self.one = plan.passes[number]
+        self.inner = inner
+        self.cuts = _cuts(plan.passes[number])
         self.window = job.window if number == len(plan.passes) - 1 else None
         counts = (len(axis.groups) for axis in inner.source.axes)
         #: First dimension of the tile for each dimension of the block.
@@ -437,7 +446,8 @@ def _passes(tiles: BlockTiles) -> tuple[_Pass, ...]:
     lines = zip(dims, round_.steps, tiles.plan.digits, strict=True)
     programs = [_program(*line) for line in lines]
     by_dim = dict(zip(dims, programs, strict=True))
-    axes, found = [], []
+    axes = []
+    found = []
     for dim, n in enumerate(tiles.job.shapes[0]):
         digits: tuple[Digit, ...] = (Digit(0, 1, n, n),)
         if (program := by_dim.get(dim)) is not None:
@@ -466,9 +476,14 @@ class _Tile:
     """
 
     def __init__(self, tiles: BlockTiles, common: _Pass, box: Box) -> None:
-        self.common, self.one, self.inner = common, common.one, common.inner
-        self.round, self.block, self.dtype = tiles.job.round, tiles.job.block, tiles.job.dtype
-        self.part, self.starts = tuple(itertools.starmap(slice, box)), [low for low, _ in box]
+        self.common = common
+        self.one = common.one
+        self.inner = common.inner
+        self.round = tiles.job.round
+        self.block = tiles.job.block
+        self.dtype = tiles.job.dtype
+        self.part = tuple(itertools.starmap(slice, box))
+        self.starts = [low for low, _ in box]
         #: Mirror images and filters use the last parts of the buffer.
         self.scratch = common.offsets[-2]
         self.filters: list[Filter] = []
@@ -481,7 +496,9 @@ class _Tile:
 
     def work(self) -> TileWork:
         """Return the description."""
-        one, common, source = self.one, self.common, self.now
+        one = self.one
+        common = self.common
+        source = self.now
         loads, view = self._moves(one.view, self.part, common.begun, before=True)
         for step, dim in common.steps:
             if step.kind == "r2c":
@@ -499,10 +516,12 @@ class _Tile:
             self._reorder()
         changed = zip(self.part, one.view, one.after, strict=True)
         ends = [cut if before == n else slice(0, n) for cut, before, n in changed]
-        part, shape = tuple(ends[d] for d in one.order), tuple(one.after[d] for d in one.order)
+        part = tuple(ends[d] for d in one.order)
+        shape = tuple(one.after[d] for d in one.order)
         stores, stored_view = self._moves(shape, part, common.ended, before=False)
         scratch = DeviceArray(self.scratch, (source.size,), self.dtype) if one.mirrored else None
-        filters, done = tuple(self.filters), tuple(self.done)
+        filters = tuple(self.filters)
+        done = tuple(self.done)
         return TileWork(view, loads, source, filters, done, self.now, stored_view, stores, scratch)
 
     # --- host blocks with a part of the digits --------------------------------------------------
@@ -514,7 +533,9 @@ class _Tile:
 
         Half a spectrum is completed by its mirror image.
         """
-        plain, array, mirrored = HostView.of(shape), self.now, list[Move]()
+        plain = HostView.of(shape)
+        array = self.now
+        mirrored = list[Move]()
         view = plain if before or self.common.window is None else self.common.window
         for line in lines:
             digit = line.step.source if before else line.step.target
@@ -531,19 +552,27 @@ class _Tile:
 
     def _mirrored(self, line: _Line, radices: Block, part: Slices, before: bool) -> Iterator[Move]:
         """Yield the copies that complete half a spectrum through scratch memory."""
-        n, first, behind = line.step.length, line.first, line.first + len(radices)
+        n = line.step.length
+        first = line.first
+        behind = line.first + len(radices)
         box = tuple((cut.start, cut.stop) for cut in part[first:behind])
-        end, twiddles = (n + 1) // 2, tuple[Twiddle, ...]()
+        end = (n + 1) // 2
+        twiddles = tuple[Twiddle, ...]()
         if not before:  # the last digit goes up to half of its radix
             box = (*box[:-1], (max(box[-1][0], 1), min(box[-1][1], (radices[-1] + 1) // 2)))
-            end, twiddles = n // 2 + 1, self._turned_back(line)
-        digits, itemsize, at, copies = self.now, np.dtype(self.dtype).itemsize, 0, []
+            end = n // 2 + 1
+            twiddles = self._turned_back(line)
+        digits = self.now
+        itemsize = np.dtype(self.dtype).itemsize
+        at = 0
+        copies = []
         for own, image, last in images(box, radices, end):
             here, there = (
                 (*part[:first], *itertools.starmap(slice, found), *part[behind:])
                 for found in (own, image)
             )
-            shape, steps = shape_of(there), list(dense(digits.shape, 1))
+            shape = shape_of(there)
+            steps = list(dense(digits.shape, 1))
             yield there, DeviceArray(self.scratch + at * itemsize, shape, self.dtype)
             start = 0
             for dim, (cut, around) in enumerate(zip(here, part, strict=True)):
@@ -578,7 +607,9 @@ class _Tile:
 
         That takes one pass over the GPU's memory instead of two.
         """
-        last, order, shape = self.done[-1].op if self.done else None, self.one.order, self.now.shape
+        last = self.done[-1].op if self.done else None
+        order = self.one.order
+        shape = self.now.shape
         by = last if isinstance(last, Multiply) else None
         if by is not None:
             self.done.pop()
@@ -591,14 +622,16 @@ class _Tile:
 
     def _real_fft(self, kind: Kind, dim: int, n: int, dtype: str) -> None:
         before = self.now.shape
-        after, sign = (*before[:dim], n, *before[dim + 1 :]), 1 if kind == "c2r" else -1
+        after = (*before[:dim], n, *before[dim + 1 :])
+        sign = 1 if kind == "c2r" else -1
         self._do(FFT(kind, before, after, (dim,), sign, self.dtype), after, dtype)
 
     def _convolve(self, line: _Line) -> None:
         """Multiply by the spectrum of a filter, then transform the last digit back."""
         step, digits, own, begin = line
         others = self.round.source.axes[step.axis].shape(self.block[step.axis])[:-1]
-        end, shape = begin + len(digits), self.now.shape
+        end = begin + len(digits)
+        shape = self.now.shape
         dims = range(self.common.firsts[own - len(others)], end)
         # The index of the spectrum has the digits from the last to the first.
         order = (*range(begin), *reversed(range(begin, end)), *range(end, len(shape)))
@@ -637,8 +670,11 @@ class _Tile:
 
     def _after(self) -> Multiply:
         """Return the factors after complex FFTs, where some steps end."""
-        common, target, made = self.common, self.round.target, self.inner.target
-        twiddles, chirps = [], []
+        common = self.common
+        target = self.round.target
+        made = self.inner.target
+        twiddles = []
+        chirps = []
         for inner, dim in common.steps:
             if inner.twiddle is not None:
                 left = Term(dim, 0, 1, NO_MODULUS, 1)
@@ -647,7 +683,8 @@ class _Tile:
                 sign = inner.sign if inner.convolve is None else -inner.sign
                 twiddles.append(Twiddle(inner.twiddle, sign, (left,), right))
         for line in common.ended:
-            step, digit = line.step, line.step.target
+            step = line.step
+            digit = line.step.target
             sign, stage = (-step.sign, 2) if line.filtered else (step.sign, 1)
             if step.twiddle is not None:
                 own = self._own(made, line.dim, stage, 1)
@@ -669,7 +706,8 @@ class _Tile:
 
         Of N values, conj(X[k] w^(k r)) times w^(N r) is conj(X[k]) w^((N - k) r).
         """
-        step, stored = line.step, self.one.order.index
+        step = line.step
+        stored = self.one.order.index
         if step.twiddle is None:
             return ()
         right = self._index(self.round.target, line, step.target.stage - 1)
@@ -687,7 +725,8 @@ class _Tile:
 
     def _index(self, layout: Layout, line: _Line, stage: int) -> tuple[Term, ...]:
         """Return the index of a stage from the other dimensions of a step's axis."""
-        axis, block = layout.axes[line.step.axis], self.block[line.step.axis]
+        axis = layout.axes[line.step.axis]
+        block = self.block[line.step.axis]
         firsts = self.common.firsts
         first = sum(len(other.groups) for other in layout.axes[: line.step.axis])
         groups = enumerate(zip(axis.groups, axis.intervals(block), strict=True), first)

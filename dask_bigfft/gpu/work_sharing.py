@@ -91,7 +91,8 @@ class Interval:
     by_hand: bool = False
 
     def __post_init__(self) -> None:
-        self.low, self.high = 0, self.rows
+        self.low = 0
+        self.high = self.rows
         #: Rows on the device, and rows done by it.
         self.in_flight = self.device_rows = 0
         self._lock = threading.Lock()
@@ -105,7 +106,8 @@ class Interval:
         """Return the next CPU tile; None when no rows are left."""
         with self._lock:
             end = self.share if self.by_hand and self.speed else self.high
-            low, self.low = self.low, min(self.low + self.tile, end)
+            low = self.low
+            self.low = min(self.low + self.tile, end)
             return slice(low, self.low) if low < self.low else None
 
     def take_portion(self) -> Part | None:
@@ -114,19 +116,22 @@ class Interval:
             if (found := self._portion()) is None:
                 self.speed = 0.0
             else:
-                self.high, self.in_flight = found.low, found.high - found.low
+                self.high = found.low
+                self.in_flight = found.high - found.low
             return found
 
     def land(self) -> None:
         """Count the portion on the device as done."""
         with self._lock:
-            self.device_rows, self.in_flight = self.device_rows + self.in_flight, 0
+            self.device_rows = self.device_rows + self.in_flight
+            self.in_flight = 0
 
     def leave(self, to_cpu: bool) -> None:
         """End the device's share: return its portion to the CPU, or else drop all rows."""
         with self._lock:
             self.high = self.high + self.in_flight if to_cpu else self.low
-            self.in_flight, self.speed = 0, 0.0
+            self.in_flight = 0
+            self.speed = 0.0
 
     def _portion(self) -> Part | None:
         """Return the device's next portion, unless the CPU finishes all rows in that time.
@@ -136,7 +141,8 @@ class Interval:
         if self.by_hand:
             part = Part(self.dim, self.share, self.high, self.width)
             return part if self.speed and self.share < self.high else None
-        left, width = self.high - self.low, self.width
+        left = self.high - self.low
+        width = self.width
         wanted = int(PORTION * left * self.speed / (1 + self.speed))
         while width > left or (width > wanted and width // 2 >= self.least):
             width //= 2
@@ -201,7 +207,9 @@ def shared_with_device(
         At the end wait for the device, which may return rows. Rows that the CPU must not take wait
         for a lease.
         """
-        feeding, began, end = None, time.perf_counter(), 0.0
+        feeding = None
+        began = time.perf_counter()
+        end = 0.0
         while True:
             if feeding is None and interval.offers():
                 now = time.perf_counter()
@@ -218,7 +226,8 @@ def shared_with_device(
                 return
             yield tile
 
-    work, cut = (job.round, job.block, incoming, out), (interval.dim, interval.tile)
+    work = (job.round, job.block, incoming, out)
+    cut = (interval.dim, interval.tile)
     with contextlib.ExitStack() as held, ThreadPoolExecutor(1, "bigfft-feeder") as pool:
         try:
             CPUExecutor(*work, library, filters, cut=cut).run(cpu_tiles())
@@ -235,8 +244,10 @@ def _divided(
     job: Job, incoming: BlockView, library: FFTLibrary, place: Place, found: Leases
 ) -> tuple[Interval, int] | None:
     """Return the rows of a block to share and the tasks per device; None if it is not shared."""
-    before, round_ = incoming.shape, job.round
-    engine, limits = found.engines[0], found.engines[0].limits
+    before = incoming.shape
+    round_ = job.round
+    engine = found.engines[0]
+    limits = found.engines[0].limits
     after = math.prod(round_.target.shape(job.block)) * np.dtype(job.target).itemsize
     most = max(after, math.prod(before) * incoming.dtype.itemsize)
     fixed = {round_.dim(step) for step in round_.steps}
@@ -250,8 +261,10 @@ def _divided(
         tiles = engine.tiles(job, engine.within(place.nbytes))
     except DeviceMemoryError:
         return None
-    rows, width = before[dim], max(tiles.extents(dim))
-    row_nbytes, outside = -(-most // rows), math.prod(before[:dim])
+    rows = before[dim]
+    width = max(tiles.extents(dim))
+    row_nbytes = -(-most // rows)
+    outside = math.prod(before[:dim])
     inner = math.prod(before[dim + 1 :]) * np.dtype(job.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if outside > 1 else 1
     least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
@@ -275,7 +288,8 @@ def _part_reader(
     The device reads the block itself or shards of other blocks if it can. Otherwise some threads
     gather the part.
     """
-    whole, dtype = incoming.array, np.dtype(tiles.job.source)
+    whole = incoming.array
+    dtype = np.dtype(tiles.job.source)
     if whole is not None and whole.flags.c_contiguous and whole.dtype == dtype:
         return lambda _: whole
     boxes = incoming.boxes(False) if whole is None or not whole.flags.c_contiguous else None
@@ -284,7 +298,8 @@ def _part_reader(
         return lambda _: shards
     same = out.shape == incoming.shape and out.dtype == dtype
     read = out if same else allocate(incoming.shape, dtype)
-    fill, threads = incoming.filling(dim, read), gathering_threads(task_threads())
+    fill = incoming.filling(dim, read)
+    threads = gathering_threads(task_threads())
 
     def gathered(part: Part) -> Array:
         width = -(-(part.high - part.low) // threads)

@@ -253,7 +253,7 @@ def card(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
     monkeypatch.setattr(on_gpu, "_gpus", [on_gpu.Gpus()])
-    monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
+    monkeypatch.setattr(cuda, "_visible_devices", lambda: ((0,), None))
     monkeypatch.setattr(cupy_gpu, "compute", compute)
     nothing = SimpleNamespace(prepare=lambda op: 0, trim=lambda: None, drop=lambda: None)
     monkeypatch.setattr(on_gpu.Gpus, "speed", lambda *_: 1e12)

@@ -135,7 +135,7 @@ def gpu(monkeypatch, folder, request):
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
-    monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
+    monkeypatch.setattr(cuda, "_visible_devices", lambda: ((0,), None))
     monkeypatch.setattr(kernels, "kernel", kernels_of(folder))
     monkeypatch.setattr(cupy_gpu, "FFTPlans", Plans)
     monkeypatch.setattr(cupy_gpu, "_driver", driver)

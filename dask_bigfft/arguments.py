@@ -323,8 +323,7 @@ def _refuse_containers(a: Any) -> None:
     """Raise an error for containers that hold more than numbers, such as masks or coordinates."""
     block, allowed = meta_from_array(a) if isinstance(a, da.Array) else a, None
     if type(a).__module__.partition(".")[0] == "xarray":
-        allowed = "an array: pass .data, the array inside, with numbers of axes; or use the "
-        allowed += "transforms of dask_bigfft.xarray, which take dimensions by name"
+        allowed = "an array: pass .data, the array inside, or use dask_bigfft.xarray"
     elif has_unit(block):
         allowed = "an array without a unit: pass a.magnitude, and multiply the result by the unit"
     elif is_dask_collection(a) and not isinstance(a, da.Array):

@@ -300,6 +300,9 @@ def plan(
     >>> plan(x, "fft").notation
     '{X1} {X2}'
     """
+    if type(a).__module__.partition(".")[0] == "xarray":
+        allowed = "an array: plan(a.data), with axes by number, as a.get_axis_num returns them"
+        raise_invalid("a", type(a).__qualname__, allowed, kind=ArgumentTypeError)
     where = {"n": n, "s": s, "axis": axis, "axes": axes}
     return plan_of_stored(a, None, kind, where, norm, extras)
 

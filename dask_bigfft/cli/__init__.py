@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Container, Sequence
 
-from dask_bigfft.cli.arguments import check, joined, parser
+from dask_bigfft.cli.arguments import check, parsed
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
 
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : sequence of str, optional
         The arguments, by default those of the process.
     """
-    args = parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
+    args = parsed(sys.argv[1:] if argv is None else argv)
     try:
         check(args)
         from dask_bigfft.cli import commands, places

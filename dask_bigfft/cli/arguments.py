@@ -1,6 +1,7 @@
 """Parser of the command line."""
 
 import argparse
+import difflib
 import re
 import sys
 from collections.abc import Sequence
@@ -140,6 +141,22 @@ def check(args: argparse.Namespace) -> None:
     parse_choice("missing_chunks", getattr(args, "missing_chunks", "refuse"), "refuse", "fill")
     if not getattr(args, "resume", False):  # a killed run may have moved its source
         refuse_absent(args.input)
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed arguments; an error about an unknown option names the most similar one."""
+    commands = parser()
+    args, unknown = commands.parse_known_args(joined(argv))
+    if not unknown:
+        return args
+    known = [f"--{name.replace('_', '-')}" for name in vars(args)]
+    hints = []
+    for word in unknown:
+        option = word.partition("=")[0]
+        if option.startswith("--"):
+            hints += difflib.get_close_matches(option, known, 1)
+    hint = f"; did you mean {', '.join(hints)}?" if hints else ""
+    commands.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
 def joined(argv: Sequence[str]) -> list[str]:

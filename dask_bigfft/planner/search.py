@@ -30,6 +30,9 @@ from dask_bigfft.planner.plan_data import Forecast, Machine, Request, largest_bl
 from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.spec import TransformSpec
 
+#: Bytes below which a memory limit is taken for a number whose unit was forgotten.
+LEAST_LIMIT = 1 << 16
+
 #: Maximum number of halvings of blocks to meet a memory limit.
 SMALLER = 6
 
@@ -326,6 +329,9 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     if len(needed) > 1:
         files, memory = (enough_bytes(needed[storage]) for storage in ("disk", "memory"))
         text += f" ({files} with scratch files, {memory} in memory)"
+    if machine.memory_limit < LEAST_LIMIT:
+        unit = "GiB" if machine.memory_limit < 100 else "MiB"
+        text += f"; numbers are bytes, others have a unit: '{machine.memory_limit} {unit}'"
     raise_invalid("memory_limit", human_bytes(machine.memory_limit), text, kind=MemoryLimitError)
 
 

@@ -366,7 +366,7 @@ def takes_axes(name: str) -> bool:
 _dims: ContextVar[tuple[str, ...]] = ContextVar("bigfft_dims", default=())
 
 
-def with_dims(dims: Iterable[Any], work: Callable[..., R], *args: Any, **keywords: Any) -> R:
+def with_dims(dims: Iterable[Any], work: Callable[..., R], /, *args: Any, **keywords: Any) -> R:
     """Return the result of a function that transforms arrays of these dimensions."""
     context = copy_context()
     context.run(_dims.set, tuple(map(str, dims)))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import dask.array as da
 import numpy as np
@@ -15,6 +15,7 @@ from dask.graph_manipulation import bind
 
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
+from dask_bigfft.config import is_int
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
 from dask_bigfft.front import Norm, transforms_by
 from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders, with_dims
@@ -34,6 +35,7 @@ from dask_bigfft.xarray.coordinates import (
     remembered,
     samples_of,
 )
+from dask_bigfft.xarray.keywords import refuse_unknown
 
 Dims = Hashable | Sequence[Hashable] | None
 
@@ -49,10 +51,24 @@ def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> li
         allowed = "an xarray.DataArray or xarray.Dataset"
         raise_invalid("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
     dims = listed(dim) if dim is not None else [found for found in array.dims if default(found)]
+    if dim is None and not dims:
+        _refuse_without_frequencies(array)
     named = all(isinstance(found, Hashable) for found in dims)
     if not named or not set(dims) <= set(array.dims) or not dims or len(set(dims)) < len(dims):
         raise_invalid("dim", dim, f"one or more of the dimensions {array.dims}, each once")
     return dims
+
+
+def _refuse_without_frequencies(array: xr.DataArray | xr.Dataset) -> NoReturn:
+    """Raise an error for an array that has no dimension to transform by default."""
+    if not array.dims:
+        raise_invalid("array", "of no dimensions", "one or more dimensions to transform")
+    bare = [str(dim) for dim in array.dims if str(dim).startswith(PREFIX)]
+    allowed = f"a spectrum by dask_bigfft.xarray, or dim= with some of {tuple(array.dims)}"
+    if bare:
+        allowed += f": coordinates of {', '.join(bare)} have lost the attributes direct_... of "
+        allowed += "their transform; in a product, put the spectrum first"
+    raise_invalid("array", "without frequencies of a transform", allowed)
 
 
 def is_spectral(array: xr.DataArray) -> Callable[[Hashable], bool]:
@@ -72,19 +88,28 @@ def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
     return [name for name in named if not spectral or any(is_spectral(a)(name) for a in arrays)]
 
 
-def over_variables(work: Callable[..., Any], *, spectral: bool) -> Callable[..., Any]:
+def over_variables(
+    work: Callable[..., Any],
+    *,
+    spectral: bool,
+    inner: Callable[[str], Sequence[Callable[..., Any]]] = lambda _: (),
+) -> Callable[..., Any]:
     """Return a function of an array that takes datasets, too.
 
     The function takes a name, the array, its dimensions and keywords. By default the dimensions are
     all, or only those of frequencies if `spectral`. Of a dataset, all variables with these
-    dimensions are transformed. Each has all of them or none, and one has all.
+    dimensions are transformed. Each has all of them or none, and one has all. `inner` returns the
+    functions to which keywords are passed on, by the name.
     """
 
     @wraps(work)
-    def function(name: str, array: Any, dim: Dims = None, **keywords: Any) -> Any:
+    def function(name: str, /, array: Any, dim: Dims = None, **keywords: Any) -> Any:
+        refuse_unknown(keywords, work, *inner(name))
         if not isinstance(array, xr.Dataset):
             return work(name, array, dim, **keywords)
         dims = _dims(array, dim, spectral)
+        if dim is None and not dims:
+            _refuse_without_frequencies(array)
         there = {key: a for key, a in array.data_vars.items() if set(a.dims) & set(dims)}
         partly = [key for key, a in there.items() if not set(dims) <= set(a.dims)]
         if partly or not there:
@@ -94,10 +119,16 @@ def over_variables(work: Callable[..., Any], *, spectral: bool) -> Callable[...,
                 allowed = "dimensions that each variable has all or none of, and one has all: "
                 allowed += f"{partly} have some; try dataset[{whole}]"
             raise_invalid("dim", dim, allowed)
-        transformed = {key: work(name, a, dims, **keywords) for key, a in there.items()}
-        others = {key: a for key, a in array.data_vars.items() if key not in transformed}
+        chunks = keywords.get("chunks")
+        transformed = {}
+        for key, variable in there.items():
+            if isinstance(chunks, Mapping):
+                others = set(array.dims) - set(variable.dims)
+                keywords["chunks"] = {d: cut for d, cut in chunks.items() if d not in others}
+            transformed[key] = work(name, variable, dims, **keywords)
+        unchanged = {key: a for key, a in array.data_vars.items() if key not in transformed}
         coords = {key: c for key, c in array.coords.items() if not set(c.dims) & set(dims)}
-        result = xr.Dataset(others, coords=coords, attrs=array.attrs).assign(transformed)
+        result = xr.Dataset(unchanged, coords=coords, attrs=array.attrs).assign(transformed)
         before = frequency_attrs(array)
         result.attrs = without_frequency_attrs(array.attrs, [*before.values()])
         record_variables(result, transformed)
@@ -114,18 +145,42 @@ def _orders(extras: dict[str, Any], count: int) -> tuple[str, ...]:
 def computed(
     work: Callable[..., Any],
     arrays: Sequence[xr.DataArray],
-    dims: Sequence[Hashable],
+    renamed: Mapping[Hashable, Hashable],
     extras: dict[str, Any],
     **arguments: Any,
 ) -> Any:
-    """Return the lazy result of a function of dask arrays along some dimensions."""
-    axes = [arrays[0].get_axis_num(dim) for dim in dims]
+    """Return the lazy result of a function of dask arrays along some dimensions.
+
+    Parameters
+    ----------
+    work
+        The function.
+    arrays
+        Arrays of the same dimensions.
+    renamed
+        Name in the result of each of the dimensions.
+    extras, **arguments
+        Keywords of the function. `chunks` may name dimensions, as they were or as they will be.
+    """
+    axes = [arrays[0].get_axis_num(dim) for dim in renamed]
     chunks = extras.get("chunks")
     if isinstance(chunks, Mapping):
-        number = {dim: axis for axis, dim in enumerate(arrays[0].dims)}
-        extras = extras | {"chunks": {number.get(dim, dim): cut for dim, cut in chunks.items()}}
+        extras = extras | {"chunks": _numbered(chunks, arrays[0].dims, renamed)}
     data = (array.data for array in arrays)
     return with_dims(arrays[0].dims, work, *data, axes=axes, **arguments, **extras)
+
+
+def _numbered(
+    chunks: Mapping[Any, Any], dims: Sequence[Hashable], renamed: Mapping[Hashable, Hashable]
+) -> dict[int, Any]:
+    """Return chunks by the number of their axis, from names of dimensions."""
+    names = [renamed.get(dim, dim) for dim in dims]
+    numbers = {dim: axis for axis, dim in enumerate(dims)}
+    numbers |= {dim: axis for axis, dim in enumerate(names)}
+    for dim in chunks:
+        if dim not in numbers and not is_int(dim):
+            raise_invalid("chunks", chunks, f"dimensions of the result {tuple(names)}")
+    return {numbers.get(dim, dim): cut for dim, cut in chunks.items()}
 
 
 def rebuilt(
@@ -210,8 +265,13 @@ def prepared(
     return found.transpose(*array.dims), windows
 
 
+def _inner(name: str) -> list[Callable[..., Any]]:
+    """Return the function of several axes that a transform passes keywords on to."""
+    return [getattr(transforms, f"{name}n")]
+
+
 @transforms_by
-@partial(over_variables, spectral=False)
+@partial(over_variables, spectral=False, inner=_inner)
 def forward(
     name: str,
     array: xr.DataArray,
@@ -238,7 +298,9 @@ def forward(
         samples[dims[-1]] = replace(samples[dims[-1]], length=length)
     source, _ = prepared(array, dims, detrend, window)
     lengths = [found.length for found in samples.values()]
-    data = computed(getattr(transforms, f"{name}n"), [source], dims, extras, norm=norm, s=lengths)
+    renamed = {found: f"{PREFIX}{found}" for found in dims}
+    (work,) = _inner(name)
+    data = computed(work, [source], renamed, extras, norm=norm, s=lengths)
     places = {}
     for found, own in samples.items():
         if cosine:
@@ -275,7 +337,7 @@ def with_frequencies(
 
 
 @transforms_by
-@partial(over_variables, spectral=True)
+@partial(over_variables, spectral=True, inner=_inner)
 def inverse(
     name: str,
     array: xr.DataArray,
@@ -308,11 +370,13 @@ def inverse(
         axes = [array.get_axis_num(found) for found in shifted]
         array = array.copy(data=transforms.ifftshift(array.data, axes))
     sizes = [samples[found].length if found == half else array.sizes[found] for found in dims]
-    data = computed(getattr(transforms, f"{name}n"), [array], dims, extras, norm=norm, s=sizes)
+    renamed = {found: own.dim for found, own in samples.items()}
+    (work,) = _inner(name)
+    data = computed(work, [array], renamed, extras, norm=norm, s=sizes)
     counts = {found: data.shape[array.get_axis_num(found)] for found in dims}
     # of a Hermitian sequence half is stored
-    renamed = {found: (own.dim, own.coordinate(counts[found])) for found, own in samples.items()}
-    result = rebuilt(array, data, renamed)
+    coords = {found: (own.dim, own.coordinate(counts[found])) for found, own in samples.items()}
+    result = rebuilt(array, data, coords)
     coordinates = [array[found].attrs for found in dims]
     result.attrs = source_attrs(array.attrs, coordinates, array.name)
     return result

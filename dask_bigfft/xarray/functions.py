@@ -35,8 +35,8 @@ def fft() -> None:
         True for the spectrum of an integral: times the product of the sample distances. The
         default is False.
     **extras
-        Keywords of `dask_bigfft.fft.fftn`: `order`, `chunks` (a mapping may name dimensions),
-        `memory_limit` and the others.
+        Keywords of `dask_bigfft.fft.fftn`: `order`, `chunks` (a mapping may name dimensions of the
+        array or of the result), `memory_limit` and the others.
 
     Returns
     -------

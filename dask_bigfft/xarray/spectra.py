@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -24,6 +24,7 @@ from dask_bigfft.xarray.arrays import (
 )
 from dask_bigfft.xarray.attributes import ARRAY_ATTRS, RECORD, attrs_as_text
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, samples_of
+from dask_bigfft.xarray.keywords import refuse_unknown
 from dask_bigfft.xarray.units import same_unit, unit_symbol
 
 __all__ = [
@@ -99,7 +100,8 @@ def _spectrum(
     pairs = [prepared(array, dims, detrend, window) for array in arrays]
     samples = {found: samples_of(arrays[0], found) for found in dims}
     given = {"d": [abs(found.spacing) for found in samples.values()], "scaling": scaling}
-    data = computed(work, [found for found, _ in pairs], dims, extras, **given)
+    renamed = {found: f"{PREFIX}{found}" for found in dims}
+    data = computed(work, [found for found, _ in pairs], renamed, extras, **given)
     if not parse_flag("window_correction", window_correction):
         return samples, data
     if window is None:
@@ -183,11 +185,22 @@ def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.
     return _labelled(arrays, data, places, samples, keywords.get("scaling", "density"))
 
 
+#: Functions that work for each function of this module, and to which it passes keywords on.
+_WORKS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "power_spectrum": (_squared, _spectrum, signal.power_spectrum),
+    "cross_spectrum": (_squared, _spectrum, signal.cross_spectrum),
+    "isotropic_power_spectrum": (_isotropic, _spectrum, signal.radial_power_spectrum),
+    "welch": (_averaged, signal.welch),
+    "csd": (_averaged, signal.csd),
+}
+
+
 @transforms_by
-@partial(over_variables, spectral=False)
+@partial(over_variables, spectral=False, inner=_WORKS.__getitem__)
 def _of_one(name: str, array: xr.DataArray, dim: Dims = None, **keywords: Any) -> xr.DataArray:
-    works = {"power_spectrum": _squared, "isotropic_power_spectrum": _isotropic, "welch": _averaged}
-    return works[name]([array], dim, **keywords)
+    """Return a spectrum of one array by the name of its function."""
+    work = _WORKS[name][0]
+    return cast("xr.DataArray", work([array], dim, **keywords))
 
 
 @_of_one
@@ -261,6 +274,7 @@ def cross_spectrum(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
+    refuse_unknown(keywords, *_WORKS["cross_spectrum"])
     return _squared(_aligned(array, other), dim, **keywords)
 
 
@@ -339,6 +353,7 @@ def csd(
     ArgumentError, ArgumentTypeError
         For invalid arguments.
     """
+    refuse_unknown(keywords, *_WORKS["csd"])
     return _averaged(_aligned(array, other), dim, **keywords)
 
 

@@ -196,6 +196,19 @@ def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value):
     assert f"{option}: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("--axis", "--axes"), ("--memory_limit", "--memory-limit")]
+)
+def test_an_unknown_option_names_the_nearest_one(here, capsys, wrong, right):
+    for words in (["run", "a.npy", "o.zarr", wrong, "0"], ["plan", "a.npy", f"{wrong}=0"]):
+        with pytest.raises(SystemExit) as info:
+            main(words)
+        assert info.value.code == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert wrong in line
+        assert right in line
+
+
 # --- failure --------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import pytest
 import xarray as xr
 from support import python
 
+import dask_bigfft
 import dask_bigfft.xarray as bx
 from dask_bigfft import report, transposed_index
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -166,6 +167,44 @@ REFUSED = [
 def test_what_is_refused(call, named):
     with pytest.raises((ArgumentError, ArgumentTypeError), match=named):
         call()
+
+
+#: Calls with a mistake, the argument that the error names, and the right one in its text.
+MISTAKES = [
+    (lambda a: a.bigfft.rfft(dims=["x"]), "dims", "`dim`"),
+    (lambda a: a.bigfft.rfft(axis=0), "axis", "`dim`"),
+    (lambda a: a.bigfft.fftshift(axes=0), "axes", "`dim`"),
+    (lambda a: a.bigfft.csd(a, "x", axis=0), "axis", "`dim`"),
+    (lambda a: a.to_dataset().bigfft.ifft(axes=0), "axes", "`dim`"),
+    (lambda a: a.bigfft.power_spectrum("x", detrent="linear"), "detrent", "`detrend`"),
+    (lambda a: a.bigfft.cross_spectrum(a, "x", scalling=1), "scalling", "`scaling`"),
+    (lambda a: a.bigfft.welch("x", nsperseg=8), "nsperseg", "`nperseg`"),
+    (lambda a: a.bigfft.isotropic_power_spectrum("x", bin=3), "bin", "`bins`"),
+    (lambda a: a.bigfft.dct("x", typ=2), "typ", "`type`"),
+    (lambda a: a.bigfft.fft("x", work=2), "work", "memory_limit"),
+    (lambda a: a.bigfft.irfft(), "array", "dim="),
+    (lambda a: a.to_dataset().bigfft.irfft(), "array", "dim="),
+    (lambda a: a.bigfft.rfft("x").drop_attrs().bigfft.irfft(), "array", "freq_x"),
+    (lambda a: a.bigfft.rfft("x").bigfft.irfft(chunks={"z": 2}), "chunks", "'x'"),
+    (dask_bigfft.plan, "a", r"plan\(a\.data\)"),
+]
+
+
+@pytest.mark.parametrize(("call", "argument", "right"), MISTAKES)
+def test_an_error_names_the_mistake_and_the_right_argument(call, argument, right):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=rf"`{argument}`=.*{right}"):
+        call(field(CHUNKS))
+
+
+def test_chunks_take_names_from_before_and_after_the_transform():
+    a = field(CHUNKS)
+    spectrum = a.bigfft.rfft(["y", "x"], chunks={"freq_y": 15, "x": 5, "time": 2})
+    assert spectrum.chunks == ((2, 2), (15, 15), (5, 5, 3))
+    back = spectrum.bigfft.irfft(chunks={"y": 10, "freq_x": 12, 0: 4})
+    assert back.chunks == ((4,), (10, 10, 10), (12, 12))
+    xr.testing.assert_allclose(back.drop_attrs(), a.drop_vars(["mask"]).drop_attrs())
+    both = spectrum.to_dataset().bigfft.irfft(chunks={"y": 10})
+    assert both["T"].chunks[1] == (10, 10, 10)
 
 
 @pytest.mark.parametrize("kept", [slice(3, None), slice(None, None, 2), slice(None, None, -1)])

@@ -10,7 +10,7 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
-from dask_bigfft.errors import PlanError
+from dask_bigfft.errors import MemoryLimitError, PlanError
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
@@ -129,3 +129,13 @@ def test_chunks_that_allow_no_plan_are_refused() -> None:
     with pytest.raises(PlanError, match=r"no plan was found .*chunks of \(100000000,\)"):
         dask_bigfft.plan(da.zeros(10**12 + 39, chunks=10**8, dtype="c16"), **requested)
     assert dask_bigfft.plan(da.zeros(10**12 + 39, chunks=10**9, dtype="c16"), **requested)
+
+
+@pytest.mark.parametrize(("limit", "unit"), [(4, "'4 GiB'"), (2.0, "'2 GiB'"), (500, "'500 MiB'")])
+def test_a_limit_that_lacks_its_unit_is_told_so(limit: float, unit: str) -> None:
+    x = da.ones(2**24, chunks=2**18)
+    with pytest.raises(MemoryLimitError, match=rf"memory_limit.*{unit}"):
+        dask_bigfft.fft.fft(x, memory_limit=limit)
+    with pytest.raises(MemoryLimitError) as error:
+        dask_bigfft.fft.fft(x, memory_limit="90 KiB")
+    assert "unit" not in str(error.value)

@@ -110,31 +110,50 @@ def over_variables(
         dims = _dims(array, dim, spectral)
         if dim is None and not dims:
             _refuse_without_frequencies(array)
-        there = {key: a for key, a in array.data_vars.items() if set(a.dims) & set(dims)}
-        partly = [key for key, a in there.items() if not set(dims) <= set(a.dims)]
-        if partly or not there:
-            allowed = f"some of the dimensions {tuple(array.dims)}"
-            if partly:
-                whole = [key for key in there if key not in partly]
-                allowed = "dimensions that each variable has all or none of, and one has all: "
-                allowed += f"{partly} have some; try dataset[{whole}]"
-            raise_invalid("dim", dim, allowed)
         chunks = keywords.get("chunks")
         transformed = {}
-        for key, variable in there.items():
+        for key, variable in _with_all(array, dim, dims).items():
             if isinstance(chunks, Mapping):
                 others = set(array.dims) - set(variable.dims)
                 keywords["chunks"] = {d: cut for d, cut in chunks.items() if d not in others}
             transformed[key] = work(name, variable, dims, **keywords)
-        unchanged = {key: a for key, a in array.data_vars.items() if key not in transformed}
-        coords = {key: c for key, c in array.coords.items() if not set(c.dims) & set(dims)}
-        result = xr.Dataset(unchanged, coords=coords, attrs=array.attrs).assign(transformed)
-        before = frequency_attrs(array)
-        result.attrs = without_frequency_attrs(array.attrs, [*before.values()])
-        record_variables(result, transformed)
-        return result[list(array.data_vars)]
+        return _replaced(array, transformed, dims)
 
     return function
+
+
+def _with_all(
+    dataset: xr.Dataset, dim: Dims, dims: Sequence[Hashable]
+) -> dict[Hashable, xr.DataArray]:
+    """Return the variables with all of some dimensions; refuse variables with a part of them.
+
+    `dim` is the argument that named them.
+    """
+    wanted = set(dims)
+    variables = {key: a for key, a in dataset.data_vars.items() if set(a.dims) & wanted}
+    if not variables:
+        raise_invalid("dim", dim, f"some of the dimensions {tuple(dataset.dims)}")
+    partly = [key for key, a in variables.items() if not wanted <= set(a.dims)]
+    if partly:
+        whole = [key for key in variables if key not in partly]
+        allowed = "dimensions that each variable has all or none of, and one has all: "
+        allowed += f"{partly} have some; try dataset[{whole}]"
+        raise_invalid("dim", dim, allowed)
+    return variables
+
+
+def _replaced(
+    dataset: xr.Dataset,
+    transformed: Mapping[Hashable, xr.DataArray],
+    dims: Sequence[Hashable],
+) -> xr.Dataset:
+    """Return a dataset with transformed variables in the place of those before."""
+    unchanged = {key: a for key, a in dataset.data_vars.items() if key not in transformed}
+    coords = {key: c for key, c in dataset.coords.items() if not set(c.dims) & set(dims)}
+    attrs = without_frequency_attrs(dataset.attrs, [*frequency_attrs(dataset).values()])
+    result = xr.Dataset(unchanged, coords=coords, attrs=attrs).assign(transformed)
+    record_variables(result, transformed)
+    return result[list(dataset.data_vars)]
 
 
 def _orders(extras: dict[str, Any], count: int) -> tuple[str, ...]:
@@ -288,29 +307,33 @@ def forward(
 ) -> xr.DataArray:
     """Return the transform into frequencies."""
     dims = parse_dims(array, dim, lambda _: True)
-    cosine, half = name in COSINES, dims[-1] if name == "rfft" else None
-    shifted = [found for found in dims if found != half] if parse_flag("shift", shift) else []
-    if shifted and (cosine or "transposed" in _orders(extras, len(dims))):
+    last = dims[-1]
+    is_cosine = name in COSINES
+    shifted = []
+    if parse_flag("shift", shift):
+        shifted = dims[:-1] if name == "rfft" else dims
+    if shifted and (is_cosine or "transposed" in _orders(extras, len(dims))):
         raise_invalid("shift", shift, "False in transposed order, and for cosines and sines")
-    samples = {found: samples_of(array, found) for found in dims}
-    if n is not None or name == "hfft":
-        length = 2 * (array.sizes[dims[-1]] - 1) if n is None else parse_length("n", n, 1)
-        samples[dims[-1]] = replace(samples[dims[-1]], length=length)
+    samples = {old: samples_of(array, old) for old in dims}
+    if n is not None:
+        samples[last] = replace(samples[last], length=parse_length("n", n, 1))
+    elif name == "hfft":
+        samples[last] = replace(samples[last], length=2 * (array.sizes[last] - 1))
     source, _ = prepared(array, dims, detrend, window)
-    lengths = [found.length for found in samples.values()]
-    renamed = {found: f"{PREFIX}{found}" for found in dims}
+    lengths = [own.length for own in samples.values()]
+    renamed = {old: f"{PREFIX}{old}" for old in dims}
     (work,) = _inner(name)
     data = computed(work, [source], renamed, extras, norm=norm, s=lengths)
-    places = {}
-    for found, own in samples.items():
-        if cosine:
-            places[found] = cosine_frequencies(own, name, extras.get("type", 2))
+    frequencies = {}
+    for old, own in samples.items():
+        if is_cosine:
+            frequencies[old] = cosine_frequencies(own, name, extras.get("type", 2))
         else:
-            lazy = transforms.frequencies_of(data, array.get_axis_num(found), own.spacing)
-            places[found] = lazy.compute(scheduler="sync")
-    result = with_frequencies(array, data, places, samples, shifted)
-    named = {f"{PREFIX}{found}": own for found, own in samples.items()}
-    return _physical(result, named, true_phase, true_amplitude, -1)
+            lazy = transforms.frequencies_of(data, array.get_axis_num(old), own.spacing)
+            frequencies[old] = lazy.compute(scheduler="sync")
+    result = with_frequencies(array, data, frequencies, samples, shifted)
+    by_new_name = {renamed[old]: own for old, own in samples.items()}
+    return _physical(result, by_new_name, true_phase, true_amplitude, -1)
 
 
 def with_frequencies(
@@ -351,35 +374,44 @@ def inverse(
 ) -> xr.DataArray:
     """Return the inverse transform; `n` is the length of the last dimension in the result."""
     dims = parse_dims(array, dim, is_spectral(array))
-    n = None if n is None else parse_length("n", n, 1)
-    cosine, half = name in COSINES, dims[-1] if name == "irfft" else None
-    orders = ("natural",) * len(dims) if cosine else _orders(extras, len(dims))
-    samples = {found: remembered(array, found, found == half) for found in dims}
-    natural = [found for found, order in zip(dims, orders, strict=True) if order == "natural"]
-    for found in natural:
-        own = samples[found]
-        waves = cosine_frequencies(own, name, extras.get("type", 2)) if cosine else None
-        refuse_parts(array, found, own, found == half, waves)
-    array = _physical(array, samples, true_phase, true_amplitude, 1)
+    length = None if n is None else parse_length("n", n, 1)
+    is_cosine = name in COSINES
+    half = dims[-1] if name == "irfft" else None
+    orders = ("natural",) * len(dims) if is_cosine else _orders(extras, len(dims))
+    samples = {old: remembered(array, old, old == half) for old in dims}
+    natural = [old for old, order in zip(dims, orders, strict=True) if order == "natural"]
+    for old in natural:
+        own = samples[old]
+        waves = cosine_frequencies(own, name, extras.get("type", 2)) if is_cosine else None
+        refuse_parts(array, old, own, old == half, waves)
+    spectrum = _physical(array, samples, true_phase, true_amplitude, 1)
     if half is not None:
-        samples[half] = samples[half].resampled(n)
+        samples[half] = samples[half].resampled(length)
     elif n is not None:
         raise_invalid("n", n, f"None for {name}")
-    shifted = [d for d in natural if not cosine and d != half and _is_shifted(array, d)]
-    if shifted:
-        axes = [array.get_axis_num(found) for found in shifted]
-        array = array.copy(data=transforms.ifftshift(array.data, axes))
-    sizes = [samples[found].length if found == half else array.sizes[found] for found in dims]
-    renamed = {found: own.dim for found, own in samples.items()}
+    if not is_cosine:
+        spectrum = _in_natural_order(spectrum, [old for old in natural if old != half])
+    sizes = [samples[old].length if old == half else array.sizes[old] for old in dims]
+    renamed = {old: own.dim for old, own in samples.items()}
     (work,) = _inner(name)
-    data = computed(work, [array], renamed, extras, norm=norm, s=sizes)
-    counts = {found: data.shape[array.get_axis_num(found)] for found in dims}
-    # of a Hermitian sequence half is stored
-    coords = {found: (own.dim, own.coordinate(counts[found])) for found, own in samples.items()}
+    data = computed(work, [spectrum], renamed, extras, norm=norm, s=sizes)
+    coords = {}
+    for old, own in samples.items():
+        count = data.shape[array.get_axis_num(old)]  # of a Hermitian sequence half is stored
+        coords[old] = own.dim, own.coordinate(count)
     result = rebuilt(array, data, coords)
-    coordinates = [array[found].attrs for found in dims]
+    coordinates = [array[old].attrs for old in dims]
     result.attrs = source_attrs(array.attrs, coordinates, array.name)
     return result
+
+
+def _in_natural_order(array: xr.DataArray, dims: Sequence[Hashable]) -> xr.DataArray:
+    """Return the array with the frequency 0 of some dimensions first."""
+    shifted = [dim for dim in dims if _is_shifted(array, dim)]
+    if not shifted:
+        return array
+    axes = [array.get_axis_num(dim) for dim in shifted]
+    return array.copy(data=transforms.ifftshift(array.data, axes))
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:

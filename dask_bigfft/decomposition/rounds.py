@@ -14,7 +14,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import mul
 from typing import Any, Literal
 
 import numpy as np
@@ -62,6 +63,19 @@ class Round(HashedOnce):
         """True if complex FFTs of one sign come first, so that one library call does them all."""
         begins = {(step.kind, step.sign, step.chirp_in) for step in self.steps}
         return begins in ({("c2c", -1, None)}, {("c2c", 1, None)})
+
+    @cached_property
+    def is_one_call(self) -> bool:
+        """True if one library call, which divides as well, is the whole round."""
+        if any(step.factors for step in self.steps) or len({s.sign for s in self.steps}) != 1:
+            return False
+        real = [step.kind for step in self.steps if step.kind != "c2c"]
+        joins_complex_steps = real in ([], ["r2c"])
+        if not joins_complex_steps and len(self.steps) > 1:
+            return False
+        points = math.prod(step.length for step in self.steps)
+        divisor = reduce(mul, (step.divisor for step in self.steps))
+        return divisor in (Divisor(), Divisor(points), Divisor(1, points))
 
     def dim(self, step: Step) -> int:
         """Return the dimension of a block that holds the step's digit."""
@@ -518,6 +532,21 @@ class Place:
     def written(self) -> tuple[int, ...]:
         """Dimensions of the block in the order of the shared layout's block."""
         return tuple(sorted(range(len(self.order)), key=self.order.__getitem__))
+
+    def is_contiguous(self, part: Sequence[int]) -> bool:
+        """Return whether a part of the block, given its shape, is contiguous in memory.
+
+        >>> place = Place((4, 6), (slice(0, 4), slice(0, 3)), (0, 1))
+        >>> place.is_contiguous((1, 3)), place.is_contiguous((2, 3))
+        (True, False)
+        """
+        contiguous_stride = 1
+        for size, dim in zip(reversed(part), reversed(self.order), strict=True):
+            stride = math.prod(self.shape[dim + 1 :])
+            if size > 1 and stride != contiguous_stride:
+                return False
+            contiguous_stride *= size
+        return True
 
     @property
     def width(self) -> int:

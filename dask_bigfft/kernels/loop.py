@@ -87,11 +87,8 @@ class Calls:
         self.begins_with_ffts = round_.begins_with_ffts
         #: True if the first operation is one FFT of real values.
         self.begins_with_r2c = len(real) == 1
-        every = (*self.r2c, *self.c2c, *self.c2r)
         #: True if one call of any kind is the whole round.
-        self.one_call = (
-            len(every) == 1 and every[0][1] is None and not any(s.factors for s in steps)
-        )
+        self.one_call = round_.is_one_call
 
 
 calls_of = lru_cache(maxsize=256)(Calls)

@@ -27,12 +27,13 @@ from dask_bigfft.planner.plan_data import (
     Exchange,
     Machine,
     Request,
+    block_dtypes,
     flattened,
     largest_block,
     written_in_order,
 )
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
-from dask_bigfft.planner.seconds import Model, Stage, flops, is_real
+from dask_bigfft.planner.seconds import Model, Stage, flops, is_halved
 from dask_bigfft.transforms.spec import TransformSpec
 
 Factors = tuple[int, ...]
@@ -237,7 +238,8 @@ class Candidates:
         def cost(before: Layout, after: Layout) -> float:
             """Return the seconds of an exchange; for devices those of loading the blocks."""
             moves = before is not source or not self._reads_rows(source, after)
-            stage = Stage(before, None, after, moves=moves)
+            dtype = self.model.dtype
+            stage = Stage(before, None, after, dtype, dtype, dtype, moves=moves)
             if self.on_gpu:
                 blocks = max(1, after.blocks)
                 load = self.model.read(stage.shape, after.size * self.itemsize / blocks)
@@ -314,13 +316,14 @@ class Candidates:
             dtype = self.spec.out_dtype.str
             last_exchange = Exchange(rounds[-1].target, result, dtype, dtype)
             shared_layouts = written_in_order(rounds, last_exchange)
-        route = self.model.route(source, rounds, result, moves, shared_layouts)
+        dtypes = (self.spec.dtype, *block_dtypes(self.spec, rounds))
+        route = self.model.route(source, rounds, result, dtypes, moves, shared_layouts)
         return sum(stage.seconds for stage in route)
 
     def _oversize_penalty(self, rounds: tuple[Round, ...], sizes: Sizes) -> float:
         """Return the factor of the price of rounds whose blocks are larger than wanted."""
         elements = [
-            round_.source.largest // 2 if is_real(round_) else round_.source.largest
+            round_.source.largest // 2 if is_halved(round_) else round_.source.largest
             for round_ in rounds
         ]
         excess = max(elements) / (sizes.last * sizes.target) - 1

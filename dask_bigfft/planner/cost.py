@@ -224,9 +224,12 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
     `supports_out` allocate spectra of real values, and these blocks, in fresh memory.
     """
     tiled, model = min(block * 5 // 4, _tiles_nbytes(plan)), model_of(plan)  # padded rows
-    if number >= len(plan.rounds) or model.tiles(plan.rounds[number]):
+    if number >= len(plan.rounds):
         return tiled
     round_ = plan.rounds[number]
+    dtypes = plan.dtypes
+    if model.tiles(round_, dtypes[2 * number], dtypes[2 * number + 1]) is not None:
+        return tiled
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
     return tiled if same else block + (0 if model.library.supports_out else out)
@@ -266,7 +269,8 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
     if i < len(plan.rounds):
         first, source = (0,) * len(round_.source.axes), round_.source
         inside = made == gathered and source.shape(first) == round_.target.shape(first)
-        if not (inside and plan.verify == "none") and not model_of(plan).tiles(round_):
+        tiles = model_of(plan).tiles(round_, plan.dtypes[2 * i], plan.dtypes[2 * i + 1])
+        if not (inside and plan.verify == "none") and tiles is None:
             work = gathered  # a copy of it
     return max(gathered + in_flight, gathered + work + (0 if inside else made)), made
 
@@ -347,7 +351,8 @@ def forecast(plan: PlanData) -> Forecast:
     """Return what a plan is expected to need."""
     result = None if plan.ends_in_round else plan.result
     route = model_of(plan).route
-    rounds = route(plan.source, plan.rounds, result, plan.moves, shared_layouts_in(plan))
+    dtypes = (plan.spec.dtype, *plan.dtypes)
+    rounds = route(plan.source, plan.rounds, result, dtypes, plan.moves, shared_layouts_in(plan))
     seconds = plan.machine.profile.start + merging(plan)[2] + sum(r.seconds for r in rounds)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),

@@ -9,7 +9,6 @@ one-dimensional transform in natural order then comes out in order without a cop
     (n2, k1)  --FFT over n2, in place-->  (k2, k1) = k1 + N1 k2, flat
 """
 
-import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -292,6 +291,23 @@ def axis_letter(axis: int, ndim: int) -> str:
 P = TypeVar("P", bound="PlanData")
 
 
+def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...]:
+    """Return the dtype of the blocks before and after each round, and of the result."""
+    real, work = spec.real_dtype.str, spec.work_dtype.str
+    before = work
+    if any(step.kind == "r2c" for round_ in rounds for step in round_.steps):
+        before = real
+    elif rounds and rounds[0].begins_with_ffts and spec.kind == "c2c":
+        # The first FFTs of a complex transform may take real values directly.
+        before = work if np.dtype(spec.dtype).kind == "c" else real
+    dtypes = list[str]()
+    for round_ in rounds:
+        after = real if any(step.kind == "c2r" for step in round_.steps) else work
+        dtypes += [before, after]
+        before = after
+    return (*dtypes, spec.out_dtype.str)
+
+
 @dataclass(frozen=True)
 class PlanData:
     """A transform laid out in rounds and exchanges, with its forecast.
@@ -448,18 +464,7 @@ class PlanData:
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """Dtype of the blocks before and after each round, and of the result."""
-        spec = self.spec
-        real = spec.real_dtype.str
-        work = spec.work_dtype.str
-        kinds = [{step.kind for step in round_.steps} for round_ in self.rounds]
-        # The first FFTs of a complex transform may take real values directly.
-        direct = bool(self.rounds) and self.rounds[0].begins_with_ffts
-        direct = direct and spec.kind == "c2c" and np.dtype(spec.dtype).kind != "c"
-        halved = any("r2c" in found for found in kinds)
-        afters = [real if "c2r" in found else work for found in kinds]
-        befores = [real if halved or direct else work, *afters]
-        pairs = zip(befores, afters, strict=False)
-        return (*itertools.chain.from_iterable(pairs), spec.out_dtype.str)
+        return block_dtypes(self.spec, self.rounds)
 
     def _mirror(self, source: Layout, target: Layout) -> Mirror | None:
         """Return the mirror image of an exchange in which half a spectrum changes its digits."""

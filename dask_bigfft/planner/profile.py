@@ -98,6 +98,10 @@ class _Prices:
                 raise ValueError(f"{type(self).__name__}.{field.name} is {value!r}")
 
 
+#: Libraries that can write to another array, for machines where they were not measured.
+WITH_OUT = ("scipy", "ducc0")
+
+
 @dataclass(frozen=True)
 class LibrarySpeeds(_Prices):
     """Speed of one thread of an FFT library inside a round, while others are busy.
@@ -230,15 +234,32 @@ class Profile(_Prices):
     def library(self, name: str, dtype: str) -> LibrarySpeeds:
         """Return the speeds of a library in a complex dtype, or in another one as a fallback."""
         of_name = [found for found in self.libraries if found.name == name]
-        unknown = LibrarySpeeds(name, dtype, self.flops, 0.95 * self.flops)
+        supports_out = name in WITH_OUT
+        unknown = LibrarySpeeds(name, dtype, self.flops, 0.95 * self.flops, supports_out)
         return min(of_name, key=lambda found: found.dtype != dtype, default=unknown)
 
     @cached_property
     def inside_gpus(self) -> "Profile":
         """Speeds of GPUs on blocks in their own memory; each counts as a thread."""
         gpu = (self.devices or (DeviceProfile(),))[0]
-        speeds = gpu.memory / 2, 0.0, 1 / LINK, gpu.flops
-        return Profile(gpu.name, 1, *speeds, task=self.task, shard=gpu.call, exchange=0.0)
+        # Results are counted as fresh memory, whichever library would do them on the CPU.
+        libraries = tuple(
+            LibrarySpeeds(name, dtype, gpu.flops, 0.95 * gpu.flops)
+            for name in WITH_OUT
+            for dtype in ("complex64", "complex128")
+        )
+        return Profile(
+            gpu.name,
+            threads=1,
+            copy=gpu.memory / 2,
+            run=0.0,
+            move=1 / LINK,
+            flops=gpu.flops,
+            libraries=libraries,
+            task=self.task,
+            shard=gpu.call,
+            exchange=0.0,
+        )
 
     def to_json(self) -> str:
         """Return the profile as JSON, from which `from_json` makes it again."""

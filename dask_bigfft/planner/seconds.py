@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout, tile_bytes_of, tiling
-from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
-from dask_bigfft.decomposition.steps import Divisor, Step
+from dask_bigfft.decomposition.rounds import ExchangeShape, Place, Round, exchange_shape
+from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import (
     Machine,
@@ -55,10 +55,9 @@ def flops(round_: Round) -> float:
     return sum(count for _, count in step_flops(round_))
 
 
-def is_real(round_: Round | None, after: bool = False) -> bool:
-    """Return whether the blocks before a round (or after it) are real numbers."""
-    kind = "c2r" if after else "r2c"
-    return round_ is not None and any(step.kind == kind for step in round_.steps)
+def is_halved(round_: Round) -> bool:
+    """Return whether a round makes half a spectrum of real numbers."""
+    return any(step.kind == "r2c" for step in round_.steps)
 
 
 def changes(round_: Round) -> bool:
@@ -94,18 +93,6 @@ class Traffic:
 NO_ROUND = Traffic("shards", stored=False, direct=False, tiles=0)
 
 
-def _contiguous(shared_layout: SharedAxis, layout: Layout) -> bool:
-    """Return whether a block is contiguous in its shared buffer."""
-    place = shared_layout.place(layout)
-    size = math.prod(cut.stop - cut.start for cut in place.cuts)
-    return place.order == tuple(range(len(place.order))) and place.width == size
-
-
-def _halved(round_: Round, supports_out: bool) -> bool:
-    """Return whether a library writes spectra of real values directly to their place."""
-    return supports_out and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
-
-
 @dataclass(frozen=True)
 class Stage:
     """An exchange and the round that follows it.
@@ -118,6 +105,8 @@ class Stage:
         The round; None for the exchange alone.
     after : Layout
         Blocks after the exchange: the round's source, or those of the result.
+    source_dtype, dtype, result_dtype : str
+        Dtype of the blocks before the exchange, after it, and after the round.
     reads, writes : SharedAxis or None
         Shared buffer of the exchange, which then copies nothing, and of the blocks after the
         round.
@@ -130,6 +119,9 @@ class Stage:
     before: Layout
     round_: Round | None
     after: Layout
+    source_dtype: str
+    dtype: str
+    result_dtype: str
     reads: SharedAxis | None = None
     writes: SharedAxis | None = None
     inside: bool = False
@@ -139,6 +131,28 @@ class Stage:
     def shape(self) -> ExchangeShape:
         """Fan-in, C, W and groups of the exchange."""
         return exchange_shape(self.before, self.after)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks after the exchange."""
+        return self.after.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def result_nbytes(self) -> int:
+        """Bytes of all blocks after the round."""
+        layout = self.after if self.round_ is None else self.round_.target
+        return layout.size * np.dtype(self.result_dtype).itemsize
+
+    @property
+    def result_place(self) -> Place:
+        """Position of a block after the round in its shared buffer, or in memory of its own."""
+        if self.inside and self.reads is not None:
+            return self.reads.place(self.after)
+        layout = self.after if self.round_ is None else self.round_.target
+        if self.writes is not None:
+            return self.writes.place(layout)
+        shape = layout.full_shape
+        return Place(shape, tuple(slice(n) for n in shape), tuple(range(len(shape))))
 
 
 #: Minimum bytes of a block for a GPU, unless the user chose the GPU.
@@ -219,62 +233,117 @@ class Model:
         profile = self.machine.profile
         return nbytes * (1 / profile.copy + profile.run / max(row, 1) + moved * profile.move)
 
-    def tiles(self, round_: Round) -> tuple[int, int] | None:
-        """Return the dimension and the width of a round's tiles; None where blocks are not cut."""
-        before, after = round_.source.full_shape, round_.target.full_shape
-        read = math.prod(before) * self._width(round_)
-        written = math.prod(after) * self._width(round_, after=True)
-        fixed, threads = {round_.dim(step) for step in round_.steps}, self.machine.threads
-        second = changes(round_) and not _halved(round_, self.library.supports_out)
-        return tiling(before, fixed, max(read, written, 1), threads, second)
+    def tiles(self, round_: Round, dtype: str, result_dtype: str) -> tuple[int, int] | None:
+        """Return the dimension and the width of a round's tiles; None where blocks are not cut.
 
-    def _width(self, round_: Round | None, after: bool = False) -> int:
-        """Return the bytes of an element of the blocks before a round, or after it."""
-        return self.itemsize // 2 if is_real(round_, after) else self.itemsize
+        The dtypes are those of the blocks before and after the round.
+        """
+        shape = round_.source.full_shape
+        read = math.prod(shape) * np.dtype(dtype).itemsize
+        written = math.prod(round_.target.full_shape) * np.dtype(result_dtype).itemsize
+        fixed = {round_.dim(step) for step in round_.steps}
+        has_new_tiles = changes(round_) or dtype != result_dtype
+        if self.library.supports_out and is_halved(round_) and not round_.rolls:
+            has_new_tiles = False  # spectra are written to the result
+        return tiling(shape, fixed, max(read, written, 1), self.machine.threads, has_new_tiles)
+
+    def tiles_of(self, stage: Stage) -> tuple[int, int] | None:
+        """Return the dimension and the width of a stage's tiles; None where blocks are not cut."""
+        if stage.round_ is None:
+            return None
+        return self.tiles(stage.round_, stage.dtype, stage.result_dtype)
 
     def flow(self, stage: Stage) -> Traffic:
-        """Return the copies of a block."""
-        round_, supports_out = stage.round_, self.library.supports_out
+        """Return the copies of a block; `kernels.loop.CPUExecutor` makes them."""
+        round_ = stage.round_
         if round_ is None:
             return NO_ROUND
-        shape, after = round_.source.full_shape, round_.target.full_shape
-        begins, steps = round_.begins_with_ffts, round_.steps
-        scales = (s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps)
-        only = begins and all(scales) and not any(step.factors for step in steps)
-        found, near = self.tiles(round_), stage.before == round_.source
-        packed = not stage.inside
-        packed = packed and (stage.writes is None or _contiguous(stage.writes, round_.target))
-        packed = packed and (found is None or math.prod(after[: found[0]]) == 1)
-        halved = _halved(round_, supports_out)
-        reachable = (near or stage.reads is not None) and supports_out and not round_.rolls
-        given = reachable and (begins or halved) and (only or packed)
-        tiled = found is not None and not (given and only and len(round_.steps) == 1)
-        read: Literal["none", "block", "shards", "view"] = "none"
-        if not given:
-            read = "view" if stage.reads is not None else "block" if near else "shards"
-        in_place = (packed and halved) or (not changes(round_) and (given or packed))
-        tiles = -(-shape[found[0]] // found[1]) if found is not None and tiled else 1
-        return Traffic(read, not in_place, given, tiles)
+        tiles = self.tiles_of(stage)
+        shape = round_.target.full_shape
+        contiguous = stage.result_place.is_contiguous(shape)
+        tile_shape, tile_count = shape, 1
+        if tiles is not None:
+            dim, width = tiles
+            contiguous = contiguous and math.prod(shape[:dim]) == 1
+            tile_shape = (*shape[:dim], min(width, shape[dim]), *shape[dim + 1 :])
+            tile_count = -(-round_.source.full_shape[dim] // width)
+        direct = self._reads_in_place(stage, contiguous, tiles is not None)
+        stored = not direct
+        if stored:
+            tile_is_contiguous = stage.result_place.is_contiguous(tile_shape)
+            stored = not self._writes_in_place(stage, contiguous, tile_is_contiguous)
+        read: Literal["none", "block", "shards", "view"] = "shards"
+        if direct:
+            read = "none"
+        elif stage.reads is not None:
+            read = "view"
+        elif stage.before == round_.source:
+            read = "block"
+        if direct and round_.is_one_call and len(round_.steps) == 1:
+            tile_count = 1
+        return Traffic(read, stored, direct, tile_count)
+
+    def _reads_in_place(self, stage: Stage, contiguous: bool, tiled: bool) -> bool:
+        """Return whether FFTs read a block where it is.
+
+        `contiguous` is true if the result and all its tiles are, `tiled` if the block is cut.
+        """
+        round_ = stage.round_
+        assert round_ is not None
+        near = stage.before == round_.source and stage.source_dtype == stage.dtype
+        if self.verify != "none" or round_.rolls or not (near or stage.reads is not None):
+            return False
+        if not (contiguous or round_.is_one_call):
+            return False  # other operations need contiguous tiles
+        if stage.inside and contiguous and (round_.is_one_call or not tiled):
+            return True  # any library overwrites a block
+        begins_with_call = round_.begins_with_ffts or is_halved(round_)
+        return self.library.supports_out and (begins_with_call or round_.is_one_call)
+
+    def _writes_in_place(self, stage: Stage, contiguous: bool, tile_is_contiguous: bool) -> bool:
+        """Return whether FFTs that read copies of tiles leave the result in its place.
+
+        `contiguous` is true if the result and all its tiles are, however wide.
+        """
+        round_, verified = stage.round_, self.verify != "none"
+        assert round_ is not None
+        if round_.rolls or (verified and stage.inside):
+            return False
+        alike = stage.dtype == stage.result_dtype and not changes(round_)
+        if alike and contiguous and not stage.inside:
+            return True  # the copy is in the result's place
+        if not self.library.supports_out or (verified and not contiguous):
+            return False
+        if any(step.kind == "c2r" for step in round_.steps):
+            return True
+        begins_with_call = round_.begins_with_ffts or is_halved(round_)
+        return begins_with_call and (tile_is_contiguous or round_.is_one_call)
 
     def gather(self, stage: Stage, flow: Traffic) -> float:
         """Return the seconds of gathering all blocks of an exchange."""
-        shape, seconds = stage.shape, 0.0
-        nbytes = stage.after.size * self._width(stage.round_)
+        shape, nbytes = stage.shape, stage.nbytes
+        seconds = 0.0
         if flow.read in ("shards", "view"):
-            dim, width = (stage.round_ and self.tiles(stage.round_)) or (-1, 1)
-            most = max(1, width * math.prod(stage.after.full_shape[dim + 1 :]))  # of a tile
-            row = min(shape.width, most) * self._width(stage.round_)
-            seconds += self._copied(nbytes, row, not shape.local)
+            tiles = self.tiles_of(stage)
+            row = shape.width
+            if tiles is not None:
+                dim, width = tiles
+                row_of_tile = width * math.prod(stage.after.full_shape[dim + 1 :])
+                row = min(row, max(1, row_of_tile))
+            row_nbytes = row * np.dtype(stage.dtype).itemsize
+            seconds = self._copied(nbytes, row_nbytes, not shape.local)
         elif flow.read == "block":
-            seconds += self._copied(nbytes, nbytes)
+            seconds = self._copied(nbytes, nbytes)
         on_disk = self.storage == "disk" and not shape.local
         return seconds + (shape.shards * DISK_SHARD if on_disk else 0.0)
 
-    def transform(self, round_: Round, flow: Traffic) -> float:
+    def transform(self, stage: Stage, flow: Traffic) -> float:
         """Return the seconds of a round's FFTs on all blocks, with twiddles and checks."""
+        round_ = stage.round_
+        assert round_ is not None
         profile, layout = self.machine.profile, round_.source
         block = max(round_.source.largest, round_.target.largest) * self.itemsize
-        whole = flow.direct or self.tiles(round_) is None
+        whole = flow.direct or self.tiles_of(stage) is None
         large = whole and block > tile_bytes_of(self.machine.threads)
         seconds = flops(round_) / (self.library.large_flops if large else self.library.flops)
         seconds /= 1 + INNER_THREAD * (self.machine.threads // self.lanes(layout.blocks) - 1)
@@ -368,9 +437,9 @@ class Model:
             work = max(work, gathered) + min(device, gathered) + python
         else:
             if round_ is not None:
-                fft = self.transform(round_, flow)
-                stored = round_.target.size * self._width(round_, after=True) if flow.stored else 0
-                gather += stored / (2 * profile.copy)  # from tiles in a cache
+                fft = self.transform(stage, flow)
+                if flow.stored:
+                    gather += stage.result_nbytes / (2 * profile.copy)  # from tiles in a cache
             work = self.blocks_per_lane(blocks, lanes) * (gather + fft) / blocks + python
         scheduled, serial = self._scheduling(shape, tasks)
         files = stage.moves or self.storage != "disk"
@@ -414,6 +483,7 @@ class Model:
         source: Layout,
         rounds: Sequence[Round],
         result: Layout | None,
+        dtypes: Sequence[str],
         moves: Sequence[bool],
         shared_layouts: SharedLayouts | None = None,
     ) -> tuple[RoundForecast, ...]:
@@ -425,6 +495,8 @@ class Model:
             Blocks of the input and of the result; None if the last round makes the result.
         rounds : sequence of Round
             In order.
+        dtypes : sequence of str
+            Dtype of the input, of the blocks before and after each round, and of the result.
         moves : sequence of bool
             For each exchange, whether shards go through scratch files, with storage ``"disk"``.
         shared_layouts : SharedLayouts, optional
@@ -432,13 +504,37 @@ class Model:
         """
         count = len(rounds)
         shared_layouts = shared_layouts or no_shared_layouts(count + 1, count)
-        held, stages, before = [*shared_layouts.exchanges, None], [], source
+        shared = [*shared_layouts.exchanges, None]
+        stages = list[Stage]()
+        before = source
         for number, round_ in enumerate(rounds):
-            after, stays = held[number + 1], shared_layouts.inside[number] is not None
-            writes = after if after is not None and after.home == number + 1 else None
-            ends = held[number], writes, stays, moves[number]
-            stages.append(Stage(before, round_, round_.source, *ends))
+            writes = shared[number + 1]
+            if writes is not None and writes.home != number + 1:
+                writes = None
+            stage = Stage(
+                before,
+                round_,
+                round_.source,
+                source_dtype=dtypes[2 * number],
+                dtype=dtypes[2 * number + 1],
+                result_dtype=dtypes[2 * number + 2],
+                reads=shared[number],
+                writes=writes,
+                inside=shared_layouts.inside[number] is not None,
+                moves=moves[number],
+            )
+            stages.append(stage)
             before = round_.target
         if result is not None:
-            stages.append(Stage(before, None, result, held[count], moves=moves[count]))
+            stage = Stage(
+                before,
+                None,
+                result,
+                source_dtype=dtypes[2 * count],
+                dtype=dtypes[2 * count + 1],
+                result_dtype=dtypes[2 * count + 1],
+                reads=shared[count],
+                moves=moves[count],
+            )
+            stages.append(stage)
         return tuple(self.stage(stage, number) for number, stage in enumerate(stages, 1))

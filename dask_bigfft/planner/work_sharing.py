@@ -120,12 +120,21 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
     model = Model(machine, plan.kernel, dtype, plan.storage)
     in_memory = replace(model, storage="memory", device="cpu")
     found = []
-    for round_, exchange in zip(plan.rounds, plan.exchanges, strict=False):
+    result_dtypes = plan.dtypes[1::2]
+    for number, round_ in enumerate(plan.rounds):
+        exchange = plan.exchanges[number]
         before = exchange.source
         blocks = max(1, round_.source.blocks)
         shape = exchange_shape(before, round_.source)
         threads = lanes(machine.threads, len(devices))
-        stage = Stage(before, round_, round_.source)
+        stage = Stage(
+            before,
+            round_,
+            round_.source,
+            source_dtype=exchange.source_dtype,
+            dtype=exchange.dtype,
+            result_dtype=result_dtypes[number],
+        )
         alone = in_memory.stage(stage)
         cpu = max((alone.gather + alone.fft + alone.handling) / blocks, 1e-12)
         gather = in_memory.gather(stage, in_memory.flow(stage)) / blocks

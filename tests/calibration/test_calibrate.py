@@ -52,7 +52,7 @@ def test_known_prices_are_found_again():
     made = Profile("found", 2, pair=0.0, **found)
     for run in runs:  # prices that are told apart badly may differ, what they say together not
         again = run.plan.forecast(made, threads=2).seconds
-        assert again == pytest.approx(run.seconds, rel=0.1)
+        assert again == pytest.approx(run.seconds, rel=0.12)
     assert found["task"] == pytest.approx(known.task, rel=0.3)
     assert found["libraries"][0].flops == pytest.approx(3e9, rel=0.3)
 

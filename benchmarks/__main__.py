@@ -17,7 +17,6 @@ PROGRAMS = {
     "forecasts": "forecasts, the plan ranked first, and the tuner",
     "gpu": "data in host memory on a GPU",
     "on_gpus": "data that lives on GPUs, against CuPy, torch and NCCL",
-    "files_passed": "source files that one transform passes",
     "pages": "result pages and the figures of README and guide",
 }
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support import python
 
+from benchmarks import __main__ as benchmarks
 from benchmarks import core, pages, problems, rows
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -41,6 +42,12 @@ def test_programs_run_and_check_their_results(program, tmp_path):
     assert len(written) == count
     assert all(row["ok"] for row in written if "tasks" not in row)  # on paper
     assert all(row["name"] in pages.page(found) for row in written)
+
+
+def test_every_program_is_run_by_a_test_or_needs_a_gpu():
+    """A check that nothing runs would state what no longer holds."""
+    by_gpu_session = {"gpu", "on_gpus"}
+    assert set(benchmarks.PROGRAMS) == {*PROGRAMS, "pages", *by_gpu_session}
 
 
 @pytest.mark.parametrize("what", ["rounds", "transforms", "ring", "unpinned"])

@@ -28,7 +28,7 @@ from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, Product, ShardTable, firsts
+from dask_bigfft.exchange.shards import AxisPieces, ExchangeMap, Product, firsts
 from dask_bigfft.gpu.on_gpu import ArrayCopy, Gpus, Run, Segment, gpus, home_of
 from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
@@ -36,6 +36,7 @@ from dask_bigfft.kernels.segmented import Edge, SegmentedView, Stretches, Window
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.tiles.pieces import Pieces, Side, stacked
 
 #: Transports between GPUs.
 TRANSPORTS = ("host", "staged", "swap", "direct")
@@ -471,44 +472,69 @@ def stored_regions(
     for product in exchange.products(block, packed=True):
         arrays: Iterable[Array]
         if isinstance(memory, np.ndarray):
-            arrays, (starts, steps) = itertools.repeat(memory), product.in_target(memory.strides)
+            arrays = itertools.repeat(memory)
+            starts, steps = product.in_target(memory.strides)
         else:
             shards = [memory[index] for index in product.blocks]
             arrays = (shards[i] for i in product.which.tolist())
             starts, steps = in_bytes(product, shards, used)
         for copy, (values, start) in enumerate(zip(arrays, starts.tolist(), strict=False)):
-            source, axes, first = product.blocks[product.which[copy]], [], 0
-            for a, (table, chosen) in enumerate(zip(product.tables, product.chosen, strict=True)):
-                origin, last = exchange.source.axes[a].groups[0].bounds[source[a]], first
-                first += len(table.source_dims)
-                strides = steps[copy, last:first].tolist()
-                axes.append(_runs(table, int(chosen[copy]), origin, strides, values.itemsize))
-            runs, widths, strides = zip(*axes, strict=True)
-            for taken in itertools.product(*runs):
-                pairs = zip(taken, widths, strict=True)
-                region = tuple(slice(low, low + n) for (low, _), n in pairs)
-                place = start + sum(to for _, to in taken)
+            runs, widths, strides = _stored_runs(product, copy, steps[copy].tolist(), values)
+            for axis_runs in itertools.product(*runs):
+                lows = [low for low, _ in axis_runs]
+                region = tuple(slice(low, low + n) for low, n in zip(lows, widths, strict=True))
+                place = start + sum(offset for _, offset in axis_runs)
                 yield region, strided_view(values, place, widths, strides)
 
 
+def _stored_runs(
+    product: Product, copy: int, steps: list[int], values: Array
+) -> tuple[list[list[tuple[int, int]]], list[int], list[int]]:
+    """Return the runs of a copy along each axis of the stored array, see `_runs`.
+
+    `steps` are the strides of all digits in `values`, which are the memory of the copy.
+    """
+    source = product.blocks[product.which[copy]]
+    runs = []
+    widths = []
+    strides = []
+    first_digit = 0
+    for axis, pieces in enumerate(product.axes):
+        digits = pieces.counts.shape[1]
+        origin = product.exchange.source.axes[axis].groups[0].bounds[source[axis]]
+        own_steps = steps[first_digit : first_digit + digits]
+        row = int(product.chosen[axis, copy])
+        own_runs, width, stride = _runs(pieces, row, origin, own_steps, values.itemsize)
+        runs.append(own_runs)
+        widths.append(width)
+        strides.append(stride)
+        first_digit += digits
+    return runs, widths, strides
+
+
 def _runs(
-    table: ShardTable, row: int, origin: int, strides: list[int], itemsize: int
+    pieces: Pieces, row: int, origin: int, steps: list[int], itemsize: int
 ) -> tuple[list[tuple[int, int]], int, int]:
     """Return the contiguous runs of a piece along an axis of the stored array.
 
     The result is a list of the first value of each run and its offset in memory, in bytes, the
-    number of values in a run, and their stride in memory. `strides` are the digits' strides there.
+    number of values in a run, and their stride in memory. `steps` are the digits' strides there.
     """
-    counts, source_steps = table.counts[row].tolist(), table.source_steps[row].tolist()
-    digits = [d for d in zip(counts, source_steps, strides, strict=True) if d[0] != 1]
-    width, stride = 1, itemsize
+    source = pieces.sides[0]
+    columns = (pieces.counts[row].tolist(), source.steps[row].tolist(), steps)
+    digits = [digit for digit in zip(*columns, strict=True) if digit[0] != 1]
+    width = 1
+    stride = itemsize
     while digits and digits[-1][1] == width and (width == 1 or digits[-1][2] == width * stride):
         count, _, step = digits.pop()
-        stride = step if width == 1 else stride
+        if width == 1:
+            stride = step
         width *= count
-    runs = [(origin + int(table.source_starts[row, 0]), 0)]
-    for count, step, into in digits:
-        runs = [(begin + i * step, to + i * into) for begin, to in runs for i in range(count)]
+    runs = [(origin + int(source.starts[row, 0]), 0)]
+    for count, step, memory_step in digits:
+        runs = [
+            (low + i * step, offset + i * memory_step) for low, offset in runs for i in range(count)
+        ]
     return runs, width, stride
 
 
@@ -549,45 +575,47 @@ def boxes_of(
     conjugates = [product.conjugate for product in products]
     if not math.prod(shape) or conjugates not in ([False], [False, True]):
         return None
-    edges, groups, bounds = list[Edge](), list[int](), list[tuple[int, int]]()
-    axes, image, flipped = list[Stretches](), list[Stretches](), set[int]()
-    begins = zip(
-        zip(*(product.tables for product in products), strict=True),
-        firsts(exchange.source_dims),
-        firsts(exchange.target_dims),
-        exchange.target_dims,
-        strict=True,
-    )
-    for axis, ((table, *mirrored), source_dim, target_dim, dims) in enumerate(begins):
+    edges: list[Edge] = []
+    groups: list[int] = []
+    bounds: list[tuple[int, int]] = []
+    axes: list[Stretches] = []
+    image: list[Stretches] = []
+    flipped: set[int] = set()
+    source_dims = firsts(exchange.source_dims)
+    target_dims = firsts(exchange.target_dims)
+    for axis, (pieces, *mirrored) in enumerate(zip(*(p.axes for p in products), strict=True)):
         turned = None if not mirrored else _unflipped(mirrored[0])
         if mirrored and turned is None:
             return None
-        both = table if turned is None else _stacked(table, turned[0])
-        sizes = shape[target_dim : target_dim + dims]
+        both = pieces if turned is None else stacked([pieces, turned[0]])
+        first_dim = target_dims[axis]
+        sizes = shape[first_dim : first_dim + exchange.target_dims[axis]]
         ends = tuple((0, n) for n in sizes)
-        found = _axis(axis, both, source_dim, sizes)
+        found = _axis(axis, both, source_dims[axis], sizes)
         if found is None and block is not None:
-            found, ends = _around(axis, both, source_dim, exchange.direct[axis], block[axis])
+            along = exchange.direct[axis]
+            found, ends = _around(axis, both, source_dims[axis], along, block[axis])
         if found is None:
             return None
         per_dim, stretches = found
         bounds += ends
-        own = tuple(e + len(edges) for e in stretches.edges)
+        own = tuple(edge + len(edges) for edge in stretches.edges)
         stretches = replace(stretches, edges=own)
-        axes.append(stretches.rows(slice(0, len(table))))
+        axes.append(stretches.rows(slice(0, len(pieces))))
         if turned is not None:
-            image.append(stretches.rows(slice(len(table), None)))
-            flipped |= set(own) if turned[1] else set()
+            image.append(stretches.rows(slice(len(pieces), None)))
+            if turned[1]:
+                flipped.update(own)
         edges += [edge for group in per_dim for edge in group]
         groups += [len(group) for group in per_dim]
-    made = SegmentedView(
+    view = SegmentedView(
         tuple(edges), tuple(groups), tuple(axes), sources, tuple(image), frozenset(flipped)
     )
-    return WindowView(made, tuple(bounds)) if made.count <= MOST_SHARDS else None
+    return WindowView(view, tuple(bounds)) if view.count <= MOST_SHARDS else None
 
 
 def _around(
-    axis: int, table: ShardTable, source_dim: int, along: AxisExchange, block: int
+    axis: int, pieces: Pieces, source_dim: int, along: AxisPieces, block: int
 ) -> tuple[Axis | None, tuple[tuple[int, int], ...]]:
     """Return edges and boxes of the whole digits around an axis block, and its bounds there."""
     (group, *others) = along.target.groups
@@ -599,8 +627,10 @@ def _around(
     begin, end = _outer(low, high, along.points[group.digits[0].stage])
     if end - begin > MOST_AROUND * (high - low):
         return None, ()
-    moved = replace(table, target_starts=table.target_starts + (low - begin))
-    return _axis(axis, moved, source_dim, (end - begin,)), ((low - begin, high - begin),)
+    source, target = pieces.sides
+    target = replace(target, starts=target.starts + (low - begin))
+    around = replace(pieces, sides=(source, target))
+    return _axis(axis, around, source_dim, (end - begin,)), ((low - begin, high - begin),)
 
 
 def _outer(low: int, high: int, points: tuple[int, ...]) -> tuple[int, int]:
@@ -616,23 +646,19 @@ def _outer(low: int, high: int, points: tuple[int, ...]) -> tuple[int, int]:
     return low, high
 
 
-def _unflipped(table: ShardTable) -> tuple[ShardTable, bool] | None:
+def _unflipped(pieces: Pieces) -> tuple[Pieces, bool] | None:
     """Return pieces with positive steps, and whether they were negative; None if only some were."""
-    back, many = table.source_steps < 0, table.counts > 1
-    if (back & many).any() and (~back & many).any():
+    source, target = pieces.sides
+    has_several = pieces.counts > 1
+    is_back = (source.steps < 0) & has_several
+    if is_back.any() and (has_several & ~is_back).any():
         return None
-    steps, starts = np.abs(table.source_steps), table.source_starts.copy()
-    for digit, dim in enumerate(table.source_dims):
-        last = (table.counts[:, digit] - 1) * table.source_steps[:, digit]
+    starts = source.starts.copy()
+    for digit, dim in enumerate(source.dims):
+        last = (pieces.counts[:, digit] - 1) * source.steps[:, digit]
         starts[:, dim] += np.minimum(last, 0)
-    return replace(table, source_steps=steps, source_starts=starts), bool((back & many).any())
-
-
-def _stacked(table: ShardTable, other: ShardTable) -> ShardTable:
-    """Return the pieces of one table followed by those of another."""
-    rows = ("sources", "counts", "source_steps", "target_steps", "source_starts", "target_starts")
-    both = {n: np.concatenate([getattr(table, n), getattr(other, n)]) for n in rows}
-    return replace(table, **both)  # type: ignore[arg-type]
+    ascending = Side(source.blocks, starts, np.abs(source.steps), source.dims)
+    return replace(pieces, sides=(ascending, target)), bool(is_back.any())
 
 
 def all_segmented(source: Layout, target: Layout) -> bool:
@@ -642,11 +668,13 @@ def all_segmented(source: Layout, target: Layout) -> bool:
     """
     exchange = ExchangeMap(source, target)
     source_dims = firsts(exchange.source_dims)
-    for axis, found in enumerate(exchange.direct):
-        for block in range(found.target.blocks):
-            table, shape = found.table(block), found.target.shape(block)
-            made = None if table is None else _axis(axis, table, source_dims[axis], shape)
-            if made is None or not _are_slabs(*made):
+    for axis, along in enumerate(exchange.direct):
+        for block in range(along.target.blocks):
+            pieces = along.into(block)
+            if not len(pieces):
+                return False
+            boxes = _axis(axis, pieces, source_dims[axis], along.target.shape(block))
+            if boxes is None or not _are_slabs(*boxes):
                 return False
     return True
 
@@ -657,52 +685,60 @@ def _are_slabs(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> bool:
     return bool(cut < 2) and int(stretches.sizes.sum()) == math.prod(sizes)
 
 
-def _axis(axis: int, table: ShardTable, source_dim: int, shape: tuple[int, ...]) -> Axis | None:
+def _axis(axis: int, pieces: Pieces, source_dim: int, shape: tuple[int, ...]) -> Axis | None:
     """Return the edges of each dimension of an axis, and its boxes; None if pieces are no boxes."""
-    steps = np.stack([table.source_steps, table.target_steps])
+    source, target = pieces.sides
+    steps = np.stack([source.steps, target.steps])
     if (steps <= 0).any() or (steps != steps[:, :1]).any():
         return None
-    per_dim, ranges = list[tuple[Edge, ...]](), list[Ints]()
+    per_dim: list[tuple[Edge, ...]] = []
+    ranges: list[Ints] = []
     for dim, n in enumerate(shape):
-        found = _grid(axis, table, source_dim, dim, n)
-        if found is None:
+        grid = _grid(axis, pieces, source_dim, dim, n)
+        if grid is None:
             return None
-        per_dim.append(found[0])
-        ranges += found[1]
+        edges, own_ranges = grid
+        per_dim.append(edges)
+        ranges += own_ranges
     lows, highs = np.moveaxis(np.stack(ranges, axis=1), 2, 0)
-    dims = tuple(source_dim + d for d in range(table.source_starts.shape[1]))
-    boxes = Stretches(
-        tuple(range(len(ranges))), lows, highs, table.sources, dims, table.source_starts
-    )
+    dims = tuple(source_dim + dim for dim in range(source.starts.shape[1]))
+    boxes = Stretches(tuple(range(len(ranges))), lows, highs, source.blocks, dims, source.starts)
     return _joined(per_dim, boxes)
 
 
 def _grid(
-    axis: int, table: ShardTable, source_dim: int, dim: int, n: int
+    axis: int, pieces: Pieces, source_dim: int, dim: int, n: int
 ) -> tuple[tuple[Edge, ...], list[Ints]] | None:
     """Return edges of a dimension, and the range of each piece; None if pieces are no boxes."""
-    most = table.counts.max(axis=0)
-    inside = [d for d, found in enumerate(table.target_dims) if found == dim]
-    inside.sort(key=lambda d: (-table.target_steps[0, d], -most[d]))
-    edges, ranges, left, outer = list[Edge](), list[Ints](), table.target_starts[:, dim], n
-    for d in inside:
-        step, counts = int(table.target_steps[0, d]), table.counts[:, d]
+    source, target = pieces.sides
+    most = pieces.counts.max(axis=0)
+    digits = [digit for digit, own_dim in enumerate(target.dims) if own_dim == dim]
+    digits.sort(key=lambda digit: (-target.steps[0, digit], -most[digit]))
+    edges: list[Edge] = []
+    ranges: list[Ints] = []
+    rest = target.starts[:, dim]
+    outer = n
+    for digit in digits:
+        step = int(target.steps[0, digit])
+        counts = pieces.counts[:, digit]
         if outer % step or outer == step:
-            if most[d] > 1:
+            if most[digit] > 1:
                 return None
             continue  # the step of a digit with one value is irrelevant
-        lows, left, outer = left // step, left % step, step
+        lows = rest // step
+        rest = rest % step
+        outer = step
         size = n // step // math.prod(edge.size for edge in edges)
         if (lows + counts > size).any():
             return None
-        source = source_dim + table.source_dims[d]
-        edges.append(Edge(size, axis, source, int(table.source_steps[0, d])))
+        own_dim = source_dim + source.dims[digit]
+        edges.append(Edge(size, axis, own_dim, int(source.steps[0, digit])))
         ranges.append(np.stack([lows, lows + counts], axis=-1))
-    if outer > 1 or left.any():
+    if outer > 1 or rest.any():
         return None
     if not edges:
-        edges, one = [Edge(n, axis, source_dim, 1)], np.zeros((len(table), 1), np.int64)
-        ranges = [np.concatenate([one, one + 1], axis=1)]
+        edges = [Edge(n, axis, source_dim, 1)]
+        ranges = [np.tile(np.array([[0, 1]], np.int64), (len(pieces), 1))]
     return tuple(edges), ranges
 
 

@@ -25,9 +25,11 @@ def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
     """Return the number of elements of each source block's shard, in the grid of source blocks."""
     grid = exchange.source.grid
     total = np.zeros(grid, np.int64)
-    for tables, _ in exchange.tables(block):
-        pairs = zip(tables, grid, strict=True)
-        along = [np.bincount(table.sources, table.counts.prod(axis=1), n) for table, n in pairs]
+    for axes, _ in exchange.pieces(block):
+        along = [
+            np.bincount(pieces.sides[0].blocks, pieces.counts.prod(axis=1), blocks)
+            for pieces, blocks in zip(axes, grid, strict=True)
+        ]
         total += functools.reduce(np.multiply.outer, along).astype(np.int64)
     return total
 
@@ -81,9 +83,9 @@ def packed(
     """
     used: dict[Block, int] = {}
     copies = []
-    for tables, conjugate in exchange.tables(targets, source):
-        product = Product(exchange, tables, conjugate)
-        sources = product.copies_in("source", np.array([values.strides], np.int64))
+    for axes, conjugate in exchange.pieces(targets, source):
+        product = Product(exchange, axes, conjugate, other=1)
+        sources = product.places(0, np.array([values.strides], np.int64))
         copies.append((product, sources, product.in_packed(used)))
     owners: dict[Any, list[Block]] = {}
     for block in used:

@@ -1,347 +1,105 @@
-"""Shard arithmetic: the strided copies from source blocks to target blocks.
+"""Shards of an exchange: the strided copies from source blocks to target blocks.
 
-Every axis is treated separately, because a block is a product over its axes.  Along one axis::
-
-    block --> boxes of digits         an interval of flattened digits is a head, a body
-                                      and a tail: at most 2m - 1 boxes for m digits
-    boxes --> boxes of common digits  both layouts' digits are cut at each other's ends
-    source box  n  target box         one strided copy: a *piece*
-
-and a shard of an n-dimensional block is the product of its axes' pieces.
+Every axis is treated separately, because a block is a product over its axes (`tiles.pieces` has the
+pieces of an axis). A shard of an n-dimensional block is the product of its axes' pieces.
 
 The half spectrum of real data is completed by its mirror image, X[N - k] = conj X[k]. The boxes of
-the source are reflected (negative strides): by N - k on the real axis, and by -k modulo the length
-on the other transformed axes. Their values are copied conjugated.
+the source are reflected (negative steps): by N - k on the real axis, and by -k modulo the length on
+the other transformed axes. Their values are copied conjugated.
 """
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from dask_bigfft.arrays import Block, Ints
-from dask_bigfft.decomposition.layout import (
-    AxisLayout,
-    Digit,
-    Layout,
-    Ranges,
-    interval_boxes,
-    radix_points,
-    sub_radices,
-)
+from dask_bigfft.decomposition.layout import AxisLayout, Layout, radix_points
 from dask_bigfft.decomposition.rounds import Mirror
-from dask_bigfft.gpu.operations import dense
 from dask_bigfft.kernels.copies import Segments
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """Box of digits inside a block's axis, and its position in the block.
-
-    ``ranges`` are the values of every digit, and ``dims`` the array dimension (counted within the
-    axis) that holds the digit. ``steps`` are the distances there between two values (negative if
-    mirrored), and ``starts`` the position of the box's first element per dimension.
-    """
-
-    ranges: Ranges
-    dims: tuple[int, ...]
-    steps: tuple[int, ...]
-    starts: tuple[int, ...]
-
-
-def stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
-    """Yield the boxes of a block in the layout's own digits."""
-    per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
-    for group, chunk in zip(layout.groups, layout.chunk_of(block), strict=True):
-        sizes = tuple(digit.size for digit in group.digits)
-        found = []
-        for low, high, at, step in group.runs(chunk):
-            steps = tuple(step * s for s in dense(sizes, 1))
-            for ranges in interval_boxes(low, high, sizes):
-                at_first = at + sum(r[0] * s for r, s in zip(ranges, steps, strict=True))
-                found.append((ranges, steps, at_first - low * step))
-        per_group.append(found)
-    dims = tuple(d for d, group in enumerate(layout.groups) for _ in group.digits)
-    for parts in itertools.product(*per_group):
-        columns: Any = zip(*parts, strict=True)
-        ranges, steps, starts = columns
-        yield Box(tuple(itertools.chain(*ranges)), dims, tuple(itertools.chain(*steps)), starts)
-
-
-def _reflected(box: Box, turned: dict[int, tuple[int, int, int]]) -> Box:
-    """Return the box with values v of digits replaced by ``constant - v``.
-
-    `turned` has for each digit the first v, one more than the last v, and the constant.
-    """
-    ranges, steps, starts = list(box.ranges), list(box.steps), list(box.starts)
-    for i, (low, high, constant) in turned.items():
-        starts[box.dims[i]] += (high - 1 - ranges[i][0]) * steps[i]
-        ranges[i], steps[i] = (constant - high + 1, constant - low + 1), -steps[i]
-    return Box(tuple(ranges), box.dims, tuple(steps), tuple(starts))
-
-
-def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Box]:
-    """Yield the box of N - k for the indices k of a box of the half spectrum.
-
-    The digit of stride 1 is partial. Only its reflected values that are not stored are included, so
-    nothing is covered twice.
-    """
-    partial = next(i for i, digit in enumerate(digits) if digit.stride == 1)
-    digit = digits[partial]
-    period = length if len(digits) == 1 else digit.radix
-    low, high = box.ranges[partial]
-    low, high = max(low, 1), min(high, period - digit.size + 1)
-    if low >= high:
-        return
-    turned = {i: (*box.ranges[i], digit.radix - 1) for i, digit in enumerate(digits)}
-    yield _reflected(box, turned | {partial: (low, high, period)})
-
-
-def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
-    """Yield the boxes of -k modulo N for the indices k of a box.
-
-    -k keeps the zeros at the low end of k, turns the lowest other digit v into radix - v
-    and the higher ones into radix - 1 - v.
-    """
-    ascending = sorted(range(len(digits)), key=lambda i: digits[i].stride)
-    # The radix of a single digit may exceed N (an axis padded for Bluestein's algorithm).
-    moduli = [digit.size if len(digits) == 1 else digit.radix for digit in digits]
-    zeros = box
-    for place, i in enumerate(ascending):
-        low, high = zeros.ranges[i]
-        start = max(low, 1)
-        if start < high:
-            higher = {h: (*zeros.ranges[h], digits[h].radix - 1) for h in ascending[place + 1 :]}
-            yield _reflected(zeros, {i: (start, high, moduli[i])} | higher)
-        if low > 0:
-            return
-        zeros = replace(zeros, ranges=(*zeros.ranges[:i], (0, 1), *zeros.ranges[i + 1 :]))
-    yield zeros
-
-
-def refined(
-    box: Box, digits: tuple[Digit, ...], points: dict[int, tuple[int, ...]]
-) -> Iterator[Box]:
-    """Yield the boxes in the finer digits between `points`, sorted by stage and falling stride."""
-    order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
-    choices = []
-    for i in order:
-        sizes = sub_radices(digits[i], points[digits[i].stage])
-        flat = dense(sizes, 1)
-        low, high = box.ranges[i]
-        choices.append([(i, ranges, flat) for ranges in interval_boxes(low, high, sizes)])
-    for parts in itertools.product(*choices):
-        ranges: list[tuple[int, int]] = []
-        dims: list[int] = []
-        steps: list[int] = []
-        starts = list(box.starts)
-        for i, found, flat in parts:
-            first = sum(r[0] * f for r, f in zip(found, flat, strict=True))
-            starts[box.dims[i]] += (first - box.ranges[i][0]) * box.steps[i]
-            ranges += found
-            dims += [box.dims[i]] * len(found)
-            steps += [box.steps[i] * f for f in flat]
-        yield Box(tuple(ranges), tuple(dims), tuple(steps), tuple(starts))
-
-
-@dataclass(frozen=True, eq=False)
-class BoxTable:
-    """Boxes of an axis in common digits, one row each, in the order of their blocks.
-
-    Thousands of small objects would cost more time in the interpreter and its garbage collector
-    than the copies, hence a table.
-
-    Parameters
-    ----------
-    blocks : ndarray, (rows,)
-        Block of each box.
-    lows, highs, steps : ndarray, (rows, digits)
-        Ranges and steps, see `Box`.
-    starts : ndarray, (rows, dimensions)
-        See `Box`.
-    dims : tuple of int
-        Dimension of each digit, the same in all rows.
-    """
-
-    blocks: Ints
-    lows: Ints
-    highs: Ints
-    steps: Ints
-    starts: Ints
-    dims: tuple[int, ...]
-
-    def of(self, blocks: int | Sequence[int]) -> "BoxTable":
-        """Return the boxes of some blocks."""
-        rows = np.isin(self.blocks, blocks)
-        lows, highs, steps = self.lows[rows], self.highs[rows], self.steps[rows]
-        return BoxTable(self.blocks[rows], lows, highs, steps, self.starts[rows], self.dims)
-
-    def moved(self, rows: Ints, lows: Ints) -> Ints:
-        """Return the starts of the parts of some boxes that begin at digit values `lows`."""
-        starts, distances = self.starts[rows], (lows - self.lows[rows]) * self.steps[rows]
-        for digit, dim in enumerate(self.dims):
-            starts[:, dim] += distances[:, digit]
-        return starts
-
+from dask_bigfft.tiles.pieces import Pieces, negated, negated_half, refined, stored
 
 #: Maximum number of cached pieces of one axis.
-MOST_KEPT = 200_000
+MAX_CACHED_PIECES = 200_000
 
 #: Maximum number of blocks before or after an exchange for which all plans share its tables.
 SHARED_BLOCKS = 128
 
 
-#: Maximum number of cached copies of an exchange, and the overhead of a product in copies.
-MOST_COPIES, EACH = 1 << 15, 1 << 4
+#: Maximum number of cached copies of an exchange.
+MAX_CACHED_COPIES = 1 << 15
+
+#: Overhead of a cached product, in copies.
+PRODUCT_OVERHEAD = 1 << 4
 
 
-@dataclass(frozen=True, eq=False)
-class ShardTable:
-    """Pieces of one axis of a target block, or of a source block, one row each.
+class AxisPieces:
+    """Pieces between the blocks of two layouts of an axis, met on demand and cached.
 
-    A piece is one strided copy along the axis.
-
-    Parameters
-    ----------
-    sources : ndarray, (rows,)
-        Source block along the axis (for the pieces of a source block: target block).
-    counts : ndarray, (rows, digits)
-        Number of values of each digit.
-    source_steps, target_steps : ndarray, (rows, digits)
-        Distance between values in the digit's dimension of the block.
-    source_starts, target_starts : ndarray, (rows, dimensions)
-        Position of the first value.
-    source_dims, target_dims : tuple of int
-        Dimension of each digit, the same in all rows.
-    """
-
-    sources: Ints
-    counts: Ints
-    source_steps: Ints
-    target_steps: Ints
-    source_starts: Ints
-    target_starts: Ints
-    source_dims: tuple[int, ...]
-    target_dims: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    @cached_property
-    def met(self) -> tuple[list[int], Ints]:
-        """Different blocks of the rows, in order, and the number of the block of each row.
-
-        All blocks of other axes use the same numbers, so they are cached.
-        """
-        different, which = np.unique(self.sources, return_inverse=True)
-        return different.tolist(), which.reshape(-1)
-
-    @cached_property
-    def size(self) -> int:
-        """Number of values."""
-        return int(self.counts.prod(axis=1).sum())
-
-
-def piece_table(source: BoxTable, target: BoxTable, *, by_target: bool) -> ShardTable | None:
-    """Return the intersections of the boxes of two tables; None if there are none.
-
-    `ShardTable.sources` are the source blocks, or with `by_target` the target blocks. The pieces
-    between two blocks have the same order in both cases.
-    """
-    lows = np.maximum(source.lows[:, None], target.lows[None])
-    highs = np.minimum(source.highs[:, None], target.highs[None])
-    sources, targets = np.nonzero((lows < highs).all(axis=2))  # rows of both tables
-    if by_target:
-        order = np.argsort(target.blocks[targets], kind="stable")
-        sources, targets = sources[order], targets[order]
-    if not len(sources):
-        return None
-    lows, highs = lows[sources, targets], highs[sources, targets]
-    return ShardTable(
-        target.blocks[targets] if by_target else source.blocks[sources],
-        highs - lows,
-        source.steps[sources],
-        target.steps[targets],
-        source.moved(sources, lows),
-        target.moved(targets, lows),
-        source.dims,
-        target.dims,
-    )
-
-
-class AxisExchange:
-    """Pieces of one axis, computed on demand and cached.
+    Side 0 of the pieces has their places in source blocks, side 1 those in target blocks.
 
     Parameters
     ----------
     source, target : AxisLayout
         Layouts of the axis before and after.
-    mirror : {"half", "full"} or None
+    image : {"half", "full"} or None
         Mirror image of the source, on the real axis or on another one; None for the source itself.
     length : int
-        N of the real axis, with ``mirror="half"``.
+        N of the real axis, with ``image="half"``.
     """
 
     def __init__(
-        self, source: AxisLayout, target: AxisLayout, mirror: str | None = None, length: int = 0
+        self, source: AxisLayout, target: AxisLayout, image: str | None = None, length: int = 0
     ) -> None:
-        self.source, self.target, self.mirror, self.length = source, target, mirror, length
+        self.source = source
+        self.target = target
+        self.image = image
+        self.length = length
         #: Ends of the common digits.
         self.points = radix_points(source, target)
-        self._tables: dict[Any, ShardTable | None] = {}
-        self._kept = 0
+        self._cached: dict[Any, Pieces] = {}
+        self._cached_rows = 0
 
     @cached_property
-    def _sources(self) -> BoxTable | None:
-        """Boxes of all source blocks, reflected for a mirror image."""
-        return self._boxes(self.source, self.mirror)
+    def _sources(self) -> Pieces:
+        """Boxes of all source blocks in common digits."""
+        table = stored(self.source)
+        if self.image == "half":
+            table = negated_half(table, self.source.digits, self.length)
+        elif self.image == "full":
+            table = negated(table, self.source.digits)
+        return refined(table, self.source.digits, self.points)
 
     @cached_property
-    def _targets(self) -> BoxTable | None:
-        return self._boxes(self.target, None)
+    def _targets(self) -> Pieces:
+        """Boxes of all target blocks in common digits."""
+        return refined(stored(self.target), self.target.digits, self.points)
 
-    def _boxes(self, layout: AxisLayout, mirror: str | None) -> BoxTable | None:
-        """Return the boxes of all blocks of a layout in common digits; None if there is none."""
-        digits, blocks, found = layout.digits, list[int](), list[Box]()
-        for block in range(layout.blocks):
-            for box in stored_boxes(layout, block):
-                images = iter((box,))
-                if mirror == "half":
-                    images = mirror_half(box, digits, self.length)
-                elif mirror == "full":
-                    images = mirror_full(box, digits)
-                for image in images:
-                    found += refined(image, digits, self.points)
-            blocks += [block] * (len(found) - len(blocks))
-        if not found:
-            return None
-        ranges = np.array([box.ranges for box in found], np.int64)
-        steps, starts = (np.array([getattr(b, n) for b in found]) for n in ("steps", "starts"))
-        numbers = np.array(blocks, np.int64)
-        return BoxTable(numbers, ranges[..., 0], ranges[..., 1], steps, starts, found[0].dims)
+    def into(self, targets: int | Sequence[int], source: int | None = None) -> Pieces:
+        """Return the pieces of a target block, or those of a source block for several targets.
 
-    def table(self, targets: int | Sequence[int], source: int | None = None) -> ShardTable | None:
-        """Return the pieces of a target block in one table; None if there is none.
-
-        With a `source`, return its pieces for several targets, whose numbers are in `sources`.
-        Tables are cached while they are few.
+        They are sorted by the blocks of the other side, and those between two blocks have the same
+        order in both cases. They are cached while they are few.
         """
         key = source, targets
-        if key in (known := self._tables):  # another thread may replace the dict at any time
-            return known[key]
-        found = None
-        if self._sources is not None and self._targets is not None:
-            boxes = self._sources if source is None else self._sources.of(source)
-            found = piece_table(boxes, self._targets.of(targets), by_target=source is not None)
-        self._kept += 0 if found is None else len(found)
-        if self._kept > MOST_KEPT:
-            self._tables, self._kept = {}, 0
-        self._tables[key] = found
-        return found
+        pieces = self._cached.get(key)  # another thread may replace the dict at any time
+        if pieces is not None:
+            return pieces
+        target_boxes = self._targets.of_blocks(targets)
+        if source is None:
+            pieces = self._sources.meet(target_boxes)
+        else:
+            pieces = self._sources.of_blocks(source).meet(target_boxes)
+            pieces = pieces.rows(np.argsort(pieces.sides[1].blocks, kind="stable"))
+        self._cached_rows += len(pieces)
+        if self._cached_rows > MAX_CACHED_PIECES:
+            self._cached = {}
+            self._cached_rows = 0
+        self._cached[key] = pieces
+        return pieces
 
 
 class ExchangeMap:
@@ -356,57 +114,67 @@ class ExchangeMap:
     """
 
     def __init__(self, source: Layout, target: Layout, mirror: Mirror | None = None) -> None:
-        self.source, self.target = source, target
-        pairs = list(zip(source.axes, target.axes, strict=True))
+        self.source = source
+        self.target = target
         #: Array dimensions of each axis of a source block, and of a target block.
         self.source_dims = tuple(len(axis.groups) for axis in source.axes)
         self.target_dims = tuple(len(axis.groups) for axis in target.axes)
         #: Axis of each dimension of a target block, and the dimension within the axis.
         self.places = [(axis, dim) for axis, n in enumerate(self.target_dims) for dim in range(n)]
-        self.direct = tuple(AxisExchange(a, b) for a, b in pairs)
-        #: Exchanges of all axes, direct and mirrored, and whether values are conjugated.
+        pairs = list(zip(source.axes, target.axes, strict=True))
+        self.direct = tuple(AxisPieces(before, after) for before, after in pairs)
+        #: Pieces of all axes, direct and mirrored, and whether values are conjugated.
         self.images = [(self.direct, False)]
         if mirror is not None:
             kinds = {mirror.axis: "half"} | dict.fromkeys(mirror.others, "full")
-            turned = (AxisExchange(*p, kinds.get(i), mirror.length) for i, p in enumerate(pairs))
-            self.images.append((tuple(turned), True))
+            reflected = tuple(
+                AxisPieces(before, after, kinds.get(axis), mirror.length)
+                for axis, (before, after) in enumerate(pairs)
+            )
+            self.images.append((reflected, True))
         self._products: dict[Any, list[Product]] = {}
-        self._copies = 0
+        self._cached_copies = 0
 
-    def tables(
+    def pieces(
         self, targets: Sequence[int | Sequence[int]], source: Block | None = None
-    ) -> Iterator[tuple[tuple[ShardTable, ...], bool]]:
-        """Yield one table per axis for a target block, and whether its product is conjugated.
+    ) -> Iterator[tuple[tuple[Pieces, ...], bool]]:
+        """Yield the pieces of each axis of a target block, and whether they are conjugated.
 
-        With a `source`, yield its tables for several target blocks along each axis.
+        With a `source`, yield its pieces for several target blocks along each axis.
         """
-        numbers = itertools.repeat(None) if source is None else source
+        sources = [None] * len(self.direct) if source is None else source
         for axes, conjugate in self.images:
-            along = map(AxisExchange.table, axes, targets, numbers)
-            found = tuple(table for table in along if table is not None)
-            if len(found) == len(axes):
-                yield found, conjugate
+            pieces = tuple(map(AxisPieces.into, axes, targets, sources))
+            if all(map(len, pieces)):
+                yield pieces, conjugate
 
     def products(self, block: Block, packed: bool) -> "list[Product]":
         """Return the copies into a target block, also of the mirror image; cached while few.
 
         In `packed` shards the mirror image is already conjugated.
         """
-        found = self._products.get((block, packed))
-        if found is None:
-            found = [Product(self, t, conj and not packed) for t, conj in self.tables(block)]
-            size = sum(EACH + len(product.which) for product in found)
-            if self._copies + size > MOST_COPIES:
-                self._products, self._copies = {}, 0
-            if size <= MOST_COPIES:
-                self._products[block, packed] = found
-                self._copies += size
-        return found
+        products = self._products.get((block, packed))
+        if products is not None:
+            return products
+        products = [
+            Product(self, pieces, conjugate and not packed)
+            for pieces, conjugate in self.pieces(block)
+        ]
+        copies = sum(PRODUCT_OVERHEAD + len(product.which) for product in products)
+        if self._cached_copies + copies > MAX_CACHED_COPIES:
+            self._products = {}
+            self._cached_copies = 0
+        if copies <= MAX_CACHED_COPIES:
+            self._products[block, packed] = products
+            self._cached_copies += copies
+        return products
 
-    def sources(self, block: tuple[int, ...]) -> set[tuple[int, ...]]:
+    def sources(self, block: Block) -> set[Block]:
         """Return the source blocks of a target block."""
-        products = (Product(self, tables, False).blocks for tables, _ in self.tables(block))
-        return set(itertools.chain.from_iterable(products))
+        blocks: set[Block] = set()
+        for pieces, _ in self.pieces(block):
+            blocks |= set(Product(self, pieces, False).blocks)
+        return blocks
 
 
 def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -> ExchangeMap:
@@ -438,43 +206,52 @@ class Product:
     ----------
     exchange : ExchangeMap
         Shards of the exchange.
-    tables : tuple of ShardTable
-        Pieces of each axis; their `sources` are the other blocks along the axis.
+    axes : tuple of Pieces
+        Pieces of each axis.
     conjugate : bool
         Whether the copies are conjugated.
+    other : int
+        Side of the pieces that has several blocks: 0 for the copies into a target block, 1 for
+        those out of a source block.
     """
 
     def __init__(
-        self, exchange: ExchangeMap, tables: tuple[ShardTable, ...], conjugate: bool
+        self, exchange: ExchangeMap, axes: tuple[Pieces, ...], conjugate: bool, other: int = 0
     ) -> None:
-        self.exchange, self.tables, self.conjugate = exchange, tables, conjugate
+        self.exchange = exchange
+        self.axes = axes
+        self.conjugate = conjugate
+        self.other = other
         self._gathered: dict[Any, Segments] = {}
-        #: Other blocks of the copies: every combination of those of the axes.
-        self.blocks: list[Block] = list(itertools.product(*(table.met[0] for table in tables)))
+        names = (pieces.sides[other].distinct[0] for pieces in axes)
+        #: Blocks of the other side: every combination of those of the axes.
+        self.blocks: list[Block] = list(itertools.product(*names))
 
     @cached_property
     def chosen(self) -> Ints:
         """Number of the piece of each axis, for every copy."""
-        return np.indices([len(table) for table in self.tables]).reshape(len(self.tables), -1)
+        sizes = [len(pieces) for pieces in self.axes]
+        return np.indices(sizes).reshape(len(sizes), -1)
 
     @cached_property
     def which(self) -> Ints:
         """Position in `blocks` of the other block, for every copy."""
-        found = np.zeros(1, np.int64)
-        for different, along in (table.met for table in self.tables):
-            found = np.add.outer(found * len(different), along).reshape(-1)
-        return found
+        positions = np.zeros(1, np.int64)
+        for pieces in self.axes:
+            names, own_positions = pieces.sides[self.other].distinct
+            positions = np.add.outer(positions * len(names), own_positions).reshape(-1)
+        return positions
 
     @property
     def size(self) -> int:
         """Number of values copied."""
-        return math.prod(table.size for table in self.tables)
+        return math.prod(pieces.size for pieces in self.axes)
 
     @cached_property
     def counts(self) -> Ints:
         """Number of values of every copy along every digit, axis after axis."""
-        found = [t.counts[i] for t, i in zip(self.tables, self.chosen, strict=True)]
-        return np.concatenate(found, axis=1)
+        pairs = zip(self.axes, self.chosen, strict=True)
+        return np.concatenate([pieces.counts[rows] for pieces, rows in pairs], axis=1)
 
     def along(self, dim: int) -> int:
         """Return the only digit along a dimension of the block, counted over all axes, or -1.
@@ -482,32 +259,35 @@ class Product:
         Digits with a single value in every copy do not count. They belong to sources in which
         shards are stored one after the other.
         """
-        axis, dim = self.exchange.places[dim]
-        table = self.tables[axis]
-        there = [i for i, d in enumerate(table.target_dims) if d == dim]
-        found = [i for i in there if (table.counts[:, i] != 1).any()] or there[-1:]
-        if len(found) != 1 or (table.target_steps[:, found[0]] != 1).any():
+        axis, inner = self.exchange.places[dim]
+        pieces = self.axes[axis]
+        side = pieces.sides[1]
+        digits = [digit for digit, own_dim in enumerate(side.dims) if own_dim == inner]
+        several = [digit for digit in digits if (pieces.counts[:, digit] != 1).any()]
+        candidates = several or digits[-1:]
+        if len(candidates) != 1 or (side.steps[:, candidates[0]] != 1).any():
             return -1
-        return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
+        digits_before = sum(len(before.sides[1].dims) for before in self.axes[:axis])
+        return digits_before + candidates[0]
 
     def in_target(self, strides: tuple[int, ...]) -> tuple[Ints, Ints]:
         """Return starts and strides of all copies in a target with these strides."""
-        return self.copies_in("target", np.array([strides], np.int64))
+        return self.places(1, np.array([strides], np.int64))
 
-    def copies_in(self, side: str, strides: Ints) -> tuple[Ints, Ints]:
-        """Return starts and strides of all copies in the ``"source"`` or ``"target"``.
+    def places(self, side: int, strides: Ints) -> tuple[Ints, Ints]:
+        """Return starts and strides of all copies in the sources (side 0) or in the target (1).
 
         `strides` has one row per copy, or a single row for all.
         """
-        starts, found = np.zeros(len(self.which), np.int64), []
-        begins = firsts(getattr(self.exchange, f"{side}_dims"))
-        for table, i, d in zip(self.tables, self.chosen, begins, strict=True):
-            places, steps, dims = (
-                getattr(table, f"{side}_{n}") for n in ("starts", "steps", "dims")
-            )
-            starts += (places[i] * strides[:, d : d + places.shape[1]]).sum(axis=1)
-            found.append(steps[i] * strides[:, np.array(dims) + d])
-        return starts, np.concatenate(found, axis=1)
+        starts = np.zeros(len(self.which), np.int64)
+        steps = []
+        dims_of_axes = self.exchange.target_dims if side else self.exchange.source_dims
+        for pieces, rows, first in zip(self.axes, self.chosen, firsts(dims_of_axes), strict=True):
+            own = pieces.sides[side]
+            axis_strides = strides[:, first : first + own.starts.shape[1]]
+            starts += (own.starts[rows] * axis_strides).sum(axis=1)
+            steps.append(own.steps[rows] * axis_strides[:, list(own.dims)])
+        return starts, np.concatenate(steps, axis=1)
 
     def in_packed(self, used: dict[Block, int]) -> tuple[Ints, Ints]:
         """Return starts and strides of all copies in packed shards, in elements.
@@ -518,15 +298,16 @@ class Product:
         steps = np.ones_like(counts)
         steps[:, :-1] = np.cumprod(counts[:, :0:-1], axis=1)[:, ::-1]
         sizes = counts.prod(axis=1)
+        # Copies of a shard follow one another in the order of the copies.
         order = np.argsort(self.which, kind="stable")
         before = np.cumsum(sizes[order]) - sizes[order]
         first = np.searchsorted(self.which[order], np.arange(len(self.blocks)))
-        taken = np.array([used.get(block, 0) for block in self.blocks], np.int64)
+        ends = np.array([used.get(block, 0) for block in self.blocks], np.int64)
         starts = np.empty(len(sizes), np.int64)
         starts[order] = before - before[first][self.which[order]]
-        starts += taken[self.which]
-        np.add.at(taken, self.which, sizes)
-        used.update(zip(self.blocks, taken.tolist(), strict=True))
+        starts += ends[self.which]
+        np.add.at(ends, self.which, sizes)
+        used.update(zip(self.blocks, ends.tolist(), strict=True))
         return starts, steps
 
     def rows(
@@ -537,15 +318,28 @@ class Product:
         `sources` are starts and strides of the copies in the sources. `dim` is the dimension along
         which the target is cut into tiles.
         """
-        count = len(self.which)
+        source_starts, source_steps = sources
         starts, steps = self.in_target(target_strides)
-        begins, along, step = np.zeros(count, np.int64), -1, 0
+        begins = np.zeros(len(self.which), np.int64)
+        along = -1
+        step = 0
         if dim is not None:
             axis, inner = self.exchange.places[dim]
-            begins = self.tables[axis].target_starts[self.chosen[axis]][:, inner]
-            along, step = self.along(dim), int(target_strides[dim])
+            begins = self.axes[axis].sides[1].starts[self.chosen[axis], inner]
+            along = self.along(dim)
+            step = int(target_strides[dim])
             starts = starts - begins * step
-        return Segments(self.counts, *sources, starts, steps, begins, self.conjugate, along, step)
+        return Segments(
+            self.counts,
+            source_starts,
+            source_steps,
+            starts,
+            steps,
+            begins,
+            self.conjugate,
+            along,
+            step,
+        )
 
     def gathered(
         self,
@@ -558,9 +352,9 @@ class Product:
         The result is cached, because the strides are usually the same on the next call.
         """
         key = source_strides, target_strides, dim
-        found = self._gathered.get(key)
-        if found is None:
+        segments = self._gathered.get(key)
+        if segments is None:
             strides = np.array(source_strides, np.int64)[self.which]
-            found = self.rows(self.copies_in("source", strides), target_strides, dim)
-            self._gathered = {key: found}
-        return found
+            segments = self.rows(self.places(0, strides), target_strides, dim)
+            self._gathered = {key: segments}
+        return segments

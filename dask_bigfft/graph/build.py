@@ -351,10 +351,13 @@ class Builder:
 
 def _is_copy(shards: ExchangeMap, block: Block, source: Block) -> bool:
     """Return whether a target block equals its only source block."""
-    ((tables, _),) = shards.tables(block)
-    same = [len(t) == 1 and (t.source_steps == t.target_steps).all() for t in tables]
-    shape = tuple(table.size for table in tables)
-    return all(same) and shards.source.shape(source) == shards.target.shape(block) == shape
+    ((axes, _),) = shards.pieces(block)
+    for pieces in axes:
+        before, after = pieces.sides
+        if len(pieces) != 1 or (before.steps != after.steps).any():
+            return False
+    shape = tuple(pieces.size for pieces in axes)
+    return shards.source.shape(source) == shards.target.shape(block) == shape
 
 
 def _names(plan: Plan | ShiftPlan, token: str) -> Names:

@@ -97,7 +97,7 @@ def test_every_element_is_where_its_digits_say(pair, dtypes):
 
 def copied(exchange, block):
     """Number of values that are copied to a target block."""
-    return sum(math.prod(t.size for t in tables) for tables, _ in exchange.tables(block))
+    return sum(math.prod(t.size for t in tables) for tables, _ in exchange.pieces(block))
 
 
 def check_packed(exchange, block, blocks, dtype, expected):

@@ -1,0 +1,393 @@
+"""Index maps between the blocks of two layouts of an axis, as tables of boxes of digits.
+
+A layout stores an axis in blocks: it maps an index to a block and a place in it. In the digits that
+are common to two layouts, this map is affine on *boxes*: within ranges of the digits, one more in a
+digit is a constant step in one dimension of the block. `Pieces` is a table of boxes. Each of its
+*sides* has the places of all boxes in the blocks of one layout::
+
+    box of digits        side 0: source blocks        side 1: target blocks
+    d1 2..4, d2 0..8     block 5, start, steps        block 0, start, steps
+
+An interval of flattened digits is a head, a body and a tail: at most 2m - 1 boxes for m digits. One
+box of a source that meets one box of a target is a *piece*, a single strided copy.
+
+==================  =======================================  ====================================
+`stored`            index -> block, place of a layout        the boxes of all blocks
+`Pieces.split`      a digit in finer digits                  digits that are common to two layouts
+`Pieces.meet`       intersection with another table          the copies of an exchange
+`negated`           -k modulo N in place of k                the mirror image of a half spectrum
+==================  =======================================  ====================================
+
+The order of rows is part of the format of packed shards: rows of the first table, then rows of the
+second one, then the C order of the axes.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dask_bigfft.arrays import Ints
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, sub_radices
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Places of boxes in the blocks of a layout, one row each.
+
+    Parameters
+    ----------
+    blocks : ndarray, (rows,)
+        Number of the block along the axis.
+    starts : ndarray, (rows, dimensions)
+        Place of the first value in each dimension of the block.
+    steps : ndarray, (rows, digits)
+        Distance of two values of a digit in its dimension; negative for a reflected digit.
+    dims : tuple of int
+        Dimension of each digit, the same in all rows.
+    """
+
+    blocks: Ints
+    starts: Ints
+    steps: Ints
+    dims: tuple[int, ...]
+
+    def rows(self, rows: Ints | slice) -> "Side":
+        """Return the side of some boxes."""
+        return Side(self.blocks[rows], self.starts[rows], self.steps[rows], self.dims)
+
+    def moved(self, rows: Ints, distances: Ints) -> "Side":
+        """Return the side of some boxes, which begin some values later in each digit."""
+        starts = self.starts[rows]
+        offsets = distances * self.steps[rows]
+        for digit, dim in enumerate(self.dims):
+            starts[:, dim] += offsets[:, digit]
+        return Side(self.blocks[rows], starts, self.steps[rows], self.dims)
+
+    @cached_property
+    def distinct(self) -> tuple[list[int], Ints]:
+        """Different blocks in ascending order, and the position there of the block of each row."""
+        names, positions = np.unique(self.blocks, return_inverse=True)
+        return names.tolist(), positions.reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Table of boxes of digits of an axis, one row each.
+
+    Parameters
+    ----------
+    lows, highs : ndarray, (rows, digits)
+        First value of each digit, and one more than its last value.
+    sides : tuple of Side
+        Places of the boxes in the blocks of one or several layouts.
+    """
+
+    lows: Ints
+    highs: Ints
+    sides: tuple[Side, ...]
+
+    def __len__(self) -> int:
+        return len(self.lows)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Number of values of each digit."""
+        return self.highs - self.lows
+
+    @cached_property
+    def size(self) -> int:
+        """Number of values of all boxes."""
+        return int(self.counts.prod(axis=1).sum())
+
+    def rows(self, rows: Ints | slice) -> "Pieces":
+        """Return some of the boxes."""
+        sides = tuple(side.rows(rows) for side in self.sides)
+        return Pieces(self.lows[rows], self.highs[rows], sides)
+
+    def of_blocks(self, blocks: int | Sequence[int]) -> "Pieces":
+        """Return the boxes of some blocks of the first side."""
+        return self.rows(np.flatnonzero(np.isin(self.sides[0].blocks, blocks)))
+
+    def cut(self, rows: Ints, lows: Ints, highs: Ints) -> "Pieces":
+        """Return the parts of some boxes between `lows` and `highs`, which lie inside them."""
+        distances = lows - self.lows[rows]
+        return Pieces(lows, highs, tuple(side.moved(rows, distances) for side in self.sides))
+
+    def within(self, lows: Ints, highs: Ints) -> "Pieces":
+        """Return the parts of the boxes inside one box, or of each box inside a box of its own."""
+        first = np.maximum(self.lows, lows)
+        last = np.minimum(self.highs, highs)
+        rows = np.flatnonzero((first < last).all(axis=1))
+        return self.cut(rows, first[rows], last[rows])
+
+    def meet(self, other: "Pieces") -> "Pieces":
+        """Return the intersections with the boxes of another table, with the sides of both."""
+        meets = np.ones((len(self), len(other)), bool)
+        for digit in range(self.lows.shape[1]):
+            meets &= self.lows[:, digit, None] < other.highs[:, digit]
+            meets &= other.lows[:, digit] < self.highs[:, digit, None]
+        rows, other_rows = meets.nonzero()
+        lows = np.maximum(self.lows[rows], other.lows[other_rows])
+        highs = np.minimum(self.highs[rows], other.highs[other_rows])
+        sides = (
+            *self.cut(rows, lows, highs).sides,
+            *other.cut(other_rows, lows, highs).sides,
+        )
+        return Pieces(lows, highs, sides)
+
+    def of_digits(self, digits: Sequence[int]) -> "Pieces":
+        """Return the boxes with their digits in another order."""
+        chosen = list(digits)
+        sides = [
+            replace(side, steps=side.steps[:, chosen], dims=tuple(side.dims[d] for d in chosen))
+            for side in self.sides
+        ]
+        return Pieces(self.lows[:, chosen], self.highs[:, chosen], tuple(sides))
+
+    def split(self, digit: int, sizes: Sequence[int]) -> "Pieces":
+        """Return the boxes in terms of finer digits in place of one digit, outermost first."""
+        if len(sizes) == 1:
+            return self
+        weights = _weights(sizes)
+        rows, lows, highs = interval_table(self.lows[:, digit], self.highs[:, digit], sizes)
+        distances = np.zeros((len(rows), self.lows.shape[1]), np.int64)
+        distances[:, digit] = lows @ weights - self.lows[rows, digit]
+        sides = []
+        for side in self.sides:
+            moved = side.moved(rows, distances)
+            fine_steps = moved.steps[:, digit, None] * weights
+            fine_dims = (side.dims[digit],) * len(sizes)
+            steps = _with_columns(moved.steps, digit, fine_steps)
+            dims = (*side.dims[:digit], *fine_dims, *side.dims[digit + 1 :])
+            sides.append(replace(moved, steps=steps, dims=dims))
+        lows = _with_columns(self.lows[rows], digit, lows)
+        highs = _with_columns(self.highs[rows], digit, highs)
+        return Pieces(lows, highs, tuple(sides))
+
+    def reflected(self, digit: int, constant: int) -> "Pieces":
+        """Return the boxes with values v of a digit replaced by ``constant - v``."""
+        lows = self.lows.copy()
+        highs = self.highs.copy()
+        lows[:, digit] = constant + 1 - self.highs[:, digit]
+        highs[:, digit] = constant + 1 - self.lows[:, digit]
+        sides = []
+        for side in self.sides:
+            starts = side.starts.copy()
+            steps = side.steps.copy()
+            starts[:, side.dims[digit]] += (self.counts[:, digit] - 1) * steps[:, digit]
+            steps[:, digit] *= -1
+            sides.append(replace(side, starts=starts, steps=steps))
+        return Pieces(lows, highs, tuple(sides))
+
+
+def stacked(tables: Sequence[Pieces]) -> Pieces:
+    """Return the boxes of several tables with the same digits and sides, one after the other."""
+    if len(tables) == 1:
+        return tables[0]
+    sides = []
+    for same_side in zip(*(table.sides for table in tables), strict=True):
+        blocks = np.concatenate([side.blocks for side in same_side])
+        starts = np.concatenate([side.starts for side in same_side])
+        steps = np.concatenate([side.steps for side in same_side])
+        sides.append(Side(blocks, starts, steps, same_side[0].dims))
+    lows = np.concatenate([table.lows for table in tables])
+    highs = np.concatenate([table.highs for table in tables])
+    return Pieces(lows, highs, tuple(sides))
+
+
+def _with_columns(table: Ints, place: int, columns: Ints) -> Ints:
+    """Return a table with one column replaced by several."""
+    return np.concatenate([table[:, :place], columns, table[:, place + 1 :]], axis=1)
+
+
+# --- intervals of flattened digits ---------------------------------------------------------------
+
+
+def _weights(sizes: Sequence[int]) -> Ints:
+    """Return the increment of a flattened index per step of each digit, outermost first."""
+    return np.array([math.prod(sizes[digit + 1 :]) for digit in range(len(sizes))], np.int64)
+
+
+def interval_table(lows: Ints, highs: Ints, sizes: Sequence[int]) -> tuple[Ints, Ints, Ints]:
+    """Return the boxes of digits that make up many intervals of flattened values.
+
+    Parameters
+    ----------
+    lows, highs : ndarray, (intervals,)
+        First value of each interval, and one more than its last value.
+    sizes : sequence of int
+        Number of values of each digit, outermost first.
+
+    Returns
+    -------
+    rows : ndarray, (boxes,)
+        The interval of each box.
+    lows, highs : ndarray, (boxes, digits)
+        First value of each digit, and one more than its last value.
+
+    Examples
+    --------
+    >>> rows, lows, highs = interval_table(np.array([3]), np.array([11]), (3, 4))
+    >>> np.stack([lows, highs], axis=2).tolist()
+    [[[0, 1], [3, 4]], [[1, 2], [0, 4]], [[2, 3], [0, 3]]]
+    """
+    weights = np.maximum(_weights(sizes), 1)
+    innermost = len(sizes) - 1
+    # From its low end to its high end, an interval goes up in whole values of ever coarser digits,
+    # and then down again. Each leg of this walk is a box.
+    stops = [lows]
+    for digit in range(innermost, 0, -1):
+        next_outer = -(-stops[-1] // weights[digit - 1]) * weights[digit - 1]
+        last_whole = highs // weights[digit] * weights[digit]
+        stops.append(np.minimum(np.maximum(stops[-1], last_whole), next_outer))
+    for digit in range(len(sizes)):
+        last_whole = highs // weights[digit] * weights[digit]
+        stops.append(np.maximum(stops[-1], last_whole))
+    walk = np.stack(stops, axis=1)
+    rows, leg = np.nonzero(walk[:, :-1] < walk[:, 1:])
+    first_digits = walk[rows, leg][:, None] // weights
+    last_digits = (walk[rows, leg + 1] - 1)[:, None] // weights
+    inner_sizes = np.maximum(np.array(sizes[1:], np.int64), 1)
+    first_digits[:, 1:] %= inner_sizes
+    last_digits[:, 1:] %= inner_sizes
+    return rows, first_digits, last_digits + 1
+
+
+# --- tables of layouts ---------------------------------------------------------------------------
+
+
+def stored(layout: AxisLayout) -> Pieces:
+    """Return the boxes of all blocks of an axis in the digits of its layout, sorted by block."""
+    first, *others = layout.groups
+    table = _stored_group(first)
+    for group in others:
+        table = _product(table, _stored_group(group), len(group.chunks))
+    return table
+
+
+def _stored_group(group: Group) -> Pieces:
+    """Return the boxes of all chunks of one dimension of an axis."""
+    sizes = [digit.size for digit in group.digits]
+    chunks, begins, ends, places, steps = _intervals(group)
+    rows, lows, highs = interval_table(begins, ends, sizes)
+    weights = _weights(sizes)
+    starts = places[rows] + (lows @ weights - begins[rows]) * steps[rows]
+    digit_steps = steps[rows, None] * weights
+    side = Side(chunks[rows], starts[:, None], digit_steps, (0,) * len(sizes))
+    return Pieces(lows, highs, (side,))
+
+
+def _intervals(group: Group) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Return chunk, first and end value, first place and step of all intervals of a group."""
+    if not group.arrangement and not group.offset:
+        bounds = np.minimum(np.array(group.bounds, np.int64), group.size)
+        count = len(group.chunks)
+        zeros = np.zeros(count, np.int64)
+        return np.arange(count), bounds[:-1], bounds[1:], zeros, zeros + 1
+    rows = []
+    for chunk in range(len(group.chunks)):
+        rows += [(chunk, *interval) for interval in group.runs(chunk)]
+    table = np.array(rows, np.int64).reshape(-1, 5)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4]
+
+
+def _product(outer: Pieces, inner: Pieces, chunks: int) -> Pieces:
+    """Return the boxes of blocks with the dimensions of two tables, sorted by block.
+
+    The blocks of `inner` are the `chunks` of one more dimension.
+    """
+    (outer_side,) = outer.sides
+    (inner_side,) = inner.sides
+    pairs = np.arange(len(outer) * len(inner))
+    rows, inner_rows = np.divmod(pairs, max(len(inner), 1))
+    blocks = outer_side.blocks[rows] * chunks + inner_side.blocks[inner_rows]
+    order = np.argsort(blocks, kind="stable")
+    rows = rows[order]
+    inner_rows = inner_rows[order]
+
+    def beside(columns: Ints, inner_columns: Ints) -> Ints:
+        return np.concatenate([columns[rows], inner_columns[inner_rows]], axis=1)
+
+    new_dim = outer_side.starts.shape[1]
+    side = Side(
+        blocks[order],
+        beside(outer_side.starts, inner_side.starts),
+        beside(outer_side.steps, inner_side.steps),
+        (*outer_side.dims, *(new_dim + dim for dim in inner_side.dims)),
+    )
+    return Pieces(beside(outer.lows, inner.lows), beside(outer.highs, inner.highs), (side,))
+
+
+def refined(
+    table: Pieces, digits: Sequence[Digit], points: Mapping[int, tuple[int, ...]]
+) -> Pieces:
+    """Return a table of boxes in the finer digits between `points`.
+
+    The digits are sorted by stage and falling stride, so that the tables of two layouts of an axis
+    have the same digits in the same order.
+    """
+    order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
+    table = table.of_digits(order)
+    place = 0
+    for i in order:
+        radices = sub_radices(digits[i], points[digits[i].stage])
+        table = table.split(place, radices)
+        place += len(radices)
+    return table
+
+
+# --- mirror images -------------------------------------------------------------------------------
+
+
+def negated_half(table: Pieces, digits: Sequence[Digit], length: int) -> Pieces:
+    """Return the boxes of N - k for the indices k of half a spectrum, without stored ones.
+
+    The digit of stride 1 is partial. Only its reflected values that are not stored are included, so
+    nothing is covered twice.
+    """
+    partial = next(i for i, digit in enumerate(digits) if digit.stride == 1)
+    period = length if len(digits) == 1 else digits[partial].radix
+    lows = table.lows.copy()
+    highs = table.highs.copy()
+    lows[:, partial] = np.maximum(lows[:, partial], 1)
+    highs[:, partial] = np.minimum(highs[:, partial], period - digits[partial].size + 1)
+    table = table.within(lows, highs)
+    for i, digit in enumerate(digits):
+        table = table.reflected(i, period if i == partial else digit.radix - 1)
+    return table
+
+
+def negated(table: Pieces, digits: Sequence[Digit]) -> Pieces:
+    """Return the boxes of -k modulo N for the indices k of a table.
+
+    -k keeps the zeros at the low end of k, turns the lowest other digit v into radix - v, and the
+    higher ones into radix - 1 - v. So a box has an image for each digit that may be the lowest one
+    that is not zero, and one more if it contains k = 0. The images of a box stay together.
+    """
+    ascending = sorted(range(len(digits)), key=lambda i: digits[i].stride)
+    images: list[Pieces] = []
+    origins: list[Ints] = []
+    rows = np.arange(len(table))
+    zeros = table  # the parts of all boxes in which all lower digits are zero
+    for number, i in enumerate(ascending):
+        lows = zeros.lows.copy()
+        lows[:, i] = np.maximum(lows[:, i], 1)
+        has_image = np.flatnonzero(lows[:, i] < zeros.highs[:, i])
+        image = zeros.cut(has_image, lows[has_image], zeros.highs[has_image])
+        # The radix of a single digit may exceed N (an axis padded for Bluestein's algorithm).
+        modulus = digits[i].size if len(digits) == 1 else digits[i].radix
+        image = image.reflected(i, modulus)
+        for higher in ascending[number + 1 :]:
+            image = image.reflected(higher, digits[higher].radix - 1)
+        images.append(image)
+        origins.append(rows[has_image])
+        has_zero = np.flatnonzero(zeros.lows[:, i] == 0)
+        highs = zeros.highs[has_zero]
+        highs[:, i] = 1
+        zeros = zeros.cut(has_zero, zeros.lows[has_zero], highs)
+        rows = rows[has_zero]
+    order = np.argsort(np.concatenate([*origins, rows]), kind="stable")
+    return stacked([*images, zeros]).rows(order)

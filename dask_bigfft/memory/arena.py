@@ -29,15 +29,13 @@ Each process has one default arena, also after a fork. `configure` sets its limi
 condition for giving idle memory back.
 """
 
-import contextlib
-import itertools
 import math
 import operator
 import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
@@ -56,8 +54,11 @@ ALIGNMENT_NBYTES = 64
 #: Smaller requests use ordinary memory, which the C library reuses without page faults.
 SMALL_NBYTES = 512 * 1024
 
-#: Smallest blocks for which a buffer is divided, since tiles come and go, and most parts of it.
-LEAST_PART_NBYTES, MOST_PARTS = 4 * 1024**2, 64
+#: Smallest blocks for which a buffer is divided, since tiles come and go.
+LEAST_PART_NBYTES = 4 * 1024**2
+
+#: Maximum parts of a divided buffer.
+MOST_PARTS = 64
 
 #: Fraction of a buffer for which fresh pages are taken first: a few small blocks between two large
 #: ones should not divide it.
@@ -225,15 +226,18 @@ class HostArena:
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limit, self._clock = limit, clock
+        self.limit = limit
+        self._clock = clock
         self.returned = Returned()
         self.lock = threading.Lock()
         #: Idle buffers by size, the least recently used first.
         self._idle: dict[int, OrderedDict[Buffer, None]] = {}
-        #: Divided buffers with their parts, and the bytes taken from the system beside idle ones.
+        #: Divided buffers with their parts.
         self._divided: dict[Buffer, list[Part]] = {}
-        self._in_vain = 0
-        self._counters, self._uses = ArenaCounters(), 0
+        #: Bytes requested since the last division while some idle buffer could have been divided.
+        self._undivided_nbytes = 0
+        self._counters = ArenaCounters()
+        self._uses = 0
         self.watch(None)
         #: Pins buffers before they are allocated from now on. Pinned buffers stay pinned until they
         #: are freed or the pinner is closed.
@@ -307,7 +311,8 @@ class HostArena:
         """
         if nbytes < SMALL_NBYTES:
             return 0
-        size, fresh = round_up(nbytes), list[Buffer]()
+        size = round_up(nbytes)
+        fresh = list[Buffer]()
         with self.lock:
             doomed = self._drain()
             ready = sum(len(self._idle[fit]) for fit in self._idle if size <= fit <= _most(nbytes))
@@ -342,14 +347,20 @@ class HostArena:
             arrays are ignored.
         """
         arena_buffer = arena_buffer_of(block)
-        if arena_buffer is None or not arena_buffer.buffer.untouched:
+        if arena_buffer is None:
             return 0
-        buffer, done = arena_buffer.buffer, 0
-        with contextlib.suppress(IndexError):  # no part is left; other threads take some, too
-            while populate(buffer.memory[part := buffer.untouched.popleft()]):
-                done += part.stop - part.start
-            buffer.untouched.clear()
-        return done
+        buffer = arena_buffer.buffer
+        prefaulted_nbytes = 0
+        while buffer.untouched:
+            try:
+                part = buffer.untouched.popleft()
+            except IndexError:  # another thread has taken the last part
+                break
+            if not populate(buffer.memory[part]):
+                buffer.untouched.clear()
+                break
+            prefaulted_nbytes += part.stop - part.start
+        return prefaulted_nbytes
 
     def trim(self, target_bytes: int = 0) -> int:
         """Free idle memory down to `target_bytes`; return the freed bytes.
@@ -387,43 +398,55 @@ class HostArena:
             self._relieve_when_due()
         with self.lock:
             doomed = self._drain()
-            found = replace(self._counters)
+            counters = replace(self._counters)
         del doomed
-        return found
+        return counters
 
     def _relieve_when_due(self) -> None:
+        """Free idle memory under memory pressure, which is tested at times."""
         now = self._clock()
-        if now >= self._pressure_due_seconds:
-            # Two threads may both get here; a second call does no harm.
-            self._pressure_due_seconds = now + PRESSURE_SECONDS
-            if self.pressure is not None and self.pressure():
-                self.trim()
+        if now < self._pressure_due_seconds:
+            return
+        # Two threads may both get here; a second call does no harm.
+        self._pressure_due_seconds = now + PRESSURE_SECONDS
+        if self.pressure is not None and self.pressure():
+            self.trim()
 
     def _take(self, nbytes: int) -> Buffer | None:
         """Return a buffer that counts as allocated, or None beyond the limit."""
-        size, counters = round_up(nbytes), self._counters
+        size = round_up(nbytes)
+        counters = self._counters
         with self.lock:
             doomed = self._drain()
             counters.allocations += 1
-            fit = self._fit(size, nbytes)
-            if fit is None and (self._join(size) or self._divide(size)):
-                fit = self._fit(size, nbytes)
-            if fit is not None:
-                buffer = next(reversed(self._idle[fit]))  # most recently used
-                self._remove(buffer)
-                counters.allocated_bytes += buffer.nbytes
-                counters.reuses += 1
+            buffer = self._reuse(size, nbytes)
+            if buffer is not None:
                 return buffer
-            doomed += self._evict(max(0, self.limit - self._counters.allocated_bytes - size))
-            fresh = self._map(size) if self._counters.held_bytes + size <= self.limit else None
-            counters.overflows += fresh is None
+            doomed += self._evict(max(0, self.limit - counters.allocated_bytes - size))
+            if counters.held_bytes + size <= self.limit:
+                buffer = self._map(size)
+            if buffer is None:
+                counters.overflows += 1
         del doomed
-        if fresh is not None and self.prefaults and self.pinner is None:
+        if buffer is not None and self.prefaults and self.pinner is None:
             # Pinning would fault them in, too.
-            fresh.untouched.extend(ranges_of(fresh, nbytes))
-        return fresh
+            buffer.untouched.extend(ranges_of(buffer, nbytes))
+        return buffer
 
     # --- with the lock ---
+
+    def _reuse(self, size: int, nbytes: int) -> Buffer | None:
+        """Return an idle buffer that counts as allocated from now on; None if none fits."""
+        fit = self._fit(size, nbytes)
+        if fit is None and (self._join(size) or self._divide(size)):
+            fit = self._fit(size, nbytes)
+        if fit is None:
+            return None
+        most_recently_used = next(reversed(self._idle[fit]))
+        self._remove(most_recently_used)
+        self._counters.allocated_bytes += most_recently_used.nbytes
+        self._counters.reuses += 1
+        return most_recently_used
 
     def _map(self, size: int) -> Buffer | None:
         """Return fresh pages that count as allocated, or None if the system has none."""
@@ -443,44 +466,57 @@ class HostArena:
         return min((fit for fit in self._idle if size <= fit <= _most(nbytes)), default=None)
 
     def _join(self, size: int) -> bool:
-        """Make buffers of at least `size` bytes whole whose parts are all idle and unpinned."""
-        found = [
-            (whole, parts)
+        """Make buffers of at least `size` bytes whole whose parts are all idle and unpinned.
+
+        Return True if that was done for any.
+        """
+        joinable = [
+            whole
             for whole, parts in self._divided.items()
-            if whole.nbytes >= size
-            and all(part in self._idle.get(part.nbytes, ()) for part in parts)
-            and all(part.release is None for part in parts)
+            if whole.nbytes >= size and all(map(self._is_idle_and_unpinned, parts))
         ]
-        for whole, parts in found:
-            del self._divided[whole]
+        for whole in joinable:
+            parts = self._divided.pop(whole)
             for part in parts:
                 self._remove(part)
                 part.whole = None  # the pages stay
             whole.serial = max(part.serial for part in parts)
             self._add(whole)
-        return bool(found)
+        return bool(joinable)
+
+    def _is_idle_and_unpinned(self, buffer: Buffer) -> bool:
+        """Return True if a buffer is idle and its pages are not pinned."""
+        return buffer.release is None and buffer in self._idle.get(buffer.nbytes, ())
 
     def _divide(self, size: int) -> bool:
-        """Divide the least recently used of the idle buffers that hold several of a size."""
-        most = MOST_PARTS * size
-        stacks = [stack for fit, stack in self._idle.items() if 2 * size <= fit <= most]
-        found = [
-            buffer
-            for buffer in itertools.chain(*stacks)
-            if buffer.release is None and not isinstance(buffer, Part)
-        ]
-        if not found or size < LEAST_PART_NBYTES:
+        """Divide the least recently used of the idle buffers that hold several of a size.
+
+        Return True if that was done.
+        """
+        if size < LEAST_PART_NBYTES:
             return False
-        whole = min(found, key=lambda buffer: buffer.serial)
-        self._in_vain += size
-        if self._in_vain <= PATIENCE * whole.nbytes:
+        whole = min(self._divisible(size), key=lambda buffer: buffer.serial, default=None)
+        if whole is None:
             return False
-        self._in_vain = 0
+        self._undivided_nbytes += size
+        if self._undivided_nbytes <= PATIENCE * whole.nbytes:
+            return False
+        self._undivided_nbytes = 0
         self._remove(whole)
-        self._divided[whole] = [Part(whole, at, size) for at in range(0, whole.nbytes, size)]
-        for part in self._divided[whole]:
+        parts = [Part(whole, offset, size) for offset in range(0, whole.nbytes, size)]
+        self._divided[whole] = parts
+        for part in parts:
             self._add(part)
         return True
+
+    def _divisible(self, size: int) -> Iterator[Buffer]:
+        """Yield the whole, unpinned idle buffers that hold 2 to `MOST_PARTS` of a size."""
+        for whole_size, buffers in self._idle.items():
+            if not 2 * size <= whole_size <= MOST_PARTS * size:
+                continue
+            for buffer in buffers:
+                if buffer.release is None and not isinstance(buffer, Part):
+                    yield buffer
 
     def _add(self, buffer: Buffer) -> None:
         """Make a buffer idle."""
@@ -499,11 +535,12 @@ class HostArena:
         """Return buffers, least recently used first, until at most `target` bytes stay idle."""
         doomed: list[Buffer] = []
         while self._counters.idle_bytes > target:
-            oldest = (next(iter(stack)) for stack in self._idle.values())
-            doomed.append(buffer := min(oldest, key=lambda buffer: buffer.serial))
-            self._remove(buffer)
-            if isinstance(buffer, Part) and buffer.whole is not None:
-                self._divided.pop(buffer.whole, None)  # never whole again
+            oldest_of_sizes = (next(iter(buffers)) for buffers in self._idle.values())
+            oldest = min(oldest_of_sizes, key=lambda buffer: buffer.serial)
+            doomed.append(oldest)
+            self._remove(oldest)
+            if isinstance(oldest, Part) and oldest.whole is not None:
+                self._divided.pop(oldest.whole, None)  # never whole again
         return doomed
 
     def _drain(self) -> list[Buffer]:
@@ -534,17 +571,19 @@ class _Process:
     """State of the process: its arena, and a lock for changes of its settings."""
 
     def __init__(self, limit: int) -> None:
-        self.lock, self.arena = threading.Lock(), HostArena(limit)
+        self.lock = threading.Lock()
+        self.arena = HostArena(limit)
 
     def start_afresh(self) -> None:
         """Replace the lock, which may have been held at the fork, and the arena.
 
         The new arena has the same settings but no pinner, because a fork has no GPU.
         """
-        before = self.arena
-        self.__init__(before.limit)  # type: ignore[misc]
-        self.arena.watch(before.pressure)
-        self.arena.prefaults = before.prefaults
+        previous = self.arena
+        self.lock = threading.Lock()
+        self.arena = HostArena(previous.limit)
+        self.arena.watch(previous.pressure)
+        self.arena.prefaults = previous.prefaults
 
 
 #: The limit is a quarter of the machine's memory until `configure` sets another.
@@ -598,7 +637,8 @@ def pin_blocks(pinner: Pinner | None) -> Pinner | None:
         The new pinner; None stops pinning.
     """
     with _process.lock:
-        previous, _process.arena.pinner = _process.arena.pinner, pinner
+        previous = _process.arena.pinner
+        _process.arena.pinner = pinner
         return previous
 
 

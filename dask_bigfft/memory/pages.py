@@ -19,17 +19,22 @@ import numpy.typing as npt
 HUGE_PAGE_NBYTES = 2 * 1024**2
 """Size of a transparent huge page on the machines that have them."""
 
-# Sizes of buffers between one power of two and the next, and the least step between two of them.
+# Sizes of buffers between one power of two and the next.
 _SIZES_PER_OCTAVE = 8
+
+# Smallest difference between two sizes of buffers.
 _LEAST_STEP_NBYTES = 64 * 1024
+
 # One unit of a prefaulting thread's work: large compared with the cost of its dispatch, and small
 # enough for balanced threads.
 _TOUCH_NBYTES = 16 * HUGE_PAGE_NBYTES
 
+# Number of glibc's option M_MMAP_THRESHOLD.
+_MMAP_THRESHOLD = -3
 
-# glibc's M_MMAP_THRESHOLD, and its new value. glibc keeps smaller freed blocks for each thread, and
-# zarr decodes in more threads than there are cores.
-_MMAP_THRESHOLD, _LARGE_NBYTES = -3, 1 << 20
+# New value of that option. glibc keeps smaller freed blocks for each thread, and zarr decodes in
+# more threads than there are cores.
+_LARGE_NBYTES = 1 << 20
 
 
 @cache
@@ -45,10 +50,10 @@ def return_freed() -> bool:
         True if the C library accepts the setting.
     """
     try:
-        tell = ctypes.CDLL(None).mallopt
+        mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another library's allocator
         return False
-    return bool(tell(_MMAP_THRESHOLD, _LARGE_NBYTES))
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGE_NBYTES))
 
 
 class Buffer:
@@ -101,8 +106,11 @@ class Part(Buffer):
 
     def __init__(self, whole: Buffer, low: int, nbytes: int) -> None:
         self.memory = whole.memory[low : low + nbytes]
-        self.address, self.nbytes = whole.address + low, self.memory.nbytes
-        self.serial, self.release, self.untouched = whole.serial, None, deque()
+        self.address = whole.address + low
+        self.nbytes = self.memory.nbytes
+        self.serial = whole.serial
+        self.release = None
+        self.untouched = deque()
         self.whole: Buffer | None = whole
 
     def __del__(self) -> None:
@@ -138,7 +146,9 @@ def touch(buffers: Iterable[Buffer], threads: int) -> None:
     The contents must not be in use: on systems without support one byte of each page is
     overwritten.
     """
-    ranges = [buffer.memory[part] for buffer in buffers for part in ranges_of(buffer)]
+    ranges: list[npt.NDArray[np.uint8]] = []
+    for buffer in buffers:
+        ranges.extend(buffer.memory[part] for part in ranges_of(buffer))
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-prefault") as pool:
         list(pool.map(_touch_range, ranges))
 
@@ -149,16 +159,21 @@ def ranges_of(buffer: Buffer, nbytes: int | None = None) -> Iterator[slice]:
     They cover the first `nbytes` bytes, by default all. A buffer may be larger than its block
     (`round_up`), and unused pages should not be prefaulted.
     """
-    low, last = 0, buffer.nbytes
+    last = buffer.nbytes
     if nbytes is not None:
-        last = min(last, nbytes + -(buffer.address + nbytes) % HUGE_PAGE_NBYTES)
+        # up to the end of the last huge page
+        padding = -(buffer.address + nbytes) % HUGE_PAGE_NBYTES
+        last = min(last, nbytes + padding)
+    low = 0
     while low < last:
-        end = low + _TOUCH_NBYTES - (buffer.address + low) % HUGE_PAGE_NBYTES
-        yield slice(low, min(end, last))
-        low = end
+        misalignment = (buffer.address + low) % HUGE_PAGE_NBYTES
+        high = low + _TOUCH_NBYTES - misalignment
+        yield slice(low, min(high, last))
+        low = high
 
 
 def _touch_range(memory: npt.NDArray[np.uint8]) -> None:
+    """Prefault pages whose contents are not in use, by writing to them if need be."""
     if not populate(memory):
         # Small pages even in memory for huge ones: the system may have had none.
         memory[:: mmap.PAGESIZE] = 0
@@ -189,6 +204,7 @@ _madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 def _map(nbytes: int) -> mmap.mmap:
+    """Return a new anonymous mapping, in huge pages if it is large enough."""
     # Private, unlike the default: after a fork, parent and child must not share blocks.
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux" and nbytes >= HUGE_PAGE_NBYTES:

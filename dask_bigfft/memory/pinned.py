@@ -99,13 +99,18 @@ class Pinner:
         adopted: int = 0,
         errors: tuple[type[BaseException], ...] = (OSError, MemoryError),
     ) -> None:
-        self._register, self._unregister, self._errors = register, unregister, errors
-        self.limit, self.most_adopted = limit, adopted
+        self._register = register
+        self._unregister = unregister
+        self._errors = errors
+        self.limit = limit
+        self.most_adopted = adopted
         # Reentrant: a finalizer may release a buffer in any allocation of the lock's holder.
         self._lock = threading.RLock()
         self._starts: list[int] = []
         self.ranges: dict[int, PinnedRange] = {}
-        self.pinned_bytes = self.adopted_bytes = self.failures = 0
+        self.pinned_bytes = 0
+        self.adopted_bytes = 0
+        self.failures = 0
         #: Weak references to adopted or refused arrays, by their identity.
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._process = os.getpid()
@@ -120,16 +125,17 @@ class Pinner:
         if not fits or self.covers(buffer.address, buffer.nbytes):
             return
         with self._lock:
-            room = self.pinned_bytes + buffer.nbytes <= self.limit
-            if self._closed or not room or self.failures >= MAX_FAILURES:
+            has_room = self.pinned_bytes + buffer.nbytes <= self.limit
+            if self._closed or not has_room or self.failures >= MAX_FAILURES:
                 return
             self.pinned_bytes += buffer.nbytes
-        found = PinnedRange(buffer.address, buffer.nbytes)
-        buffer.release = self._registered(found, partial(touch, [buffer], THREADS))
-        self.failures += buffer.release is None
+        pinned_range = PinnedRange(buffer.address, buffer.nbytes)
+        buffer.release = self._register_range(pinned_range, partial(touch, [buffer], THREADS))
+        if buffer.release is None:
+            self.failures += 1
 
-    def _registered(
-        self, found: PinnedRange, prepare: Callable[[], object]
+    def _register_range(
+        self, pinned_range: PinnedRange, prepare: Callable[[], object]
     ) -> Callable[[], None] | None:
         """Register a range whose bytes count already; return a function that unregisters it.
 
@@ -137,21 +143,21 @@ class Pinner:
         """
         try:
             prepare()
-            self._register(found.address, found.nbytes)
+            self._register(pinned_range.address, pinned_range.nbytes)
         except BaseException as error:
-            self._count(found, -found.nbytes)
+            self._count(pinned_range, -pinned_range.nbytes)
             if isinstance(error, self._errors):
                 return None
             raise
         with self._lock:
-            self.ranges[found.address] = found
-            insort(self._starts, found.address)
-        return partial(self._release, found)
+            self.ranges[pinned_range.address] = pinned_range
+            insort(self._starts, pinned_range.address)
+        return partial(self._release, pinned_range)
 
-    def _count(self, found: PinnedRange, nbytes: int) -> None:
-        """Add bytes to those of buffers, or of user arrays."""
+    def _count(self, pinned_range: PinnedRange, nbytes: int) -> None:
+        """Add bytes of a range to those of user arrays, or of buffers."""
         with self._lock:
-            if found.adopted:
+            if pinned_range.adopted:
                 self.adopted_bytes += nbytes
             else:
                 self.pinned_bytes += nbytes
@@ -165,22 +171,34 @@ class Pinner:
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
-        nbytes, number = owner.nbytes, id(owner)
+        nbytes = owner.nbytes
         if not owner.flags.owndata or not LEAST_ADOPTED_NBYTES <= nbytes <= MAX_RANGE_NBYTES:
             return False
+        number = id(owner)
         with self._lock:
-            room = self.adopted_bytes + nbytes <= self.most_adopted
-            if self._closed or not room or number in self._watched:
+            has_room = self.adopted_bytes + nbytes <= self.most_adopted
+            if self._closed or not has_room or number in self._watched:
                 return False
             self.adopted_bytes += nbytes
-            self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, lambda: None))
-        found = PinnedRange(int(owner.__array_interface__["data"][0]), nbytes, adopted=True)
-        release = self._registered(found, lambda: None)
-        if release is not None:
-            self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, release))
-        return release is not None
+            self._watch(owner, release=lambda: None)
+        address = int(owner.__array_interface__["data"][0])
+        pinned_range = PinnedRange(address, nbytes, adopted=True)
+        release = self._register_range(pinned_range, prepare=lambda: None)
+        if release is None:
+            return False
+        self._watch(owner, release)
+        return True
 
-    def _gone(self, number: int, release: Callable[[], None]) -> None:
+    def _watch(self, owner: Array, release: Callable[[], None]) -> None:
+        """Call a function when a user array is about to be freed."""
+        number = id(owner)
+
+        def release_adopted(_: object) -> None:
+            self._release_adopted(number, release)
+
+        self._watched[number] = weakref.ref(owner, release_adopted)
+
+    def _release_adopted(self, number: int, release: Callable[[], None]) -> None:
         """Unpin a user array that is about to be freed; its memory still exists."""
         with self._lock:
             self._watched.pop(number, None)
@@ -189,29 +207,30 @@ class Pinner:
     def covers(self, address: int, nbytes: int) -> bool:
         """Return True if all of these bytes lie in one pinned range."""
         with self._lock:
-            at = bisect_right(self._starts, address) - 1
-            if at < 0:
+            index = bisect_right(self._starts, address) - 1
+            if index < 0:
                 return False
-            found = self.ranges[self._starts[at]]
-            return address + nbytes <= found.address + found.nbytes
+            pinned_range = self.ranges[self._starts[index]]
+            return address + nbytes <= pinned_range.address + pinned_range.nbytes
 
-    def _release(self, found: PinnedRange) -> None:
+    def _release(self, pinned_range: PinnedRange) -> None:
         """Unregister a range, unless it is unregistered already."""
+        address = pinned_range.address
         with self._lock:
-            if self.ranges.get(found.address) is not found:
+            if self.ranges.get(address) is not pinned_range:
                 return
-            del self.ranges[found.address]
-            self._starts.remove(found.address)
-            self._count(found, -found.nbytes)
+            del self.ranges[address]
+            self._starts.remove(address)
+            self._count(pinned_range, -pinned_range.nbytes)
         if os.getpid() == self._process:  # a fork has the pages, but not the GPU
             # The driver may already be shut down when the interpreter ends.
             with contextlib.suppress(*self._errors):
-                self._unregister(found.address)
+                self._unregister(address)
 
     def close(self) -> None:
         """Unregister everything, and pin nothing more."""
         with self._lock:
             self._closed = True
-            held = list(self.ranges.values())
-        for found in held:
-            self._release(found)
+            pinned_ranges = list(self.ranges.values())
+        for pinned_range in pinned_ranges:
+            self._release(pinned_range)

@@ -34,7 +34,7 @@ from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.operations import HostView
 from dask_bigfft.gpu.tile_work import Array, Job
-from dask_bigfft.kernels.segmented import SegmentedView
+from dask_bigfft.kernels.segmented import SegmentedView, WindowView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.plan_data import DeviceChoice
 from dask_bigfft.planner.seconds import LEAST_NBYTES
@@ -70,13 +70,16 @@ class Leases:
         That needs the GIL, so that several tasks at once would delay each other and the device. The
         turn ends at `ready`, or when the returned stack is closed.
         """
-        self._own.turn = turn = contextlib.ExitStack()
+        turn = contextlib.ExitStack()
+        self._own.turn = turn
         turn.enter_context(self._door)
         return turn
 
     def ready(self) -> None:
         """End the turn of this task, if it has one."""
-        getattr(self._own, "turn", contextlib.ExitStack()).close()
+        turn = getattr(self._own, "turn", None)
+        if turn is not None:
+            turn.close()
 
     @contextlib.contextmanager
     def lease(self, tasks: int = ADMITTED, timeout: float | None = None) -> Iterator[Engine]:
@@ -212,10 +215,13 @@ def _opened() -> tuple[Device, ...]:
 
 def known_nbytes() -> int | None:
     """Return the memory limit of the devices in bytes, without opening any; None if unknown."""
-    if _process.given is None and device_count():
-        properties = map(cuda.cupy().cuda.runtime.getDeviceProperties, cuda.available())
-        return int(MEMORY_SHARE * min(found["totalGlobalMem"] for found in properties))
-    return _process.nbytes
+    if _process.given is not None or not device_count():
+        return _process.nbytes
+    runtime = cuda.cupy().cuda.runtime
+    total_nbytes = [
+        runtime.getDeviceProperties(ordinal)["totalGlobalMem"] for ordinal in cuda.available()
+    ]
+    return int(MEMORY_SHARE * min(total_nbytes))
 
 
 def in_use() -> int:
@@ -266,11 +272,11 @@ def use(
 def release() -> None:
     """Close all devices, and drop the FFT plans for arrays on GPUs; later use reopens them."""
     with _process.lock:
-        held = _process.leases
+        old_leases = _process.leases
         _process.leases = None
     forget_plans()
-    if held is not None:
-        held.close()
+    if old_leases is not None:
+        old_leases.close()
 
 
 atexit.register(release)
@@ -304,10 +310,14 @@ class Place:
         A share of 1 becomes ``"auto"``, so that the CPU is the fallback. A GPU also takes small
         blocks if the share is set by hand.
         """
-        every: DeviceChoice = "auto" if self.settings.cpu_share is None or missing() else "gpu"
-        alone: dict[tuple[float, ...], DeviceChoice] = {(0.0,): "cpu", (1.0,): every}
+        device = self.device
+        if share == (0.0,):
+            device = "cpu"
+        elif share == (1.0,):
+            by_hand = self.settings.cpu_share is not None and not missing()
+            device = "gpu" if by_hand else "auto"
         (part,) = share or (self.share,)
-        return replace(self, device=alone.get(share, self.device), share=part)
+        return replace(self, device=device, share=part)
 
 
 @functools.lru_cache(maxsize=256)  # repeated calls ask for the same blocks
@@ -343,9 +353,10 @@ def getting_ready(place: Place, nbytes: int, dtype: str) -> contextlib.ExitStack
     dtype : str
         Dtype of the block.
     """
-    # Tasks of hybrid rounds never wait for a device.
-    found = None if place.device == "hybrid" else _leases(place, nbytes, dtype)
-    return contextlib.ExitStack() if found is None else found.getting_ready()
+    if place.device == "hybrid":  # its tasks never wait for a device
+        return contextlib.ExitStack()
+    device_leases = _leases(place, nbytes, dtype)
+    return contextlib.ExitStack() if device_leases is None else device_leases.getting_ready()
 
 
 def on_device(
@@ -370,27 +381,31 @@ def on_device(
         If a device is demanded and there is none, or it fails.
     """
     nbytes = incoming.dtype.itemsize * math.prod(incoming.shape)
-    found = _leases(place, nbytes, job.source, job.target)
-    if found is None:
+    device_leases = _leases(place, nbytes, job.source, job.target)
+    if device_leases is None:
         return None
-    source, job = _source(incoming), replace(job, settings=place.settings)
+    source = _source(incoming)
+    job = replace(job, settings=place.settings)
     target = None if incoming.in_place else incoming.target
     if target is not None:
-        job = replace(job, order=tuple(np.argsort(np.negative(target.strides), kind="stable")))
+        order = np.argsort(np.negative(target.strides), kind="stable")
+        job = replace(job, order=tuple(order))
         source.target = target.transpose(job.order)
-    if (shards := source.segmented) is not None:
+    shards = source.segmented
+    if shards is not None:
         # Steps that complete half a spectrum or apply a filter need the scratch space in which
         # reversed shards are turned.
         plain = all(step.kind == "c2c" and step.convolve is None for step in job.round.steps)
         job = replace(job, shards=shards.count, mirrored=bool(shards.image) and plain)
     # In a hybrid round the CPU takes the block if no device is free.
     timeout = 0.0 if place.device == "hybrid" else None
-    done = _run(found, job, source, place, nbytes, filters, timeout=timeout)
-    return target if done is not None and done is source.target else done
+    block = _run(device_leases, job, source, place, nbytes, filters, timeout=timeout)
+    is_in_target = block is not None and block is source.target
+    return target if is_in_target else block
 
 
 def _run(
-    found: Leases,
+    device_leases: Leases,
     job: Job,
     source: Source,
     place: Place,
@@ -401,19 +416,19 @@ def _run(
 ) -> Array | None:
     """Return a block after a round on a leased device; None if the CPU has to do it."""
     try:
-        every = [engine.within(place.nbytes) for engine in found.engines]
-        limits = min(every, key=lambda limits: limits.nbytes)
-        source.ready = found.ready
+        limits_of_devices = [engine.within(place.nbytes) for engine in device_leases.engines]
+        limits = min(limits_of_devices, key=lambda limits: limits.nbytes)
+        source.ready = device_leases.ready
         if source.gather is not None or source.shards(job.tiles(limits), limits) is not None:
-            for link in found.engines[0].links(job, limits):
+            for link in device_leases.engines[0].links(job, limits):
                 link.tiles(limits)  # raises if they do not fit, before the task waits
-            with found.lease(admitted(nbytes), timeout) as engine:
+            with device_leases.lease(admitted(nbytes), timeout) as engine:
                 return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
         pass
     except DeviceMemoryError:
         emit("fallback", nbytes=nbytes)
-    found.ready()
+    device_leases.ready()
     return None
 
 
@@ -438,35 +453,38 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         If a device is demanded and there is none, or it fails.
     """
     dtype = incoming.dtype
-    nbytes = incoming.dtype.itemsize * math.prod(incoming.shape)
-    found = _leases(place, nbytes, dtype.str)
-    if found is None:
+    nbytes = dtype.itemsize * math.prod(incoming.shape)
+    device_leases = _leases(place, nbytes, dtype.str)
+    if device_leases is None:
         return None
     shards = incoming.boxes(True)
     order = None if shards is None else shards.around.order
     if shards is None or order is None:
-        found.ready()
+        device_leases.ready()
         return None
-    turned = shards.around.turned(order)
+    in_memory_order = shards.around.turned(order)
     back = tuple(map(order.index, range(len(order))))
-    sizes = iter(shards.around.sizes)
-    window = None
-    if shards.inner:
-        digits = (tuple(itertools.islice(sizes, count)) for count in shards.around.groups)
-        window = HostView(tuple(digits), shards.bounds)
     job = Job(
-        _still(turned.sizes, back, blocks),
+        _reordering(in_memory_order.sizes, back, blocks),
         (0,) * len(order),
         dtype.str,
         dtype.str,
         order=back,
-        shards=turned.count,
-        mirrored=bool(turned.image),
+        shards=in_memory_order.count,
+        mirrored=bool(in_memory_order.image),
         settings=place.settings,
-        window=window,
+        window=_window(shards) if shards.inner else None,
     )
-    done = _run(found, job, Source(None, segmented=turned), place, nbytes)
-    return None if done is None else done.reshape(incoming.shape)
+    source = Source(None, segmented=in_memory_order)
+    block = _run(device_leases, job, source, place, nbytes)
+    return None if block is None else block.reshape(incoming.shape)
+
+
+def _window(shards: WindowView) -> HostView:
+    """Return the part of a view in digits that a block is."""
+    sizes = iter(shards.around.sizes)
+    digits = [tuple(itertools.islice(sizes, count)) for count in shards.around.groups]
+    return HostView(tuple(digits), shards.bounds)
 
 
 def inside_device(job: Job, shards: SegmentedView, place: Place) -> bool:
@@ -488,23 +506,25 @@ def inside_device(job: Job, shards: SegmentedView, place: Place) -> bool:
     DeviceError
         If a device is demanded and there is none, or it fails.
     """
-    found = _leases(place, shards.nbytes, job.source, job.target)
-    if found is None:
+    device_leases = _leases(place, shards.nbytes, job.source, job.target)
+    if device_leases is None:
         return False
     job = replace(job, shards=shards.count, settings=place.settings)
     source = Source(None, again=False, segmented=shards, inside=True)
-    return _run(found, job, source, place, shards.nbytes) is not None
+    return _run(device_leases, job, source, place, shards.nbytes) is not None
 
 
-def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round:
+def _reordering(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round:
     """Return a round without steps that only reorders the dimensions of a block."""
 
     def layout(shape: tuple[int, ...]) -> Layout:
+        """Return the layout of blocks of a shape, side by side along the first dimension."""
         first, *others = shape
-        cuts = [(first,) * blocks, *((n,) for n in others)]
-        return Layout(tuple(plain(sum(cut), cut) for cut in cuts))
+        chunks = [(first,) * blocks, *((n,) for n in others)]
+        return Layout(tuple(plain(sum(own_chunks), own_chunks) for own_chunks in chunks))
 
-    return Round((), layout(sizes), layout(tuple(sizes[d] for d in order)))
+    target_sizes = tuple(sizes[dim] for dim in order)
+    return Round((), layout(sizes), layout(target_sizes))
 
 
 def takes(device: DeviceChoice, nbytes: int, *dtypes: str) -> bool:
@@ -515,25 +535,26 @@ def takes(device: DeviceChoice, nbytes: int, *dtypes: str) -> bool:
     """
     if device == "cpu" or any(np.dtype(name).char not in COMPUTED for name in dtypes):
         return False
-    return nbytes >= (1 if device == "gpu" else LEAST_NBYTES)
+    least_nbytes = 1 if device == "gpu" else LEAST_NBYTES
+    return nbytes >= least_nbytes
 
 
 def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
     """Return the leases of devices that take a block; None if the CPU has to do it."""
     if place.device == "cpu":
         return None
-    found = leases()
-    if found is None and place.device == "gpu":
+    device_leases = leases()
+    if device_leases is None and place.device == "gpu":
         raise DeviceError(f"device='gpu' is asked for, but {missing()}")
-    return found if takes(place.device, nbytes, *dtypes) else None
+    return device_leases if takes(place.device, nbytes, *dtypes) else None
 
 
 def _source(incoming: BlockView) -> Source:
     """Return the block for a device, without a copy where that is possible."""
-    found = incoming.array
+    array = incoming.array
     boxes = incoming.boxes(False)
-    if found is not None and not incoming.owned and found.flags.c_contiguous:
-        return Source(lambda: found, borrowed=True)
+    if array is not None and not incoming.owned and array.flags.c_contiguous:
+        return Source(lambda: array, borrowed=True)
     return Source(
         lambda: incoming.gather(threads=CPU_COUNT),
         again=not incoming.owned,

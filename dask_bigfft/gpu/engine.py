@@ -90,18 +90,20 @@ class Source:
     ready: Callable[[], None] = lambda: None
     values: Array | None = field(default=None, init=False)
     gathered: bool = field(default=False, init=False)
-    _found: tuple[object, SegmentedView | None] = field(default=(None, None), init=False)
+    _shards: tuple[object, SegmentedView | None] = field(default=(None, None), init=False)
 
     def shards(self, tiles: BlockTiles, limits: TileLimits) -> SegmentedView | None:
         """Return the shards that the device reads in place; None if it needs the whole block."""
-        same = tiles.job.source == tiles.job.target
-        fits = same and not any(one.reorders for one in tiles.plan.passes)
-        if self.segmented is None or (self.inside and not fits):
+        if self.segmented is None:
             return None
-        known = tiles.plan, limits.run_nbytes
-        if self._found[0] != known:
-            self._found = known, readable(tiles, self.segmented, limits)
-        return self._found[1]
+        same_dtype = tiles.job.source == tiles.job.target
+        reorders = any(tile_pass.reorders for tile_pass in tiles.plan.passes)
+        if self.inside and (reorders or not same_dtype):
+            return None
+        key = tiles.plan, limits.run_nbytes
+        if self._shards[0] != key:
+            self._shards = key, readable(tiles, self.segmented, limits)
+        return self._shards[1]
 
     def arrays(self, tiles: BlockTiles, limits: TileLimits) -> list[Array | SegmentedView]:
         """Return the block before the first pass and after each pass, in place where possible.
@@ -114,19 +116,23 @@ class Source:
         ]
         self.gathered = self.gathered or self.inside
         only_read = self.borrowed if shards is None else not self.inside
-        last = len(tiles.plan.passes) - 1
-        for number, one in enumerate(tiles.plan.passes):
-            if self.target is not None and last == 0 and one.order == tiles.job.order:
+        is_single_pass = len(tiles.plan.passes) == 1
+        for number, tile_pass in enumerate(tiles.plan.passes):
+            in_target_order = tile_pass.order == tiles.job.order
+            if self.target is not None and is_single_pass and in_target_order:
                 return [*arrays, self.target]
             dtype = tiles.written(number)
             shape = tiles.shape(number)
             before = arrays[-1]
-            same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
-            here = same and not tiles.moves(number) and not (only_read and number == 0)
-            arrays.append(before if here else allocate(shape, np.dtype(dtype)))
+            same_size = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
+            may_overwrite = number > 0 or not only_read
+            if same_size and may_overwrite and not tiles.moves(number):
+                arrays.append(before)
+            else:
+                arrays.append(allocate(shape, np.dtype(dtype)))
         return arrays
 
-    def done(self, last: Array | SegmentedView, shape: tuple[int, ...]) -> Array:
+    def result(self, last: Array | SegmentedView, shape: tuple[int, ...]) -> Array:
         """Return the block after a round, given the last of `arrays`."""
         if isinstance(last, SegmentedView):
             return np.empty(0, last.dtype)  # the shards hold the result
@@ -160,28 +166,31 @@ def readable(
     tiles: BlockTiles, segmented: SegmentedView, limits: TileLimits
 ) -> SegmentedView | None:
     """Return a composite in the digits of the first pass; None if a gather is needed or faster."""
+    first_pass = tiles.plan.passes[0]
     if segmented.dtype.str != tiles.job.source:
         return None
-    if segmented.image and not tiles.plan.passes[0].mirrored:
+    if segmented.image and not first_pass.mirrored:
         return None
     factors: list[tuple[int, ...]] = [(n,) for n in segmented.shape]
     for line in tiles.passes[0].lines:
         factors[line.dim] = line.digits
         if len(line.digits) > 1 and math.prod(line.digits) != segmented.shape[line.dim]:
             return None  # half a spectrum
-    found = segmented.split(tuple(factors))
-    if found is None or not found.falls:
+    in_digits = segmented.split(tuple(factors))
+    if in_digits is None or not in_digits.falls:
         return None
-    part = found.part(tuple(slice(0, n) for n in tiles.plan.passes[0].tile))
+    part = in_digits.part(tuple(slice(0, n) for n in first_pass.tile))
     if part is None:
         return None
-    places = dense(tuple(cut.stop - cut.start for cut in part), found.dtype.itemsize)
-    nbytes = rows = 0
-    for shards in found.shards(part):
+    itemsize = in_digits.dtype.itemsize
+    strides = dense(tuple(cut.stop - cut.start for cut in part), itemsize)
+    nbytes = 0
+    rows = 0
+    for shards in in_digits.shards(part):
         nbytes += shards.nbytes
-        width, _ = runs(shards.shape, shards.strides, found.dtype.itemsize, places)
+        width, _ = runs(shards.shape, shards.strides, itemsize, strides)
         rows += shards.nbytes // max(1, width)
-    return found if nbytes >= NARROWEST * limits.run_nbytes * rows else None
+    return in_digits if nbytes >= NARROWEST * limits.run_nbytes * rows else None
 
 
 #: Number of halvings of the tile limit in each attempt. The first failure drops all caches.
@@ -276,14 +285,14 @@ class Engine:
         limits = self.within(nbytes)
         *before, last = self.links(job, limits)
         for link in before:
-            made = functools.partial(self.run, link, source, filters, nbytes=nbytes)
-            source = Source(made, again=source.again)
+            gather = functools.partial(self.run, link, source, filters, nbytes=nbytes)
+            source = Source(gather, again=source.again)
         for attempt, halvings in enumerate(HALVINGS):
             within = replace(limits, nbytes=limits.nbytes >> halvings)
             try:
                 tiles, arrays = self._placed(last, within, source)
                 self._submit(BlockRun(tiles, arrays, filters or {}), within.nbytes, source)
-                return source.done(arrays[-1], tiles.shape(len(arrays) - 2))
+                return source.result(arrays[-1], tiles.shape(len(arrays) - 2))
             except DeviceMemoryError as error:
                 if source.lost:
                     raise DeviceError(
@@ -353,7 +362,7 @@ class Engine:
                     self.recover()  # other rounds have made plans since the tiles were cut
                     carve = self.carve(block.block, block.ffts)
                 self.executor.prepare(carve, max(carve.nbytes, nbytes - self._tables))
-                held = self.executor.arena_nbytes + self.device.libraries + self._tables
+                used = self.executor.arena_nbytes + self.device.libraries + self._tables
                 if source is not None:
                     source.let_go()
                 end = self.executor.run(block, self._following)
@@ -365,9 +374,9 @@ class Engine:
             raise
         finally:
             self._use(-1)
-        emit("device_memory", device=self.number, nbytes=held)
-        for way, moved in zip(("h2d", "d2h"), block.nbytes, strict=True):
-            emit(way, nbytes=moved)
+        emit("device_memory", device=self.number, nbytes=used)
+        for direction, moved in zip(("h2d", "d2h"), block.nbytes, strict=True):
+            emit(direction, nbytes=moved)
 
     @contextlib.contextmanager
     def _turn(self, block: BlockRun) -> Iterator[None]:
@@ -399,8 +408,9 @@ class Engine:
         """Update the number of users, and the time with at least one."""
         with self._using:
             now = time.perf_counter()
-            self._busy += now - self._since if self._users else 0.0
-            self._users = self._users + users
+            if self._users:
+                self._busy += now - self._since
+            self._users += users
             self._since = now
 
     @property
@@ -447,14 +457,16 @@ class Engine:
         """
         tiles = self.tiles(job, limits)
         arrays = source.arrays(tiles, limits)
-        if ring := max(map(self.device.ring_nbytes, arrays)):
-            within = limits.staged(ring, job.settings)
-            with contextlib.suppress(DeviceMemoryError):
-                other = self.tiles(job, within)
-                if other.plan != tiles.plan:
-                    arrays.clear()  # before others are allocated in their place
-                    return other, source.arrays(other, within)
-        # The other tiles may need more memory, since they cannot be written in place.
+        ring_nbytes = max(map(self.device.ring_nbytes, arrays))
+        if not ring_nbytes:
+            return tiles, arrays
+        staged_limits = limits.staged(ring_nbytes, job.settings)
+        with contextlib.suppress(DeviceMemoryError):
+            staged_tiles = self.tiles(job, staged_limits)
+            if staged_tiles.plan != tiles.plan:
+                arrays.clear()  # before others are allocated in their place
+                return staged_tiles, source.arrays(staged_tiles, staged_limits)
+        # The staged tiles may need more memory, since they cannot be written in place.
         return tiles, arrays or source.arrays(tiles, limits)
 
     def tiles(self, job: Job, limits: TileLimits | None = None) -> BlockTiles:

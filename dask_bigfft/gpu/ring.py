@@ -299,15 +299,26 @@ class CopyPool:
 
         Wide rows are stored past the caches, because the CPU does not read them soon.
         """
-        width, rows = runs(source.shape, source.strides, source.itemsize, target.strides)
-        ends = (a.__array_interface__["data"][0] for a in (target, source))
-        counts, from_, to = zip(*rows, strict=True) if rows else ((), (), ())
         nbytes = source.nbytes
-        streamed = width >= STREAMED_NBYTES
         if not nbytes:
             return Copying(self, None, target, source)
-        head = (*ends, width, len(rows), streamed, nbytes, SHARE_NBYTES, 0, nbytes)
-        copy = np.array((*head, *counts, *to, *from_), np.uint64)
+        width, rows = runs(source.shape, source.strides, source.itemsize, target.strides)
+        # In the order of the columns from `_TARGET` on.
+        head = (
+            target.__array_interface__["data"][0],
+            source.__array_interface__["data"][0],
+            width,
+            len(rows),
+            width >= STREAMED_NBYTES,
+            nbytes,
+            SHARE_NBYTES,
+            0,
+            nbytes,
+        )
+        counts = [count for count, _, _ in rows]
+        source_steps = [step for _, step, _ in rows]
+        target_steps = [step for _, _, step in rows]
+        copy = np.array((*head, *counts, *target_steps, *source_steps), np.uint64)
         return Copying(self, int(_post(self._at, self._table, copy)), target, source)
 
     def wait(self, number: int) -> None:
@@ -379,8 +390,9 @@ class _Loading:
     def __init__(self, views: Iterable[Array], of: object, nbytes: int) -> None:
         self.views = list(views)
         self.of = of
-        pairs = enumerate(self.views)
-        self.parts = deque((i, part) for i, view in pairs for part in slabs(view, nbytes))
+        self.parts: deque[tuple[int, Part]] = deque()
+        for number, view in enumerate(self.views):
+            self.parts.extend((number, part) for part in slabs(view, nbytes))
         self.filling: deque[_Buffer] = deque()
 
 
@@ -417,9 +429,11 @@ class Ring:
         self._go_ahead()
 
     def _go_ahead(self) -> None:
+        """Let threads fill idle buffers with announced views, and leave one for earlier loads."""
         for loading in self._ahead:
             while loading.parts and len(self.free) > 1:
-                if (mark := self.free[0].mark) is not None and not mark.done:
+                mark = self.free[0].mark
+                if mark is not None and not mark.done:
                     return
                 self._fill(loading)
             if loading.parts:
@@ -479,11 +493,13 @@ class Ring:
 
     def _begun(self, of: object) -> _Loading | None:
         """Return the announced loading of an object, if any; earlier ones are cancelled."""
-        if of is None or not any(found.of is of for found in self._ahead):
+        if of is None or not any(loading.of is of for loading in self._ahead):
             return None
-        while (found := self._ahead.popleft()).of is not of:
-            self._forget(found)
-        return found
+        while True:
+            loading = self._ahead.popleft()
+            if loading.of is of:
+                return loading
+            self._forget(loading)
 
     def _give_back(self, loading: _Loading) -> None:
         """Free the first buffer of a loading, once threads are done with it."""
@@ -495,6 +511,7 @@ class Ring:
         self.free.append(buffer)
 
     def _forget(self, loading: _Loading) -> None:
+        """Free all buffers of a loading."""
         while loading.filling:
             self._give_back(loading)
 
@@ -520,6 +537,7 @@ class Ring:
                 yield buffer.scattered
 
     def _scatter(self, mark: Mark, values: Array, buffer: _Buffer) -> None:
+        """Copy a buffer to its place after the GPU has written it."""
         mark.synchronize()
         self.pool.copy(values, buffer.holding(values)).result()
 

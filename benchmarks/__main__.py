@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 
 #: Programs by name and what they measure.
@@ -21,7 +22,14 @@ PROGRAMS = {
 }
 
 
+#: Variables that limit the threads of FFT and BLAS libraries. Users have not set them, so what is
+#: measured has not either. They go before a program imports NumPy, which reads them.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
 def main(argv: list[str]) -> int:
+    for name in THREAD_VARIABLES:
+        os.environ.pop(name, None)
     if argv[:1] == ["--call"]:  # by `core.call`
         program = importlib.import_module(f"benchmarks.{argv[1]}")
         print(json.dumps(getattr(program, argv[2])(*json.loads(argv[3]))))

@@ -1,12 +1,14 @@
-"""Convolutions of long arrays: time and memory, each run in a new process.
+"""Convolutions of long arrays, first and warm, each contestant in processes of its own.
 
-``full`` convolves two float64 arrays of 2^26 samples, ``taps`` one of them with 4,096 taps. A run
-makes the inputs, convolves once (*cold*, with the peak of memory above the inputs) and once more
-(*warm*). A peer that takes longer than `SLOW` seconds convolves once.
+``full`` convolves two float64 arrays of 2^26 samples, ``taps`` one of them with 4,096 taps. A
+process makes the inputs, convolves once (*first*, with the peak of memory above the inputs) and
+again (*warm*). Ours uses the last of ``--kernels``. Peers run with glibc's defaults, which give
+freed memory back to the system ("freed"), and with settings that keep it ("kept"). A peer whose
+first run takes longer than `SLOW` seconds has one process with one warm run.
 """
 
-import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -16,12 +18,32 @@ import scipy.fft
 import scipy.signal
 
 from benchmarks import core
-from benchmarks.problems import Problem, check_convolution, fill, lazy, peak_of, seconds_of, worst
+from benchmarks.problems import GIB, Problem, check_convolution, fill, lazy, timed, worst
 from dask_bigfft import signal
 
-SLOW, TAPS = 15.0, 4096
+SLOW = 15.0
+TAPS = 4096
 
-Inputs = tuple[np.ndarray, np.ndarray, da.Array, Any]
+
+@dataclass
+class Inputs:
+    """Two signals as arrays, and in blocks; taps are not cut."""
+
+    x: np.ndarray
+    y: np.ndarray
+    lazy_x: da.Array
+    lazy_y: Any
+
+    @classmethod
+    def of(cls, problem: str, samples: int) -> "Inputs":
+        """Return random signals."""
+        chunks = Problem("fft", (samples,), "f8", 16).chunks
+        x = fill(np.empty(samples))
+        if problem == "taps":
+            taps = fill(np.empty(TAPS), 1)
+            return cls(x, taps, lazy(x, chunks), taps)
+        y = fill(np.empty(samples), 1)
+        return cls(x, y, lazy(x, chunks), lazy(y, chunks))
 
 
 def by_hand(x: da.Array, y: da.Array) -> da.Array:
@@ -33,60 +55,94 @@ def by_hand(x: da.Array, y: da.Array) -> da.Array:
     return whole.rechunk({0: x.chunksize[0]})
 
 
-#: What each contestant does with arrays, and with their blocks (taps stay an array).
-CONTESTANTS: dict[str, Callable[[Inputs], Any]] = {
-    "fftconvolve": lambda i: signal.fftconvolve(i[2], i[3]).persist(),
-    "oaconvolve": lambda i: signal.oaconvolve(i[2], i[3]).persist(),
-    "da.fft": lambda i: by_hand(i[2], da.asarray(i[3])).persist(),
-    "scipy": lambda i: scipy.signal.fftconvolve(i[0], i[1]),
-    "scipy.oaconvolve": lambda i: scipy.signal.oaconvolve(i[0], i[1]),
+#: Ours, and peers. Ours keeps its memory itself, so its processes have glibc's defaults.
+OURS: dict[str, Callable[[Inputs], Any]] = {
+    "fftconvolve": lambda i: signal.fftconvolve(i.lazy_x, i.lazy_y).persist(),
+    "oaconvolve": lambda i: signal.oaconvolve(i.lazy_x, i.lazy_y).persist(),
 }
-PROBLEMS = {"full": ("fftconvolve", "da.fft", "scipy"), "taps": tuple(CONTESTANTS)}
+PEERS: dict[str, Callable[[Inputs], Any]] = {
+    "da.fft": lambda i: by_hand(i.lazy_x, da.asarray(i.lazy_y)).persist(),
+    "scipy": lambda i: scipy.signal.fftconvolve(i.x, i.y),
+    "scipy.oaconvolve": lambda i: scipy.signal.oaconvolve(i.x, i.y),
+}
+PROBLEMS = {
+    "full": ("fftconvolve", "da.fft", "scipy"),
+    "taps": ("fftconvolve", "oaconvolve", "da.fft", "scipy", "scipy.oaconvolve"),
+}
 
 
-def inputs(problem: str, samples: int) -> Inputs:
-    x, y = fill(np.empty(samples)), fill(np.empty(samples if problem == "full" else TAPS), 1)
-    cut = Problem("fft", (samples,), "f8", 16).chunks
-    return x, y, lazy(x, cut), lazy(y, cut) if problem == "full" else y
+def labels() -> list[str]:
+    """Return the names of rows: problem and contestant, and what a peer does with memory."""
+    names = []
+    for problem, contestants in PROBLEMS.items():
+        for contestant in contestants:
+            name = f"{problem}: {contestant}"
+            if contestant in OURS:
+                names.append(name)
+            else:
+                names += [f"{name}, memory {mode}" for mode in core.MEMORY]
+    return names
 
 
-def measured(problem: str, name: str, samples: int, threads: int) -> dict[str, Any]:
+def names_of(label: str) -> tuple[str, str]:
+    """Return problem and contestant of a row.
+
+    >>> names_of("taps: scipy, memory kept")
+    ('taps', 'scipy')
+    """
+    problem, _, contestant = label.partition(", memory ")[0].partition(": ")
+    return problem, contestant
+
+
+def measured(label: str, samples: int, task: dict[str, Any]) -> dict[str, Any]:
     """Return times, memory and a check of one contestant in this process."""
-    dask.config.set(scheduler="threads", num_workers=threads)
-    given, run = inputs(problem, samples), CONTESTANTS[name]
-    run(inputs("taps", 1 << 14))  # imports
-    cold, (peak, result) = seconds_of(lambda: peak_of(lambda: run(given)))
-    warm, slow = cold, cold > SLOW and "aconvolve" not in name
-    if not slow:
-        del result
-        warm, result = seconds_of(lambda: run(given))
-    check = check_convolution(given[0], given[1], result)
-    return {"cold": cold, "warm": warm, "peak_gib": peak / 2**30, **check}
+    problem, contestant = names_of(label)
+    dask.config.set(
+        {
+            "scheduler": "threads",
+            "num_workers": task["threads"],
+            "bigfft.kernel": task["kernel"],
+        }
+    )
+    convolve = {**OURS, **PEERS}[contestant]
+    convolve(Inputs.of("taps", 1 << 14))  # imports
+    inputs = Inputs.of(problem, samples)
+    slow = SLOW if contestant in PEERS else float("inf")
+    timing = timed(lambda: convolve(inputs), task["repeat"], slow=slow)
+    return {**timing.figures, **check_convolution(inputs.x, inputs.y, timing.result)}
 
 
 def main(argv: Sequence[str]) -> int:
-    args = core.arguments("convolution", __doc__).parse_args(argv)
-    results = core.Results(args, "convolution")
+    parser = core.arguments("convolution", __doc__, repeat=3)
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="of each contestant")
+    args = parser.parse_args(argv)
+    task = {"threads": args.threads, "repeat": args.repeat, "kernel": args.kernels[-1]}
+    results = core.Results(args, "convolution", kernel=task["kernel"])
     samples = max(2 * TAPS, int((1 << 26) * args.scale))
-    labels = [f"{problem}: {name}" for problem, names in PROBLEMS.items() for name in names]
-    for label in results.missing("runs", core.chosen(labels, args.only)):
-        problem, _, name = label.partition(": ")
+    for label in results.missing("runs", core.chosen(labels(), args.only)):
+        _, contestant = names_of(label)
+        memory = core.memory_mode(label)
         runs: list[dict[str, Any]] = []
-        while len(runs) < args.repeat and not (runs and results.over):
-            runs.append(core.call(measured, problem, name, samples, args.threads))
-            if "error" in runs[-1] or (runs[-1]["cold"] > SLOW and name != "fftconvolve"):
+        while len(runs) < args.processes and not (runs and results.over):
+            run = core.call(measured, label, samples, task, memory=memory)
+            runs.append(run)
+            if "error" in run or (contestant in PEERS and run["first"] > SLOW):
                 break
         results.add("runs", label, **summary(runs))
     return int(not results.ok)
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the medians of runs."""
+    """Return the medians of processes."""
     if "error" in runs[-1]:
         return {"failed": runs[-1]["error"]}
-    names = ("warm", "cold", "peak_gib")
+    warm = [seconds for run in runs for seconds in run["warm"]]
     return {
-        **{name: statistics.median(run[name] for run in runs) for name in names},
-        "n": len(runs),
+        "first": core.median([run["first"] for run in runs]),
+        "warm": core.median(warm),
+        "n": len(warm),
+        "processes": len(runs),
+        "peak_gib": max(run["peak"] for run in runs) / GIB,
+        "faults": max(run["faults"] for run in runs),
         **core.outcome(worst(runs)),
     }

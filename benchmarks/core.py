@@ -76,20 +76,26 @@ def describe(threads: int | None = None) -> dict[str, Any]:
     for name in LIBRARIES.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    found = {
+    machine = {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
         "versions": versions,
         "load": load(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    return found if threads is None else {**found, "threads": threads}
+    if threads is not None:
+        machine["threads"] = threads
+    return machine
 
 
 def commit(tree: Path) -> str:
-    """Return the commit of a working tree, with a plus sign where files have changed."""
+    """Return the commit of a working tree, with a plus sign where files have changed.
+
+    Results do not count: the program that asks may have written them.
+    """
 
     def git(*command: str) -> str:
         full = ["git", "-C", str(tree), *command]
@@ -97,7 +103,7 @@ def commit(tree: Path) -> str:
             return subprocess.run(full, capture_output=True, text=True, check=False).stdout.strip()
         return ""
 
-    changed = git("status", "--porcelain", "--untracked-files=no")
+    changed = git("status", "--porcelain", "--untracked-files=no", ":(top,exclude)ci/results")
     return (git("rev-parse", "--short=10", "HEAD") or "unknown") + ("+" if changed else "")
 
 
@@ -235,21 +241,80 @@ def chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def call(
-    function: Callable[..., Any], *given: Any, threads: int = 1, limit: int = 0
+    function: Callable[..., Any], *given: Any, memory: str = "freed", limit: int = 0
 ) -> dict[str, Any]:
-    """Return the result of a program's function in a new process; see `child` for the limit."""
-    program, text = function.__module__.rpartition(".")[2], json.dumps(given, default=str)
+    """Return the result of a program's function in a new process.
+
+    Parameters
+    ----------
+    function : callable
+        Function of a module of this package, with arguments and a result that JSON can hold.
+    *given
+        Its arguments.
+    memory : str
+        Name in `MEMORY`: what the process does with memory that it frees.
+    limit : int
+        Bytes of a memory cgroup around the process, 0 for none.
+    """
+    program = function.__module__.rpartition(".")[2]
+    text = json.dumps(given, default=str)
     command = ["-m", "benchmarks", "--call", program, function.__name__, text]
-    return child(command, environment(threads), limit=limit)
+    return child(command, environment(memory), limit=limit)
 
 
-def environment(threads: int = 1, **extra: str) -> dict[str, str]:
-    """Return the environment of a child whose FFT and BLAS libraries use some threads."""
-    counts = dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)
-    )
-    waiting = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "MKL_DYNAMIC": "FALSE"}
-    return {**os.environ, **counts, **waiting, **extra}
+def in_turns(
+    labels: Sequence[str], processes: int, run: Callable[[str], dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the results of each contestant's processes; each turn begins with another contestant.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        Names of the contestants.
+    processes : int
+        Number of turns.
+    run : callable
+        Returns the result of a new process of a contestant.
+    """
+    results: dict[str, list[dict[str, Any]]] = {label: [] for label in labels}
+    for turn in range(processes):
+        first = turn % len(labels)
+        for label in [*labels[first:], *labels[:first]]:
+            results[label].append(run(label))
+    return results
+
+
+def memory_mode(label: str) -> str:
+    """Return the memory mode that the name of a contestant ends with, or that of glibc.
+
+    >>> memory_mode("da.fft, memory kept"), memory_mode("ours")
+    ('kept', 'freed')
+    """
+    _, _, mode = label.partition(", memory ")
+    return mode or "freed"
+
+
+#: Variables of glibc by what a process does with freed memory. By default it gives large blocks
+#: back to the system, and the next allocation takes page faults. It keeps them if all threads
+#: allocate from the main heap: another thread's arena holds no block above 64 MiB.
+MEMORY: dict[str, dict[str, str]] = {
+    "freed": {},
+    "kept": {
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    },
+}
+
+
+def environment(memory: str = "freed", **extra: str) -> dict[str, str]:
+    """Return the environment of a child that gives freed memory back or keeps it.
+
+    `benchmarks.__main__` has dropped the variables that limit threads.
+    """
+    allocator = {"GLIBC_TUNABLES", *MEMORY["kept"]}
+    inherited = {name: value for name, value in os.environ.items() if name not in allocator}
+    return {**inherited, **MEMORY[memory], **extra}
 
 
 def child(

@@ -1,17 +1,18 @@
-"""Transforms of data in memory against other FFT libraries, in one process for each problem.
+"""Transforms of data in memory against other FFT libraries, first and warm.
 
-Contestants take turns after a first one that does not count and whose results are checked. Graphs
-and plans are made before, inputs lie in memory, and peers write into memory that exists: ``out=``
-where they have it. Of ours ``persist()`` leaves blocks and ``compute()`` assembles them. Who takes
-more than four times as long as the fastest runs once. ``--cold N`` adds first transforms of N new
-processes, with their peak memory.
+Each contestant runs in processes of its own, and these processes take turns. The first run of a
+process is told apart from its warm runs. Graphs and plans are made before, inputs lie in memory,
+and peers write into memory of the caller: ``out=`` where they have it. Of ours ``persist()`` leaves
+blocks and ``compute()`` assembles them. Peers run with glibc's defaults, which give freed memory
+back to the system ("freed"), and with settings that keep it ("kept"). Ours keeps its memory itself
+and runs with the defaults. The last result of each process is checked.
 """
 
-import statistics
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -22,20 +23,19 @@ from benchmarks import core
 from benchmarks.problems import (
     Problem,
     Truth,
-    alternate,
     data_of,
     fill,
     graph_of,
     lazy,
-    peak_of,
     plan_of,
     seconds_of,
+    timed,
     worst,
 )
 from benchmarks.rows import ARRAYS
 
-#: How many times as long as the fastest a slow contestant takes.
-SLOW = 4.0
+#: Seconds of a first run after which a process has only one warm run.
+SLOW = 8.0
 
 #: Arrays beside those of the guard: name, kind, shape, dtype.
 OTHERS = (
@@ -86,18 +86,20 @@ def ducc0(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Con
 
 def mkl_fft(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
     import mkl_fft as mkl
+    from threadpoolctl import threadpool_limits
 
+    threadpool_limits(threads)
     return Contestant(lambda: getattr(mkl, problem.kind)(x, out=out))
 
 
 def fftw(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
     import pyfftw
 
-    axes, flags = tuple(range(x.ndim)), ("FFTW_ESTIMATE",)
-    made = pyfftw.FFTW(x, out, axes=axes, flags=flags, threads=threads, planning_timelimit=60.0)
+    axes = tuple(range(x.ndim))
+    plan = pyfftw.FFTW(x, out, axes=axes, flags=("FFTW_ESTIMATE",), threads=threads)
 
     def run() -> np.ndarray:
-        made.execute()
+        plan.execute()
         return out
 
     return Contestant(run)
@@ -113,17 +115,6 @@ def dask_fft(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> 
     return Contestant(y.persist)
 
 
-def copy(problem: Problem, x: np.ndarray, out: np.ndarray, threads: int) -> Contestant:
-    """Copy the input with all threads: what one pass over memory takes."""
-    a, b = (array.reshape(-1).view(np.uint8)[: min(x.nbytes, out.nbytes)] for array in (x, out))
-    pool = ThreadPoolExecutor(threads)
-
-    def run() -> None:
-        list(pool.map(np.copyto, np.array_split(b, threads), np.array_split(a, threads)))
-
-    return Contestant(run)
-
-
 #: Peers by name: the module that each needs, and how it is made.
 PEERS: dict[str, tuple[str, Callable[[Problem, np.ndarray, np.ndarray, int], Contestant]]] = {
     "scipy": ("scipy", scipy),
@@ -131,99 +122,164 @@ PEERS: dict[str, tuple[str, Callable[[Problem, np.ndarray, np.ndarray, int], Con
     "mkl_fft": ("mkl_fft", mkl_fft),
     "FFTW (ESTIMATE)": ("pyfftw", fftw),
     "da.fft": ("dask", dask_fft),
-    "copy": ("numpy", copy),
 }
 
 
-def contestants(
-    problem: Problem, x: np.ndarray, out: np.ndarray, task: dict[str, Any]
-) -> Iterator[tuple[str, Contestant]]:
-    """Yield peers that are installed, then ours with each FFT library."""
-    for name in task["peers"]:
-        module, make = PEERS[name]
-        if find_spec(module) is not None:
-            yield name, make(problem, x, out, task["threads"])
-    for kernel in task["kernels"]:
-        y = graph_of(problem, lazy(x, problem.chunks), kernel=kernel)
-        yield f"{kernel}/persist", Contestant(y.persist)
-        yield f"{kernel}/compute", Contestant(y.compute)
+def write_truth(name: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Write the truth about a problem, which the processes of its contestants read."""
+    problem = PROBLEMS[name].scaled(task["scale"])
+    _, truth = data_of(problem)
+    truth.save(Path(task["truth"]))
+    return {"ok": True}
 
 
-def measured(problem: Problem, task: dict[str, Any]) -> dict[str, Any]:
-    """Return the medians of all contestants, and ratios of peers to the best of ours."""
-    x = np.zeros(problem.shape, problem.dtype)
-    out = np.zeros(problem.out_shape, problem.out_dtype)
-    made = dict(contestants(problem, x, out, task))  # FFTW's planner overwrites the arrays
-    fill(x)
-    truth, first, checks = Truth.of(problem, x), {}, []
-    for name, one in made.items():
-        for _ in range(1 + ("/" in name)):  # copies of ours are compiled in the first
-            if one.before is not None:
-                one.before()
-            first[name], result = seconds_of(one.run)
-        if name != "copy":
-            checks.append({**truth.check(result), "by": name})
-        del result
-    fast = SLOW * min(seconds for name, seconds in first.items() if name != "copy")
-    racing = {n: one for n, one in made.items() if first[n] <= fast or "/" in n}
-    times = {name: [seconds] for name, seconds in first.items() if name not in racing}
-    times |= alternate(
-        {name: one.run for name, one in racing.items()},
-        task["repeat"],
-        before={name: one.before for name, one in racing.items() if one.before is not None},
-    )
-    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-    best = min((n for n in medians if n.endswith("/persist")), key=medians.__getitem__)
-    kernel = best.partition("/")[0]
-    ours, check = times[best], worst(checks)
+def in_process(name: str, label: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of one contestant of a problem in this process."""
+    problem = PROBLEMS[name].scaled(task["scale"])
+    truth = Truth.stored(problem, Path(task["truth"]))
+    library, _, way = label.partition(", ")
+    with dask.config.set(scheduler="threads", num_workers=task["threads"]):
+        if library == "ours":
+            return ours(problem, truth, way, task)
+        return peer(problem, truth, library, task)
+
+
+def ours(problem: Problem, truth: Truth, kernel: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of our transform by an FFT library."""
+    x = lazy(fill(np.empty(problem.shape, problem.dtype)), problem.chunks)
+    y = graph_of(problem, x, kernel=kernel)
+    timing = timed(y.persist, task["repeat"])
+    checks = [truth.check(timing.result)]
+    timing.result = None
+    assembled = []
+    whole = None
+    for _ in timing.warm:
+        del whole
+        seconds, whole = seconds_of(y.compute)
+        assembled.append(seconds)
+    checks.append(truth.check(whole))
     return {
-        "kernel": kernel,
-        "rounds": plan_of(problem, lazy(x, problem.chunks), kernel=kernel).notation,
-        "seconds": medians,
-        "n": {name: len(seconds) for name, seconds in times.items()},
-        "peers": {
-            name: core.ratio(seconds if len(seconds) > 1 else seconds * len(ours), ours)
-            for name, seconds in times.items()
-            if "/" not in name and name != "copy"
-        },
-        "compute": core.ratio(times[f"{kernel}/compute"], ours),
-        **core.outcome(check),
-        "worst": check["by"],
+        **timing.figures,
+        "nbytes": problem.nbytes,
+        "compute": assembled,
+        "rounds": plan_of(problem, x, kernel=kernel).notation,
+        **worst(checks),
     }
 
 
-def cold(problem: Problem, task: dict[str, Any]) -> dict[str, Any]:
-    """Return seconds and peak memory of the first transform of this process."""
-    x, truth = data_of(problem)
-    y = graph_of(problem, x, kernel=task["kernels"][0])
-    seconds, (peak, result) = seconds_of(lambda: peak_of(y.persist))
-    return {"first": seconds, "peak": peak / problem.nbytes, **truth.check(result)}
+def peer(problem: Problem, truth: Truth, library: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of another library."""
+    x = np.zeros(problem.shape, problem.dtype)
+    out = np.zeros(problem.out_shape, problem.out_dtype)
+    _, make = PEERS[library]
+    contestant = make(problem, x, out, task["threads"])  # FFTW's planner may overwrite the arrays
+    fill(x)
+    timing = timed(contestant.run, task["repeat"], contestant.before, slow=SLOW)
+    return {**timing.figures, "nbytes": problem.nbytes, **truth.check(timing.result)}
 
 
-def in_process(way: str, name: str, task: dict[str, Any]) -> dict[str, Any]:
-    """Return what `cold` or `measured` finds in this process."""
-    problem = PROBLEMS[name].scaled(task["scale"])
-    with dask.config.set(scheduler="threads", num_workers=task["threads"]):
-        return {"cold": cold, "measured": measured}[way](problem, task)
+def labels_of(task: dict[str, Any]) -> list[str]:
+    """Return the names of all contestants: library, then FFT library or memory mode."""
+    labels = [f"ours, {kernel}" for kernel in task["kernels"]]
+    for library in task["peers"]:
+        module, _ = PEERS[library]
+        if find_spec(module) is not None:
+            labels += [f"{library}, memory {mode}" for mode in task["memory"]]
+    return labels
+
+
+def measured(
+    name: str, labels: Sequence[str], task: dict[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the figures of each process by contestant."""
+    with tempfile.TemporaryDirectory() as folder:
+        task = {**task, "truth": f"{folder}/truth.npz"}
+        written = core.call(write_truth, name, task)
+        if "error" in written:
+            raise RuntimeError(written["error"])
+
+        def run(label: str) -> dict[str, Any]:
+            return core.call(in_process, name, label, task, memory=core.memory_mode(label))
+
+        return core.in_turns(labels, task["processes"], run)
+
+
+def row_of(runs: Sequence[dict[str, Any]], fastest: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a contestant's medians, and its ratio to the runs of the fastest of ours.
+
+    Parameters
+    ----------
+    runs, fastest : sequence of dict
+        Figures of each process, in the order of the turns.
+    """
+    for run in runs:
+        if "error" in run:
+            return {"failed": run["error"]}
+    row: dict[str, Any] = {
+        "first": core.median([run["first"] for run in runs]),
+        "warm": warm_median(runs),
+        "n": sum(len(run["warm"]) for run in runs),
+        "processes": len(runs),
+        "faults": max(run["faults"] for run in runs),
+        "peak": max(run["peak"] / run["nbytes"] for run in runs),
+        **core.outcome(worst(runs)),
+    }
+    if fastest:
+        row["over_ours"] = paired(runs, fastest, "warm")
+    if "compute" in runs[0]:
+        row["compute"] = core.ratio(pooled(runs, "compute"), pooled(runs, "warm"))
+        row["rounds"] = runs[0]["rounds"]
+    return row
+
+
+def pooled(runs: Sequence[dict[str, Any]], key: str) -> list[float]:
+    """Return the seconds of all processes."""
+    return [seconds for run in runs for seconds in run[key]]
+
+
+def warm_median(runs: Sequence[dict[str, Any]]) -> float | None:
+    return core.median(pooled(runs, "warm"))
+
+
+def paired(
+    runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], key: str
+) -> dict[str, float]:
+    """Return the ratio of the seconds of two contestants, in pairs of processes of one turn."""
+    above, below = [], []
+    for run, other in zip(runs, others, strict=True):
+        pairs = min(len(run[key]), len(other[key]))
+        above += run[key][:pairs]
+        below += other[key][:pairs]
+    return core.ratio(above, below)
+
+
+def fastest_of_ours(runs: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the processes of the FFT library with which ours is fastest when warm."""
+    right = [
+        processes
+        for label, processes in runs.items()
+        if label.startswith("ours") and not any("error" in run for run in processes)
+    ]
+    return min(right, key=warm_median, default=[])
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = core.arguments("memory", __doc__)
+    parser = core.arguments("memory", __doc__, repeat=3)
     peers = list(PEERS)
+    modes = list(core.MEMORY)
     parser.add_argument("--peers", nargs="*", choices=peers, default=peers, metavar="NAME")
-    parser.add_argument("--cold", type=int, default=0, metavar="N", help="processes")
+    parser.add_argument("--memory", nargs="*", choices=modes, default=modes, metavar="MODE")
+    parser.add_argument("--processes", type=int, default=3, metavar="N", help="of each contestant")
     args = parser.parse_args(argv)
     results = core.Results(args, "memory")
-    task = {key: getattr(args, key) for key in ("scale", "threads", "repeat", "peers", "kernels")}
-    for name in results.missing("problems", core.chosen(PROBLEMS, args.only)):
-        row = core.call(in_process, "measured", name, task, threads=args.threads)
-        if "ok" not in row:
-            row = {"failed": row["error"]}
-        elif args.cold:
-            once = ("cold", name, {**task, "kernels": [row["kernel"]]})
-            runs = [core.call(in_process, *once, threads=args.threads) for _ in range(args.cold)]
-            row["ok"] &= all(run.get("ok", False) for run in runs)
-            for key in ("first", "peak"):
-                row[key] = core.median([run[key] for run in runs if key in run])
-        results.add("problems", name, **row)
+    options = ("scale", "threads", "repeat", "peers", "memory", "kernels", "processes")
+    task = {key: getattr(args, key) for key in options}
+    for name in core.chosen(PROBLEMS, args.only):
+        labels = labels_of(task)
+        if not any(results.lacks(name, label) for label in labels):
+            continue
+        runs = measured(name, labels, task)
+        fastest = fastest_of_ours(runs)
+        for label in labels:
+            results.add(name, label, **row_of(runs[label], fastest))
     return int(not results.ok)

@@ -11,6 +11,7 @@ import gc
 import importlib
 import math
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -287,10 +288,14 @@ class Truth:
 
     @classmethod
     def stored(cls, problem: Problem, source: Path) -> "Truth":
-        """Return the truth that `write_source` has written beside a source."""
+        """Return the truth that `save` has written beside a source."""
         found, known = cls.of(problem), np.load(source.with_suffix(".npz"))
         found.values, found.energy = known["values"], float(known["energy"])
         return found
+
+    def save(self, path: Path) -> None:
+        """Write the file that `stored` reads."""
+        np.savez(path.with_suffix(".npz"), values=self.values, energy=self.energy)
 
     def add(self, block: np.ndarray, start: int) -> None:
         """Take in a block of the input that begins at `start` of the first axis."""
@@ -401,6 +406,75 @@ def alternate(
             times[name].append(seconds)
             del result
     return times
+
+
+@dataclass
+class Timing:
+    """The first run of a call in a process, and later ones.
+
+    Attributes
+    ----------
+    first : float
+        Seconds of the first run, whose memory is new. Imports are not part of it.
+    warm : list of float
+        Seconds of each later run.
+    peak : int
+        Most bytes of memory that the first run added.
+    faults : int
+        Page faults of the last run.
+    result : Any
+        Of the last run.
+    """
+
+    first: float
+    warm: list[float]
+    peak: int
+    faults: int
+    result: Any
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Everything but the result."""
+        return {"first": self.first, "warm": self.warm, "peak": self.peak, "faults": self.faults}
+
+
+def timed(
+    run: Callable[[], Any],
+    repeat: int,
+    before: Callable[[], Any] | None = None,
+    slow: float = math.inf,
+) -> Timing:
+    """Return the seconds of the first run of a call in this process, and of later ones.
+
+    Parameters
+    ----------
+    run : callable
+        The call. Each result is deleted before the next run.
+    repeat : int
+        Number of warm runs.
+    before : callable, optional
+        Called before each run, outside of the clock.
+    slow : float
+        Seconds of a first run after which there is only one warm run.
+    """
+    if before is not None:
+        before()
+    peak, (first, result) = peak_of(lambda: seconds_of(run))
+    warm = []
+    for _ in range(repeat if first <= slow else 1):
+        del result
+        if before is not None:
+            before()
+        known_faults = page_faults()
+        seconds, result = seconds_of(run)
+        faults = page_faults() - known_faults
+        warm.append(seconds)
+    return Timing(first, warm, peak, faults, result)
+
+
+def page_faults() -> int:
+    """Return the number of pages that this process had to get from the system so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def status(field: str) -> int:

@@ -207,7 +207,7 @@ def write_source(problem: Problem, task: Task) -> None:
     )
     for start, block in truth.random_blocks():
         array[start : start + len(block)] = block
-    np.savez(path.with_suffix(".npz"), values=truth.values, energy=truth.energy)
+    truth.save(path)
     drop_cache(path)
 
 

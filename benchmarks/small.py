@@ -1,13 +1,16 @@
-"""Small calls, warm: ours against `da.fft` after ``rechunk(-1)``, in alternating turns; starts.
+"""Small calls, warm: ours against `da.fft` after ``rechunk(-1)``; starts of processes.
 
-In the JSON `graph` is the time in which ours plans and makes the lazy result, part of its seconds.
-One result of each call is compared with NumPy's.
+Ours and `da.fft` run in processes of their own, which take turns. `da.fft` runs with glibc's
+defaults, which give freed memory back to the system ("freed"), and with settings that keep it
+("kept"). Each call is made `WARM_UP` times before those that count. In the JSON `graph` is the time
+in which ours plans and makes the lazy result, part of its seconds. One result of each call is
+compared with NumPy's.
 """
 
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +24,9 @@ from benchmarks import core
 from benchmarks.problems import alternate, seconds_of
 from benchmarks.rows import cluster
 from dask_bigfft import fft
+
+#: Calls that do not count.
+WARM_UP = 3
 
 #: Transform, shape, dtype, chunks, and axes where not all, or the last one, are transformed.
 CALLS: list[tuple[Any, ...]] = [
@@ -64,52 +70,140 @@ STARTS = {
     "error": ("-m", "dask_bigfft", "plan", ".", "--kind", "none"),
 }
 
+#: Calls by the names of their rows.
+NAMES = {" ".join(map(str, call)): call for call in CALLS}
+
+CONTESTANTS = ("ours", *(f"da.fft, memory {mode}" for mode in core.MEMORY))
+
 
 def start(words: Sequence[str], repeat: int) -> dict[str, Any]:
-    both = {"bigfft": words, "dask": ("-c", "import dask.array")}
+    """Return the seconds of a process of ours, and of one that imports `dask.array`."""
+    commands = {"ours": words, "dask": ("-c", "import dask.array")}
     run = partial(subprocess.run, capture_output=True)
-    works = {name: partial(run, [sys.executable, *some]) for name, some in both.items()}
-    return {k: core.median(v) for k, v in alternate(works, repeat).items()} | {"ok": True}
-
-
-def measure(call: tuple[Any, ...], repeat: int) -> dict[str, Any]:
-    kind, shape, dtype, chunks, *axis = call
-    a = np.random.default_rng(1).standard_normal((*shape, 2)).view("c16")[..., 0]
-    a = (a if dtype[0] == "c" else a.real).astype(dtype)
-    x = da.from_array(a, chunks=chunks, name=False).persist()
-    more = {"axis": axis[0]} if axis else {}
-    many = range(a.ndim)[-2 if kind.endswith("2") else 0 :]
-    whole = dict.fromkeys(many if kind.endswith(("2", "n")) else axis or [-1], -1)
-    made = {
-        "bigfft": lambda: getattr(fft, kind)(x, **more),
-        "dask": lambda: getattr(da.fft, kind)(x.rechunk(whole), **more),
-    }
-    truth = getattr(np.fft, kind)(a.astype(np.result_type(a, "f8")), **more)
-    error = float(np.linalg.norm(made["bigfft"]().compute() - truth) / np.linalg.norm(truth))
-    works = {name: lambda m=made[name]: m().compute() for name in made}
-    alternate(works, 3)
+    works = {name: partial(run, [sys.executable, *words]) for name, words in commands.items()}
     times = alternate(works, repeat)
-    return {name: core.median(found) for name, found in times.items()} | {
-        "graph": statistics.median(seconds_of(made["bigfft"])[0] for _ in range(repeat)),
-        "cost": core.ratio(times["bigfft"], times["dask"]),
+    return {name: core.median(seconds) for name, seconds in times.items()} | {"ok": True}
+
+
+def input_of(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return random numbers."""
+    pairs = np.random.default_rng(1).standard_normal((*shape, 2))
+    values = pairs.view("c16")[..., 0]
+    return (values if dtype[0] == "c" else values.real).astype(dtype)
+
+
+def whole_axes(kind: str, ndim: int, axis: list[int]) -> dict[int, int]:
+    """Return the argument of `rechunk` that brings each transformed axis into one chunk."""
+    if kind.endswith("n"):
+        return dict.fromkeys(range(ndim), -1)
+    if kind.endswith("2"):
+        return {ndim - 2: -1, ndim - 1: -1}
+    return dict.fromkeys(axis or [-1], -1)
+
+
+def measure(contestant: str, call: tuple[Any, ...], repeat: int) -> dict[str, Any]:
+    """Return the seconds of warm calls, and the error of a result."""
+    kind, shape, dtype, chunks, *axis = call
+    values = input_of(shape, dtype)
+    x = da.from_array(values, chunks=chunks, name=False).persist()
+    options = {"axis": axis[0]} if axis else {}
+    whole = whole_axes(kind, values.ndim, axis)
+
+    def lazy_result() -> da.Array:
+        if contestant == "ours":
+            return getattr(fft, kind)(x, **options)
+        return getattr(da.fft, kind)(x.rechunk(whole), **options)
+
+    def compute() -> np.ndarray:
+        return lazy_result().compute()
+
+    truth = getattr(np.fft, kind)(values.astype(np.result_type(values, "f8")), **options)
+    error = float(np.linalg.norm(compute() - truth) / np.linalg.norm(truth))
+    seconds_of_calls(compute, WARM_UP)
+    return {
+        "seconds": seconds_of_calls(compute, repeat),
+        "graph": core.median(seconds_of_calls(lazy_result, repeat)),
         "error": error,
-        "ok": error < (1e-5 if a.dtype.char in "fF" else 1e-13),
+        "ok": error < (1e-5 if values.dtype.char in "fF" else 1e-13),
+    }
+
+
+def seconds_of_calls(work: Callable[[], Any], repeat: int) -> list[float]:
+    """Return the seconds of as many calls, without their results."""
+    return [seconds_of(work)[0] for _ in range(repeat)]
+
+
+def in_process(
+    contestant: str, place: str, names: Sequence[str], threads: int, repeat: int
+) -> dict[str, Any]:
+    """Return what `measure` finds of each call in this process, on its threads or workers."""
+    with TemporaryDirectory() as folder:
+        if place == "workers":
+            setting: Any = cluster(threads, Path(folder))
+        else:
+            setting = dask.config.set(scheduler="threads", num_workers=threads)
+        with setting:
+            return {name: measure(contestant, NAMES[name], repeat) for name in names}
+
+
+def measured(place: str, names: Sequence[str], args: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return the answers of `in_process` of each contestant's processes."""
+
+    def run(contestant: str) -> dict[str, Any]:
+        memory = core.memory_mode(contestant)
+        return core.call(
+            in_process, contestant, place, names, args.threads, args.repeat, memory=memory
+        )
+
+    return core.in_turns(CONTESTANTS, args.processes, run)
+
+
+def failure_of(runs: dict[str, list[dict[str, Any]]]) -> str | None:
+    """Return the error of the first process that failed, with its contestant."""
+    for contestant, processes in runs.items():
+        for run in processes:
+            if "error" in run:
+                return f"{contestant}: {run['error']}"
+    return None
+
+
+def row_of(name: str, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the medians of a call by contestant, and the ratios of ours to the others."""
+    failure = failure_of(runs)
+    if failure is not None:
+        return {"failed": failure}
+    seconds = {}
+    answers = []
+    for contestant, processes in runs.items():
+        measurements = [run[name] for run in processes]
+        seconds[contestant] = [value for answer in measurements for value in answer["seconds"]]
+        answers += measurements
+    ratios = {}
+    for contestant, values in seconds.items():
+        if contestant != "ours":
+            ratios[contestant] = core.ratio(seconds["ours"], values)
+    return {
+        "warm": {contestant: core.median(values) for contestant, values in seconds.items()},
+        "n": len(seconds["ours"]),
+        "graph": statistics.median(run[name]["graph"] for run in runs["ours"]),
+        "cost": ratios,
+        "error": max(answer["error"] for answer in answers),
+        "ok": all(answer["ok"] for answer in answers),
     }
 
 
 def main(argv: Sequence[str]) -> int:
-    args = core.arguments("small", __doc__, repeat=30).parse_args(argv)
+    parser = core.arguments("small", __doc__, repeat=10)
+    parser.add_argument("--processes", type=int, default=3, metavar="N", help="of each contestant")
+    args = parser.parse_args(argv)
     results = core.Results(args, "small")
-    names = {" ".join(map(str, call)): call for call in CALLS}
-    wanted = core.chosen([*names, *STARTS], args.only)
-    for name in results.missing("start", [name for name in STARTS if name in wanted]):
+    chosen = core.chosen([*NAMES, *STARTS], args.only)
+    for name in results.missing("start", [name for name in STARTS if name in chosen]):
         results.add("start", name, **start(STARTS[name], args.repeat))
-    places = {
-        "threads": lambda _: dask.config.set(scheduler="threads", num_workers=args.threads),
-        "workers": lambda folder: cluster(args.threads, folder),
-    }
-    for where, place in places.items():
-        with TemporaryDirectory() as folder, place(Path(folder)):
-            for name in results.missing(where, [name for name in names if name in wanted]):
-                results.add(where, name, **measure(names[name], args.repeat))
+    for place in ("threads", "workers"):
+        names = [name for name in NAMES if name in chosen and results.lacks(place, name)]
+        if names:
+            runs = measured(place, names, args)
+            for name in names:
+                results.add(place, name, **row_of(name, runs))
     return int(not results.ok)

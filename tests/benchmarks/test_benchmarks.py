@@ -1,6 +1,8 @@
 """Benchmark programs run to their ends at a tiny scale, with checked results; pages are current."""
 
+import itertools
 import json
+import platform
 
 import dask
 import numpy as np
@@ -15,9 +17,13 @@ TINY = ("--scale", "0.00002", "--threads", "2")
 
 #: Arguments of each program, and the rows that it writes.
 PROGRAMS = {
-    "memory": ("--only real-512x512x256-x16 --repeat 1 --kernels scipy", 1),
-    "small": ("--only *(1000,)* help --repeat 2", 3),
-    "convolution": (["--only", "taps: oaconvolve", "--repeat", "1"], 1),
+    "memory": (
+        "--only real-512x512x256-x16 --repeat 1 --processes 1 --kernels scipy "
+        "--peers scipy --memory kept",
+        2,
+    ),
+    "small": ("--only *(1000,)* help --repeat 2 --processes 1", 3),
+    "convolution": (["--only", "taps: oaconvolve", "--repeat", "1", "--processes", "1"], 1),
     "verification": ("--only 3d --repeat 1 --kernels scipy", 1),
     "forecasts": (
         "--only slabs --repeat 1 --turns 1 --no-calibration --kernels scipy "
@@ -66,6 +72,95 @@ def test_checks_find_a_wrong_value():
     assert truth.check(right)["ok"]
     for wrong in (right[::-1], right * (1 + 1e-9), right[:, :4], np.full_like(right, np.nan)):
         assert not truth.check(np.ascontiguousarray(wrong))["ok"]
+
+
+def run(*arguments, out, **variables):
+    """Return the rows of a benchmark program by section and name."""
+    python("-m", "benchmarks", *arguments, "--out", out, cwd=core.ROOT, env=variables)
+    sections = json.loads(out.read_text())["sections"]
+    return {
+        section: {row["name"]: row for row in rows_of_section}
+        for section, rows_of_section in sections.items()
+    }
+
+
+only_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of glibc")
+
+#: Prints the page faults of allocations in a thread, after a first one of the same size.
+ALLOCATE = """
+import resource
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+
+def faults(_):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(16 << 20)  # 128 MiB: more than an arena of a thread holds
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+with ThreadPoolExecutor(1) as pool:
+    print(list(pool.map(faults, range(3)))[-1])
+"""
+
+
+@only_glibc
+def test_processes_give_freed_memory_back_or_keep_it(monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1024")  # a user's own setting is not inherited
+    faults = {}
+    for mode in ("freed", "kept"):
+        answer = core.child(["-c", ALLOCATE], core.environment(mode))
+        faults[mode] = answer
+    assert faults["freed"] > 4 * (faults["kept"] + 1)
+
+
+@only_glibc
+@pytest.mark.slow
+def test_peers_run_with_memory_freed_and_kept(tmp_path):
+    problem = "1d-2p26-x16"
+    options = f"--only {problem} --scale 0.125 --repeat 1 --processes 1 --kernels scipy"
+    peers = ("scipy", "da.fft")
+    sections = run("memory", *options.split(), "--peers", *peers, out=tmp_path / "out.json")
+    rows = sections[problem]
+    for peer in peers:
+        assert rows[f"{peer}, memory freed"]["faults"] > 4 * rows[f"{peer}, memory kept"]["faults"]
+    for row in rows.values():
+        assert row["ok"]
+        assert row["first"] > 0
+        assert row["warm"] > 0
+
+
+def test_thread_variables_of_users_reach_no_program():
+    variables = {"OPENBLAS_NUM_THREADS": 1, "OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1}
+    answer = python(
+        "-m", "benchmarks", "--call", "core", "environment", "[]", cwd=core.ROOT, env=variables
+    )
+    assert not variables.keys() & json.loads(answer.stdout).keys()
+
+
+@pytest.mark.parametrize("program", ["memory", "convolution", "small"])
+def test_results_say_of_peers_what_they_did_with_memory(program):
+    content = json.loads((pages.RESULTS / f"{program}.json").read_text())
+    assert {"numpy", "scipy", "dask"} <= content["machine"]["versions"].keys()
+    ours = ("ours", "full: fftconvolve", "taps: fftconvolve", "taps: oaconvolve")
+    sections = content["sections"]
+    measured = [section for name, section in sections.items() if name != "start"]
+    for row in itertools.chain.from_iterable(measured):
+        names = row["warm"] if program == "small" else [row["name"]]
+        for name in names:
+            assert name.startswith(ours) or name.endswith(("memory kept", "memory freed"))
+
+
+def test_facts_that_were_not_measured_are_left_out(tmp_path, monkeypatch):
+    for path in pages.RESULTS.glob("*.json"):
+        content = json.loads(path.read_text())
+        if path.stem == "convolution":
+            content["sections"]["runs"] = [
+                {"name": "full: scipy, memory kept", "first": 2.0, "warm": 1.25, "n": 1}
+            ]
+        (tmp_path / path.name).write_text(json.dumps(content))
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    facts = [line for line in pages.figures() if "`convolution`" in line]
+    assert len(facts) == 1
+    assert "1.2" in facts[0]
 
 
 def test_pages_and_figures_are_those_of_the_json():

@@ -1,18 +1,24 @@
-"""Compare transforms of one long axis in one run: examples/compare_1d.py
+"""Compare transforms of one long axis, first and warm: examples/compare_1d.py
 
 Complex data of length 2^26 in 16 chunks in memory, natural order in and out, on two threads. Each
-repetition runs every contestant once, in turn, so that what slows the machine slows all of them.
-The answers are checked; what is printed are medians of ratios within a repetition, with least and
-most. What is timed: ours and `da.fft` from the call to the end of `persist()`, the result in
-blocks, ours in memory that it kept from before; SciPy (one axis: it uses one thread) the call, into
-fresh memory, which is part of its time; NumPy the call, into memory that is ready.
+contestant runs in a process of its own: a first run, which is told apart, and warm ones. What is
+timed: ours and `da.fft` from the call to the end of `persist()`, the result in blocks; SciPy (one
+axis: it uses one thread) the call, into new memory; NumPy the call, into memory of the caller.
+
+A process gives large blocks of freed memory back to the system by the defaults of glibc, and pays
+page faults for the next ones. Ours keeps its memory itself. So the others run twice: with the
+defaults ("freed") and with settings of glibc that keep freed memory ("kept"). The answers are
+checked.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from importlib import metadata
 from importlib.util import find_spec
@@ -26,69 +32,104 @@ import scipy.fft
 import dask_bigfft
 from dask_bigfft import fft
 
-OURS = "dask_bigfft, {}"
+OURS = "dask_bigfft"
 SCIPY = "scipy.fft.fft"
 NUMPY = "numpy.fft.fft(out=)"
 DASK = "da.fft.fft(x.rechunk(-1))"
 PEERS = (SCIPY, NUMPY, DASK)
 
+#: Variables of glibc by what a process does with freed memory. One heap for all threads, because
+#: a block above 64 MiB of another thread goes back whatever the other two say.
+MEMORY = {
+    "freed": {},
+    "kept": {
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_MMAP_THRESHOLD_": str(2**40),
+        "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    },
+}
 
-def kernels():
-    """Return the FFT libraries to run: SciPy, and ducc0 where it is installed."""
-    return ["scipy", "ducc0"] if find_spec("ducc0") else ["scipy"]
+#: Variables that limit the threads of libraries. Users have not set them.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
-
-def contestants(x, whole):
-    """Return what is compared: names and calls that return a result."""
-    found = {
-        OURS.format(kernel): lambda kernel=kernel: fft.fft(x, kernel=kernel).persist()
-        for kernel in kernels()
-    }
-    found[SCIPY] = lambda: scipy.fft.fft(whole)
-    out = np.empty_like(whole)
-    found[NUMPY] = lambda: np.fft.fft(whole, out=out)
-    found[DASK] = lambda: da.fft.fft(x.rechunk(-1)).persist()
-    return found
-
-
-def relative_error(found, wanted):
-    """Return the L2 norm of the difference over that of what is wanted, in pieces."""
-    found = da.asarray(found).rechunk(2**20)
-    wanted = da.from_array(wanted, chunks=2**20, name=False)
-    apart, size = dask.compute((abs(found - wanted) ** 2).sum(), (abs(wanted) ** 2).sum())
-    return float(np.sqrt(apart / size))
+#: Most frequencies of an answer that are compared.
+SAMPLES = 2**13
 
 
-def measure(n, repetitions):
-    """Return seconds of each contestant by repetition, and errors against SciPy."""
-    x = da.random.default_rng(26).standard_normal(2 * n, chunks=-(-2 * n // 16) // 2 * 2)
-    x = x.map_blocks(
-        lambda block: block.view(complex),
-        dtype=complex,
-        chunks=(tuple(size // 2 for size in x.chunks[0]),),
-    ).persist()
-    whole = x.compute()
-    calls = contestants(x, whole)
-    wanted = scipy.fft.fft(whole)
-    errors = {name: relative_error(call(), wanted) for name, call in calls.items()}  # warms up
-    del wanted
-    seconds = {name: [] for name in calls}
-    for _ in range(repetitions):
-        for name, call in calls.items():
+def contestants():
+    """Return what is compared: names, and what their processes do with freed memory."""
+    kernels = ["scipy", "ducc0"] if find_spec("ducc0") else ["scipy"]
+    ours = [(f"{OURS}, {kernel}", "freed") for kernel in kernels]
+    return ours + [(peer, mode) for peer in PEERS for mode in MEMORY]
+
+
+def call_of(name, whole):
+    """Return the call of a contestant, which returns the transform of an array."""
+    if name == SCIPY:
+        return lambda: scipy.fft.fft(whole)
+    if name == NUMPY:
+        out = np.empty_like(whole)
+        return lambda: np.fft.fft(whole, out=out)
+    x = da.from_array(whole, chunks=-(-whole.size // 16), name=False).persist()
+    if name == DASK:
+        return lambda: da.fft.fft(x.rechunk(-1)).persist()
+    kernel = name.removeprefix(f"{OURS}, ")
+    return lambda: fft.fft(x, kernel=kernel).persist()
+
+
+def random_values(n):
+    """Return complex noise, the same in each process, without a copy that would be freed."""
+    values = np.empty(n, complex)
+    np.random.default_rng(26).standard_normal(out=values.view(float))
+    return values
+
+
+def relative_error(answer, values):
+    """Return the relative L2 error of some frequencies, by the definition of the transform.
+
+    The frequencies are ``shift + stride * k`` for each k below ``samples``. Their sum over n is the
+    transform of length ``samples`` of the values times ``exp(-2j pi n shift / N)``, folded.
+    """
+    samples = math.gcd(values.size, SAMPLES)
+    stride = values.size // samples
+    shift = stride // 3
+    rows = SAMPLES // samples
+    folded = np.zeros(samples, complex)
+    for first in range(0, stride, rows):
+        part = values[samples * first : samples * (first + rows)]
+        places = samples * first + np.arange(part.size)
+        phases = np.exp(-2j * math.pi / values.size * (places * shift % values.size))
+        folded += (part * phases).reshape(-1, samples).sum(axis=0)
+    wanted = np.fft.fft(folded)
+    difference = np.asarray(answer[shift::stride]) - wanted
+    return float(np.linalg.norm(difference) / np.linalg.norm(wanted))
+
+
+def measure(name, n, repetitions, threads):
+    """Return the seconds of the first run and of warm runs in this process, and the error."""
+    values = random_values(n)
+    seconds = []
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        call = call_of(name, values)
+        for _ in range(1 + repetitions):
+            result = None  # the memory of the last result is free for the next one
             start = time.perf_counter()
             result = call()
-            seconds[name].append(time.perf_counter() - start)
-            del result
-    return seconds, errors
+            seconds.append(time.perf_counter() - start)
+        error = relative_error(result, values)
+    return {"first": seconds[0], "warm": seconds[1:], "error": error}
 
 
-def ratios(seconds, peer):
-    """Return median, least and most of a peer's time over that of each contestant."""
-    found = {}
-    for name, taken in seconds.items():
-        each = [theirs / ours for theirs, ours in zip(seconds[peer], taken, strict=True)]
-        found[name] = (statistics.median(each), min(each), max(each))
-    return found
+def measure_in_process(name, memory, n, repetitions, threads):
+    """Return what `measure` returns in a new process."""
+    dropped = (*THREAD_VARIABLES, *MEMORY["kept"])
+    variables = {key: value for key, value in os.environ.items() if key not in dropped}
+    numbers = ["--n", str(n), "--repetitions", str(repetitions), "--threads", str(threads)]
+    command = [sys.executable, __file__, "--contestant", name, *numbers]
+    output = subprocess.run(
+        command, env=variables | MEMORY[memory], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    return {"name": name, "memory": memory, **json.loads(output)}
 
 
 def machine():
@@ -102,52 +143,60 @@ def machine():
         "processor": names[0] if names else platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in libraries},
         "dask_bigfft": dask_bigfft.__version__,
     }
 
 
+def report(rows):
+    """Print a table: seconds, and how many times as fast ours is by SciPy's kernel."""
+    ours = statistics.median(rows[0]["warm"])
+    print("| | freed memory | first run, s | warm, s | warm: least..most | warm / ours | error |")
+    print("|---|---|---|---|---|---|---|")
+    for row in rows:
+        warm = statistics.median(row["warm"])
+        memory = "its own" if row["name"].startswith(OURS) else row["memory"]
+        print(
+            f"| `{row['name']}` | {memory} | {row['first']:.3f} | {warm:.3f} |"
+            f" {min(row['warm']):.3f}..{max(row['warm']):.3f} | {warm / ours:.2f} |"
+            f" {row['error']:.1e} |"
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=2**26, help="length, default 2^26")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=5, help="warm runs, default 5")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", help="file that the measurements are written to")
+    parser.add_argument("--contestant", help="measure this one alone, in this process")
     arguments = parser.parse_args()
+    numbers = (arguments.n, arguments.repetitions, arguments.threads)
+    if arguments.contestant:
+        print(json.dumps(measure(arguments.contestant, *numbers)))
+        return
 
-    with dask.config.set(scheduler="threads", num_workers=arguments.threads):
-        seconds, errors = measure(arguments.n, arguments.repetitions)
-    peers = [ratios(seconds, peer) for peer in PEERS]
     where = machine()
     print(", ".join(f"{key} {value}" for key, value in where.items()))
     print(
-        f"N = {arguments.n} complex128 in 16 chunks, {arguments.threads} threads, natural order,"
-        f" warm, {arguments.repetitions} repetitions in turn\n"
+        f"N = {arguments.n} complex128 in 16 chunks, {arguments.threads} threads, natural order;"
+        f" each in a process of its own, {arguments.repetitions} warm runs\n",
+        flush=True,
     )
-    heads = "".join(f" times as fast as `{peer}` |" for peer in PEERS)
-    print(f"| | seconds, median |{heads} relative L2 distance from SciPy |")
-    print("|---" * (3 + len(PEERS)) + "|")
-    for name, taken in seconds.items():
-        cells = "".join(
-            f" {mid:.2f} ({least:.2f}..{most:.2f}) |"
-            for mid, least, most in (found[name] for found in peers)
-        )
-        print(f"| `{name}` | {statistics.median(taken):.3f} |{cells} {errors[name]:.1e} |")
+    rows = [measure_in_process(name, memory, *numbers) for name, memory in contestants()]
+    report(rows)
     if arguments.json:
+        content = {
+            "machine": where,
+            "n": arguments.n,
+            "threads": arguments.threads,
+            "contestants": rows,
+        }
         with open(arguments.json, "w") as file:
-            json.dump(
-                {
-                    "machine": where,
-                    "n": arguments.n,
-                    "threads": arguments.threads,
-                    "seconds": seconds,
-                    "errors": errors,
-                },
-                file,
-                indent=1,
-            )
-    if not max(errors.values()) < 1e-14:
+            json.dump(content, file, indent=1)
+    if not all(row["error"] < 1e-14 for row in rows):
         raise SystemExit("an answer is wrong")
 
 

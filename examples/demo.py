@@ -7,7 +7,9 @@ if an answer is wrong.
 import argparse
 import io
 import os
+import platform
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import elevation
@@ -138,6 +140,8 @@ def main():
         f"\nAll in {time.perf_counter() - start:.0f} s on {os.cpu_count()} cores."
         f" The picture is {arguments.picture}"
     )
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "dask"))
+    print(f"Python {platform.python_version()}, {libraries}")
     if not all(part.right(found) for part, found in parts):
         raise SystemExit("an answer is wrong")
 

@@ -1,5 +1,6 @@
 """The examples and the README's code run, and wrong answers make them fail."""
 
+import json
 import re
 import tomllib
 
@@ -33,6 +34,19 @@ def run(*arguments, cwd, status=0):
     return python(*arguments, env=variables, cwd=cwd, status=status)
 
 
+def check_comparison(content, warm_runs):
+    """Fail unless versions are named, first runs told apart, and peers run in both memory modes."""
+    assert {"python", "numpy", "scipy", "dask"} <= content["machine"].keys()
+    modes = {}
+    for row in content["contestants"]:
+        modes.setdefault(row["name"], set()).add(row["memory"])
+        assert row["first"] > 0
+        assert len(row["warm"]) == warm_runs
+    peers = [name for name in modes if not name.startswith("dask_bigfft")]
+    assert len(peers) >= 3
+    assert all(modes[peer] == {"freed", "kept"} for peer in peers)
+
+
 @pytest.mark.parametrize(("script", "arguments", "says"), SCRIPTS)
 def test_examples(script, arguments, says, tmp_path):
     done = run(EXAMPLES / f"{script}.py", *arguments, cwd=tmp_path)
@@ -40,6 +54,8 @@ def test_examples(script, arguments, says, tmp_path):
         assert re.search(text, done.stdout), done.stdout
     if "field" in arguments:  # nothing is left behind
         assert not list(tmp_path.glob("field/*"))
+    if script == "compare_1d":
+        check_comparison(json.loads((tmp_path / "out").read_text()), warm_runs=2)
     if "picture.png" in arguments:
         assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 

@@ -30,8 +30,9 @@ from dask.system import CPU_COUNT
 #: Called as ``sink(name, numbers)``. `plan` is the token of a plan; all other values are numbers.
 Sink = Callable[[str, Mapping[str, Any]], object]
 
-#: The phases of a run, named alike in task names, events, errors and the dashboard.
-PHASES = ("round", "pack", "send", "barrier", "unpack")
+#: The phases of a run, named alike in task names, events, errors and the dashboard. `product` is
+#: the work on a spectrum after its last round, such as the multiplication by another spectrum.
+PHASES = ("round", "pack", "send", "barrier", "unpack", "product")
 
 #: Parts of the phase *round*.
 SUBPHASES = ("gather", "h2d", "fft", "twiddle", "d2h", "scatter")
@@ -52,6 +53,7 @@ WATCHED = (
     "compile",  # a task waited for its code; its phases leave that out
     *SUBPHASES,
     "fallback",  # a slower way was taken, and what it cost
+    "product",
 )
 
 #: Events of files that belong to no plan. They have `nbytes`, and `seconds` unless a file is

@@ -34,8 +34,11 @@ from dask_bigfft.transforms.spec import transform_spec
 #: Name of the plugins, and of the metric in a worker's heartbeats.
 METRIC = "bigfft"
 
+#: Phases with parts, such as FFTs, which have events of their own.
+_BRANCHES = frozenset(("round", "product"))
+
 #: Phases whose seconds go to dask's fine performance metrics; they do not overlap.
-_LEAVES = frozenset((*SUBPHASES, *PHASES, "lease_wait")) - {"round"}
+_LEAVES = frozenset((*SUBPHASES, *PHASES, "lease_wait")) - _BRANCHES
 
 #: Addresses of the monitored workers of this process, which share an event loop.
 _watched: set[str] = set()
@@ -47,7 +50,7 @@ def digest(name: str, numbers: Mapping[str, Any]) -> None:
     The metrics get the time of each part of a round and the bytes of every phase. Events outside of
     tasks are ignored.
     """
-    if (name not in _LEAVES and name != "round") or current_worker() is None:
+    if name not in _LEAVES | _BRANCHES or current_worker() is None:
         return
     label = f"{METRIC}-{name.replace('_', '-')}"
     if name in _LEAVES and "seconds" in numbers:

@@ -362,6 +362,12 @@ def _nearest_result(x: da.Array) -> da.Array | None:
     return da.Array(graph, name, layer.plan.chunks, meta=layer.recipe.meta(x._meta))
 
 
+def plan_token(x: da.Array) -> str:
+    """Return the token in task names of the plan that made an array, "" if there is none."""
+    core = _nearest_result(x)
+    return "" if core is None else str(core.name).rpartition("-")[2]
+
+
 def transforms_in(collection: Any) -> dict[str, Plan]:
     """Return the plans of the transforms in a collection's graph, by their token in task names.
 

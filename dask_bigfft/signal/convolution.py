@@ -30,7 +30,14 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import Axes, Inputs, Mode, fast_length, parse_inputs
 from dask_bigfft.signal.kernel_spectrum import is_local, product, spectrum_block
 from dask_bigfft.signal.overlap import by_overlap
-from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
+from dask_bigfft.signal.transforms import (
+    ProductPhase,
+    SpectrumAxis,
+    Transforms,
+    planned,
+    product_phase,
+    spectrum_axes,
+)
 from dask_bigfft.transforms.spec import work_dtype
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
@@ -56,10 +63,15 @@ def _kernel_axes(plan: Plan, kernel: da.Array) -> tuple[SpectrumAxis, ...] | Non
 def _spectra(
     large: da.Array, small: da.Array, transforms: Transforms, there: Plan, options: Options
 ) -> tuple[da.Array, da.Array]:
-    """Return two spectra with equal chunks, that of a small kernel computed block by block."""
+    """Return two spectra with equal chunks, that of a small kernel computed block by block.
+
+    The first one is the result of the plan `there`.
+    """
     spectrum = applied(large, there)
-    if (axes := _kernel_axes(there, small)) is not None:
-        return spectrum, _kernel_array(small.rechunk(-1), axes, there, options)
+    axes = _kernel_axes(there, small)
+    if axes is not None:
+        phase = product_phase(spectrum, there)
+        return spectrum, _kernel_array(small.rechunk(-1), axes, there, phase, options)
     if large.name == small.name:  # a convolution with itself needs one spectrum
         return spectrum, spectrum
     wanted = tuple(
@@ -71,7 +83,11 @@ def _spectra(
 
 
 def _kernel_array(
-    kernel: da.Array, axes: tuple[SpectrumAxis, ...], there: Plan, options: Options
+    kernel: da.Array,
+    axes: tuple[SpectrumAxis, ...],
+    there: Plan,
+    phase: ProductPhase,
+    options: Options,
 ) -> Any:
     """Return the spectrum of a small kernel with the chunks of the other spectrum.
 
@@ -87,7 +103,9 @@ def _kernel_array(
         library = parse_kernel(options.get("kernel"), dtype)[0]
 
     def block(mark: Any, values: Any, block_id: tuple[int, ...]) -> Any:
-        return spectrum_block(values, axes, block_id, library, dtype)
+        shape = [cut[number] for cut, number in zip(chunks, block_id, strict=True)]
+        with phase.measured(math.prod(shape) * dtype.itemsize):
+            return spectrum_block(values, axes, block_id, library, dtype)
 
     marks = da.zeros([len(cut) for cut in chunks], chunks=1, dtype=np.int8)  # one for each block
     return by_block(block, marks, kernel, dtype=dtype, chunks=tuple(chunks))
@@ -128,6 +146,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     spectrum: Any = da.blockwise(
         *(product, index, x, index, y, index),
         conjugate=correlated,
+        phase=product_phase(pair[0], there),
         dtype=dtype,
         meta=np.empty_like(pair[0]._meta, dtype),
     )

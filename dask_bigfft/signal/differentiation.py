@@ -20,7 +20,14 @@ from dask_bigfft.front import applied, by_block
 from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like
 from dask_bigfft.signal.arguments import Axes, nonempty, several_axes
-from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
+from dask_bigfft.signal.transforms import (
+    ProductPhase,
+    SpectrumAxis,
+    Transforms,
+    planned,
+    product_phase,
+    spectrum_axes,
+)
 
 __all__ = ["gradient", "laplacian", "poisson"]
 
@@ -61,13 +68,21 @@ def _filtered(
     natural = Transforms(axes, nonempty(array, axes), array.dtype.kind != "c")
     transforms, there = planned(array, natural, options)
     spectrum = applied(array, there)
-    where = {"axes": spectrum_axes(there), "spacing": [spacing[axis] for axis in axes]}
-    made = by_block(_times, spectrum, dtype=spectrum.dtype, factor=factor, **where)
-    back = transforms.inverse(made, options, {})
+    filtered = by_block(
+        _times,
+        spectrum,
+        dtype=spectrum.dtype,
+        factor=factor,
+        axes=spectrum_axes(there),
+        spacing=[spacing[axis] for axis in axes],
+        phase=product_phase(spectrum, there),
+    )
+    back = transforms.inverse(filtered, options, {})
     if options.get("chunks") is None:  # the input's chunks, if they cost no exchange
-        kept = transforms.inverse(made, {**options, "chunks": array.chunks}, {})
-        back = kept if len(kept.travelling) <= len(back.travelling) else back
-    return applied(made, back)
+        preserving = transforms.inverse(filtered, {**options, "chunks": array.chunks}, {})
+        if len(preserving.travelling) <= len(back.travelling):
+            back = preserving
+    return applied(filtered, back)
 
 
 @on_own_gpu
@@ -76,12 +91,14 @@ def _times(
     factor: Callable[..., Any],
     axes: Sequence[SpectrumAxis],
     spacing: Sequence[float],
+    phase: ProductPhase,
     block_id: tuple[int, ...],
 ) -> Any:
     """Return a block of a spectrum times a factor of its frequencies, in periods per sample."""
-    frequencies = [along.index(block_id, block) / along.length for along in axes]
-    out = allocate_like(block, block.shape, block.dtype)
-    return np.multiply(block, factor(frequencies, spacing), out=out, casting="same_kind")
+    with phase.measured(block.nbytes):
+        frequencies = [along.index(block_id, block) / along.length for along in axes]
+        out = allocate_like(block, block.shape, block.dtype)
+        return np.multiply(block, factor(frequencies, spacing), out=out, casting="same_kind")
 
 
 def _derivative(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:

@@ -29,6 +29,24 @@ from dask_bigfft.transforms.spec import work_dtype
 SUMMED_IN = {"e": np.float32, "?": np.int64}
 
 
+#: Longest kernel that `numpy.convolve` gets, below the 10,000 products for which OpenBLAS starts
+#: threads for each sample of the result.
+LONGEST_KERNEL = 4096
+
+
+def _by_definition(x: Array, h: Array) -> Any:
+    """Return the full convolution as sums of products."""
+    convolve = scipy_signal(x).convolve
+    if x.ndim > 1 or min(x.size, h.size) <= LONGEST_KERNEL:
+        return convolve(x, h, "full", "direct")
+    long, short = (x, h) if x.size >= h.size else (h, x)
+    full = np.zeros_like(x, shape=(x.size + h.size - 1,))
+    for start in range(0, short.size, LONGEST_KERNEL):
+        piece = short[start : start + LONGEST_KERNEL]
+        full[start : start + long.size + piece.size - 1] += convolve(long, piece, "full", "direct")
+    return full
+
+
 @on_own_gpu
 def _convolved(
     x: Array,
@@ -46,7 +64,7 @@ def _convolved(
         dtype = np.result_type(x, h)
         wide = SUMMED_IN.get(dtype.char, dtype)
         x, h = x.astype(wide, copy=False), h.astype(wide, copy=False)
-        full = scipy_signal(x).convolve(x, h, "full", "direct")
+        full = _by_definition(x, h)
     else:
         axes = tuple(w.axis for w in windows)
         full = scipy_signal(x).oaconvolve(x, h, "full", axes)

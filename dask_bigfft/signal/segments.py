@@ -15,6 +15,7 @@ frequency. Its bias is that of B. Allen et al. (Phys. Rev. D 85, 2012, appendix 
 
 import itertools
 import math
+from functools import partial
 from typing import Any, Literal, cast
 
 import dask.array as da
@@ -134,6 +135,21 @@ def _parse_detrend(detrend: Any, nperseg: int) -> Any:
     return detrend
 
 
+def _without_line(segments: Array, axis: int) -> Any:
+    """Return segments minus the line of least squares along an axis.
+
+    `scipy.signal.detrend` solves for it by LAPACK, whose threads would compete with dask's.
+    """
+    count = segments.shape[axis]
+    shape = [1] * segments.ndim
+    shape[axis] = count
+    centred = (np.arange(count) - (count - 1) / 2).reshape(shape)
+    time = np.asarray(centred.astype(segments.real.dtype), like=segments)
+    norm = max(1.0, count * (count**2 - 1) / 12)  # the sum of squares of the times
+    slope = np.sum(segments * time, axis=axis, keepdims=True) / norm
+    return segments - np.mean(segments, axis=axis, keepdims=True) - slope * time
+
+
 def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
     """Return SciPy's keywords for an axis of `n` samples."""
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling = given
@@ -166,6 +182,8 @@ def _averaged(
     arrays = tuple(map(without_empty, arrays))
     n, shown = arrays[0].shape[axis], arrays[0].chunks
     keywords = _keywords(n, all(a.dtype.kind != "c" for a in arrays), given)
+    if keywords["detrend"] in ("linear", "l"):
+        keywords["detrend"] = partial(_without_line, axis=axis)
     nperseg = keywords["nperseg"]
     named = scipy.fft.rfftfreq if keywords["return_onesided"] else scipy.fft.fftfreq
     frequencies = named(keywords["nfft"], 1 / keywords["fs"])

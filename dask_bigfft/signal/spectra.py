@@ -20,7 +20,14 @@ from dask_bigfft.front import applied, by_block
 from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.signal.arguments import Axes, nonempty, parse_pair
 from dask_bigfft.signal.differentiation import Spacing, parse_samples
-from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, planned, spectrum_axes
+from dask_bigfft.signal.transforms import (
+    ProductPhase,
+    SpectrumAxis,
+    Transforms,
+    planned,
+    product_phase,
+    spectrum_axes,
+)
 
 __all__ = ["cross_spectrum", "power_spectrum", "radial_power_spectrum"]
 
@@ -45,27 +52,35 @@ def _spectrum(
     there = transforms.forward(arrays[0], options, "auto" if chunks is None else chunks)
     plans = [there, *(transforms.forward(a, options, chunks=there.chunks) for a in arrays[1:])]
     dtype = np.result_type(*(plan.spec.out_dtype for plan in plans))
+    spectra = [applied(a, plan) for a, plan in zip(arrays, plans, strict=True)]
     return by_block(
         _crossed,
-        *map(applied, arrays, plans),
+        *spectra,
         dtype=there.spec.real_dtype if len(arrays) == 1 else dtype,
         scale=_scale(transforms.lengths, spacing, scaling),
         axes=spectrum_axes(there),
         onesided=parse_flag("onesided", onesided),
+        phase=product_phase(spectra[0], there),
     )
 
 
 @on_own_gpu
 def _crossed(
-    *blocks: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
+    *blocks: Array,
+    scale: float,
+    axes: tuple[SpectrumAxis, ...],
+    onesided: bool,
+    phase: ProductPhase,
+    block_id: Any,
 ) -> Array:
     """Return scaled products, which include the missing half of a spectrum if `onesided`."""
     x = blocks[0]
-    found: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
-    found *= found.real.dtype.type(scale)
-    if onesided and axes[-1].half:
-        found *= axes[-1].weights(block_id, x).astype(found.real.dtype)
-    return found
+    with phase.measured(x.nbytes):
+        squared: Array = np.conjugate(x) * blocks[1] if len(blocks) > 1 else x.real**2 + x.imag**2
+        squared *= squared.real.dtype.type(scale)
+        if onesided and axes[-1].half:
+            squared *= axes[-1].weights(block_id, x).astype(squared.real.dtype)
+    return squared
 
 
 def power_spectrum(
@@ -166,9 +181,22 @@ def _binned(
     axes: tuple[SpectrumAxis, ...],
     spacing: tuple[float, ...],
     edges: Array,
+    phase: ProductPhase,
     block_id: tuple[int, ...],
 ) -> Array:
     """Return the power (real part) and number (imaginary part) of frequencies in each bin."""
+    with phase.measured(block.nbytes):
+        return _sums_of_bins(block, axes, spacing, edges, block_id)
+
+
+def _sums_of_bins(
+    block: Array,
+    axes: tuple[SpectrumAxis, ...],
+    spacing: tuple[float, ...],
+    edges: Array,
+    block_id: tuple[int, ...],
+) -> Array:
+    """Return the result of `_binned`."""
     pairs = zip(axes, spacing, strict=True)
     radius = np.sqrt(sum((a.index(block_id, block) / (a.length * d)) ** 2 for a, d in pairs))
     weights = math.prod(a.weights(block_id, block) for a in axes)
@@ -255,8 +283,16 @@ def radial_power_spectrum(
         cut if a not in along else ((len(edges) - 1 if a == along[-1] else 1),) * len(cut)
         for a, cut in enumerate(spectrum.chunks)
     )
-    where = {"axes": spectrum_axes(there), "spacing": spacing, "edges": edges}
-    sums = by_block(_binned, spectrum, dtype=complex, chunks=chunks, **where)
+    sums = by_block(
+        _binned,
+        spectrum,
+        dtype=complex,
+        chunks=chunks,
+        axes=spectrum_axes(there),
+        spacing=spacing,
+        edges=edges,
+        phase=product_phase(spectrum, there),
+    )
     for axis in along:  # blocks have the same shape
         ends = itertools.pairwise((0, *itertools.accumulate(sums.chunks[axis])))
         parts = [sums[(slice(None),) * axis + (slice(*pair),)] for pair in ends]

@@ -1,6 +1,9 @@
 """Forward and inverse transforms around an operation on spectra, and the axes of spectra."""
 
 import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +13,8 @@ import numpy as np
 from dask_bigfft.arguments import Options, inner_extras, make_plan
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import Order, flat_digits
+from dask_bigfft.events import emit
+from dask_bigfft.graph.layer import plan_token
 from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan
 
@@ -83,6 +88,35 @@ def _price(
         spectrum = da.zeros_like(a, spec.out_dtype, chunks=there.chunks, shape=spec.out_shape)
         plans.append(transforms.inverse(spectrum, {**options, "chunks": "auto"}, {}))
     return sum(len(p.travelling) for p in plans), sum(p.expected.seconds for p in plans)
+
+
+@dataclass(frozen=True)
+class ProductPhase:
+    """The phase *product* of a plan, as events have it.
+
+    Parameters
+    ----------
+    token : str
+        Token of the plan in task names.
+    index : int
+        Number of the plan's last round, from 1.
+    """
+
+    token: str
+    index: int
+
+    @contextmanager
+    def measured(self, nbytes: int) -> Iterator[None]:
+        """Context manager that emits the time of work on a block of some bytes."""
+        started = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - started
+        emit("product", plan=self.token, index=self.index, nbytes=nbytes, seconds=seconds)
+
+
+def product_phase(spectrum: da.Array, there: Plan) -> ProductPhase:
+    """Return the phase of the work on a spectrum that a plan made."""
+    return ProductPhase(plan_token(spectrum), len(there.rounds))
 
 
 @dataclass(frozen=True)

@@ -122,13 +122,13 @@ class RunReport:
     def spans(self) -> list[Span]:
         """The recorded phases of the last run, block by block.
 
-        These are the phases that end after the rounds and unpacks of all earlier runs. Every run
-        has the same number of them.
+        These are the phases that end after the rounds, unpacks and products of all earlier runs.
+        Every run has the same number of them.
         """
         everything = [span for record in self.places.values() for span in record.spans]
         stops: dict[Phase, list[float]] = defaultdict(list)
         for span in everything:
-            if span.phase in ("round", "unpack"):
+            if span.phase in ("round", "unpack", "product"):
                 stops[span.phase, span.index].append(span.stop)
         before = [
             stop
@@ -277,8 +277,11 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
 
 # --- the picture ----------------------------------------------------------------------------
 
-#: Colours of phases that colour-blind readers can tell apart (Okabe and Ito, 2008).
-COLOURS = dict(zip(PHASES, ("#0072B2", "#E69F00", "#CC79A7", "#999999", "#009E73"), strict=True))
+#: Colours that colour-blind readers can tell apart (Okabe and Ito, 2008).
+_OKABE_ITO = ("#0072B2", "#E69F00", "#CC79A7", "#999999", "#009E73", "#D55E00")
+
+#: Colours of phases.
+COLOURS = dict(zip(PHASES, _OKABE_ITO, strict=True))
 
 #: Colours of rounds, which take turns.
 _ROUNDS = COLOURS["round"], "#56B4E9"

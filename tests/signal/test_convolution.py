@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import python
 
-from dask_bigfft import fft, signal
+from dask_bigfft import fft, report, signal
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.graph.layer import PlanLayer
 from dask_bigfft.memory import arena as memory
@@ -263,3 +263,53 @@ def test_each_array_longer_along_one_axis(mode):
     for name in ("convolve", "correlate"):
         found = getattr(signal, name)(x, b, mode, "direct")
         agree(found, getattr(scipy.signal, name)(a, b, mode), 2.2e-16)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", "g"])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "kernel"),
+    [
+        ((2**16,), (2**14,), (20 * 256,)),  # twenty rows of an axis in transposed order
+        ((2**16,), (2**14,), (2 * 256,)),
+        ((600, 40), (100, 40), (40, 9)),  # forty frequencies of an axis in natural order
+        ((600, 40), (100, 40), (3, 9)),
+    ],
+)
+def test_kernels_of_few_and_of_many_rows(mode, dtype, shape, chunks, kernel):
+    """Rows are summed one by one, or by FFTs."""
+    a, b = random_array(shape, dtype, 0), random_array(kernel, dtype, 1)
+    found = signal.fftconvolve(da.from_array(a, chunks=chunks), b, mode)
+    assert len(plans_of(found)) == 2  # the kernel's spectrum is made block by block
+    wide = np.clongdouble if found.dtype.kind == "c" else np.longdouble
+    expected = scipy.signal.fftconvolve(a.astype(wide), b.astype(wide), mode)
+    assert relative_l2(found.compute(), expected) < 6 * np.finfo(found.dtype).eps
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16", "i8"])
+def test_sums_of_long_kernels(dtype):
+    a, b = random_array((6000,), dtype, 0), random_array((5000,), dtype, 1)
+    found = signal.convolve(da.from_array(a, chunks=6000), b, method="direct")
+    agree(found, np.convolve(a, b), 2.2e-16)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: signal.fftconvolve(x, np.ones(20)),
+        lambda x: signal.fftconvolve(x, x + 1),
+        lambda x: signal.gradient(x, 0),
+        lambda x: signal.power_spectrum(x),
+        lambda x: signal.cross_spectrum(x, x + 1),
+        lambda x: signal.radial_power_spectrum(x)[1],
+    ],
+)
+def test_reports_have_the_work_on_spectra(work):
+    x = da.random.default_rng(3).standard_normal(2**12, chunks=2**9)
+    found = work(x)
+    found.compute()
+    products = [row for run in report(found).runs for row in run.rows if row.phase == "product"]
+    assert sum(row.count for row in products) > 0
+    assert sum(row.nbytes for row in products) > 0
+    assert sum(row.seconds for row in products) > 0
+    assert any(span.phase == "product" for run in report(found).runs for span in run.spans)

@@ -63,23 +63,32 @@ def _failure(error: BaseException, args: argparse.Namespace) -> tuple[int, str]:
     """Return the exit status and the error line, which names kept scratch files."""
     if isinstance(error, ArgumentError | ArgumentTypeError):
         return 2, _as_typed(str(error), vars(args))
-    from dask_bigfft.runs import has_begun
-
-    scratch, left = getattr(args, "scratch", None), "nothing was written"
-    if scratch is not None and has_begun(scratch):
-        left = f"{scratch} keeps what is done: --resume goes on from there"
+    leftovers = _leftovers(args)
     if isinstance(error, Terminated):
-        return 143, f"ended by a signal; {left}"
+        return 143, f"ended by a signal; {leftovers}"
     if isinstance(error, KeyboardInterrupt):
-        return 130, f"interrupted; {left}"
-    text = _as_typed(" ".join(str(error).split()), vars(args)) or "no message"
-    if isinstance(error, ScratchError):
-        return 1, f"{text}; {left}"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return 1, f"the disk is full; {left} ({text})"
+        return 130, f"interrupted; {leftovers}"
     if isinstance(error, MemoryError):
         return 1, f"out of memory; try --memory-limit ({error})"
-    return 1, text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"
+    message = " ".join(str(error).split())
+    text = _as_typed(message, vars(args)) or "no message"
+    if isinstance(error, ScratchError):
+        return 1, f"{text}; {leftovers}"
+    if not isinstance(error, OSError):
+        return 1, f"{type(error).__name__}: {text}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return 1, f"the disk is full; {leftovers} ({text})"
+    return 1, text
+
+
+def _leftovers(args: argparse.Namespace) -> str:
+    """Return the words that say what a failed command has left on disk."""
+    from dask_bigfft.runs import has_begun
+
+    scratch = getattr(args, "scratch", None)
+    if scratch is not None and has_begun(scratch):
+        return f"{scratch} keeps what is done: --resume goes on from there"
+    return "nothing was written"
 
 
 def _as_typed(text: str, options: Container[str] = ()) -> str:
@@ -93,11 +102,13 @@ def _as_typed(text: str, options: Container[str] = ()) -> str:
     '`--resume` is not allowed: need a scratch folder'
     """
 
-    def name(found: re.Match[str]) -> str:
-        word, rest = found.groups()
-        typed = f"--{word.replace('_', '-')}" if word in options else word
-        return f"`{_TYPED.get(word, typed)}{rest}`="
+    def typed_name(match: re.Match[str]) -> str:
+        argument, attribute = match.groups()
+        option = argument
+        if argument in options:
+            option = f"--{argument.replace('_', '-')}"
+        return f"`{_TYPED.get(argument, option)}{attribute}`="
 
-    named = re.sub(r"`(\w+)((?:\.\w+)?)`=", name, text, count=1)
-    named = re.sub(r"(`--[a-z]+`)=True", r"\1", named)
-    return re.sub(r"\b(overwrite|resume|checksum)=True", r"--\1", named)
+    text = re.sub(r"`(\w+)((?:\.\w+)?)`=", typed_name, text, count=1)
+    text = re.sub(r"(`--[a-z]+`)=True", r"\1", text)
+    return re.sub(r"\b(overwrite|resume|checksum)=True", r"--\1", text)

@@ -20,8 +20,10 @@ def integers(text: str) -> tuple[int, ...]:
 
 
 def number(text: str) -> str | float:
-    """Return a number, or ``raise_invalid``."""
-    return text if text == "refuse" else float(text)
+    """Return a number, or the word ``refuse``."""
+    if text == "refuse":
+        return text
+    return float(text)
 
 
 def count(text: str) -> int:
@@ -33,9 +35,14 @@ def count(text: str) -> int:
 
 def words(text: str) -> Any:
     """Return a word or an integer, or a tuple of several: ``256,256,-1``."""
-    parts = [part.strip() for part in text.split(",")]
-    found = [int(p) if re.fullmatch(r"-?\d+", p) else p for p in parts]
-    return found[0] if len(found) == 1 else tuple(found)
+    values: list[str | int] = []
+    for part in text.split(","):
+        word = part.strip()
+        is_integer = re.fullmatch(r"-?\d+", word)
+        values.append(int(word) if is_integer else word)
+    if len(values) == 1:
+        return values[0]
+    return tuple(values)
 
 
 def _names(key: str) -> str:
@@ -45,6 +52,8 @@ def _names(key: str) -> str:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the input and the options of `run` and `plan`."""
+
     def add(name: str, text: str, metavar: str | None = "NAME", **keywords: Any) -> None:
         parser.add_argument(name, metavar=metavar, help=text, **keywords)
 
@@ -70,7 +79,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
-    """Add the options of every command."""
+    """Add the options of every command; `schedulers` is the help of one."""
     add = parser.add_argument
     add("--scheduler", default="threads", metavar="NAME", help=schedulers)
     add("--workers", type=count, metavar="N", help="number of threads, or of processes")
@@ -79,20 +88,21 @@ def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
+    main_parser = argparse.ArgumentParser(
         prog="dask-bigfft", description="FFTs of arrays on disk that need not fit into memory."
     )
     version = sys.modules["dask_bigfft"].__version__
-    found.add_argument("--version", action="version", version=f"dask-bigfft {version}")
-    commands = found.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    main_parser.add_argument("--version", action="version", version=f"dask-bigfft {version}")
+    commands = main_parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     text = "transform a Zarr array, HDF5 or .npy file into a Zarr array"
     run = commands.add_parser("run", help=text, description=text)
     text = "say how an array would be transformed, why, and what it would need"
     plan = commands.add_parser("plan", help=text, description=text)
+    schedulers = "threads (default), sync, processes (a cluster on this machine) or the address of "
+    schedulers += "a cluster, which has to see the files"
     for command in (run, plan):
         _add_options(command)
-        text = "threads (default), sync, processes (a cluster on this machine) or the address of "
-        _add_place(command, f"{text}a cluster, which has to see the files")
+        _add_place(command, schedulers)
     _add_options_of_run(run)
     text = "measure this machine, or a cluster's workers and network, for less than a minute; "
     text += "plans are made for what was found from then on"
@@ -100,10 +110,12 @@ def parser() -> argparse.ArgumentParser:
     text = "where the profile goes, in a folder that exists (default: the user's cache directory)"
     calibrate.add_argument("--output", metavar="FILE", type=Path, help=text)
     _add_place(calibrate, "threads (default), processes, or the address of a cluster")
-    return found
+    return main_parser
 
 
 def _add_options_of_run(run: argparse.ArgumentParser) -> None:
+    """Add the output and the options of `run` alone."""
+
     def flag(name: str, text: str) -> None:
         run.add_argument(name, action="store_true", help=text)
 
@@ -138,33 +150,39 @@ def check(args: argparse.Namespace) -> None:
     for name, value in vars(args).items():
         config.argument(name, value)
     config.get("bigfft.memory-limit", "block_size", args.block_size)
-    parse_choice("missing_chunks", getattr(args, "missing_chunks", "refuse"), "refuse", "fill")
-    if not getattr(args, "resume", False):  # a killed run may have moved its source
+    if args.command == "plan":
+        refuse_absent(args.input)
+        return
+    parse_choice("missing_chunks", args.missing_chunks, "refuse", "fill")
+    if not args.resume:  # a killed run may have moved its source
         refuse_absent(args.input)
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments; an error about an unknown option names the most similar one."""
-    commands = parser()
-    args, unknown = commands.parse_known_args(joined(argv))
+    main_parser = parser()
+    args, unknown = main_parser.parse_known_args(joined(argv))
     if not unknown:
         return args
-    known = [f"--{name.replace('_', '-')}" for name in vars(args)]
-    hints = []
+    options = [f"--{name.replace('_', '-')}" for name in vars(args)]
+    similar: list[str] = []
     for word in unknown:
         option = word.partition("=")[0]
         if option.startswith("--"):
-            hints += difflib.get_close_matches(option, known, 1)
-    hint = f"; did you mean {', '.join(hints)}?" if hints else ""
-    commands.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            similar += difflib.get_close_matches(option, options, 1)
+    message = f"unrecognized arguments: {' '.join(unknown)}"
+    if similar:
+        message += f"; did you mean {', '.join(similar)}?"
+    main_parser.error(message)
 
 
 def joined(argv: Sequence[str]) -> list[str]:
     """Return arguments with negative values, such as ``-2,-1``, joined to their options."""
-    found: list[str] = []
+    joined_words: list[str] = []
     for word in argv:
-        if found and re.fullmatch(r"--\w+", found[-1]) and re.fullmatch(r"-\d+(,-?\d+)*", word):
-            found[-1] += f"={word}"
+        is_negative = re.fullmatch(r"-\d+(,-?\d+)*", word)
+        if is_negative and joined_words and re.fullmatch(r"--\w+", joined_words[-1]):
+            joined_words[-1] += f"={word}"
         else:
-            found.append(word)
-    return found
+            joined_words.append(word)
+    return joined_words

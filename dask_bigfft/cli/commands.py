@@ -6,6 +6,7 @@ import time
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dask_bigfft import calibration, runs
 from dask_bigfft.arguments import Extras
@@ -19,57 +20,78 @@ from dask_bigfft.watch.progress import TextDisplay
 def _requested(args: argparse.Namespace) -> runs.RunRequest:
     """Return the request of a run from parsed arguments."""
     given = vars(args)
-    names = (field.name for field in fields(runs.RunRequest))
-    known = {name: given[name] for name in names if name in given}
     options = {name: given[name] for name in Extras.__annotations__ if name in given}
-    if args.axes is not None and not isinstance(args.axes, tuple):
-        several = takes_axes(args.kind)
-        known |= {"axes": (args.axes,)} if several else {"axis": args.axes, "axes": None}
-    return runs.RunRequest(args.input, given.get("output", args.input), options=options, **known)
+    names = [field.name for field in fields(runs.RunRequest)]
+    arguments = {name: given[name] for name in names if name in given}
+    arguments |= _axes(args)
+    return runs.RunRequest(
+        source=args.input,
+        destination=given.get("output", args.input),  # a plan has none
+        options=options,
+        **arguments,
+    )
+
+
+def _axes(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments `axis` and `axes` of a request."""
+    if args.axes is None or isinstance(args.axes, tuple):
+        return {"axes": args.axes}
+    if takes_axes(args.kind):
+        return {"axes": (args.axes,)}
+    return {"axis": args.axes, "axes": None}
 
 
 def _plan(args: argparse.Namespace) -> None:
+    """Print the explanation of a plan."""
     with place(args.scheduler, args.workers):
-        print(runs.planned_input(_requested(args))[1].explain())
+        _, plan = runs.planned_input(_requested(args))
+        print(plan.explain())
 
 
 def _name_leftovers(path: Path) -> None:
     """Print the paths that killed runs have left."""
     if not path.parent.is_dir():
         return
-    for left in targets.leftovers(path):
-        print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
-    for left in targets.leftovers(path, targets.REPLACED):
-        text = f"{left} was {path} until a run replaced it that was killed, or is just ending"
+    for leftover in targets.leftovers(path):
+        text = f"{leftover} is what a killed run has left; it may be deleted"
+        print(f"note: {text}", file=sys.stderr)
+    for replaced in targets.leftovers(path, targets.REPLACED):
+        text = f"{replaced} was {path} until a run replaced it that was killed, or is just ending"
         print(f"note: {text}", file=sys.stderr)
 
 
 def _run(args: argparse.Namespace) -> None:
+    """Transform a stored array and print a report."""
     _name_leftovers(args.output)
     display = None if args.quiet else TextDisplay(sys.stderr)
     with place(args.scheduler, args.workers) as where:
         store = partial(where.store, display=display)
-        _report(runs.execute(_requested(args), store))
+        _print_report(runs.execute(_requested(args), store))
 
 
 def _calibrate(args: argparse.Namespace) -> None:
+    """Measure speeds and print them."""
     started = time.perf_counter()
     with place(args.scheduler, args.workers) as where:
         profile = calibration.calibrate(where.client, args.output)
-    print(f"{profile.name}, measured in {human_seconds(time.perf_counter() - started)}")
+    seconds = time.perf_counter() - started
+    print(f"{profile.name}, measured in {human_seconds(seconds)}")
     print(*table(speed_rows(profile)), sep="\n")
 
 
-def _report(done: runs.Done) -> None:
-    plan, what = done.plan, done.plan.spec.title
-    if done.already:
-        print(f"{done.path}: already done, {what}; nothing was computed or changed")
+def _print_report(report: runs.Done) -> None:
+    """Print the line that reports a run."""
+    plan = report.plan
+    title = plan.spec.title
+    if report.already:
+        print(f"{report.path}: already done, {title}; nothing was computed or changed")
         return
-    speed = human_count((done.read + done.written) / done.seconds, "B/s")
-    rounds = f"{len(plan.rounds)} round{'' if len(plan.rounds) == 1 else 's'} {plan.notation}"
-    sizes = f"read {human_bytes(done.read)}, wrote {human_bytes(done.written)}"
-    seconds = human_seconds(done.seconds)
-    print(f"{done.path}: {what} in {rounds}; {sizes} in {seconds} ({speed})")
+    count = len(plan.rounds)
+    rounds = f"{count} round{'' if count == 1 else 's'} {plan.notation}"
+    sizes = f"read {human_bytes(report.read)}, wrote {human_bytes(report.written)}"
+    seconds = human_seconds(report.seconds)
+    speed = human_count((report.read + report.written) / report.seconds, "B/s")
+    print(f"{report.path}: {title} in {rounds}; {sizes} in {seconds} ({speed})")
 
 
 COMMANDS = {"run": _run, "plan": _plan, "calibrate": _calibrate}

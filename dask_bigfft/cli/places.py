@@ -36,29 +36,33 @@ class Place:
         """
         stored: Any = da.store(result, target, lock=False, compute=False)
         try:
-            if self.client is not None:
-                from dask_bigfft.cluster import following, wait_for
-
-                with following(self.client, display) if display else contextlib.nullcontext():
-                    wait_for(self.client, self.client.persist(stored))
-            else:
+            if self.client is None:
                 with LocalProgress(display) if display else contextlib.nullcontext():
                     stored.compute()
+            else:
+                self._store_on_cluster(stored, display)
         except DamagedShardError:
             raise
         except BaseException:
             self.stop()
             raise
 
+    def _store_on_cluster(self, stored: Any, display: Display | None) -> None:
+        """Compute a lazy value on the cluster and show the progress."""
+        from dask_bigfft.cluster import following, wait_for
+
+        with following(self.client, display) if display else contextlib.nullcontext():
+            wait_for(self.client, self.client.persist(stored))
+
     def stop(self) -> None:
         """Wait for running tasks and cancel the others."""
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
         with waiting(signal.SIGINT, signal.SIGTERM):  # an interrupted close may hang
-            for found in (self.client, self.cluster):
-                if found is not None:
+            for closable in (self.client, self.cluster):
+                if closable is not None:
                     with contextlib.suppress(TimeoutError):
-                        found.close(timeout=CLOSING)
+                        closable.close(timeout=CLOSING)
 
 
 @contextlib.contextmanager
@@ -73,22 +77,29 @@ def place(scheduler: str, workers: int | None) -> Iterator[Place]:
         with pool, dask.config.set(scheduler="threads", pool=pool, num_workers=count):
             yield Place(pool)
     else:
-        from distributed import Client
-
         where = Place()
         try:
-            where.cluster = _local_cluster(workers) if scheduler == "processes" else None
-            try:
-                where.client = Client(where.cluster or scheduler, timeout=10)
-            except (OSError, ValueError) as error:
-                need = f"the address of a scheduler that answers ({error})"
-                raise_invalid("scheduler", scheduler, need)
+            if scheduler == "processes":
+                where.cluster = _local_cluster(workers)
+            where.client = _client(where.cluster, scheduler)
             yield where
         finally:
             where.stop()
 
 
+def _client(cluster: Any, address: str) -> Any:
+    """Return a client of a local cluster, or of the scheduler at an address."""
+    from distributed import Client
+
+    try:
+        return Client(cluster or address, timeout=10)
+    except (OSError, ValueError) as error:
+        need = f"the address of a scheduler that answers ({error})"
+        raise_invalid("scheduler", address, need)
+
+
 def _local_cluster(workers: int | None) -> Any:
+    """Return a new cluster of processes on this machine."""
     from distributed import LocalCluster
 
     threads = max(1, CPU_COUNT // workers) if workers else None
@@ -121,12 +132,16 @@ def handled(number: int, handler: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def waiting(*numbers: int) -> Iterator[None]:
     """Delay signals until the end of the block."""
-    came = list[int]()
+    pending: list[int] = []
+
+    def postpone(number: int, frame: object) -> None:
+        pending.append(number)
+
     try:
         with contextlib.ExitStack() as stack:
             for number in numbers:
-                stack.enter_context(handled(number, lambda number, frame: came.append(number)))
+                stack.enter_context(handled(number, postpone))
             yield
     finally:
-        for number in dict.fromkeys(came):
+        for number in dict.fromkeys(pending):
             signal.raise_signal(number)

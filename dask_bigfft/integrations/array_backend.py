@@ -33,8 +33,9 @@ def _created_by(function: str, copy: bool = True) -> Any:
     """Return a creation function of dask's with blocks in the arena, initialised if `copy`."""
 
     def create(*args: Any, name: str | None = None, **kwargs: Any) -> Any:
-        like = getattr(array_creation_dispatch.dispatch("numpy"), function)(*args, **kwargs)
-        return by_block(into_arena, like, dtype=like.dtype, name=name, copy=copy)
+        dasks_function = getattr(array_creation_dispatch.dispatch("numpy"), function)
+        ordinary = dasks_function(*args, **kwargs)
+        return by_block(into_arena, ordinary, dtype=ordinary.dtype, name=name, copy=copy)
 
     return staticmethod(create)
 
@@ -56,16 +57,21 @@ class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
         ArgumentTypeError
             If blocks have a mask or another type.
         """
-        kind = type(data._meta)
-        if kind is not np.ndarray and kind.__module__.partition(".")[0] != "cupy":
-            found, allowed = kind.__qualname__, "blocks of numpy.ndarray or cupy.ndarray"
-            raise_invalid("data", f"blocks of {found}", allowed, kind=ArgumentTypeError)
+        block_type = type(data._meta)
+        package = block_type.__module__.partition(".")[0]
+        if block_type is not np.ndarray and package != "cupy":
+            blocks = f"blocks of {block_type.__qualname__}"
+            allowed = "blocks of numpy.ndarray or cupy.ndarray"
+            raise_invalid("data", blocks, allowed, kind=ArgumentTypeError)
         meta = np.empty((0,) * data.ndim, data.dtype)
         return by_block(into_arena, data, dtype=data.dtype, meta=meta, **kwargs)
 
     # Dask parses arguments, dtypes and chunks; its ones, zeros and full take no memory.
-    ones, zeros, full = map(_created_by, ("ones", "zeros", "full"))
-    empty, arange = _created_by("empty", copy=False), _created_by("arange")
+    ones = _created_by("ones")
+    zeros = _created_by("zeros")
+    full = _created_by("full")
+    empty = _created_by("empty", copy=False)
+    arange = _created_by("arange")
 
 
 def into_arena(block: Any, copy: bool = True) -> Array:

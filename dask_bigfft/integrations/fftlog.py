@@ -20,7 +20,13 @@ from dask_bigfft import fft
 from dask_bigfft.arrays import Array
 
 
-def fht(a: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0.0) -> da.Array:
+def fht(
+    a: da.Array,
+    dln: float,
+    mu: float,
+    offset: float = 0.0,
+    bias: float = 0.0,
+) -> da.Array:
     """Return the fast Hankel transform of the last axis, as `scipy.fft.fht` does.
 
     Parameters
@@ -39,27 +45,52 @@ def fht(a: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0
     return _hankel(a, dln, mu, offset, bias, inverse=False)
 
 
-def ifht(A: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0.0) -> da.Array:
+def ifht(
+    A: da.Array,
+    dln: float,
+    mu: float,
+    offset: float = 0.0,
+    bias: float = 0.0,
+) -> da.Array:
     """Return the inverse of `fht`; parameters are those of `fht`."""
     return _hankel(A, dln, mu, offset, bias, inverse=True)
 
 
 def _hankel(
-    a: da.Array, dln: float, mu: float, offset: float, bias: float, inverse: bool
+    a: da.Array,
+    dln: float,
+    mu: float,
+    offset: float,
+    bias: float,
+    inverse: bool,
 ) -> da.Array:
-    n, first = a.shape[-1], _first_coefficient(mu, bias)
-    if first == (0.0 if inverse else math.inf):
-        kind = "inverse transform" if inverse else "transform"
-        warnings.warn(f"singular {kind}; consider changing the bias", stacklevel=3)
-        first = math.inf if inverse else 0.0
-    slope = bias * dln if inverse else -bias * dln
-    spectrum = fft.rfft(_times_power(a, slope, bias * offset if inverse else 0.0))
-    places = da.arange(n // 2 + 1, dtype=float)
-    parameters = {"n": n, "first": first, "dln": dln, "mu": mu, "offset": offset, "bias": bias}
-    u: da.Array = places.map_blocks(_coefficients, dtype=np.complex128, **parameters)
-    spectrum = spectrum / da.conj(u) if inverse else spectrum * u
-    found = fft.irfft(spectrum, n)[..., ::-1]
-    return _times_power(found, slope, 0.0 if inverse else -bias * offset)
+    """Return `fht`, or its inverse."""
+    n = a.shape[-1]
+    first = _first_coefficient(mu, bias)
+    if inverse and first == 0:
+        warnings.warn("singular inverse transform; consider changing the bias", stacklevel=3)
+        first = math.inf
+    elif not inverse and first == math.inf:
+        warnings.warn("singular transform; consider changing the bias", stacklevel=3)
+        first = 0.0
+    indices = da.arange(n // 2 + 1, dtype=float)
+    u: da.Array = indices.map_blocks(
+        _coefficients,
+        dtype=np.complex128,
+        n=n,
+        first=first,
+        dln=dln,
+        mu=mu,
+        offset=offset,
+        bias=bias,
+    )
+    if inverse:
+        spectrum = fft.rfft(_times_power(a, bias * dln, bias * offset))
+        values = fft.irfft(spectrum / da.conj(u), n)[..., ::-1]
+        return _times_power(values, bias * dln, 0.0)
+    spectrum = fft.rfft(_times_power(a, -bias * dln, 0.0))
+    values = fft.irfft(spectrum * u, n)[..., ::-1]
+    return _times_power(values, -bias * dln, -bias * offset)
 
 
 def _times_power(x: da.Array, slope: float, constant: float) -> da.Array:
@@ -67,29 +98,39 @@ def _times_power(x: da.Array, slope: float, constant: float) -> da.Array:
     if slope == 0 and constant == 0:
         return x
     n = x.shape[-1]
-    places = da.arange(n, chunks=(x.chunks[-1],), dtype=float)
-    found: da.Array = x * da.exp(slope * (places - (n - 1) / 2) + constant)
-    return found
+    indices = da.arange(n, chunks=(x.chunks[-1],), dtype=float)
+    distances = indices - (n - 1) / 2
+    product: da.Array = x * da.exp(slope * distances + constant)
+    return product
 
 
 def _first_coefficient(mu: float, bias: float) -> float:
     """Return the coefficient u_0; a transform is singular if it is infinite or 0."""
-    high, low = (mu + 1 + bias) / 2, (mu + 1 - bias) / 2
-    found = np.exp(loggamma(complex(high)) - loggamma(complex(low))) * 2.0**bias
-    if np.isfinite(found):
-        return float(found.real)
+    high = (mu + 1 + bias) / 2
+    low = (mu + 1 - bias) / 2
+    gamma_ratio = np.exp(loggamma(complex(high)) - loggamma(complex(low)))
+    coefficient = gamma_ratio * 2.0**bias
+    if np.isfinite(coefficient):
+        return float(coefficient.real)
     return float(2.0**bias * poch(low, high - low))
 
 
 def _coefficients(
-    m: Array, n: int, first: float, dln: float, mu: float, offset: float, bias: float
+    m: Array,
+    n: int,
+    first: float,
+    dln: float,
+    mu: float,
+    offset: float,
+    bias: float,
 ) -> Array:
     """Return u_m for an array of indices m in 0..n//2."""
     y = math.pi * m / (n * dln)
     high = loggamma((mu + 1 + bias) / 2 + 1j * y)
     low = loggamma((mu + 1 - bias) / 2 + 1j * y)
+    log_modulus = high.real - low.real + math.log(2.0) * bias
     phase = high.imag + low.imag + 2 * y * (math.log(2.0) - offset)
-    u: Array = np.exp(high.real - low.real + math.log(2.0) * bias + 1j * phase)
+    u: Array = np.exp(log_modulus + 1j * phase)
     u[m == 0] = first
     if n % 2 == 0:
         u[m == n // 2] = u[m == n // 2].real

@@ -6,6 +6,7 @@ libraries that call it (xrft, xarray) also use these transforms.
 
 import functools
 import inspect
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,37 +21,44 @@ from dask_bigfft import fft
 #: The replaced functions: all that `dask.array.fft` and this library have in common.
 NAMES = tuple(name for name in fft.__all__ if name != "next_fast_len" and hasattr(dask_fft, name))
 
-
 _lock = threading.Lock()
-_calls: list[None] = []  # of `install` that are not undone
+#: One value for each call of `install` that is not undone.
+_calls: list[None] = []
+#: Dask's function and ours, by name, while ours are installed.
 _replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
-def _routed(ours: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
+def _routed(ours: Callable[..., Any], dasks: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that dispatches to ours, or to dask's for arrays that ours refuses."""
     first = next(iter(inspect.signature(ours).parameters))
 
+    def chosen(x: Any) -> Callable[..., Any]:
+        return dasks if isinstance(x, da.Array) and _only_dasks(x) else ours
+
     @functools.wraps(ours)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if args:
-            args = (_inside(args[0]), *args[1:])
-        x = args[0] if args else kwargs.get(first)
-        chosen = before if isinstance(x, da.Array) and _only_dasks(x) else ours
-        return chosen(*args, **kwargs)
+        if not args:
+            return chosen(kwargs.get(first))(**kwargs)
+        x = _inside(args[0])
+        return chosen(x)(x, *args[1:], **kwargs)
 
     return function
 
 
 def _inside(x: Any) -> Any:
     """Return the array inside an xarray object, like dask's functions."""
-    return x.data if type(x).__module__.partition(".")[0] == "xarray" else x
+    if type(x).__module__.partition(".")[0] == "xarray":
+        return x.data
+    return x
 
 
 def _only_dasks(x: da.Array) -> bool:
     """Return True if chunk sizes are unknown, or blocks are masked or sparse."""
-    unknown = any(c != c for cut in x.chunks for c in cut)
-    module = type(x._meta).__module__.partition(".")[0]
-    return unknown or isinstance(x._meta, np.ma.MaskedArray) or module not in ("numpy", "cupy")
+    for chunks in x.chunks:
+        if any(map(math.isnan, chunks)):
+            return True
+    package = type(x._meta).__module__.partition(".")[0]
+    return isinstance(x._meta, np.ma.MaskedArray) or package not in ("numpy", "cupy")
 
 
 def install() -> None:
@@ -74,10 +82,13 @@ def install() -> None:
     """
     with _lock:
         _calls.append(None)
-        for name in NAMES if len(_calls) == 1 else ():
-            before = getattr(dask_fft, name)
-            _replaced[name] = before, _routed(getattr(fft, name), before)
-            setattr(dask_fft, name, _replaced[name][1])
+        if len(_calls) > 1:
+            return
+        for name in NAMES:
+            dasks = getattr(dask_fft, name)
+            ours = _routed(getattr(fft, name), dasks)
+            _replaced[name] = (dasks, ours)
+            setattr(dask_fft, name, ours)
 
 
 def uninstall() -> None:
@@ -88,11 +99,12 @@ def uninstall() -> None:
     with _lock:
         if _calls:
             _calls.pop()
-        if not _calls:
-            for name, (before, ours) in _replaced.items():
-                if getattr(dask_fft, name) is ours:  # somebody may have put a third one there
-                    setattr(dask_fft, name, before)
-            _replaced.clear()
+        if _calls:
+            return
+        for name, (dasks, ours) in _replaced.items():
+            if getattr(dask_fft, name) is ours:  # somebody may have put a third one there
+                setattr(dask_fft, name, dasks)
+        _replaced.clear()
 
 
 @contextmanager

@@ -49,31 +49,44 @@ scipy.fft.register_backend("scipy")
 
 
 def __ua_function__(
-    method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    method: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> Any:
     """Return the lazy result of a function of `scipy.fft`, or NotImplemented."""
     name = method.__name__
     ours = getattr(fft, name, None) or getattr(fftlog, name, None)
-    given = inspect.signature(method).bind(*args, **kwargs).arguments
-    array = given.pop(next(iter(given)))  # in the order of the signature
+    arguments = inspect.signature(method).bind(*args, **kwargs).arguments
+    array = arguments.pop(next(iter(arguments)))  # in the order of the signature
     if not isinstance(array, da.Array) or ours is None:
         return NotImplemented
-    workers, plan, _ = (given.pop(key, None) for key in ("workers", "plan", "overwrite_x"))
+    workers = arguments.pop("workers", None)
     if workers is not None:
         with scipy.fft.set_workers(workers):  # refuses what SciPy refuses
             pass
+    plan = arguments.pop("plan", None)
+    arguments.pop("overwrite_x", None)
     if array.dtype == np.float16:  # SciPy's results are of single precision throughout
         array = array.astype(np.float32)
     if name not in TRANSFORMS:
-        return ours(array, **given)
-    call = inspect.signature(ours).bind(array, **given)
+        return ours(array, **arguments)
+    call = inspect.signature(ours).bind(array, **arguments)
+    return _transform(name, call, plan)
+
+
+def _transform(name: str, call: inspect.BoundArguments, plan: Any) -> da.Array:
+    """Return a transform for bound arguments, with a given plan unless it is None."""
     call.apply_defaults()
-    _, lengths, axes, norm, _ = call.args
+    array, lengths, axes, norm, _ = call.args
     if axes is None and call.arguments.get("s") is not None:
         axes = range(-np.size(lengths), 0)  # as NumPy, which warns
     if plan is None:
-        return front.transform(name, array, lengths, axes, norm, None, {})
+        return front.transform(
+            name, array, lengths=lengths, axes=axes, norm=norm, out=None, extras={}
+        )
     if not isinstance(plan, Plan):
         allowed = "None, or a plan of this library"
         raise_invalid("plan", type(plan).__name__, allowed, kind=ArgumentTypeError)
-    return front.transform_as_planned(name, array, lengths, axes, norm, plan)
+    return front.transform_as_planned(
+        name, array, lengths=lengths, axes=axes, norm=norm, given=plan
+    )

@@ -64,6 +64,13 @@ def test_several_axes(name):
 # --- what only SciPy has ------------------------------------------------------------------------
 
 
+def test_a_warning_points_at_the_call():
+    x = da.ones((8, 8), chunks=4)
+    with pytest.warns(DeprecationWarning, match="-1") as warned:
+        scipy.fft.fftn(x, s=[8, None], axes=(0, 1))
+    assert warned[0].filename == __file__
+
+
 @pytest.mark.parametrize("workers", [None, 1, 4, -1, np.int8(2), 10**6])
 def test_workers_are_dasks_matter(workers):
     x, a = inputs("fft", (8, 6), (4, 3))

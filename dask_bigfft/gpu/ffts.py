@@ -19,7 +19,7 @@ from dask_bigfft.decomposition.factors import divisors
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.operations import FFT
+from dask_bigfft.gpu.operations import FFT, Block, Dim
 from dask_bigfft.planner.tile_plan import aligned
 
 #: Largest number of dimensions of a plan.
@@ -129,43 +129,58 @@ def fft_calls(op: FFT, most: int = MOST_NBYTES) -> tuple[Call, ...]:
     [((8,), 16, 16, 4)]
     """
     dims = op.dims
-    source = op.target if op.kind == "r2c" else op.source
-    if math.prod(source) == 0:
+    complex_shape = op.target if op.kind == "r2c" else op.source
+    if math.prod(complex_shape) == 0:
         return ()
-    found = list[Call]()
-    complex_ = replace(op, kind="c2c", source=source, target=source)
+    complex_op = replace(op, kind="c2c", source=complex_shape, target=complex_shape)
+    calls: list[Call] = []
     last = len(dims)
     while last > 0:
-        first = last - 1
-        behind = math.prod(source[dims[first] + 1 :])
-        while first > 0 and dims[first - 1] == dims[first] - 1 and last - first < MAX_RANK:
-            if behind > 1 and math.prod(source[: dims[first - 1]]) > 1:
-                break  # one plan takes neighbours with nothing before them, or nothing behind
-            size = math.prod(source[dims[first - 1] : dims[last - 1] + 1])
-            if size * np.dtype(op.dtype).itemsize > LARGEST_NBYTES:
-                break  # the work area would be as large
-            first -= 1
-        part = op if last == len(dims) else complex_
-        found.append(_bounded(_along(part, dims[first], dims[last - 1]), most))
+        first = _first_neighbour(dims, last, complex_shape, np.dtype(op.dtype).itemsize)
+        part = op if last == len(dims) else complex_op
+        calls.append(_bounded(_along(part, dims[first], dims[last - 1]), most))
         last = first
-    return tuple(reversed(found) if op.kind == "c2r" else found)
+    if op.kind == "c2r":
+        calls.reverse()
+    return tuple(calls)
+
+
+def _first_neighbour(dims: Block, last: int, shape: Block, itemsize: int) -> int:
+    """Return the first of the neighbouring dimensions before `last` that one plan transforms.
+
+    Dimensions are counted by their position in `dims`; `shape` is that of the complex array.
+    """
+    first = last - 1
+    behind = math.prod(shape[dims[first] + 1 :])
+    while first > 0 and dims[first - 1] == dims[first] - 1 and last - first < MAX_RANK:
+        if behind > 1 and math.prod(shape[: dims[first - 1]]) > 1:
+            break  # one plan takes neighbours with nothing before them, or nothing behind
+        size = math.prod(shape[dims[first - 1] : dims[last - 1] + 1])
+        if size * itemsize > LARGEST_NBYTES:
+            break  # the work area would be as large
+        first -= 1
+    return first
 
 
 def _bounded(call: Call, most: int) -> Call:
     """Return a call with batches of at most `most` bytes, if few equal ones are enough."""
     batch = call.batch
+    if call.times > 1:
+        return call
+    if batch.kind != "c2c" and (batch.source.distance % 2 or batch.target.distance % 2):
+        return call  # batches of real values would begin at odd elements
     nbytes = math.prod(batch.n) * (16 if batch.double else 8)
-    odd = batch.kind != "c2c" and (batch.source.distance % 2 or batch.target.distance % 2)
     least = min(batch.count, -(-batch.count * nbytes // most))
-    times = next((n for n in divisors(batch.count) if least <= n <= MORE_BATCHES * least), 1)
-    if call.times > 1 or odd or times == 1:
+    few = (n for n in divisors(batch.count) if least <= n <= MORE_BATCHES * least)
+    times = next(few, 1)
+    if times == 1:
         return call
     count = batch.count // times
     return Call(
         replace(batch, count=count),
         times,
-        count * batch.source.distance,
-        count * batch.target.distance,
+        source_step=count * batch.source.distance,
+        target_step=count * batch.target.distance,
     )
 
 
@@ -175,32 +190,41 @@ def _along(op: FFT, first: int, last: int) -> Call:
     double = np.dtype(op.dtype).itemsize == 16
     before = op.source[first : last + 1]
     after = op.target[first : last + 1]
-    n = tuple(map(max, before, after))
-    a = math.prod(before)
-    b = math.prod(after)
+    lengths = tuple(map(max, before, after))
+    size_before = math.prod(before)
+    size_after = math.prod(after)
     rows = math.prod(op.source[:first])
     inner = math.prod(op.source[last + 1 :])
     if inner == 1:
-        return Call(Batch(kind, n, Side(before, 1, a), Side(after, 1, b), rows, double))
-    if kind != "c2c" and rows > 1 and n[0] * inner % 2:
-        return _staged(kind, n[0], rows, inner, double)
+        source = Side(before, 1, size_before)
+        target = Side(after, 1, size_after)
+        return Call(Batch(kind, lengths, source, target, rows, double))
+    if kind != "c2c" and rows > 1 and lengths[0] * inner % 2:
+        return _staged(kind, lengths[0], rows, inner, double)
     if rows <= inner or kind != "c2c":  # neighbouring transforms are adjacent in memory
-        sides = Side(before, inner, 1), Side(after, inner, 1)
-        return Call(Batch(kind, n, *sides, inner, double), rows, a * inner, b * inner)
-    sides = Side(before, inner, a * inner), Side(after, inner, b * inner)
-    return Call(Batch(kind, n, *sides, rows, double), inner, 1, 1)
+        source = Side(before, inner, 1)
+        target = Side(after, inner, 1)
+        batch = Batch(kind, lengths, source, target, inner, double)
+        return Call(batch, rows, source_step=size_before * inner, target_step=size_after * inner)
+    source = Side(before, inner, size_before * inner)
+    target = Side(after, inner, size_after * inner)
+    batch = Batch(kind, lengths, source, target, rows, double)
+    return Call(batch, inner, source_step=1, target_step=1)
 
 
 def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
     """Return the call for a real transform in an array whose rows start at odd elements."""
     padded = n + n % 2
     half = n // 2 + 1
-    sides = Side((padded,), 1, padded), Side((half,), inner, 1)
-    steps = inner * padded, half * inner
+    real_side = Side((padded,), 1, padded)
+    real_step = inner * padded
+    complex_side = Side((half,), inner, 1)
+    complex_step = half * inner
     if kind == "c2r":
-        sides, steps = sides[::-1], steps[::-1]
-    batch = Batch(kind, (n,), *sides, inner, double)
-    return Call(batch, rows, *steps, (rows, inner, padded))
+        batch = Batch(kind, (n,), complex_side, real_side, inner, double)
+        return Call(batch, rows, complex_step, real_step, (rows, inner, padded))
+    batch = Batch(kind, (n,), real_side, complex_side, inner, double)
+    return Call(batch, rows, real_step, complex_step, (rows, inner, padded))
 
 
 # --- plans ----------------------------------------------------------------------------------
@@ -263,44 +287,49 @@ class FFTPlans:
         Plans are cached until `trim` or `drop`, since making one again during FFTs would need
         memory that is not counted.
         """
-        found = 0
+        work_nbytes = 0
         for call in fft_calls(op, self.most):
             if call.batch in self._plans:
                 self._plans.move_to_end(call.batch)
             else:
                 self._plans[call.batch] = _planned(call.batch)
-            found = max(found, aligned(self._plans[call.batch].need) + _staging_nbytes(call))
-        return found
+            need = aligned(self._plans[call.batch].need) + _staging_nbytes(call)
+            work_nbytes = max(work_nbytes, need)
+        return work_nbytes
 
     def fft(self, op: FFT, source: int, target: int, work: int) -> None:
         """Transform in the current stream; the arrays are addresses."""
-        cufft = cupy().cuda.cufft
-        direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
-        complex_ = np.dtype(op.dtype).itemsize
-        real = complex_ // 2
         calls = fft_calls(op, self.most)
         for call in calls:
-            kind = call.batch.kind
-            size_in, size_out = (real if kind == found else complex_ for found in ("r2c", "c2r"))
-            ends = source, source if op.kind == "c2r" and call is not calls[-1] else target
-            plan = self._plan(call.batch, work)
-            result = ends[1]
-            beside = work + aligned(plan.need)
-            if call.staged is not None:
-                rows, inner, padded = call.staged
-                (n,) = call.batch.n
-                dims = [(rows, n * inner, inner * padded, ()), (inner, 1, padded, ())]
-                dims.append((n, inner, 1, ()))
-                ends = (beside, target) if kind == "r2c" else (source, beside)
-                if kind == "r2c":
-                    kernels.copy(dims, real, source, beside)
-            for i in range(call.times):
-                source_at = ends[0] + i * call.source_step * size_in
-                target_at = ends[1] + i * call.target_step * size_out
-                plan.raw.fft(_At(source_at), _At(target_at), direction)
-            if call.staged is not None and kind == "c2r":
-                kernels.copy(kernels.back(dims), real, beside, target)
+            in_source = op.kind == "c2r" and call is not calls[-1]
+            result = source if in_source else target
+            self._call(call, op, source, result, work)
             source = result
+
+    def _call(self, call: Call, op: FFT, source: int, target: int, work: int) -> None:
+        """Enqueue one call of an FFT; a staged real side is copied to or from the work area."""
+        cufft = cupy().cuda.cufft
+        direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
+        kind = call.batch.kind
+        complex_nbytes = np.dtype(op.dtype).itemsize
+        real_nbytes = complex_nbytes // 2
+        source_nbytes = real_nbytes if kind == "r2c" else complex_nbytes
+        target_nbytes = real_nbytes if kind == "c2r" else complex_nbytes
+        plan = self._plan(call.batch, work)
+        staging = work + aligned(plan.need)
+        plan_source = source
+        plan_target = target
+        if call.staged is not None and kind == "r2c":
+            plan_source = staging
+            kernels.copy(_staging_dims(call), real_nbytes, source, staging)
+        elif call.staged is not None:
+            plan_target = staging
+        for i in range(call.times):
+            source_address = plan_source + i * call.source_step * source_nbytes
+            target_address = plan_target + i * call.target_step * target_nbytes
+            plan.raw.fft(_At(source_address), _At(target_address), direction)
+        if call.staged is not None and kind == "c2r":
+            kernels.copy(kernels.back(_staging_dims(call)), real_nbytes, staging, target)
 
     def _plan(self, batch: Batch, work: int) -> _Plan:
         """Return the prepared plan of a batch, set to a work area."""
@@ -325,6 +354,14 @@ class FFTPlans:
         self._plans.clear()
 
 
+def _staging_dims(call: Call) -> list[Dim]:
+    """Return the dimensions of the copy of a call's real side to the work area, in elements."""
+    assert call.staged is not None
+    rows, inner, padded = call.staged
+    (n,) = call.batch.n
+    return [(rows, n * inner, inner * padded, ()), (inner, 1, padded, ()), (n, inner, 1, ())]
+
+
 def _staging_nbytes(call: Call) -> int:
     """Return the bytes of the dense copy of a call's real side."""
     real = 8 if call.batch.double else 4
@@ -333,23 +370,24 @@ def _staging_nbytes(call: Call) -> int:
 
 def _planned(batch: Batch) -> _Plan:
     """Return a new plan of a batch, whose work area is set at execution."""
-    cp = cupy()
-    requested = [0]
+    cuda = cupy().cuda
+    requested = 0
     owner = object()
 
     def allocate(size: int) -> Any:
         """Record the size that is requested, without allocation."""
-        requested[0] = max(requested[0], size)
-        memory = cp.cuda.memory.UnownedMemory(256, size, owner)
-        return cp.cuda.memory.MemoryPointer(memory, 0)
+        nonlocal requested
+        requested = max(requested, size)
+        memory = cuda.memory.UnownedMemory(256, size, owner)
+        return cuda.memory.MemoryPointer(memory, 0)
 
-    free = cp.cuda.runtime.memGetInfo
-    before = free()[0]
-    with cp.cuda.using_allocator(allocate):
-        raw = _make_plan(cp.cuda.cufft, batch)
+    free_before, _ = cuda.runtime.memGetInfo()
+    with cuda.using_allocator(allocate):
+        raw = _make_plan(cuda.cufft, batch)
     # cuFFT copies tables in the null stream, for which our streams do not wait.
-    cp.cuda.Stream.null.synchronize()
-    return _Plan(raw, requested[0], max(0, int(before - free()[0])))
+    cuda.Stream.null.synchronize()
+    free_after, _ = cuda.runtime.memGetInfo()
+    return _Plan(raw, requested, max(0, int(free_before - free_after)))
 
 
 def _make_plan(cufft: Any, batch: Batch) -> Any:
@@ -361,7 +399,17 @@ def _make_plan(cufft: Any, batch: Batch) -> Any:
         kind = getattr(cufft, f"CUFFT_{name[0]}2{name[1]}")
         return cufft.PlanNd(batch.n, *batch.source, *batch.target, kind, batch.count, "C", 0, None)
     real, complex_ = ("d", "D") if batch.double else ("f", "F")
-    before, after = (real if batch.kind == kind else complex_ for kind in ("r2c", "c2r"))
-    flags = {"order": "C", "last_axis": 0, "last_size": None}
-    ends = *batch.source, before, *batch.target, after
-    return cufft.XtPlanNd(batch.n, *ends, batch.count, complex_, **flags)
+    before = real if batch.kind == "r2c" else complex_
+    after = real if batch.kind == "c2r" else complex_
+    return cufft.XtPlanNd(
+        batch.n,
+        *batch.source,
+        before,
+        *batch.target,
+        after,
+        batch.count,
+        complex_,
+        order="C",
+        last_axis=0,
+        last_size=None,
+    )

@@ -248,12 +248,12 @@ __device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
         for t, term in enumerate(terms):
             start = add("u64", f"{name}_{t}_start", term.start)
             stride = add("u64", f"{name}_{t}_stride", term.stride)
-            found = f"({start} + k{term.dim})"
+            digit = f"({start} + k{term.dim})"
             end = term.start + shape[term.dim]
             if term.divisor != 1 or end > min(term.modulus, _NO_MODULUS):
                 divisor = add("u64", f"{name}_{t}_divisor", term.divisor)
-                found = f"({found} / {divisor} % {add('u64', f'{name}_{t}_modulus', term.modulus)})"
-            parts.append(f"{found} * {stride}")
+                digit = f"({digit} / {divisor} % {add('u64', f'{name}_{t}_modulus', term.modulus)})"
+            parts.append(f"{digit} * {stride}")
         return " + ".join(parts) or "0ull"
 
     def _factors(self, by: Multiply) -> str:

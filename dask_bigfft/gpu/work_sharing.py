@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dask_bigfft.decomposition.layout import ROW_BYTES, admitted, tile_bytes_of
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, task_threads, working_for
 from dask_bigfft.gpu.dispatch import Leases, Place, leases, takes
@@ -44,6 +45,9 @@ from dask_bigfft.planner.work_sharing import gathering_threads
 
 #: Fraction of its forecast share of the remaining rows that a device takes at once.
 PORTION = 0.5
+
+#: Wait for a device in seconds, where only a device may take the rows.
+FOREVER = 1e9
 
 #: Smallest portion of a device, in units of `TileLimits.least`, since each is a separate call.
 LEAST_PORTION = 4
@@ -93,8 +97,10 @@ class Interval:
     def __post_init__(self) -> None:
         self.low = 0
         self.high = self.rows
-        #: Rows on the device, and rows done by it.
-        self.in_flight = self.device_rows = 0
+        #: Rows on the device.
+        self.in_flight = 0
+        #: Rows done by the device.
+        self.device_rows = 0
         self._lock = threading.Lock()
 
     def offers(self) -> bool:
@@ -113,17 +119,18 @@ class Interval:
     def take_portion(self) -> Part | None:
         """Return the next portion for the device; None at the end, also later."""
         with self._lock:
-            if (found := self._portion()) is None:
+            portion = self._portion()
+            if portion is None:
                 self.speed = 0.0
-            else:
-                self.high = found.low
-                self.in_flight = found.high - found.low
-            return found
+                return None
+            self.high = portion.low
+            self.in_flight = portion.high - portion.low
+            return portion
 
     def land(self) -> None:
         """Count the portion on the device as done."""
         with self._lock:
-            self.device_rows = self.device_rows + self.in_flight
+            self.device_rows += self.in_flight
             self.in_flight = 0
 
     def leave(self, to_cpu: bool) -> None:
@@ -139,14 +146,15 @@ class Interval:
         Tile widths are halved only, because each width needs its own FFT plans.
         """
         if self.by_hand:
-            part = Part(self.dim, self.share, self.high, self.width)
-            return part if self.speed and self.share < self.high else None
-        left = self.high - self.low
+            if not self.speed or self.share >= self.high:
+                return None
+            return Part(self.dim, self.share, self.high, self.width)
+        rows_left = self.high - self.low
         width = self.width
-        wanted = int(PORTION * left * self.speed / (1 + self.speed))
-        while width > left or (width > wanted and width // 2 >= self.least):
+        wanted = int(PORTION * rows_left * self.speed / (1 + self.speed))
+        while width > rows_left or (width > wanted and width // 2 >= self.least):
             width //= 2
-        if not width or width > self.speed * left:
+        if not width or width > self.speed * rows_left:
             return None
         rows = max(1, wanted // width) * width
         return Part(self.dim, self.high - rows, self.high, width)
@@ -179,105 +187,161 @@ def shared_with_device(
     """
     job = replace(job, settings=place.settings, inside=False)
     devices = leases()
-    if devices is None or (found := _divided(job, incoming, library, place, devices)) is None:
+    if devices is None:
         return None
-    interval, admits = found
+    division = _divided(job, incoming, library, place, devices)
+    if division is None:
+        return None
+    interval, admits = division
     out = allocate(job.round.target.shape(job.block), np.dtype(job.target))
+    executor = CPUExecutor(
+        job.round,
+        job.block,
+        incoming,
+        out,
+        library,
+        filters,
+        cut=(interval.dim, interval.tile),
+    )
+    with contextlib.ExitStack() as lease, ThreadPoolExecutor(1, "bigfft-feeder") as pool:
+        feeder = _Feeder(job, incoming, filters, place, interval, out)
+        try:
+            executor.run(_cpu_tiles(feeder, devices, admits, lease, pool))
+        finally:
+            interval.leave(to_cpu=False)
+    device_nbytes = out.nbytes * interval.device_rows // interval.rows
+    cpu_nbytes = out.nbytes - device_nbytes
+    if device_nbytes:
+        emit("round_device", nbytes=device_nbytes)
+    if cpu_nbytes:
+        emit("round_cpu", nbytes=cpu_nbytes)
+    return out
 
-    def feed(engine: Engine, part: Part | None, work: tuple[str, int] | None) -> None:
+
+@dataclass(frozen=True)
+class _Feeder:
+    """Portions of a block for a device.
+
+    Parameters
+    ----------
+    job, incoming, filters, place
+        See `shared_with_device`.
+    interval : Interval
+        Rows of the block.
+    out : ndarray
+        The block after the round.
+    """
+
+    job: Job
+    incoming: BlockView
+    filters: Mapping[int, Array]
+    place: Place
+    interval: Interval
+    out: Array
+
+    def feed(self, engine: Engine, part: Part | None, work: tuple[str, int] | None) -> None:
         """Run portions on a device, from the first one on, until none is left."""
+        interval = self.interval
+        nbytes = self.place.nbytes
         with contextlib.nullcontext() if work is None else during(*work):
             try:
-                tiles = engine.tiles(job, engine.within(place.nbytes))
-                read = _part_reader(incoming, tiles, engine, interval.dim, out)
+                tiles = engine.tiles(self.job, engine.within(nbytes))
+                source_of = _part_reader(self.incoming, tiles, engine, interval.dim, self.out)
                 while part is not None:
-                    engine.run_part(tiles, part, read(part), out, filters, place.nbytes)
+                    source = source_of(part)
+                    engine.run_part(tiles, part, source, self.out, self.filters, nbytes)
                     interval.land()
                     part = interval.take_portion()
             except DeviceMemoryError:
-                emit("fallback", nbytes=out.nbytes * interval.in_flight // interval.rows)
+                emit("fallback", nbytes=self.out.nbytes * interval.in_flight // interval.rows)
                 interval.leave(to_cpu=True)
             except BaseException:
                 interval.leave(to_cpu=False)
                 raise
 
-    def cpu_tiles() -> Iterator[slice]:
-        """Yield CPU tiles, and request a device before each one until the task has one.
 
-        At the end wait for the device, which may return rows. Rows that the CPU must not take wait
-        for a lease.
-        """
-        feeding = None
-        began = time.perf_counter()
-        end = 0.0
-        while True:
-            if feeding is None and interval.offers():
-                now = time.perf_counter()
-                if interval.low >= interval.share:  # wait once, or as long as it takes
-                    end = end or now + (1e9 if interval.by_hand else now - began)
-                with contextlib.suppress(TimeoutError):
-                    engine = held.enter_context(devices.lease(admits, max(0.0, end - now)))
-                    feeding = pool.submit(feed, engine, interval.take_portion(), working_for())
+def _cpu_tiles(
+    feeder: _Feeder,
+    devices: Leases,
+    admits: int,
+    lease: contextlib.ExitStack,
+    pool: ThreadPoolExecutor,
+) -> Iterator[slice]:
+    """Yield CPU tiles, and request a device before each one until the task has one.
+
+    At the end wait for the device, which may return rows. Rows that the CPU must not take wait for
+    a lease.
+    """
+    interval = feeder.interval
+    feeding = None
+    began = time.perf_counter()
+    deadline = 0.0
+    while True:
+        if feeding is None and interval.offers():
+            now = time.perf_counter()
+            if interval.low >= interval.share and not deadline:
+                # Wait once, as long as the CPU took so far, or without a limit.
+                deadline = now + (FOREVER if interval.by_hand else now - began)
+            with contextlib.suppress(TimeoutError):
+                timeout = max(0.0, deadline - now)
+                engine = lease.enter_context(devices.lease(admits, timeout))
+                portion = interval.take_portion()
+                feeding = pool.submit(feeder.feed, engine, portion, working_for())
+        tile = interval.take_tile()
+        if tile is None and feeding is not None:
+            feeding.result()
             tile = interval.take_tile()
-            if tile is None and feeding is not None:
-                feeding.result()
-                tile = interval.take_tile()
-            if tile is None:
-                return
-            yield tile
-
-    work = (job.round, job.block, incoming, out)
-    cut = (interval.dim, interval.tile)
-    with contextlib.ExitStack() as held, ThreadPoolExecutor(1, "bigfft-feeder") as pool:
-        try:
-            CPUExecutor(*work, library, filters, cut=cut).run(cpu_tiles())
-        finally:
-            interval.leave(to_cpu=False)
-    done = out.nbytes * interval.device_rows // interval.rows
-    for event, nbytes in (("round_device", done), ("round_cpu", out.nbytes - done)):
-        if nbytes:
-            emit(event, nbytes=nbytes)
-    return out
+        if tile is None:
+            return
+        yield tile
 
 
 def _divided(
-    job: Job, incoming: BlockView, library: FFTLibrary, place: Place, found: Leases
+    job: Job, incoming: BlockView, library: FFTLibrary, place: Place, devices: Leases
 ) -> tuple[Interval, int] | None:
     """Return the rows of a block to share and the tasks per device; None if it is not shared."""
-    before = incoming.shape
     round_ = job.round
-    engine = found.engines[0]
-    limits = found.engines[0].limits
-    after = math.prod(round_.target.shape(job.block)) * np.dtype(job.target).itemsize
-    most = max(after, math.prod(before) * incoming.dtype.itemsize)
-    fixed = {round_.dim(step) for step in round_.steps}
-    dim = next((dim for dim, n in enumerate(before) if dim not in fixed and n > 1), None)
+    engine = devices.engines[0]
+    limits = engine.limits
+    nbytes_before = math.prod(incoming.shape) * incoming.dtype.itemsize
+    nbytes_after = math.prod(round_.target.shape(job.block)) * np.dtype(job.target).itemsize
+    nbytes = max(nbytes_before, nbytes_after)
     by_hand = place.settings.cpu_share
-    small = most < 2 * limits.least and by_hand is None
-    computed = takes("gpu", most, job.source, job.target)
-    if small or not computed or dim is None or not incoming.divides(dim):
+    if nbytes < 2 * limits.least and by_hand is None:
+        return None
+    dim = _free_dim(round_, incoming.shape)
+    if dim is None or not incoming.divides(dim) or not takes("gpu", nbytes, job.source, job.target):
         return None
     try:
         tiles = engine.tiles(job, engine.within(place.nbytes))
     except DeviceMemoryError:
         return None
-    rows = before[dim]
+    rows = incoming.shape[dim]
+    row_nbytes = -(-nbytes // rows)
+    outer = math.prod(incoming.shape[:dim])
     width = max(tiles.extents(dim))
-    row_nbytes = -(-most // rows)
-    outside = math.prod(before[:dim])
-    inner = math.prod(before[dim + 1 :]) * np.dtype(job.dtype).itemsize
-    run = -(-limits.run_nbytes // inner) if outside > 1 else 1
-    least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
-    tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
-    admits = admitted(most)
+    tile = max(1, -(-ROW_BYTES * outer // row_nbytes), tile_nbytes // row_nbytes)
+    tile = min(rows, tile)
+    admits = admitted(nbytes)
     if by_hand is not None:
-        return Interval(dim, rows, tile, width, 1, 1.0, max(1, round(by_hand * rows)), True), admits
+        share = max(1, round(by_hand * rows))
+        return Interval(dim, rows, tile, width, 1, 1.0, share, by_hand=True), admits
+    inner_nbytes = math.prod(incoming.shape[dim + 1 :]) * np.dtype(job.dtype).itemsize
+    run = -(-limits.run_nbytes // inner_nbytes) if outer > 1 else 1
+    least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     # The share of the round becomes the speed ratio of one lease to one task.
     tasks = min(task_threads(), round_.source.blocks)
-    leased = min(tasks, admits * len(found.engines))
+    leased = min(tasks, admits * len(devices.engines))
     speed = place.share / max(1 - place.share, 1e-9) * tasks / leased
-    return Interval(dim, rows, tile, width, least, speed, round((1 - place.share) * rows)), admits
+    share = round((1 - place.share) * rows)
+    return Interval(dim, rows, tile, width, least, speed, share), admits
+
+
+def _free_dim(round_: Round, shape: tuple[int, ...]) -> int | None:
+    """Return the outermost dimension with several values that a round does not transform."""
+    fixed = {round_.dim(step) for step in round_.steps}
+    return next((dim for dim, n in enumerate(shape) if dim not in fixed and n > 1), None)
 
 
 def _part_reader(
@@ -288,24 +352,28 @@ def _part_reader(
     The device reads the block itself or shards of other blocks if it can. Otherwise some threads
     gather the part.
     """
-    whole = incoming.array
+    array = incoming.array
     dtype = np.dtype(tiles.job.source)
-    if whole is not None and whole.flags.c_contiguous and whole.dtype == dtype:
-        return lambda _: whole
-    boxes = incoming.boxes(False) if whole is None or not whole.flags.c_contiguous else None
+    is_contiguous = array is not None and array.flags.c_contiguous
+    if array is not None and is_contiguous and array.dtype == dtype:
+        return lambda _: array
+    boxes = None if is_contiguous else incoming.boxes(False)
     shards = None if boxes is None else readable(tiles, boxes.around, engine.limits)
     if shards is not None:
         return lambda _: shards
-    same = out.shape == incoming.shape and out.dtype == dtype
-    read = out if same else allocate(incoming.shape, dtype)
-    fill = incoming.filling(dim, read)
+    fits_out = out.shape == incoming.shape and out.dtype == dtype
+    block = out if fits_out else allocate(incoming.shape, dtype)
+    fill = incoming.filling(dim, block)
     threads = gathering_threads(task_threads())
 
     def gathered(part: Part) -> Array:
+        """Gather a part by several threads, and return the block."""
         width = -(-(part.high - part.low) // threads)
-        lows = range(part.low, part.high, width)
+        slices = [
+            slice(low, min(low + width, part.high)) for low in range(part.low, part.high, width)
+        ]
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda low: fill(slice(low, min(low + width, part.high))), lows))
-        return read
+            list(pool.map(fill, slices))
+        return block
 
     return gathered

@@ -51,9 +51,10 @@ from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, compiled, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.loop import CPUExecutor, Factors, axis_index, run_round
+from dask_bigfft.kernels.loop import BoundFactor, CPUExecutor, bound_factor, run_round
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
+from dask_bigfft.tiles.program import program_of
 
 #: Length of the stretches of a line whose weights differ only by one factor.
 WIDTH = 128
@@ -407,7 +408,7 @@ class Verification:
     def __post_init__(self) -> None:
         self.facts = facts_of(self.round)
         #: Index of the remaining digits for all rows, by dimension of the steps with twiddles.
-        self._rests: dict[int, Factors] = {}
+        self._rests: dict[int, BoundFactor] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
 
     # --- rounds ---
@@ -554,7 +555,7 @@ class Verification:
         for along, step in () if inward else self.facts.steps:
             if step.twiddle is None:
                 continue
-            rest = self._rest(step, along, dim, part)
+            rest = self._rest(along, dim, part)
             if along >= first:
                 factors = PhaseFactors(rest, step.twiddle, -step.sign)
             else:
@@ -563,15 +564,17 @@ class Verification:
                 weights = weights._replace(rows=rows)
         return weighted_sum(values, weights, factors)
 
-    def _rest(self, step: Step, along: int, dim: int, part: slice | None) -> Array:
+    def _rest(self, along: int, dim: int, part: slice | None) -> Array:
         """Return the index of the remaining digits of a step's axis, for each row of a tile."""
-        found = self._rests.get(along)
-        if found is None:
-            after, i = self.round.target.axes[step.axis], self.block[step.axis]
-            last = len(after.groups) - 1
-            index = axis_index(after, i, step.target.stage - 1, last)
-            found = self._rests[along] = Factors(index, after.shape(i)[:last], along - last)
-        return (found if part is None else found.within(dim, part)).table
+        rest = self._rests.get(along)
+        if rest is None:
+            own_twiddle = program_of(self.round).twiddle_of(along)
+            assert own_twiddle is not None
+            rest = bound_factor(own_twiddle, self.round, self.block)
+            self._rests[along] = rest
+        if part is not None:
+            rest = rest.within(dim, part)
+        return rest.table.ravel()
 
 
 def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array) -> Array:

@@ -1,4 +1,4 @@
-"""One round on one block on the CPU: the loop over tiles, and the steps on a tile.
+"""One round on one block on the CPU: the loop over tiles, and the program on a tile.
 
 ::
 
@@ -6,186 +6,109 @@
         result = executor.transform(tile)      in place, in the result, or in new memory
         executor.store(result)                 no copy if it is in the result already
 
-On a tile::
-
-    r2c -> [chirp] -> c2c over all digits -> [filter, c2c back] -> [twiddle] -> [chirp] -> c2r
-
-`Calls` are the FFTs, which are the same for all blocks and tiles of a round. Steps in brackets
-depend on the place of a block: a `Work` is one such step with its tables. The digit of a step is
-the last group of its axis. A row of a tile therefore has one value of the axis' other digits, which
-determines the factors of the row.
+The operations on a tile are those of the round's program (`tiles.program`). `CPUProgram` lowers it
+to library calls, which are the same for all blocks and tiles. Factors and products depend on the
+place of a block: `bound` gives their tables. The digit of a step is the last group of its axis. A
+row of a tile therefore has one value of the axis' other digits, which determines the factors of the
+row.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, reduce
-from operator import mul
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block
-from dask_bigfft.decomposition.layout import AxisLayout, Layout, tiling
+from dask_bigfft.decomposition.layout import AxisLayout, Layout, half, tiling
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Divisor, Step
+from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
-from dask_bigfft.kernels.libraries import Call, FFTLibrary, Scale, same_memory
-from dask_bigfft.kernels.twiddle import factor, index_of_places, multiply_chirp, twiddle
+from dask_bigfft.kernels.libraries import Call, FFTLibrary, same_memory
+from dask_bigfft.kernels.twiddle import factor, multiply_chirp, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import allocate
+from dask_bigfft.tiles.program import (
+    FFT,
+    ONE,
+    ChirpFactor,
+    Index,
+    Product,
+    Program,
+    Twiddle,
+    axis_terms,
+    program_of,
+)
 
 Rolls = tuple[tuple[int, int], ...]
-_Pair = tuple[Step, int]
 
 
-def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
-    """Return the scale that an FFT of n points applies itself, and the division that remains."""
-    if divisor == Divisor(n) and n > 1:
-        return "full", Divisor()
-    if divisor == Divisor(1, n) and n > 1:
-        return "ortho", Divisor()
-    return "none", divisor
-
-
-# --- the round ------------------------------------------------------------------------------
-
-
-#: One call of the library, and a division after it.
-Divided = tuple[Call, Divisor | None]
-
-
-class Calls:
-    """Library calls of a round for each tile in order, and their properties.
-
-    Raises
-    ------
-    KernelError
-        If the digit of a step is not the last group of its axis.
-    """
-
-    def __init__(self, round_: Round) -> None:
-        steps = round_.steps
-        for step in steps:
-            if round_.source.axes[step.axis].groups[-1].digits != (step.source,):
-                raise KernelError("the digit of a step must be the last group of its axis")
-        #: The dimension of every step's digit.
-        self.dims = tuple(round_.dim(step) for step in steps)
-        pairs = list(zip(steps, self.dims, strict=True))
-        by_sign: dict[int, list[_Pair]] = {}
-        for step, dim in pairs:
-            if step.kind == "c2c":
-                by_sign.setdefault(step.sign, []).append((step, dim))
-        real = [pair for pair in pairs if pair[0].kind == "r2c"]
-        #: FFTs of real values, of complex values, and with real results.
-        self.r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in real)
-        self.c2c = tuple(_call(batch) for batch in by_sign.values())
-        self.c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
-        #: True if the first operation is one library call for all axes.
-        self.begins_with_ffts = round_.begins_with_ffts
-        #: True if the first operation is one FFT of real values.
-        self.begins_with_r2c = len(real) == 1
-        #: True if one call of any kind is the whole round.
-        self.one_call = round_.is_one_call
-
-
-calls_of = lru_cache(maxsize=256)(Calls)
-
-
-def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
-    """Remove and return the complex steps that share a call with a step of real values."""
-    sign = real[0].sign
-    if any(step.chirp_in is not None for step, _ in by_sign.get(sign, [])):
-        return []
-    return by_sign.pop(sign, [])
-
-
-def _call(batch: Sequence[_Pair]) -> Divided:
-    """Return one call for steps of one sign, with the dimensions of their digits.
-
-    A real step comes last, and determines the kind of the call.
-    """
-    last, n = batch[-1][0], math.prod(step.length for step, _ in batch)
-    scale, left = _by_library(reduce(mul, (_divisor(step) for step, _ in batch)), n)
-    dims = tuple(dim for _, dim in batch)
-    rest = None if left == Divisor() else left
-    return Call(last.kind, dims, last.sign, scale, last.length), rest
-
-
-def _divisor(step: Step) -> Divisor:
-    """Return the divisor of an FFT, which is 1 if a chirp or a twiddle divides."""
-    free = step.chirp_out is not None or step.twiddle is not None
-    return Divisor() if free else step.divisor
-
-
-# --- one block ------------------------------------------------------------------------------
-
-
-def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
-    """Return the index of an axis' digits of one stage, for each place of a block as stored.
-
-    Digits of other stages are ignored, and group number `skip` is left out.
-    """
-    index = np.zeros(1, np.int64)
-    groups = zip(axis.groups, axis.intervals(block), axis.shape(block), strict=True)
-    for g, (group, (low, _), size) in enumerate(groups):
-        if g == skip:
-            continue
-        place = np.arange(low, low + size, dtype=np.int64)
-        if group.offset:
-            place = (place + group.offset) % group.size
-        index = np.add.outer(index, index_of_places(group.digits, place, stage)).ravel()
-    return index
+# --- the program of a round ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Factors:
-    """Table over an axis' other digits with an entry (or row of entries) for each value.
+class LibraryFFT:
+    """Call of an FFT library, and the division that remains after it."""
 
-    ``shape`` are the dimensions of these digits, ``first`` the block's dimension of the first.
+    call: Call
+    divisor: Divisor
+
+    @staticmethod
+    def of(fft: FFT) -> "LibraryFFT":
+        """Return the call for an operation."""
+        scale, divisor = fft.by_library
+        return LibraryFFT(Call(fft.kind, fft.dims, fft.sign, scale, fft.lengths[-1]), divisor)
+
+
+@dataclass(frozen=True)
+class BoundFactor:
+    """Factor or product of a program, for one block.
+
+    Parameters
+    ----------
+    operation : Twiddle, ChirpFactor or Product
+        The operation.
+    table : ndarray
+        Over the other digits of the axis: their index; for a product the spectrum, which has the
+        transformed digit as its last dimension.
+    first : int
+        Dimension of the block of the table's first dimension.
+    dim : int
+        Dimension of the block that has the transformed digit, behind those of the table.
     """
 
+    operation: Twiddle | ChirpFactor | Product
     table: Array
-    shape: tuple[int, ...]
     first: int
-
-    def within(self, dim: int, part: slice) -> "Factors":
-        """Return the part of the table for a tile cut along one of the block's dimensions."""
-        if not self.first <= dim < self.first + len(self.shape):
-            return self
-        inner = self.table.shape[1:]
-        cut = (slice(None),) * (dim - self.first) + (part,)
-        kept = self.table.reshape(*self.shape, *inner)[cut]
-        return Factors(kept.reshape(-1, *inner), kept.shape[: len(self.shape)], self.first)
-
-    def rows(self, count: int) -> Array:
-        """Return entries for `count` rows of a tile by repeating the table."""
-        repeats = (count // max(1, len(self.table)),) + (1,) * (self.table.ndim - 1)
-        return np.tile(self.table, repeats)
-
-
-@dataclass(frozen=True)
-class Work:
-    """Step that is more than an FFT, for one block.
-
-    It has a dimension and tables over its axis' other digits. These are for the chirps "in" and
-    "out", the "twiddle" and the "spectrum" of a filter, if the step uses them.
-    """
-
-    step: Step
     dim: int
-    tables: Mapping[str, Factors]
 
-    def within(self, dim: int, part: slice) -> "Work":
-        """Return the step for a tile cut along a dimension."""
-        tables = {name: table.within(dim, part) for name, table in self.tables.items()}
-        return Work(self.step, self.dim, tables)
+    def within(self, dim: int, part: slice) -> "BoundFactor":
+        """Return the operation for a tile cut along one of the block's dimensions."""
+        if not self.first <= dim < self.dim:
+            return self
+        cut = (slice(None),) * (dim - self.first) + (part,)
+        return replace(self, table=self.table[cut])
 
 
-def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) -> list[Work]:
-    """Return the steps of a round that are more than FFTs, for one block.
+#: Operation of a program on one block.
+BoundOperation = LibraryFFT | BoundFactor
+
+
+@lru_cache(maxsize=256)
+def _library_calls(program: Program) -> dict[FFT, LibraryFFT]:
+    """Return the library calls of a program."""
+    ffts = [operation for operation in program.operations if isinstance(operation, FFT)]
+    return {fft: LibraryFFT.of(fft) for fft in ffts}
+
+
+def bound_operations(
+    round_: Round, block: Block, filters: Mapping[int, Array]
+) -> list[BoundOperation]:
+    """Return the operations of a round's program on one block.
 
     Parameters
     ----------
@@ -193,32 +116,91 @@ def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]
         Round, and index of the block.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
+
+    Raises
+    ------
+    KernelError
+        If the digit of a step is not the last group of its axis.
     """
-    found = []
-    for step, dim in zip(round_.steps, calls_of(round_).dims, strict=True):
-        if not step.factors:  # the same for all tiles
-            continue
-        before, after = round_.source.axes[step.axis], round_.target.axes[step.axis]
-        last, i, made = len(before.groups) - 1, block[step.axis], dict[str, Array]()
-        if step.convolve is not None:
-            made["spectrum"] = filters[step.axis].reshape(-1, step.length)
-        if step.chirp_in is not None:
-            made["in"] = axis_index(before, i, step.source.stage, last)
-        if step.twiddle is not None:
-            made["twiddle"] = axis_index(after, i, step.target.stage - 1, last)
-        if step.chirp_out is not None:
-            made["out"] = axis_index(after, i, step.target.stage, last)
-        place = (before.shape(i)[:last], dim - last)
-        found.append(Work(step, dim, {name: Factors(t, *place) for name, t in made.items()}))
-    return found
+    for step in round_.steps:
+        if round_.source.axes[step.axis].groups[-1].digits != (step.source,):
+            raise KernelError("the digit of a step must be the last group of its axis")
+    program = program_of(round_)
+    calls = _library_calls(program)
+    operations: list[BoundOperation] = []
+    for operation in program.operations:
+        if isinstance(operation, FFT):
+            operations.append(calls[operation])
+        elif isinstance(operation, Product):
+            shape = round_.source.shape(block)[operation.first : operation.dim]
+            spectrum = filters[operation.axis].reshape(*shape, -1)
+            operations.append(BoundFactor(operation, spectrum, operation.first, operation.dim))
+        else:
+            operations += [
+                bound_factor(own_factor, round_, block) for own_factor in operation.factors
+            ]
+    return operations
+
+
+def bound_factor(operation: Twiddle | ChirpFactor, round_: Round, block: Block) -> BoundFactor:
+    """Return a twiddle or a chirp for one block."""
+    dim = operation.own[0].dim
+    first, lows = _places(round_.source, block, dim)
+    shape = round_.source.shape(block)[first:dim]
+    return BoundFactor(operation, index_table(operation.others, first, lows, shape), first, dim)
+
+
+def _places(layout: Layout, block: Block, dim: int) -> tuple[int, tuple[int, ...]]:
+    """Return the first dimension of an axis, given its last one, and the first place in each."""
+    first = 0
+    for axis, number in zip(layout.axes, block, strict=True):
+        if dim < first + len(axis.groups):
+            return first, tuple(low for low, _ in axis.intervals(number))
+        first += len(axis.groups)
+    raise KernelError(f"a block has no dimension {dim}")
+
+
+def index_table(index: Index, first: int, lows: Sequence[int], shape: Sequence[int]) -> Array:
+    """Return an index for all places of some dimensions of a block.
+
+    Parameters
+    ----------
+    index : tuple of Term
+        Terms of these dimensions.
+    first : int
+        The first of the dimensions.
+    lows, shape : sequence of int
+        First place and number of places of each dimension.
+    """
+    table = np.zeros((1,) * len(shape), np.int64)
+    for term in index:
+        at = term.dim - first
+        places = np.arange(lows[at], lows[at] + shape[at], dtype=np.int64)
+        if term.offset:
+            places = (places + term.offset) % term.size
+        values = places // term.divisor % term.modulus * term.stride
+        table = table + values.reshape([-1 if d == at else 1 for d in range(len(shape))])
+    return np.broadcast_to(table, shape)
+
+
+def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
+    """Return the index of an axis' digits of one stage, for each place of a block as stored.
+
+    Digits of other stages are ignored, and group number `skip` is left out.
+    """
+    shape = list(axis.shape(block))
+    if skip is not None:
+        shape[skip] = 1
+    lows = [low for low, _ in axis.intervals(block)]
+    return index_table(axis_terms(axis, stage, 0, skip), 0, lows, shape).ravel()
 
 
 # --- one tile -------------------------------------------------------------------------------
 
 
-def _divide(tile: Array, divisor: Divisor | None) -> None:
-    """Divide in place unless the divisor is None."""
-    if divisor is not None:
+def _divide(tile: Array, divisor: Divisor) -> None:
+    """Divide a tile in place."""
+    if divisor != ONE:
         tile.view(tile.real.dtype)[...] *= factor(divisor, tile.dtype)
 
 
@@ -231,85 +213,83 @@ def _rows(tile: Array, dim: int) -> Array:
     return rows
 
 
-def _multiply_chirp(tile: Array, work: Work, name: str) -> None:
-    """Multiply by the chirp "in" or "out" of a step, if it has one; "out" includes the divisor."""
-    step, divisor = work.step, Divisor()
-    chirp, stride = step.chirp_in, step.source.stride
-    if name == "out":
-        chirp, stride, divisor = step.chirp_out, step.target.stride, step.divisor
-    if chirp is None or step.kind != "c2c":
+def _apply(tile: Array, bound: BoundFactor) -> None:
+    """Multiply a contiguous tile by a factor or by a spectrum, in place."""
+    rows = _rows(tile, bound.dim)
+    operation = bound.operation
+    if isinstance(operation, Product):
+        batch = rows.reshape(-1, *bound.table.shape, rows.shape[2])
+        batch *= bound.table[..., None]
         return
-    rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
-    places = work.tables[name].table * chirp.step + chirp.offset
-    along = stride * chirp.step
-    multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
-
-
-def _multiply(tile: Array, work: Work, library: FFTLibrary) -> Array:
-    """Return the tile after the filter with its inverse FFT, and the twiddles, if any."""
-    step, sign = work.step, work.step.sign
-    if step.convolve is not None:
-        rows, table = _rows(tile, work.dim), work.tables["spectrum"].table
-        batch = rows.reshape(-1, *table.shape, rows.shape[2])
-        batch *= table[:, :, None]
-        tile = library.c2c(tile, (work.dim,), -sign)
-        sign = -sign
-    if step.twiddle is not None:
-        rows = _rows(tile, work.dim)
-        scale = factor(step.divisor, tile.dtype)
+    others = bound.table.ravel()
+    scale = factor(operation.divisor, tile.dtype)
+    if isinstance(operation, Twiddle):
         with measured("twiddle", tile.nbytes):
-            index = work.tables["twiddle"].rows(len(rows))
-            twiddle(rows, index, step.twiddle, sign, scale)
-    return tile
+            repeated = np.tile(others, len(rows) // max(1, len(others)))
+            twiddle(rows, repeated, operation.modulus, operation.sign, scale)
+        return
+    chirp = operation.chirp
+    places = others * chirp.step + chirp.offset
+    stride = operation.own[0].stride * chirp.step
+    multiply_chirp(rows, places, stride, chirp.length, chirp.sign, scale, chirp.turns)
 
 
-def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | None:
-    """Return `out` if a call of a real kind can write its result there, else None.
-
-    It must have the shape and dtype of the result, and be contiguous if `dense`.
-    """
-    if out is None or (dense and not out.flags.c_contiguous):
-        return None
-    dim, real = call.dims[-1], tile.real.dtype
-    n = call.length if call.kind == "c2r" else tile.shape[dim] // 2 + 1
+def _room(tile: Array, call: Call, out: Array) -> Array | None:
+    """Return `out` if it has the shape and dtype of a call's result, else None."""
+    if call.kind == "c2c":
+        return out
+    dim = call.dims[-1]
+    real = tile.real.dtype
+    length = call.length if call.kind == "c2r" else half(tile.shape[dim])
     dtype = real if call.kind == "c2r" else np.result_type(real, np.complex64)
-    shape = (*tile.shape[:dim], n, *tile.shape[dim + 1 :])
+    shape = (*tile.shape[:dim], length, *tile.shape[dim + 1 :])
     return out if out.shape == shape and out.dtype == dtype else None
 
 
 def transform_tile(
-    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None
+    tile: Array,
+    program: Program,
+    operations: Sequence[BoundOperation],
+    library: FFTLibrary,
+    out: Array | None = None,
 ) -> Array:
-    """Return a contiguous tile after all steps of a round.
+    """Return a contiguous tile after all operations of a round.
 
-    The tile may be overwritten. A library with `supports_out` writes the result of the first call,
-    or of the last call of kind c2r, to `out`. Operations after a call need a contiguous `out`.
+    The tile may be overwritten. A library with `supports_out` writes the result of the first FFT,
+    or of the last one of kind c2r, to `out`. Operations after the first FFT need a contiguous
+    `out`.
+
+    Parameters
+    ----------
+    tile : ndarray
+        The tile.
+    program : Program
+        Program of the round.
+    operations : sequence of LibraryFFT or BoundFactor
+        Operations of the program on the tile.
+    library : FFTLibrary
+        FFT library.
+    out : ndarray, optional
+        The part of the result for the tile.
     """
     if out is not None and (not library.supports_out or np.may_share_memory(tile, out)):
         out = None
-    place = None
-    if out is not None and calls.begins_with_ffts:
-        place = out if calls.one_call or out.flags.c_contiguous else None
-    for call, left in calls.r2c:
-        half = _room(tile, call, out, not calls.one_call) if calls.begins_with_r2c else None
-        tile = library.run(call, tile, half)
-        tile = np.ascontiguousarray(tile) if half is None else half
-        _divide(tile, left)
-    for work in works:
-        _multiply_chirp(tile, work, "in")
-    for call, left in calls.c2c:
-        tile = library.run(call, tile, place)
-        _divide(tile, left)
-    for work in works:
-        if work.step.kind != "c2r":
-            tile = _multiply(tile, work, library)
-    for work in works:
-        _multiply_chirp(tile, work, "out")
-    for call, left in calls.c2r:
-        real = _room(tile, call, out, dense=False)
-        tile = library.run(call, tile, real)
-        tile = np.ascontiguousarray(tile) if real is None else real
-        _divide(tile, left)
+    first_out = None
+    if out is not None and (program.begins_with_all or program.begins_with_r2c):
+        first_out = out if program.is_one_call or out.flags.c_contiguous else None
+    for number, operation in enumerate(operations):
+        if isinstance(operation, BoundFactor):
+            _apply(tile, operation)
+            continue
+        call = operation.call
+        call_out = out if call.kind == "c2r" else None
+        if number == 0 and call.kind != "c2r":
+            call_out = first_out
+        room = None if call_out is None else _room(tile, call, call_out)
+        tile = library.run(call, tile, room)
+        if call.kind != "c2c":
+            tile = np.ascontiguousarray(tile) if room is None else room
+        _divide(tile, operation.divisor)
     return tile
 
 
@@ -351,39 +331,47 @@ class CPUExecutor:
         filters: Mapping[int, Array],
         cut: tuple[int, int] | None = None,
     ) -> None:
-        self.round, self.block = round_, block
-        self.rolls, self.cut = round_.rolls if cut is None else (), cut
-        self.source, self.out, self.library = source, out, library
-        self.calls, self.works = calls_of(round_), works_of(round_, block, filters)
+        self.round = round_
+        self.block = block
+        self.source = source
+        self.out = out
+        self.library = library
+        self.cut = cut
+        self.rolls = round_.rolls if cut is None else ()
+        self.program = program_of(round_)
+        self.operations = bound_operations(round_, block, filters)
         self._choose_way()
 
     def _choose_way(self) -> None:
         """Choose the tiling, and if the library reads and writes in place."""
-        source, out, calls, library = self.source, self.out, self.calls, self.library
+        source = self.source
+        out = self.out
+        program = self.program
         # Rolled tiles are stored in two parts, and verified tiles may be repeated.
         self.aliases = self.checked and source.in_place
         free = not self.rolls and not self.aliases
-        begins, only = library.supports_out and free, calls.one_call
-        halved = begins and calls.begins_with_r2c
-        reads = halved or (begins and (calls.begins_with_ffts or only))
+        begins = self.library.supports_out and free
+        halved = begins and program.begins_with_r2c
+        reads = halved or (begins and (program.begins_with_all or program.is_one_call))
         array = source.array if reads and not source.owned and not self.checked else None
         # Libraries that return new memory have two tiles in cache.
         changes = not halved and (out.shape != source.shape or out.dtype != source.dtype)
         nbytes = max(out.nbytes, math.prod(source.shape) * source.dtype.itemsize)
-        dims = set(calls.dims)
-        self.tiling = self.cut or tiling(source.shape, dims, nbytes, library.beside, changes)
+        dims = set(program.dims)
+        self.tiling = self.cut or tiling(source.shape, dims, nbytes, self.library.beside, changes)
         dense = bool(out.flags.c_contiguous)
         if self.tiling is not None:
             dense = dense and math.prod(out.shape[: self.tiling[0]]) == 1
         #: True if the library may write its result in place.
         self.writes = free and (dense or not self.checked)
-        if not dense and not only:
+        is_one_c2c = program.is_one_call and program.begins_with_all
+        if not dense and not program.is_one_call:
             array = None  # other steps need contiguous tiles
-        elif dense and only and calls.c2c and free and not self.checked and out is source.array:
+        elif dense and is_one_c2c and free and not self.checked and out is source.array:
             array = out  # any library does it in place
         #: The block if the library may read it in place, else None.
         self.reads = array
-        if array is not None and only and len(calls.dims) == 1 and self.cut is None:
+        if array is not None and program.is_one_call and len(dims) == 1 and self.cut is None:
             self.tiling = None
 
     def take(self, cuts: Iterable[slice] | None = None) -> Iterator[tuple[slice | None, Array]]:
@@ -415,11 +403,15 @@ class CPUExecutor:
 
     def transform(self, tile: Array, part: slice | None) -> Array:
         """Return a tile after the round."""
-        room = self.place(part) if self.writes else None
-        works = self.works
+        operations = self.operations
         if part is not None and self.tiling is not None:
-            works = [work.within(self.tiling[0], part) for work in works]
-        return transform_tile(tile, self.calls, works, self.library, room)
+            dim, _ = self.tiling
+            operations = [
+                operation.within(dim, part) if isinstance(operation, BoundFactor) else operation
+                for operation in operations
+            ]
+        out = self.place(part) if self.writes else None
+        return transform_tile(tile, self.program, operations, self.library, out)
 
     def store(self, result: Array, part: slice | None) -> None:
         """Copy a tile's result to the block's result, unless it is there."""

@@ -4,8 +4,7 @@ Tests use them to show which check finds which fault.
 """
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,8 @@ import numpy as np
 
 from dask_bigfft.arrays import Array
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.loop import transform_tile
+from dask_bigfft.kernels.loop import BoundFactor, BoundOperation, transform_tile
+from dask_bigfft.tiles.program import Program, Twiddle
 
 Damage = Callable[[Array], object]
 
@@ -102,9 +102,14 @@ class Faulty:
 def dropping(when: Callable[[], bool]) -> Callable[..., Array]:
     """Return a function like `transform_tile` that omits twiddles when `when` returns True."""
 
-    def transform(tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Array:
+    def is_twiddle(operation: BoundOperation) -> bool:
+        return isinstance(operation, BoundFactor) and isinstance(operation.operation, Twiddle)
+
+    def transform(
+        tile: Array, program: Program, operations: Sequence[BoundOperation], *arguments: Any
+    ) -> Array:
         if when():
-            works = [replace(work, step=replace(work.step, twiddle=None)) for work in works]
-        return transform_tile(tile, calls, works, *arguments)
+            operations = [operation for operation in operations if not is_twiddle(operation)]
+        return transform_tile(tile, program, operations, *arguments)
 
     return transform

@@ -6,7 +6,7 @@ combines the profiles of workers and measures disks and network.
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,24 +26,34 @@ from dask_bigfft.gpu.dispatch import leases
 from dask_bigfft.kernels.fastest import fastest_library
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory_settings import machine_nbytes
-from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.profile import DeviceProfile, Profile
 
 log = logging.getLogger(__name__)
 
 #: Minimum bytes of the arrays: smaller ones measure only the overhead of calls.
 LEAST_NBYTES = 1 << 14
 
-#: Default bytes of the arrays: minimum, maximum, and the factor of the square of the threads. The
-#: number of tasks grows with the threads, and their Python code runs in one thread at a time. With
-#: the square, that code keeps its share of the time, and arrays exceed the caches of large
-#: machines.
-USUAL_NBYTES, MOST_NBYTES, FACTOR = 32 << 20, 512 << 20, 2 << 20
+#: Minimum of the default bytes of the arrays.
+USUAL_NBYTES = 32 << 20
+
+#: Maximum of the default bytes of the arrays.
+MOST_NBYTES = 512 << 20
+
+#: Default bytes of the arrays divided by the square of the threads. The number of tasks grows with
+#: the threads, and their Python code runs in one thread at a time. With the square, that code keeps
+#: its share of the time, and arrays exceed the caches of large machines.
+NBYTES_FACTOR = 2 << 20
 
 #: Memory of a host divided by the maximum bytes of an array.
 PART_OF_MEMORY = 32
 
 
-def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> Profile:
+def measure(
+    threads: int,
+    nbytes: int,
+    repeat: int,
+    kernels: Sequence[str],
+) -> Profile:
     """Measure this process and return its profile, without disks.
 
     Parameters
@@ -57,25 +67,26 @@ def measure(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> P
     kernels : sequence of str
         FFT libraries.
     """
-    first = fastest_library(DTYPES[0], kernels)
-    names = sorted(kernels, key=lambda name: name != first)
-    found = thread_prices(threads, nbytes, repeat, names)
-    found |= _devices(8 * min(nbytes, USUAL_NBYTES))
-    return Profile(f"{CPU_COUNT} cores, {threads} threads", threads, **found)
+    fastest = fastest_library(DTYPES[0], kernels)
+    names = sorted(kernels, key=lambda name: name != fastest)
+    speeds = thread_prices(threads, nbytes, repeat, names)
+    speeds["devices"] = _devices(8 * min(nbytes, USUAL_NBYTES))
+    return Profile(f"{CPU_COUNT} cores, {threads} threads", threads, **speeds)
 
 
-def _devices(nbytes: int) -> dict[str, Any]:
-    """Return the devices of this process for a profile; empty if a device fails."""
-    lent = leases()
-    engines = () if lent is None else lent.engines
+def _devices(nbytes: int) -> tuple[DeviceProfile, ...]:
+    """Return the speeds of this process's devices; none if a device fails."""
+    device_leases = leases()
+    if device_leases is None:
+        return ()
+    engines = device_leases.engines
     for engine in engines:
         engine.recover()
     try:
-        found = tuple(device_speeds(engine.device, nbytes) for engine in engines)
+        return tuple(device_speeds(engine.device, nbytes) for engine in engines)
     except DeviceError as error:
         log.warning("a device was not measured: %s", error)
-        return {}
-    return {"devices": found}
+        return ()
 
 
 def calibrate(
@@ -136,11 +147,7 @@ def calibrate(
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
     if path is not None:
         _refuse_unwritable(path)
-    if client is None:
-        threads = dask.config.get("num_workers", None) or CPU_COUNT
-        workers: Any = {"": {"nthreads": threads, "memory_limit": machine_nbytes()}}
-    else:
-        workers = workers_of(client)
+    workers = _workers(client)
     if not workers:
         raise_invalid("client", client, "a client of a cluster that has workers")
     place = "" if client is None else environment.cluster_place(workers.values())
@@ -151,45 +158,81 @@ def calibrate(
     return profile
 
 
-def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
+def _workers(client: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Return threads and memory of a client's workers by address, or of this process."""
+    if client is not None:
+        return workers_of(client)
+    threads = dask.config.get("num_workers", None) or CPU_COUNT
+    return {"": {"nthreads": threads, "memory_limit": machine_nbytes()}}
+
+
+def _refuse_unwritable(path: str | os.PathLike[str]) -> None:
     """Raise an error for a file that cannot be written, before the measurements begin."""
-    if not isinstance(given, str | os.PathLike):
-        raise_invalid("path", given, "the path of a file", kind=ArgumentTypeError)
-    path = Path(given).absolute()
-    possible = config.is_path(given) and path.parent.is_dir() and not path.is_dir()
-    if not possible or not os.access(path.parent, os.W_OK):
-        raise_invalid("path", str(given), "a file that can be written, in a folder that exists")
+    if not isinstance(path, str | os.PathLike):
+        raise_invalid("path", path, "the path of a file", kind=ArgumentTypeError)
+    file = Path(path).absolute()
+    is_possible = config.is_path(path) and file.parent.is_dir() and not file.is_dir()
+    if not is_possible or not os.access(file.parent, os.W_OK):
+        raise_invalid("path", str(path), "a file that can be written, in a folder that exists")
 
 
 def _measured(
-    client: Any, workers: Mapping[str, Mapping[str, Any]], nbytes: int | None, repeat: int
+    client: Any,
+    workers: Mapping[str, Mapping[str, Any]],
+    nbytes: int | None,
+    repeat: int,
 ) -> Profile:
-    """Return the profile of the slowest worker in each quantity, with disks and network.
+    """Return the profile of the slowest worker in each quantity, with disks and network."""
+    on_workers = partial(cluster.on_workers, client)
+    hosts = _hosts(workers)
+    threads = {address: max(1, int(worker["nthreads"])) for address, worker in workers.items()}
+    sizes = _default_sizes(workers, hosts, threads)
+    kernels = _common_kernels(on_workers, workers)
+    arguments = {}
+    for address in sizes:
+        arguments[address] = (threads[address], nbytes or sizes[address], repeat, kernels)
+    slowest = cluster.slowest(list(on_workers(measure, arguments).values()))
+    size = nbytes or USUAL_NBYTES
+    disk_nbytes = int(min(1.0, size / USUAL_NBYTES) * cluster.DISK_NBYTES)
+    folder = config.get("bigfft.scratch.directory")
+    shared: dict[str, Any] = cluster.disk_speeds(on_workers, hosts, folder, disk_nbytes)
+    if client is not None:
+        shared |= cluster.network_speeds(client, list(workers), size, repeat)
+        hosts_text = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
+        shared["name"] = f"{len(workers)} workers on {hosts_text}: the slowest of {slowest.name}"
+    return replace(slowest, **shared)
 
-    The workers of a host share the array size of a single worker on that host.
-    """
-    each = partial(cluster.on_workers, client)
+
+def _hosts(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the addresses of the workers of each host."""
     hosts: dict[str, list[str]] = {}
     for address, worker in workers.items():
         hosts.setdefault(str(worker.get("host")), []).append(address)
-    installed = list(each(usable, dict.fromkeys(workers, ())).values())
-    common = [name for name in installed[0] if all(name in names for names in installed)]
-    requested = {}
+    return hosts
+
+
+def _default_sizes(
+    workers: Mapping[str, Mapping[str, Any]],
+    hosts: Mapping[str, Sequence[str]],
+    threads: Mapping[str, int],
+) -> dict[str, int]:
+    """Return the default bytes of each worker's arrays.
+
+    The workers of a host share the size for a single worker of that host.
+    """
+    sizes = {}
     for addresses in hosts.values():
-        threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
-        memory = sum(int(workers[address].get("memory_limit") or 0) for address in addresses)
-        usual = min(MOST_NBYTES, max(USUAL_NBYTES, FACTOR * sum(threads.values()) ** 2))
-        usual = min(usual, memory // PART_OF_MEMORY or usual)
-        for address, own in threads.items():
-            part = nbytes or max(LEAST_NBYTES, usual * own // sum(threads.values()))
-            requested[address] = own, part, repeat, common
-    found = cluster.slowest(list(each(measure, requested).values()))
-    size = nbytes or USUAL_NBYTES
-    on_disk = int(min(1.0, size / USUAL_NBYTES) * cluster.DISK_NBYTES)
-    folder = config.get("bigfft.scratch.directory")
-    shared: dict[str, Any] = cluster.disk_speeds(each, hosts, folder, on_disk)
-    if client is not None:
-        shared |= cluster.network_speeds(client, list(workers), size, repeat)
-        where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
-        shared["name"] = f"{len(workers)} workers on {where}: the slowest of {found.name}"
-    return replace(found, **shared)
+        memory_nbytes = sum(int(workers[a].get("memory_limit") or 0) for a in addresses)
+        host_threads = sum(threads[address] for address in addresses)
+        host_nbytes = min(MOST_NBYTES, max(USUAL_NBYTES, NBYTES_FACTOR * host_threads**2))
+        if memory_nbytes >= PART_OF_MEMORY:  # a worker without a limit has 0
+            host_nbytes = min(host_nbytes, memory_nbytes // PART_OF_MEMORY)
+        for address in addresses:
+            sizes[address] = max(LEAST_NBYTES, host_nbytes * threads[address] // host_threads)
+    return sizes
+
+
+def _common_kernels(on_workers: cluster.CallWorkers, workers: Iterable[str]) -> list[str]:
+    """Return the FFT libraries that all workers have, in the order of the first worker."""
+    installed = list(on_workers(usable, dict.fromkeys(workers, ())).values())
+    return [name for name in installed[0] if all(name in names for names in installed)]

@@ -20,33 +20,47 @@ import numpy as np
 
 from dask_bigfft.planner.profile import PRICES, LibrarySpeeds, Profile
 
-#: Bytes to measure the disk of a host with, and the minimum for each of its workers.
-DISK_NBYTES, DISK_EACH = 256 << 20, 16 << 20
+#: Bytes to measure the disk of a host with.
+DISK_NBYTES = 256 << 20
 
-#: Number of timed tasks, and of timed arrays sent between two workers.
-TASKS, PIECES = 200, 64
+#: Minimum of these bytes for each worker of the host.
+LEAST_DISK_NBYTES = 16 << 20
+
+#: Number of timed tasks.
+TASKS = 200
+
+#: Number of timed arrays sent between two workers.
+PIECES = 64
 
 #: Quantities whose maximum counts: prices in seconds, and the number of threads, as in plans. All
 #: other quantities are speeds.
 LARGER = PRICES | {"threads"}
 
 #: Calls a function on several workers at the same time; arguments and results are by address.
-Each = Callable[[Callable[..., Any], Mapping[str, tuple[Any, ...]]], dict[str, Any]]
+CallWorkers = Callable[[Callable[..., Any], Mapping[str, tuple[Any, ...]]], dict[str, Any]]
 
 
 def on_workers(
-    client: Any, work: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]
+    client: Any,
+    work: Callable[..., Any],
+    arguments: Mapping[str, tuple[Any, ...]],
 ) -> dict[str, Any]:
-    """Call a function on the workers of a client's cluster: an `Each` with the client bound.
+    """Call a function on the workers of a client's cluster: a `CallWorkers` with the client bound.
 
     Without a client, this process is the only worker.
     """
     if client is None:
         return {address: work(*given) for address, given in arguments.items()}
-    futures = [
-        client.submit(work, *given, workers=[address], allow_other_workers=False, pure=False)
-        for address, given in arguments.items()
-    ]
+    futures = []
+    for address, given in arguments.items():
+        future = client.submit(
+            work,
+            *given,
+            workers=[address],
+            allow_other_workers=False,
+            pure=False,
+        )
+        futures.append(future)
     return dict(zip(arguments, client.gather(futures), strict=True))
 
 
@@ -63,33 +77,40 @@ def slowest(profiles: Sequence[Profile]) -> Profile:
 
     Examples
     --------
-    >>> found = slowest([Profile(copy=3e9, tile=2e-5), Profile(copy=2e9, tile=1e-5)])
-    >>> found.copy, found.tile
+    >>> profile = slowest([Profile(copy=3e9, tile=2e-5), Profile(copy=2e9, tile=1e-5)])
+    >>> profile.copy, profile.tile
     (2000000000.0, 2e-05)
     """
-    libraries = defaultdict[tuple[str, str], list[LibrarySpeeds]](list)
-    for one in itertools.chain.from_iterable(profile.libraries for profile in profiles):
-        libraries[one.name, one.dtype].append(one)
-    devices = itertools.zip_longest(*(profile.devices for profile in profiles))
-    found: Profile = _slowest(profiles)
-    return replace(
-        found,
-        libraries=tuple(_slowest(o) for o in libraries.values() if len(o) == len(profiles)),
-        devices=tuple(_slowest(list(filter(None, each))) for each in devices),
-    )
+    speeds_by_library = defaultdict[tuple[str, str], list[LibrarySpeeds]](list)
+    for profile in profiles:
+        for speeds in profile.libraries:
+            speeds_by_library[speeds.name, speeds.dtype].append(speeds)
+    libraries = []
+    for library_speeds in speeds_by_library.values():
+        if len(library_speeds) == len(profiles):
+            libraries.append(_slowest(library_speeds))
+    devices = []
+    for device_profiles in itertools.zip_longest(*(profile.devices for profile in profiles)):
+        devices.append(_slowest([device for device in device_profiles if device is not None]))
+    combined: Profile = _slowest(profiles)
+    return replace(combined, libraries=tuple(libraries), devices=tuple(devices))
 
 
-def _slowest(things: Sequence[Any]) -> Any:
+def _slowest(profiles: Sequence[Any]) -> Any:
     """Return the first of several objects, with each number replaced by the slowest one."""
     worst = {}
-    for name, value in vars(things[0]).items():
+    for name, value in vars(profiles[0]).items():
         if type(value) in (int, float):
-            worst[name] = (max if name in LARGER else min)(getattr(one, name) for one in things)
-    return replace(things[0], **worst)
+            values = [getattr(profile, name) for profile in profiles]
+            worst[name] = max(values) if name in LARGER else min(values)
+    return replace(profiles[0], **worst)
 
 
 def disk_speeds(
-    each: Each, hosts: Mapping[str, Sequence[str]], folder: str, nbytes: int = DISK_NBYTES
+    call_workers: CallWorkers,
+    hosts: Mapping[str, Sequence[str]],
+    folder: str,
+    nbytes: int = DISK_NBYTES,
 ) -> dict[str, float]:
     """Return the bytes per second of the slowest host's disk: ``write`` and ``read``.
 
@@ -98,7 +119,7 @@ def disk_speeds(
 
     Parameters
     ----------
-    each : Each
+    call_workers : CallWorkers
         Function that calls the cluster's workers.
     hosts : mapping of str to list of str
         Addresses of the workers of each host.
@@ -107,20 +128,36 @@ def disk_speeds(
     nbytes : int
         Bytes written by all workers of a host together.
     """
-    least = min(nbytes, DISK_EACH)
-    sizes = {a: max(least, nbytes // len(host)) for host in hosts.values() for a in host}
-    name = f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
-    files = {address: (Path(folder) / f"{name}-{i}",) for i, address in enumerate(sizes)}
+    least = min(nbytes, LEAST_DISK_NBYTES)
+    sizes: dict[str, int] = {}
+    for host in hosts.values():
+        sizes |= dict.fromkeys(host, max(least, nbytes // len(host)))
+    prefix = f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
+    paths = {address: Path(folder) / f"{prefix}-{i}" for i, address in enumerate(sizes)}
     try:
-        wrote = each(written, {address: (*path, sizes[address]) for address, path in files.items()})
-        seconds = {"write": wrote, "read": each(was_read, files)}
+        writing = call_workers(
+            written, {address: (paths[address], sizes[address]) for address in paths}
+        )
+        reading = call_workers(was_read, {address: (path,) for address, path in paths.items()})
     finally:
-        each(Path.unlink, {address: (*path, True) for address, path in files.items()})
+        call_workers(Path.unlink, {address: (path, True) for address, path in paths.items()})
+    return {
+        "write": _slowest_disk(hosts, sizes, writing),
+        "read": _slowest_disk(hosts, sizes, reading),
+    }
 
-    def speed(found: Mapping[str, float], host: Sequence[str]) -> float:
-        return sum(sizes[a] for a in host) / max(found[a] for a in host)
 
-    return {what: min(speed(s, host) for host in hosts.values()) for what, s in seconds.items()}
+def _slowest_disk(
+    hosts: Mapping[str, Sequence[str]],
+    sizes: Mapping[str, int],
+    seconds: Mapping[str, float],
+) -> float:
+    """Return the bytes per second of the slowest host, given bytes and seconds of each worker."""
+    speeds = []
+    for host in hosts.values():
+        nbytes = sum(sizes[address] for address in host)
+        speeds.append(nbytes / max(seconds[address] for address in host))
+    return min(speeds)
 
 
 def written(path: Path, nbytes: int) -> float:
@@ -129,14 +166,14 @@ def written(path: Path, nbytes: int) -> float:
     part = np.random.default_rng(0).bytes(min(nbytes, 1 << 24))
     started = time.perf_counter()
     with path.open("wb") as file:
-        for at in range(0, nbytes, len(part)):
-            file.write(part[: nbytes - at])
+        for offset in range(0, nbytes, len(part)):
+            file.write(part[: nbytes - offset])
         file.flush()
         os.fsync(file.fileno())
-        wrote = time.perf_counter() - started
+        seconds = time.perf_counter() - started
         if hasattr(os, "posix_fadvise"):  # drop it from the page cache before it is read
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return max(wrote, 1e-9)
+    return max(seconds, 1e-9)
 
 
 def was_read(path: Path) -> float:
@@ -148,23 +185,40 @@ def was_read(path: Path) -> float:
     return max(time.perf_counter() - started, 1e-9)
 
 
-def _ring_seconds(client: Any, addresses: list[str], nbytes: int, pieces: int) -> float:
+def _ring_seconds(
+    client: Any,
+    addresses: list[str],
+    nbytes: int,
+    pieces: int,
+) -> float:
     """Return the seconds until every worker has received the arrays of its predecessor."""
-    made = [
-        [client.submit(np.ones, nbytes, "u1", workers=[a], pure=False) for _ in range(pieces)]
-        for a in addresses
-    ]
+    arrays = []
+    for address in addresses:
+        of_worker = [
+            client.submit(np.ones, nbytes, "u1", workers=[address], pure=False)
+            for _ in range(pieces)
+        ]
+        arrays.append(of_worker)
 
-    def seconds(places: list[str]) -> float:
-        started, pairs = time.perf_counter(), zip(places, made, strict=True)
-        client.gather([client.submit(len, m, workers=[a], pure=False) for a, m in pairs])
+    def seconds(receivers: list[str]) -> float:
+        started = time.perf_counter()
+        lengths = [
+            client.submit(len, of_worker, workers=[receiver], pure=False)
+            for receiver, of_worker in zip(receivers, arrays, strict=True)
+        ]
+        client.gather(lengths)
         return time.perf_counter() - started
 
     seconds(addresses)  # waits until all arrays are made
     return seconds([*addresses[1:], addresses[0]])
 
 
-def network_speeds(client: Any, addresses: list[str], nbytes: int, repeat: int) -> dict[str, float]:
+def network_speeds(
+    client: Any,
+    addresses: list[str],
+    nbytes: int,
+    repeat: int,
+) -> dict[str, float]:
     """Return the fields of a `Profile` that only a cluster has.
 
     Parameters
@@ -179,16 +233,18 @@ def network_speeds(client: Any, addresses: list[str], nbytes: int, repeat: int) 
         Number of measurements; the shortest counts.
     """
 
-    def tasks() -> None:
+    def run_tasks() -> None:
         client.gather(client.map(abs, range(-TASKS, 0), pure=False))
 
-    found = {"sent_task": min(timeit.repeat(tasks, repeat=repeat, number=1)) / TASKS}
+    def send(piece_nbytes: int, pieces: int) -> float:
+        return min(_ring_seconds(client, addresses, piece_nbytes, pieces) for _ in range(repeat))
+
+    speeds = {"sent_task": min(timeit.repeat(run_tasks, repeat=repeat, number=1)) / TASKS}
     if len(addresses) < 2:
-        return found
-    empty, small, large = (
-        min(_ring_seconds(client, addresses, size, count) for _ in range(repeat))
-        for size, count in ((1, 1), (1, PIECES), (nbytes, 1))
-    )
-    found["sent_shard"] = max(0.0, (small - empty) / (PIECES - 1))
-    found["network"] = nbytes / max(large - empty, 1e-6)
-    return found
+        return speeds
+    empty = send(1, 1)
+    small = send(1, PIECES)
+    large = send(nbytes, 1)
+    speeds["sent_shard"] = max(0.0, (small - empty) / (PIECES - 1))
+    speeds["network"] = nbytes / max(large - empty, 1e-6)
+    return speeds

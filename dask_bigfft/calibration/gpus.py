@@ -6,18 +6,21 @@ A simulated device therefore gives back the speeds that it was made with.
 import math
 import timeit
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from dask_bigfft.arrays import Array
 from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import aligned
 
-#: Length of the timed FFTs, and bytes of the narrow rows.
-LENGTH, ROW = 1024, 4096
+#: Length of the timed FFTs.
+LENGTH = 1024
+
+#: Bytes of the narrow rows.
+ROW_NBYTES = 4096
 
 #: Repetitions of an operation in one measurement.
 COUNT = 8
@@ -41,12 +44,18 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
     nbytes = max(1 << 12, min(nbytes, device.memory().free // 4) // 4096 * 4096)
     device.reserve(3 * aligned(nbytes))
     try:
-        found = {**_bus(device, nbytes), **_compute(device, nbytes)}
+        bus_speeds = _bus(device, nbytes)
+        compute_speeds = _compute(device, nbytes)
     finally:
         device.synchronize_all()
         device.release()
         device.drop_caches()
-    return DeviceProfile(name=device.name, nbytes=device.memory().total, **found)
+    return DeviceProfile(
+        name=device.name,
+        nbytes=device.memory().total,
+        **bus_speeds,
+        **compute_speeds,
+    )
 
 
 def _seconds(device: Device, work: Callable[[], object], count: int = COUNT) -> float:
@@ -57,48 +66,88 @@ def _seconds(device: Device, work: Callable[[], object], count: int = COUNT) -> 
             work()
         device.synchronize_all()
 
-    taken = timeit.repeat(calls, device.synchronize_all, device.clock, repeat=3, number=1)
-    return max(min(taken) / count, 1e-12)
+    seconds = timeit.repeat(
+        calls,
+        setup=device.synchronize_all,
+        timer=device.clock,
+        repeat=3,
+        number=1,
+    )
+    return max(min(seconds) / count, 1e-12)
 
 
 def _bus(device: Device, nbytes: int) -> dict[str, float]:
     """Return the duplex speed of the bus, and the extra cost of a narrow row."""
-    up, down = device.stream("h2d"), device.stream("d2h")
-    whole = [allocate((nbytes,), np.dtype("u1")) for _ in range(2)]
-    for array in whole:
-        array.fill(1)
+    up = device.stream("h2d")
+    down = device.stream("d2h")
+    source = allocate((nbytes,), np.dtype("u1"))
+    target = allocate((nbytes,), np.dtype("u1"))
+    source.fill(1)
+    target.fill(1)
 
-    def speed(source: Any, target: Any) -> float:
-        there, back = (DeviceArray(at, source.shape, "|u1") for at in (0, aligned(nbytes)))
+    def speed(source: Array, target: Array) -> float:
+        loaded = DeviceArray(0, source.shape, "|u1")
+        stored = DeviceArray(aligned(nbytes), source.shape, "|u1")
 
         def copies() -> None:
-            device.h2d(up, source, there)
-            device.d2h(down, back, target)
+            device.h2d(up, source, loaded)
+            device.d2h(down, stored, target)
 
         return float(source.nbytes) / _seconds(device, copies)
 
-    row = min(ROW, nbytes // 4)
+    row = min(ROW_NBYTES, nbytes // 4)
     rows = nbytes // (2 * row)
-    wide = speed(*whole)
-    narrow = speed(*(a[: rows * 2 * row].reshape(rows, 2 * row)[:, :row] for a in whole))
-    return {"h2d": wide, "d2h": wide, "run": max(0.0, row / narrow - row / wide)}
+
+    def narrow_rows(array: Array) -> Array:
+        return array[: rows * 2 * row].reshape(rows, 2 * row)[:, :row]
+
+    wide = speed(source, target)
+    narrow = speed(narrow_rows(source), narrow_rows(target))
+    return {
+        "h2d": wide,
+        "d2h": wide,
+        "run": max(0.0, row / narrow - row / wide),
+    }
 
 
 def _compute(device: Device, nbytes: int) -> dict[str, float]:
     """Return the speeds of the device's memory and FFTs, and the latency of an operation."""
-    stream, elements = device.stream("compute"), nbytes // 16
+    stream = device.stream("compute")
+    elements = nbytes // 16
 
-    def scaled(count: int, times: int) -> float:
-        array, op = DeviceArray(0, (count,), "<c16"), Multiply((count,), "<c16", 1.0)
-        return _seconds(device, lambda: device.compute(stream, op, array, array), times)
+    def scaling_seconds(length: int, count: int) -> float:
+        array = DeviceArray(0, (length,), "<c16")
+        op = Multiply((length,), "<c16", 1.0)
 
-    found = {"call": scaled(16, 64 * COUNT), "memory": 32 * elements / scaled(elements, COUNT)}
+        def scale() -> None:
+            device.compute(stream, op, array, array)
+
+        return _seconds(device, scale, count)
+
+    call_seconds = scaling_seconds(16, 64 * COUNT)
+    memory_speed = 32 * elements / scaling_seconds(elements, COUNT)
+    speeds = {"call": call_seconds, "memory": memory_speed}
     n = min(LENGTH, elements)
-    values = DeviceArray(0, (elements // n, n), "<c16")
-    op = FFT("c2c", values.shape, values.shape, (1,), -1, "<c16")
+    lines = elements // n
+    values = DeviceArray(0, (lines, n), "<c16")
+    op = FFT(
+        kind="c2c",
+        source=values.shape,
+        target=values.shape,
+        dims=(1,),
+        sign=-1,
+        dtype="<c16",
+    )
     device.synchronize_all()
-    if (need := device.work_nbytes(op)) <= nbytes:
-        work = DeviceArray(2 * aligned(nbytes), (need,), "|u1")
-        taken = _seconds(device, lambda: device.compute(stream, op, values, values, work))
-        found["flops"] = 5 * values.shape[0] * n * math.log2(max(n, 2)) / taken
-    return found
+    work_nbytes = device.work_nbytes(op)
+    if work_nbytes > nbytes:
+        return speeds
+    work = DeviceArray(2 * aligned(nbytes), (work_nbytes,), "|u1")
+
+    def transform() -> None:
+        device.compute(stream, op, values, values, work)
+
+    fft_seconds = _seconds(device, transform)
+    flops = 5 * lines * n * math.log2(max(n, 2))
+    speeds["flops"] = flops / fft_seconds
+    return speeds

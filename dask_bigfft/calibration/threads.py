@@ -7,15 +7,17 @@ machine and near separately measured FFT speeds. (Chen and Li, Proc. ICPADS, 201
 whole runs.)
 """
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import dask
 import dask.array as da
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import nnls
 
 from dask_bigfft.front import plan
@@ -30,8 +32,14 @@ DTYPES = ("complex128", "complex64")
 
 #: Prices of a profile in seconds on a common machine.
 PRICES = {
-    **{"copy": 2e-10, "run": 2e-8, "move": 1.5e-10, "start": 1e-3},
-    **{"task": 1e-4, "tile": 3e-5, "shard": 1e-5, "exchange": 1e-3},
+    "copy": 2e-10,
+    "run": 2e-8,
+    "move": 1.5e-10,
+    "start": 1e-3,
+    "task": 1e-4,
+    "tile": 3e-5,
+    "shard": 1e-5,
+    "exchange": 1e-3,
 }
 
 #: Weight of a prior relative to that of a run.
@@ -41,7 +49,19 @@ PRIOR = 0.25
 _measuring = threading.Lock()
 
 #: Seconds after which the remaining libraries run each problem only once.
-ENOUGH = 12.0
+LATE_SECONDS = 12.0
+
+#: Number of problems for libraries besides the most important one.
+FEW_PROBLEMS = 5
+
+#: Name of a library and a dtype.
+Library = tuple[str, str]
+
+#: A price, or a speed of a library.
+Column = tuple[Library | None, str]
+
+#: Checks of a transform.
+Verify = Literal["none", "energy", "checksum"]
 
 
 class Problem(NamedTuple):
@@ -54,18 +74,25 @@ class Problem(NamedTuple):
 
     def array(self, dtype: str) -> da.Array:
         """Return the lazy input, in blocks along the first axis."""
-        real = np.empty(0, dtype).real.dtype if self.kind == "rfftn" else np.dtype(dtype)
+        value_dtype = np.dtype(dtype)
+        if self.kind == "rfftn":
+            value_dtype = np.empty(0, dtype).real.dtype
         chunks = (-(-self.shape[0] // self.blocks), *self.shape[1:])
-        array: da.Array = da.ones(self.shape, chunks=chunks, dtype=real)
+        array: da.Array = da.ones(self.shape, chunks=chunks, dtype=value_dtype)
         return array
 
 
-def problems(elements: int, threads: int, few: bool) -> list[Problem]:
+def problems(
+    elements: int,
+    threads: int,
+    few: bool,
+) -> list[Problem]:
     """Return problems with different costs: lines, planes, boxes, large and tiny blocks."""
     side = max(4, int(elements**0.5) // 4 * 4)
-    cube, column = max(4, round(elements ** (1 / 3)) // 2 * 2), max(8, elements // 48)
+    cube = max(4, round(elements ** (1 / 3)) // 2 * 2)
+    column = max(8, elements // 48)
     plane = (side, elements // side)
-    found = [
+    all_problems = [
         Problem("fftn", plane, 4 * threads, (1,)),
         Problem("fftn", plane, 2 * threads, (0, 1)),
         Problem("fftn", (elements // 1000 * 1000,), 8 * threads, (0,)),
@@ -81,35 +108,69 @@ def problems(elements: int, threads: int, few: bool) -> list[Problem]:
         Problem("fftn", (64, 64), 32, (0, 1)),
         Problem("fftn", (4, 4), 1, (1,)),
     ]
-    return found[:5] if few else found
+    return all_problems[:FEW_PROBLEMS] if few else all_problems
 
 
-def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) -> Trial:
+def _run(
+    problem: Problem,
+    dtype: str,
+    kernel: str,
+    verify: Verify,
+    repeat: int,
+) -> Trial:
     """Time a transform, after one warm-up run."""
-    keywords: Any = {"axes": problem.axes, "kernel": kernel, "device": "cpu", "verify": verify}
-    found = plan(problem.array(dtype), problem.kind, **keywords)
-    timer = timer_for(found)
-    _, *taken = (timer(found) for _ in range(repeat + 1))
-    return Trial(found, measured=tuple(taken))
+    chosen_plan = plan(
+        problem.array(dtype),
+        problem.kind,
+        axes=problem.axes,
+        kernel=kernel,
+        device="cpu",
+        verify=verify,
+    )
+    timer = timer_for(chosen_plan)
+    timer(chosen_plan)
+    seconds = tuple(timer(chosen_plan) for _ in range(repeat))
+    return Trial(chosen_plan, measured=seconds)
 
 
-def _price(run: Trial, library: tuple[str, str] | None, name: str, threads: int) -> float:
+def _price(
+    run: Trial,
+    library: Library | None,
+    name: str,
+    threads: int,
+) -> float:
     """Return the forecast seconds of a run if one price or speed is 1 and all other costs are 0.
 
     The speeds of a library count in its own runs only.
     """
-    kernel, dtype = run.plan.kernel, run.plan.spec.work_dtype.name
+    kernel = run.plan.kernel
+    dtype = run.plan.spec.work_dtype.name
     if library not in (None, (kernel, dtype)):
         return 0.0
-    fast = {"flops": MOST, "large_flops": MOST}
-    free: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0) | {"copy": MOST, "flops": MOST}
-    (fast if name in fast else free)[name] = 1.0
-    out = get_library(kernel).supports_out
-    free["libraries"] = (LibrarySpeeds(kernel, dtype, supports_out=out, **fast),)
-    return run.plan.forecast(Profile(**free), threads=threads).seconds
+    prices: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0)
+    prices["copy"] = MOST  # a speed
+    prices["flops"] = MOST
+    library_speeds = {"flops": MOST, "large_flops": MOST}
+    if name in library_speeds:
+        library_speeds[name] = 1.0
+    else:
+        prices[name] = 1.0
+    speeds = LibrarySpeeds(
+        kernel,
+        dtype,
+        supports_out=get_library(kernel).supports_out,
+        **library_speeds,
+    )
+    profile = Profile(libraries=(speeds,), **prices)
+    return run.plan.forecast(profile, threads=threads).seconds
 
 
-def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> dict[str, Any]:
+def thread_prices(
+    threads: int,
+    nbytes: int,
+    repeat: int,
+    kernels: Sequence[str],
+) -> dict[str, Any]:
     """Measure transforms, and return the fields of a `Profile` for CPU threads: prices and speeds.
 
     Parameters
@@ -123,27 +184,38 @@ def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]
     kernels : sequence of str
         FFT libraries, the most important one first.
     """
-    elements, began, runs = max(1 << 10, nbytes // 16), time.perf_counter(), []
-    rates: dict[tuple[str, str], float] = {}
+    elements = max(1 << 10, nbytes // 16)
+    began = time.perf_counter()
+    runs: list[Trial] = []
+    rates: dict[Library, float] = {}
     compile_at_once()
     pool = ThreadPoolExecutor(threads)  # not shut down, as tasks of other threads may use it
     with _measuring, dask.config.set(scheduler="threads", pool=pool):
         for dtype in DTYPES:
             names = [name for name in kernels if np.dtype(dtype) in get_library(name).dtypes]
             for kernel in names:
-                late = time.perf_counter() - began > ENOUGH
+                is_late = time.perf_counter() - began > LATE_SECONDS
+                times = 1 if is_late else repeat
                 few = dtype != DTYPES[0] or kernel != kernels[0]
-                runs += [
-                    _run(problem, dtype, kernel, "none", 1 if late else repeat)
-                    for problem in problems(elements, threads, few)
-                ]
-            rates |= {(name, dtype): r for name, r in measured_rates(names, dtype).items()}
-        checked = _checked(elements, threads, kernels[0], repeat)
-    return {**fitted(runs, threads, rates), **checked}
+                for problem in problems(elements, threads, few):
+                    run = _run(
+                        problem,
+                        dtype=dtype,
+                        kernel=kernel,
+                        verify="none",
+                        repeat=times,
+                    )
+                    runs.append(run)
+            for name, rate in measured_rates(names, dtype).items():
+                rates[name, dtype] = rate
+        check_speeds = _check_speeds(elements, threads, kernels[0], repeat)
+    return fitted(runs, threads, rates) | check_speeds
 
 
 def fitted(
-    runs: Sequence[Trial], threads: int, rates: Mapping[tuple[str, str], float]
+    runs: Sequence[Trial],
+    threads: int,
+    rates: Mapping[Library, float],
 ) -> dict[str, Any]:
     """Return the prices that fit the seconds of all runs best.
 
@@ -156,33 +228,81 @@ def fitted(
     rates : mapping of (str, str) to float
         Separately measured flops per second of each library and dtype.
     """
-    own = [(key, name) for key in rates for name in ("flops", "large_flops")]
-    columns = [*((None, name) for name in PRICES), *own]
-    seconds = np.array([max(run.seconds, 1e-9) for run in runs])
-    rows = np.array([[_price(run, *column, threads) for column in columns] for run in runs])
-    usual = np.array([*PRICES.values(), *(1 / rates[key] for key, _ in own)])
-    # In units of the priors, each of which is an additional, weak observation.
-    system = np.vstack([rows * usual / seconds[:, None], PRIOR * np.eye(len(usual))])
-    wanted = np.repeat([1.0, PRIOR], [len(runs), len(usual)])
-    ratios = nnls(system, wanted)[0]
-    prices = dict(zip(columns, map(float, ratios * usual), strict=True))
-    speeds = dict(zip(columns, map(float, 1 / (np.maximum(ratios, 0.1) * usual)), strict=True))
-    libraries = tuple(
-        LibrarySpeeds(
-            *key, speeds[key, "flops"], speeds[key, "large_flops"], get_library(key[0]).supports_out
-        )
-        for key in rates
+    columns: list[Column] = [(None, name) for name in PRICES]
+    usual_prices = list(PRICES.values())
+    for library, rate in rates.items():
+        columns += [(library, "flops"), (library, "large_flops")]
+        usual_prices += [1 / rate, 1 / rate]
+    ratios = _fitted_ratios(
+        runs,
+        threads=threads,
+        columns=columns,
+        usual_prices=np.array(usual_prices),
     )
-    found = {name: prices[None, name] for name in PRICES}
-    return {**found, "copy": speeds[None, "copy"], "libraries": libraries}
+    prices: dict[Column, float] = {}
+    speeds: dict[Column, float] = {}
+    for column, usual, ratio in zip(columns, usual_prices, ratios, strict=True):
+        prices[column] = float(ratio * usual)
+        speeds[column] = float(1 / (max(ratio, 0.1) * usual))
+    fields: dict[str, Any] = {name: prices[None, name] for name in PRICES}
+    fields["copy"] = speeds[None, "copy"]
+    libraries = []
+    for library in rates:
+        name, dtype = library
+        library_speeds = LibrarySpeeds(
+            name,
+            dtype,
+            flops=speeds[library, "flops"],
+            large_flops=speeds[library, "large_flops"],
+            supports_out=get_library(name).supports_out,
+        )
+        libraries.append(library_speeds)
+    fields["libraries"] = tuple(libraries)
+    return fields
 
 
-def _checked(elements: int, threads: int, kernel: str, repeat: int) -> dict[str, float]:
+def _fitted_ratios(
+    runs: Sequence[Trial],
+    threads: int,
+    columns: Sequence[Column],
+    usual_prices: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Return the fitted prices of some columns, divided by their usual ones."""
+    rows = []
+    for run in runs:
+        rows.append([_price(run, library, name, threads) for library, name in columns])
+    seconds = np.array([max(run.seconds, 1e-9) for run in runs])
+    # In units of the priors, each of which is an additional, weak observation.
+    observations = np.array(rows) * usual_prices / seconds[:, None]
+    priors = PRIOR * np.eye(len(columns))
+    wanted = np.repeat([1.0, PRIOR], [len(runs), len(columns)])
+    ratios, _ = nnls(np.vstack([observations, priors]), wanted)
+    return np.asarray(ratios)
+
+
+def _check_speeds(
+    elements: int,
+    threads: int,
+    kernel: str,
+    repeat: int,
+) -> dict[str, float]:
     """Return the speeds of checks, from the time that they add to a transform of a plane."""
-    plane = problems(elements, threads, True)[0]
-    seconds = {
-        mode: _run(plane, DTYPES[0], kernel, mode, max(3, repeat)).seconds
-        for mode in ("none", "energy", "checksum")
-    }
-    plain, nbytes = seconds.pop("none"), 2 * 16 * plane.shape[0] * plane.shape[1] / threads
-    return {mode: nbytes / max(found - plain, 0.01 * plain) for mode, found in seconds.items()}
+    plane = problems(elements, threads, few=True)[0]
+    nbytes = 2 * 16 * math.prod(plane.shape) / threads  # read and written in one thread
+
+    def seconds(verify: Verify) -> float:
+        run = _run(
+            plane,
+            dtype=DTYPES[0],
+            kernel=kernel,
+            verify=verify,
+            repeat=max(3, repeat),
+        )
+        return run.seconds
+
+    plain_seconds = seconds("none")
+
+    def speed(verify: Verify) -> float:
+        return nbytes / max(seconds(verify) - plain_seconds, 0.01 * plain_seconds)
+
+    return {"energy": speed("energy"), "checksum": speed("checksum")}

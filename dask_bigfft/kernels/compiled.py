@@ -98,7 +98,8 @@ def _numba() -> Any:
             if event.kind == "numba:compiler_lock":
                 _here.depth += 1
                 if _here.depth == 1:
-                    _here.started, _here.compiles = time.perf_counter(), False
+                    _here.started = time.perf_counter()
+                    _here.compiles = False
                 return
             function = getattr(event.data.get("dispatcher"), "py_func", None)
             ours = (getattr(function, "__module__", None) or "").partition(".")[0] == _PACKAGE

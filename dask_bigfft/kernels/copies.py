@@ -33,7 +33,8 @@ COMPILED = frozenset(zip(map(np.dtype, "DFdfdf"), map(np.dtype, "DFdfDF"), stric
 
 #: JIT threshold: bytes that NumPy works on between two dtypes before loops are compiled for them.
 #: Each call counts as `EACH` additional bytes, for NumPy's overhead of some microseconds.
-FIRST, EACH = 25 << 25, 1 << 14
+FIRST = 25 << 25
+EACH = 1 << 14
 
 #: Fractions of the JIT threshold at which numba's contexts are loaded, so that no call waits for
 #: everything: a call on an array of 64 MiB counts up to a third of the threshold.
@@ -52,10 +53,14 @@ _left = [FIRST]
 def pays(pair: Pair, copies: int = 0, nbytes: int = 0) -> bool:
     """Count copies between two dtypes; return True if they have reached the JIT threshold."""
     _counted[pair] += copies * EACH + nbytes
-    done, first = _counted[pair], _left[0]
-    if TYPES[0] * first <= done < first and pair in COMPILED:
-        load_types("typing_context" if done < TYPES[1] * first else "target_context")
-    return pair in COMPILED and done >= first
+    counted = _counted[pair]
+    threshold = _left[0]
+    if pair not in COMPILED:
+        return False
+    if TYPES[0] * threshold <= counted < threshold:
+        is_early = counted < TYPES[1] * threshold
+        load_types("typing_context" if is_early else "target_context")
+    return counted >= threshold
 
 
 def compile_at_once() -> None:
@@ -111,24 +116,31 @@ class Segments:
 
         It has starts instead of addresses, and is cached for copies that are repeated.
         """
-        found = self._tables.get((size, item))
-        if found is None:
+        table = self._tables.get((size, item))
+        if table is None:
             count, dims = self.counts.shape
-            found = np.empty((count, HEAD + 3 * dims), np.int64)
-            found[:, 0], found[:, 1] = self.source_starts, self.target_starts
-            found[:, 2], found[:, 3], found[:, 4] = self.along, self.firsts, self.step // item
-            found[:, HEAD::3] = self.counts
-            found[:, HEAD + 1 :: 3] = self.source_strides // size
-            found[:, HEAD + 2 :: 3] = self.target_strides // item
-            self._tables[size, item] = found
-        return found
+            table = np.empty((count, HEAD + 3 * dims), np.int64)
+            table[:, 0] = self.source_starts
+            table[:, 1] = self.target_starts
+            table[:, 2] = self.along
+            table[:, 3] = self.firsts
+            table[:, 4] = self.step // item
+            table[:, HEAD::3] = self.counts
+            table[:, HEAD + 1 :: 3] = self.source_strides // size
+            table[:, HEAD + 2 :: 3] = self.target_strides // item
+            self._tables[size, item] = table
+        return table
 
     @cached_property
     def listed(self) -> list[tuple[Any, ...]]:
         """Counts of each copy, and its start and strides in the source and in the target."""
-        sides = self.source_starts, self.source_strides, self.target_starts, self.target_strides
-        columns = [found.tolist() for found in (self.counts, *sides)]
-        columns[::2] = [map(tuple, wide) for wide in columns[::2]]
+        columns = [
+            map(tuple, self.counts.tolist()),
+            self.source_starts.tolist(),
+            map(tuple, self.source_strides.tolist()),
+            self.target_starts.tolist(),
+            map(tuple, self.target_strides.tolist()),
+        ]
         return list(zip(*columns, strict=True))
 
     def by_source(self, which: np.ndarray, count: int) -> list[Segments]:
@@ -145,7 +157,8 @@ class Segments:
         if itemsize not in self._parts:
             steps = itemsize * np.flip(np.cumprod(np.flip(self.counts, 1), 1), 1)
             inner = np.append(steps[:, 1:], np.full((len(steps), 1), itemsize), axis=1)
-            sides, single = (self.source_strides, self.target_strides), self.counts == 1
+            sides = (self.source_strides, self.target_strides)
+            single = self.counts == 1
             dense = all(((side == inner) | single).all() for side in sides)
             columns = self.source_starts, self.target_starts, steps[:, 0]
             rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -183,17 +196,20 @@ class CopyTable:
 
         Copies of complex sources into a real target take the real part.
         """
-        to, item = self.target.dtype, self.target.itemsize
+        to = self.target.dtype
+        item = self.target.itemsize
         real = to.kind != "c"
         plain = [a.real if real and a.dtype.kind == "c" else a for a in sources]
         self._keep += plain
         addresses = np.array([a.__array_interface__["data"][0] for a in plain], np.int64)
         dtypes = {a.dtype for a in plain}
         for dtype in dtypes:
-            mine, rows = which, segments
+            mine = which
+            rows = segments
             if len(dtypes) > 1:
                 chosen = np.array([a.dtype == dtype for a in plain])[which]
-                mine, rows = which[chosen], segments.taken(chosen)
+                mine = which[chosen]
+                rows = segments.taken(chosen)
             table = rows.table(dtype.itemsize, item).copy()
             table[:, 0] += addresses[mine]
             table[:, 1] += self.target.__array_interface__["data"][0]
@@ -257,12 +273,15 @@ def _copy_by_numpy(
     table: np.ndarray, low: int, high: int, origin: int, pair: Pair, conjugate: bool
 ) -> None:
     """Do the copies of a table like `copy_rows`, with NumPy."""
-    (dtype, size), (to, item) = ((one, one.itemsize) for one in pair)
+    dtype, to = pair
+    size = dtype.itemsize
+    item = to.itemsize
     columns = table, table[:, HEAD + 1 :: 3] * size, table[:, HEAD + 2 :: 3] * item
     for row, steps, strides in zip(*(column.tolist() for column in columns), strict=True):
         from_, into, along, first, step = row[:HEAD]
         counts = row[HEAD::3]
-        begin, end = max(low - first, 0), high - first
+        begin = max(low - first, 0)
+        end = high - first
         if along >= 0:
             end = min(end, counts[along])
             counts[along] = end - begin

@@ -14,7 +14,9 @@ from llvmlite import ir
 from dask_bigfft.kernels.compiled import compiled, load_numba
 
 numba = load_numba()
-carray, intrinsic, types = numba.carray, numba.extending.intrinsic, numba.core.types
+carray = numba.carray
+intrinsic = numba.extending.intrinsic
+types = numba.core.types
 
 #: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
 #: a tile from L1.
@@ -25,7 +27,8 @@ STRIP = 8
 
 #: Lines that a copy prefetches ahead, and the maximum cache lines of each: for longer ones the
 #: processor does. Copies of 256 bytes at a time take 0.65 of the time.
-AHEAD, SHORT = 8, 16
+AHEAD = 8
+SHORT = 16
 
 #: Compiler for functions that only this file calls, without entry points for Python and C.
 inner = partial(compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -71,25 +74,33 @@ def _normalise(row, head, dims, count, source_step, target_step):  # type: ignor
         n = row[head + 3 * d]
         if n == 1:
             continue
-        s, t = row[head + 1 + 3 * d], row[head + 2 + 3 * d]
+        s = row[head + 1 + 3 * d]
+        t = row[head + 2 + 3 * d]
         at = used
         while at > 0 and abs(target_step[at - 1]) < abs(t):
             count[at] = count[at - 1]
             source_step[at] = source_step[at - 1]
             target_step[at] = target_step[at - 1]
             at -= 1
-        count[at], source_step[at], target_step[at] = n, s, t
+        count[at] = n
+        source_step[at] = s
+        target_step[at] = t
         used += 1
-    kept = 0
+    joined = 0
     for d in range(used):
-        n, s, t = count[d], source_step[d], target_step[d]
-        if kept > 0 and source_step[kept - 1] == n * s and target_step[kept - 1] == n * t:
-            count[kept - 1] *= n
-            source_step[kept - 1], target_step[kept - 1] = s, t
+        n = count[d]
+        s = source_step[d]
+        t = target_step[d]
+        if joined > 0 and source_step[joined - 1] == n * s and target_step[joined - 1] == n * t:
+            count[joined - 1] *= n
+            source_step[joined - 1] = s
+            target_step[joined - 1] = t
         else:
-            count[kept], source_step[kept], target_step[kept] = n, s, t
-            kept += 1
-    return kept
+            count[joined] = n
+            source_step[joined] = s
+            target_step[joined] = t
+            joined += 1
+    return joined
 
 
 @inner
@@ -100,9 +111,12 @@ def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ig
     """
     s0, sn, sm = np.uintp(s0), np.uintp(sn), np.uintp(sm)
     t0, tn, tm = np.uintp(t0), np.uintp(tn), np.uintp(tm)
-    one, line, ahead = np.uintp(1), 64 // source.itemsize, np.uintp(AHEAD)
+    one = np.uintp(1)
+    line = 64 // source.itemsize
+    ahead = np.uintp(AHEAD)
     for i in range(n):
-        s, t = s0 + np.uintp(i) * sn, t0 + np.uintp(i) * tn
+        s = s0 + np.uintp(i) * sn
+        t = t0 + np.uintp(i) * tn
         if conjugate is not None:
             for j in range(m):
                 target[t + np.uintp(j) * tm] = np.conj(source[s + np.uintp(j) * sm])
@@ -138,13 +152,17 @@ def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyp
     """Transpose 4 x 4 values: the source is dense one way, the target the other."""
     for k in range(4):
         at = s + np.uintp(k) * sn
-        a, b = source[at], source[at + sm]
-        c, d = source[at + sm + sm], source[at + sm + sm + sm]
+        a = source[at]
+        b = source[at + sm]
+        c = source[at + sm + sm]
+        d = source[at + sm + sm + sm]
         if conjugate is not None:
             a, b, c, d = np.conj(a), np.conj(b), np.conj(c), np.conj(d)
         to = t + np.uintp(k) * tn
-        target[to], target[to + np.uintp(1)] = a, b
-        target[to + np.uintp(2)], target[to + np.uintp(3)] = c, d
+        target[to] = a
+        target[to + np.uintp(1)] = b
+        target[to + np.uintp(2)] = c
+        target[to + np.uintp(3)] = d
 
 
 @inner
@@ -166,27 +184,31 @@ def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: 
 @inner
 def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values; the source is dense along n, the target along m."""
-    n_done, m_done = 0, 0
+    n_done = 0
+    m_done = 0
     if abs(sn) == 1 and tm == 1:
-        n_done, m_done = n - n % 4, m - m % 4
+        n_done = n - n % 4
+        m_done = m - m % 4
         _dense_plane(source, target, s0, t0, n_done, sn, tn, m_done, sm, conjugate)
     for i0 in range(0, n, TILE):
         ni = min(TILE, n - i0)
         # Right of the rectangle that is done, and below it.
         first = m_done if i0 + ni <= n_done else 0
         for j0 in range(first, m, TILE):
-            mj, s, t = min(TILE, m - j0), s0 + i0 * sn + j0 * sm, t0 + i0 * tn + j0 * tm
+            mj = min(TILE, m - j0)
+            s = s0 + i0 * sn + j0 * sm
+            t = t0 + i0 * tn + j0 * tm
             _copy_tile(source, target, buffer, s, t, ni, sn, tn, mj, sm, tm, conjugate)
 
 
 @inner
 def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
     """Return the dimension with the smallest source stride, the last one of several."""
-    found = used - 1
+    densest = used - 1
     for d in range(used - 1):
-        if count[d] > 1 and abs(source_step[d]) < abs(source_step[found]):
-            found = d
-    return found
+        if count[d] > 1 and abs(source_step[d]) < abs(source_step[densest]):
+            densest = d
+    return densest
 
 
 @inner
@@ -203,8 +225,12 @@ def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate):  # 
         index[d] = 0
         if d != other:
             planes *= count[d]
-    n, sn, tn = count[other], source_step[other], target_step[other]
-    m, sm, tm = count[last], source_step[last], target_step[last]
+    n = count[other]
+    sn = source_step[other]
+    tn = target_step[other]
+    m = count[last]
+    sm = source_step[last]
+    tm = target_step[last]
     for _ in range(planes):
         if not straight:
             _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
@@ -226,8 +252,11 @@ def _copy_planes(source, target, buffer, dims, used, s_at, t_at, conjugate):  # 
 @inner
 def _clip(row, head, low, high, origin, source_size, target_size):  # type: ignore[no-untyped-def]
     """Crop a row to a tile in place; return False if nothing is left."""
-    along, first, step = row[2], row[3], row[4]
-    begin, end = max(low - first, 0), high - first
+    along = row[2]
+    first = row[3]
+    step = row[4]
+    begin = max(low - first, 0)
+    end = high - first
     if along < 0:
         if begin > 0 or end <= 0:
             return False
@@ -248,8 +277,10 @@ def copy_rows(table, head, dims, low, high, origin, source_like, target_like, co
 
     `head` is the number of entries of a row before its dimensions, `HEAD` of `copies`.
     """
-    count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
-    source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
+    count = np.empty(dims + 2, np.int64)
+    index = np.empty(dims + 2, np.int64)
+    source_step = np.empty(dims + 2, np.int64)
+    target_step = np.empty(dims + 2, np.int64)
     buffer = np.empty((TILE, TILE), target_like.dtype)
     row = np.empty(table.shape[1], np.int64)
     for r in range(table.shape[0]):
@@ -259,14 +290,17 @@ def copy_rows(table, head, dims, low, high, origin, source_like, target_like, co
             continue
         used = _normalise(row, head, dims, count, source_step, target_step)
         while used < 2:  # a value, or a line: a plane all the same
-            count[used], source_step[used], target_step[used] = 1, 0, 0
+            count[used] = 1
+            source_step[used] = 0
+            target_step[used] = 0
             if used == 1:  # the line stays the last dimension
                 count[0], count[1] = 1, count[0]
                 source_step[0], source_step[1] = 0, source_step[0]
                 target_step[0], target_step[1] = 0, target_step[0]
             used += 1
         # Offsets count from the lowest address touched, because carray wraps negative ones.
-        s_low, t_low = 0, 0
+        s_low = 0
+        t_low = 0
         for d in range(used):
             s_low += min(0, (count[d] - 1) * source_step[d])
             t_low += min(0, (count[d] - 1) * target_step[d])

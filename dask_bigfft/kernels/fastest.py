@@ -59,7 +59,8 @@ def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
     folder = config.get("bigfft.wisdom.directory")
     with _lock:
         rates = _rates(np.dtype(dtype), folder)
-    return best_of({one: rate for one, rate in rates.items() if among is None or one in among})
+    candidates = {name: rate for name, rate in rates.items() if among is None or name in among}
+    return best_of(candidates)
 
 
 def best_of(rates: Mapping[str, float]) -> str:
@@ -78,11 +79,12 @@ def _rates(dtype: np.dtype[Any], folder: str) -> Mapping[str, float]:
     names = list(versions)
     if len(names) < 2:
         return dict.fromkeys(names, 0.0)
-    path, context = Path(folder, "kernels.json"), {"machine": files.machine(), "versions": versions}
+    path = Path(folder, "kernels.json")
+    context = {"machine": files.machine(), "versions": versions}
     known = files.read_json(path, SCHEMA, _checked) or {}
-    found = known.get(dtype.name)
-    if found is not None and found["context"] == context:
-        return {name: float(found["rates"][name]) for name in names}
+    entry = known.get(dtype.name)
+    if entry is not None and entry["context"] == context:
+        return {name: float(entry["rates"][name]) for name in names}
     rates = measured_rates(names, dtype)
     shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
     log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)

@@ -39,7 +39,7 @@ import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
 from dask_bigfft.arrays import Array
-from dask_bigfft.decomposition.layout import LONG_BYTES, ROW_BYTES, TILE_BYTES
+from dask_bigfft.decomposition.layout import LONG_BYTES, ROW_BYTES, TILE_BYTES, half
 from dask_bigfft.errors import ArgumentError, KernelError, raise_invalid
 from dask_bigfft.events import current_place, measured
 from dask_bigfft.kernels.copies import copy_array, regular_strides
@@ -160,11 +160,13 @@ class FFTLibrary:
         return self._with(beside=threads)
 
     def _with(self, **values: int) -> Self:
-        found = object.__new__(type(self))
-        vars(found).update(vars(self), **values)
-        return found
+        """Return a copy with other attributes."""
+        library = object.__new__(type(self))
+        vars(library).update(vars(self), **values)
+        return library
 
     def _run(self, call: Call, x: Array, out: Array | None) -> Array:
+        """Return the transform of an array that is not empty, in `out` if that is given."""
         raise NotImplementedError
 
     def run(self, call: Call, x: Array, out: Array | None = None) -> Array:
@@ -182,31 +184,37 @@ class FFTLibrary:
             Memory of the result's shape and dtype that shares nothing with `x`, which libraries
             with `supports_out` write and return; `x` is then only read. Others ignore it.
         """
-        if x.dtype not in self.dtypes and (
-            call.kind == "c2r" or REAL_TO_COMPLEX.get(x.dtype) not in self.dtypes
-        ):
-            allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
-            raise_invalid("dtype", str(x.dtype), allowed, kind=KernelError)
+        self._refuse_dtype(call, x.dtype)
         if not x.size or not call.dims or (call.kind == "c2r" and not call.length):
             return _of_nothing(call, x)
         out = out if self.supports_out else None
         if call.kind != "c2c":
             with measured("fft", x.nbytes):
                 return self._run(call, regular(x), out)
-        real = x.dtype.kind != "c"
-        if real and not self.takes_real:
-            x, real = x.astype(REAL_TO_COMPLEX[x.dtype]), False
+        is_real = x.dtype.kind != "c"
+        if is_real and not self.takes_real:
+            x = x.astype(REAL_TO_COMPLEX[x.dtype])
+            is_real = False
+        only_read = out is not None or is_real
         writeable = x.flags.writeable
-        read = out is not None or real
         # mkl_fft would write to read-only memory all the same.
-        work = regular(x) if read or writeable else np.array(x)
+        values = regular(x) if only_read or writeable else np.array(x)
         with measured("fft", x.nbytes):
-            result = self._run(call, work, out)
-        if read or not writeable:
+            result = self._run(call, values, out)
+        if only_read or not writeable:
             return result
         if not same_memory(result, x):
             x[...] = result
         return x
+
+    def _refuse_dtype(self, call: Call, dtype: np.dtype[Any]) -> None:
+        """Raise an error if the library does not take a dtype."""
+        if dtype in self.dtypes:
+            return
+        if call.kind != "c2r" and REAL_TO_COMPLEX.get(dtype) in self.dtypes:
+            return
+        allowed = f"one that {self.name} works in: {', '.join(sorted(map(str, self.dtypes)))}"
+        raise_invalid("dtype", str(dtype), allowed, kind=KernelError)
 
     def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale = "none") -> Array:
         """Return the transform of complex or real `x` over some axes; see `run`."""
@@ -217,10 +225,14 @@ def _of_nothing(call: Call, x: Array) -> Array:
     """Return the transform of an empty array, or over no axes."""
     if call.kind == "c2c":
         return x if x.dtype.kind == "c" else x.astype(REAL_TO_COMPLEX[x.dtype])
-    dim, real = call.dims[-1], call.kind == "c2r"
-    n = call.length if real else x.shape[dim] // 2 + 1
-    kind = COMPLEX_TO_REAL[x.dtype] if real else REAL_TO_COMPLEX.get(x.dtype, x.dtype)
-    return np.zeros(with_length(x.shape, dim, n), kind)
+    dim = call.dims[-1]
+    if call.kind == "c2r":
+        length = call.length
+        dtype = COMPLEX_TO_REAL[x.dtype]
+    else:
+        length = half(x.shape[dim])
+        dtype = REAL_TO_COMPLEX.get(x.dtype, x.dtype)
+    return np.zeros(with_length(x.shape, dim, length), dtype)
 
 
 def _norm(sign: int, scale: Scale) -> str:
@@ -240,20 +252,30 @@ def _scaled(x: Array, n: int, scale: Scale) -> Array:
 class Ducc(FFTLibrary):
     """`ducc0.fft`."""
 
-    name, license = "ducc0", "GPL-2.0-or-later"
-    dtypes, takes_real, supports_out = ALL_DTYPES, True, True
+    name = "ducc0"
+    license = "GPL-2.0-or-later"
+    dtypes = ALL_DTYPES
+    takes_real = True
+    supports_out = True
     _INORM: ClassVar = {"none": 0, "ortho": 1, "full": 2}
 
     def __init__(self) -> None:
         self._fft: Any = importlib.import_module("ducc0").fft
 
     def _run(self, call: Call, x: Array, out: Array | None) -> Array:
-        kind, dims, sign, scale, n = call
-        if kind == "c2c" and out is None and x.dtype.kind == "c":
+        if call.kind == "c2c" and out is None and x.dtype.kind == "c":
             out = x
-        options: dict[str, Any] = {"lastsize": n} if kind == "c2r" else {}
-        options |= {"forward": sign < 0, "inorm": self._INORM[scale], "nthreads": self.threads}
-        result: Array = getattr(self._fft, kind)(x, axes=dims, out=out, **options)
+        options: dict[str, Any] = {"lastsize": call.length} if call.kind == "c2r" else {}
+        transform = getattr(self._fft, call.kind)
+        result: Array = transform(
+            x,
+            axes=call.dims,
+            out=out,
+            forward=call.sign < 0,
+            inorm=self._INORM[call.scale],
+            nthreads=self.threads,
+            **options,
+        )
         return result if out is None else out  # the library returns another array object
 
 
@@ -263,7 +285,8 @@ class DuccOfSciPy(Ducc):
     The module is private, so its functions are tried.
     """
 
-    name, license = "scipy", "BSD-3-Clause"
+    name = "scipy"
+    license = "BSD-3-Clause"
     _MODULE = "scipy.fft._duccfft.pyduccfft"
 
     def __init__(self) -> None:
@@ -286,35 +309,66 @@ class PocketFFT(DuccOfSciPy):
     def _run(self, call: Call, x: Array, out: Array | None) -> Array:
         if call.kind != "c2c" or x.dtype.kind != "c":
             return super()._run(call, x, out)
-        made, last, item = x if out is None else out, x.ndim - 1, x.itemsize
+        result = x if out is None else out
+        # Dimensions by falling stride, and those of the transform with the innermost one first.
         order = sorted(range(x.ndim), key=lambda dim: (x.shape[dim] > 1, -x.strides[dim]))
         dims = tuple(sorted(map(order.index, call.dims), reverse=True))
-        call, x, place = call._replace(dims=dims), x.transpose(order), made.transpose(order)
-        dense = x.strides[last] == item
-        lines = dense and place.strides[last] == item and dims == (last,)
-        least = (*(1 for _ in range(last)), ROW_BYTES // item)  # width of a part
-        free = [d for d in range(x.ndim) if d not in dims and x.shape[d] > least[d]]
-        alone = self.threads == 1 and x.shape[last] * item >= LONG_BYTES
-        if free and (alone if lines else x.nbytes >= LONG_BYTES):
-            dim, run = free[0], self.using(1)._run
-            width = max(TILE_BYTES * x.shape[dim] // x.nbytes, least[dim])
+        call = call._replace(dims=dims)
+        x = x.transpose(order)
+        target = result.transpose(order)
+        last = x.ndim - 1
+        is_dense = x.strides[last] == x.itemsize
+        are_lines = is_dense and target.strides[last] == x.itemsize and dims == (last,)
+        part = self._part(call, x, are_lines)
+        if part is not None:
+            dim, width = part
+            run = self.using(1)._run
             cuts = [(slice(None),) * dim + (cut,) for cut in intervals(x.shape[dim], width)]
             with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(lambda cut: run(call, x[cut], place[cut]), cuts))
+                list(pool.map(lambda cut: run(call, x[cut], target[cut]), cuts))
         elif x.nbytes > PADDED_BYTES and len(dims) > 1:
-            self._run(call._replace(dims=dims[:1]), x, place)
-            self._run(call._replace(dims=dims[1:]), place, None)
-        elif lines or x.nbytes > LONG_BYTES * len(dims):
-            super()._run(call, x, place)
+            self._run(call._replace(dims=dims[:1]), x, target)
+            self._run(call._replace(dims=dims[1:]), target, None)
+        elif are_lines or x.nbytes > LONG_BYTES * len(dims):
+            super()._run(call, x, target)
         else:
-            padding = -x.shape[last] % (128 // item) + 64 // item  # an odd number of cache lines
-            padded = allocate((*x.shape[:last], x.shape[last] + padding), x.dtype)[..., :-padding]
-            if not dense or dims[0] != last:
+            padded = _padded(x)
+            if not is_dense or dims[0] != last:
                 copy_array(padded, x)
                 x = padded
             super()._run(call, x, padded)
-            copy_array(place, padded)
-        return made
+            copy_array(target, padded)
+        return result
+
+    def _part(self, call: Call, x: Array, are_lines: bool) -> tuple[int, int] | None:
+        """Return the dimension and the width of the parts in which `x` is transformed.
+
+        None if it is transformed as a whole. The dimensions of `x` have falling strides.
+        """
+        last = x.ndim - 1
+        least_widths = [1] * last + [ROW_BYTES // x.itemsize]
+        free = [
+            dim
+            for dim in range(x.ndim)
+            if dim not in call.dims and x.shape[dim] > least_widths[dim]
+        ]
+        if not free:
+            return None
+        if are_lines:
+            in_parts = self.threads == 1 and x.shape[last] * x.itemsize >= LONG_BYTES
+        else:
+            in_parts = x.nbytes >= LONG_BYTES
+        if not in_parts:
+            return None
+        dim = free[0]
+        return dim, max(TILE_BYTES * x.shape[dim] // x.nbytes, least_widths[dim])
+
+
+def _padded(x: Array) -> Array:
+    """Return new memory of an array's shape, with rows of an odd number of cache lines."""
+    padding = -x.shape[-1] % (128 // x.itemsize) + 64 // x.itemsize
+    memory = allocate((*x.shape[:-1], x.shape[-1] + padding), x.dtype)
+    return memory[..., :-padding]
 
 
 def _scipy() -> FFTLibrary:
@@ -331,7 +385,9 @@ class NumPy(FFTLibrary):
     Base of libraries with real transforms of one axis, with the sign and scale of NumPy's.
     """
 
-    name, license, dtypes = "scipy", "BSD-3-Clause", ALL_DTYPES
+    name = "scipy"
+    license = "BSD-3-Clause"
+    dtypes = ALL_DTYPES
     _fft: Any = np.fft
 
     def _complex(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
@@ -367,7 +423,8 @@ class NumPy(FFTLibrary):
 class MKL(NumPy):
     """`mkl_fft`, axis by axis: its n-dimensional calls misjudge the scale of a subset of axes."""
 
-    name, license = "mkl_fft", "BSD-3-Clause AND LicenseRef-Intel-Simplified"
+    name = "mkl_fft"
+    license = "BSD-3-Clause AND LicenseRef-Intel-Simplified"
     dtypes = SHORT_DTYPES
 
     def __init__(self) -> None:
@@ -399,7 +456,8 @@ def _mkl_thread_setter() -> Callable[[int], int]:
 class FFTW(NumPy):
     """FFTW by pyFFTW's plan objects, with a separate pass for scaling."""
 
-    name, license = "pyfftw", "BSD-3-Clause AND GPL-2.0-or-later"
+    name = "pyfftw"
+    license = "BSD-3-Clause AND GPL-2.0-or-later"
     dtypes = SHORT_DTYPES
 
     def __init__(self) -> None:
@@ -412,9 +470,13 @@ class FFTW(NumPy):
 
     def _real(self, x: Array, dim: int, n: int, scale: Scale) -> Array:
         if x.dtype.kind == "c":
-            direction, length, dtype = "FFTW_BACKWARD", n, COMPLEX_TO_REAL[x.dtype]
+            direction = "FFTW_BACKWARD"
+            length = n
+            dtype = COMPLEX_TO_REAL[x.dtype]
         else:
-            direction, length, dtype = "FFTW_FORWARD", n // 2 + 1, REAL_TO_COMPLEX[x.dtype]
+            direction = "FFTW_FORWARD"
+            length = n // 2 + 1
+            dtype = REAL_TO_COMPLEX[x.dtype]
         out = np.empty(with_length(x.shape, dim, length), dtype)
         self._plans.execute(x, out, (dim,), direction, self.threads)
         return _scaled(out, n, scale)
@@ -512,7 +574,8 @@ class FFTWPlans:
 
 #: Lengths of columns in the self-test, and number of adjacent columns: neither one nor a multiple
 #: of any processor's vector length.
-LENGTHS, BESIDE = range(2, 65), 7
+LENGTHS = range(2, 65)
+BESIDE = 7
 
 #: Lengths of single lines in the self-test, some smooth, some with large prime factors.
 LINES = (126, 1000, 4096, 8216, 12836, 13352, 16384)
@@ -579,13 +642,13 @@ def usable(dtype: Any = None) -> dict[str, str]:
     >>> next(iter(usable()))
     'scipy'
     """
-    found = dict[str, str]()
+    versions: dict[str, str] = {}
     for name in available():
         with suppress(ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's
             dtypes = get_library(name).dtypes
             if dtype is None or dtype in dtypes:
-                found[name] = version_of(name)
-    return found
+                versions[name] = version_of(name)
+    return versions
 
 
 @cache
@@ -618,12 +681,12 @@ def get_library(name: str = "auto") -> FFTLibrary:
     """
     try:
         with _loading:  # two first calls at once would make two libraries
-            found = _load("scipy" if name == "auto" else name)
+            library = _load("scipy" if name == "auto" else name)
     except (ImportError, KeyError):
         raise_invalid("kernel", name, _allowed())
-    if isinstance(found, str):
-        raise_invalid("kernel", name, f"{_allowed()}. Here it answers wrongly: {found}")
-    return found
+    if isinstance(library, str):
+        raise_invalid("kernel", name, f"{_allowed()}. Here it answers wrongly: {library}")
+    return library
 
 
 def _allowed() -> str:

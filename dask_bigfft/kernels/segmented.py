@@ -96,7 +96,8 @@ class Stretches:
         `ends` has two rows: the first and last ends of the part along all edges of the block.
         """
         first, last = ends[:, list(self.edges)]
-        lows, highs = np.maximum(self.lows, first), np.minimum(self.highs, last)
+        lows = np.maximum(self.lows, first)
+        highs = np.minimum(self.highs, last)
         met = (lows < highs).all(axis=1).nonzero()[0]
         return met, lows[met], highs[met]
 
@@ -253,10 +254,13 @@ class SegmentedView:
             if flipped:
                 behind = [e in flipped for e in edges]
                 first = np.where(behind, axis.highs[met] - high, first)
-            lows[:, edges], counts[:, edges] = low[each], (high - low)[each]
-            firsts[:, edges], at[:, list(axis.dims)] = first[each], axis.starts[met][each]
+            lows[:, edges] = low[each]
+            counts[:, edges] = (high - low)[each]
+            firsts[:, edges] = first[each]
+            at[:, list(axis.dims)] = axis.starts[met][each]
             columns.append(axis.blocks[met][each].tolist())
-        blocks, places = list(zip(*columns, strict=True)), lows - ends[0]
+        blocks = list(zip(*columns, strict=True))
+        places = lows - ends[0]
         forms = dict[tuple[tuple[int, ...], ...], list[int]]()
         for row, form in enumerate(map(tuple, counts.tolist())):
             forms.setdefault((self.sources[blocks[row]].strides, form), []).append(row)
@@ -365,7 +369,8 @@ class SegmentedView:
         if len(own) == len(axis.edges):
             return replace(axis, edges=own)
         into = [[edges[i] for i in made[e]] for e in axis.edges]
-        flips, fine = [e in flipped for e in axis.edges], list[_Fine]()
+        flips = [e in flipped for e in axis.edges]
+        fine = list[_Fine]()
         for row in range(len(axis)):
             box = list(zip(axis.lows[row].tolist(), axis.highs[row].tolist(), strict=True))
             fine += ((row, *found) for found in _apart(box, into, flips))
@@ -409,7 +414,8 @@ def _apart(
     for chosen in itertools.product(*choices):
         moved = list[int]()
         for (low, high), fine, flip, found in zip(box, into, flips, chosen, strict=True):
-            unit, pairs = fine[-1].step, list(zip(found, fine, strict=True))
+            unit = fine[-1].step
+            pairs = list(zip(found, fine, strict=True))
             if flip:
                 moved.append((high - 1) * unit - sum((r[1] - 1) * edge.step for r, edge in pairs))
             else:

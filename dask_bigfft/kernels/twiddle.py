@@ -66,7 +66,8 @@ def unit_roots(t: npt.ArrayLike, m: int, sign: int, dtype: npt.DTypeLike = np.co
     real_type: Any = np.longdouble if out_dtype == np.clongdouble else np.float64
     ratio = rest.astype(real_type) / real_type(m)
     angle = np.abs(ratio) * (real_type(_PI) / 2)
-    cos, sin = np.cos(angle), np.copysign(np.sin(angle), ratio)
+    cos = np.cos(angle)
+    sin = np.copysign(np.sin(angle), ratio)
     eighth = np.abs(ratio) == 0.5  # the two legs of half a right angle are equal
     cos[eighth] = np.sqrt(real_type(0.5))
     sin[eighth] = np.copysign(cos[eighth], ratio[eighth])
@@ -102,16 +103,20 @@ def mulmod(a: npt.ArrayLike, b: npt.ArrayLike, m: int) -> Ints:
     >>> mulmod([m - 1, 2**40], [m - 1, 2**40], m)
     array([      1, 2097152])
     """
-    x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
+    x = np.asarray(a, np.int64)
+    y = np.asarray(b, np.int64)
     shape = np.broadcast_shapes(x.shape, y.shape)
     # NumPy warns of wrapping in scalars only: work on arrays of one axis at least.
-    x, y, found = np.atleast_1d(x), np.atleast_1d(y), np.zeros(1, np.int64)
+    x = np.atleast_1d(x)
+    y = np.atleast_1d(y)
+    rest = np.zeros(1, np.int64)
     for digit in (y >> 31, y & (2**31 - 1)):
-        quotient = np.floor((found * 2.0**31 + x.astype(np.float64) * digit) / m).astype(np.int64)
-        found = (found << 31) + x * digit - quotient * m
-        found += np.where(found < 0, m, 0)
-        found -= np.where(found >= m, m, 0)
-    return found.reshape(shape)
+        product = rest * 2.0**31 + x.astype(np.float64) * digit
+        quotient = np.floor(product / m).astype(np.int64)
+        rest = (rest << 31) + x * digit - quotient * m
+        rest += np.where(rest < 0, m, 0)
+        rest -= np.where(rest >= m, m, 0)
+    return rest.reshape(shape)
 
 
 def chirp(n: npt.ArrayLike, length: int, sign: int, dtype: npt.DTypeLike = np.complex128) -> Array:
@@ -260,7 +265,8 @@ def _chirp_rows(  # type: ignore[no-untyped-def]
     batches, places, digits, width = x.shape
     values = np.empty(digits, coarse.dtype)
     for place in range(places):
-        t, more = square[place], step[place]
+        t = square[place]
+        more = step[place]
         for f in range(inside[place]):
             values[f] = factor * _power(t, coarse, fine, shift, mask)
             t += more
@@ -332,20 +338,20 @@ def _twiddle_by_numpy(x: Array, rest: Ints, table: PhaseTable, scale: Any) -> No
     low, high = np.split(powers, [min(_INNER, digits)], axis=1)
     high = _product(high, high.dtype.type(scale))
     factors = _product(high[:, :, None], low[:, None]).reshape(rows, -1)[:, :digits]
-    kept = ((rest == 0) & (scale == 1))[:, None, None]
+    is_unchanged = ((rest == 0) & (scale == 1))[:, None, None]
     step = max(1, _PART // (rows * width))
     for first in range(0, digits, step):
         part = x[:, first : first + step]
         product = _product(part, factors[:, first : first + step, None])
-        np.copyto(part, product, "same_kind", where=~kept)
+        np.copyto(part, product, "same_kind", where=~is_unchanged)
 
 
 def _product(a: Array, b: Any) -> Array:
     """Return a product as compiled code has it: NumPy's own may round a sum of products once."""
-    found = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
-    np.subtract(a.real * b.real, a.imag * b.imag, out=found.real)
-    np.add(a.real * b.imag, a.imag * b.real, out=found.imag)
-    return found
+    product = np.empty(np.broadcast_shapes(a.shape, b.shape), b.dtype)
+    np.subtract(a.real * b.real, a.imag * b.imag, out=product.real)
+    np.add(a.real * b.imag, a.imag * b.real, out=product.imag)
+    return product
 
 
 def multiply_chirp(
@@ -360,7 +366,8 @@ def multiply_chirp(
     batches = x.reshape(-1, len(rest), *x.shape[1:])
     if x.dtype.char != "G":
         modulus = 2 * length
-        n, by = np.asarray(rest, np.int64) % modulus, stride % modulus
+        n = np.asarray(rest, np.int64) % modulus
+        by = stride % modulus
         squared = int(mulmod(by, by, modulus))
         step = (2 * mulmod(n, by, modulus) + squared) % modulus
         square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
@@ -383,7 +390,8 @@ def chirp_filter(
     zero for abs(step*m + offset) >= length. The convolution needs no other scale.
     """
     if np.dtype(dtype).char != "G" and length < _SHORT:
-        found, tables = np.empty(n.size, dtype), phase_table(2 * length, sign)
+        found = np.empty(n.size, dtype)
+        tables = phase_table(2 * length, sign)
         _filter_values(found, n.ravel(), padded, length, step, offset, *tables, 1 / padded)
         return found.reshape(n.shape)
     lag = np.where(2 * n <= padded, n, n - padded)
@@ -412,7 +420,8 @@ def _roots(t: Ints, modulus: int, sign: int, dtype: np.dtype[Any]) -> Array:
 
 def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
     """Return the factors of the FFT's input."""
-    n, root = plan.length, np.sqrt(np.ones((), wide).real * 2)
+    n = plan.length
+    root = np.sqrt(np.ones((), wide).real * 2)
     if plan.type == 2:
         return np.where(index < (n + 1) // 2, 1.0, -1.0) if plan.sine else None
     if plan.type == 3:
@@ -429,7 +438,8 @@ def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
 
 def _after(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
     """Return the factors of the FFT's output, of which the real part or both parts are used."""
-    n, root = plan.length, np.sqrt(np.ones((), wide).real / 2)
+    n = plan.length
+    root = np.sqrt(np.ones((), wide).real / 2)
     if plan.type == 2:
         factor = 2 * _roots(index, 4 * n, -1, wide)
         return np.where(index == 0, root, 1) * factor if plan.orthogonalize else factor
@@ -466,15 +476,18 @@ def before_points(block: Array, plan: Cosines, axis: int, bounds: Index, block_i
     block_id : tuple of int
         Which block.
     """
-    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
-    wide, places = np.result_type(block.dtype, np.complex128), np.arange(low, high)
+    low = bounds[block_id[axis]]
+    high = bounds[block_id[axis] + 1]
+    wide = np.result_type(block.dtype, np.complex128)
+    places = np.arange(low, high)
     factor = _before(plan, index_of_places(point_digits(plan, out=False), places), wide)
     if not plan.pairs_in:
         if factor is None:
             return block
         kind = np.result_type(block.dtype, np.complex64 if factor.dtype.kind == "c" else block)
         return _times(block, factor, axis, kind)
-    before, after = block.shape[:axis], block.shape[axis + 1 :]
+    before = block.shape[:axis]
+    after = block.shape[axis + 1 :]
     out: Array = allocate((*before, high - low, *after), np.result_type(block, np.complex64))
     out.real, imag = np.moveaxis(block.reshape(*before, high - low, 2, *after), axis + 1, 0)
     (np.negative if plan.type == 3 else np.positive)(imag, out=out.imag)
@@ -497,8 +510,10 @@ def after_points(
     divisor : Divisor
         What the whole transform divides by.
     """
-    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
-    wide, places = np.result_type(block.dtype, np.complex128), np.arange(low, high)
+    low = bounds[block_id[axis]]
+    high = bounds[block_id[axis] + 1]
+    wide = np.result_type(block.dtype, np.complex128)
+    places = np.arange(low, high)
     factors = _after(plan, index_of_places(point_digits(plan, out=True), places), wide)
     real = block.real.dtype
     factors = (np.ones(1, real) if factors is None else factors) * factor(divisor, block.dtype)
@@ -512,16 +527,20 @@ def after_points(
         if kind.kind == "c":
             product -= block.imag * turned.imag
         return product
-    made = block * turned
+    rotated = block * turned
     out: Array = allocate((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
     first, second = np.moveaxis(out, axis + 1, 0)
-    first[...] = made.real
-    kept = plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3
-    (np.positive if kept else np.negative)(made.imag, out=second)
+    first[...] = rotated.real
+    keeps_sign = plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3
+    if keeps_sign:
+        np.positive(rotated.imag, out=second)
+    else:
+        np.negative(rotated.imag, out=second)
     return out.reshape(*block.shape[:axis], 2 * (high - low), *block.shape[axis + 1 :])
 
 
 def _times(block: Array, factor: Array, axis: int, dtype: np.dtype[Any]) -> Array:
+    """Return a block times factors along an axis, in a dtype."""
     out: Array = allocate(block.shape, dtype)
     kind = dtype if factor.dtype.kind == "c" else np.empty(0, dtype).real.dtype
     np.multiply(block, _along(factor, axis, block.ndim).astype(kind, copy=False), out=out)
@@ -546,17 +565,18 @@ def ends_scaled(
     axis : int
         The axis.
     bounds : tuple of int
-        Where the chunks begin along it, and where the last one ends.
+        First values of the chunks along it, and the end of the last chunk.
     length : int
-        Where the axis ends; zeros may be left out there.
+        Length of the axis; zeros may be left out at its end.
     factor : float
-        Of all values.
+        Factor of all values.
     ends : (float, float)
-        Of the first and last ones, besides.
+        More factors, of the first and the last value.
     block_id : tuple of int
-        Which block.
+        Index of the block.
     """
-    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
+    low = bounds[block_id[axis]]
+    high = bounds[block_id[axis] + 1]
     factors = np.full(high - low, factor, block.dtype)
     if low == 0:
         factors[:1] *= block.dtype.type(ends[0])
@@ -568,20 +588,18 @@ def ends_scaled(
 def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:
     """Return the factors of the first and last values of the input or of the output.
 
-    Beside a factor 2 of all values of the input.
+    All values of the input have a factor 2 besides.
 
     >>> ends_of(Cosines(False, 3, 8), out=False), ends_of(Cosines(True, 3, 8), out=False)
     ((0.5, 1), (1, 0.5))
     """
-    half, root = 0.5, np.sqrt(np.longdouble(0.5))
+    end: Any = 1 if out else 0.5
+    if plan.orthogonalize:
+        end = np.sqrt(np.longdouble(0.5))
     if plan.type == 1 and not plan.sine:
-        found = (root if plan.orthogonalize else 1) if out else root if plan.orthogonalize else half
-        return found, found
-    if plan.type == 3 and not out:
-        end = root if plan.orthogonalize else half
-    elif plan.type == 2 and out and plan.orthogonalize:
-        end = root
-    else:
+        return end, end
+    has_scaled_end = plan.type == 2 if out else plan.type == 3
+    if not has_scaled_end:
         return 1, 1
     return (1, end) if plan.sine else (end, 1)
 

@@ -77,6 +77,19 @@ class Round(HashedOnce):
         divisor = reduce(mul, (step.divisor for step in self.steps))
         return divisor in (Divisor(), Divisor(points), Divisor(1, points))
 
+    @cached_property
+    def keeps_energy(self) -> bool:
+        """True if the round conserves energy up to a factor.
+
+        Chirps of Bluestein's algorithm do not, nor do real results of complex factors.
+        """
+        for step in self.steps:
+            if (step.chirp_in, step.chirp_out, step.convolve) != (None, None, None):
+                return False
+        has_real_result = any(step.kind == "c2r" for step in self.steps)
+        has_twiddles = any(step.twiddle is not None for step in self.steps)
+        return not (has_real_result and has_twiddles)
+
     def dim(self, step: Step) -> int:
         """Return the dimension of a block that holds the step's digit."""
         before = sum(len(axis.groups) for axis in self.source.axes[: step.axis])

@@ -11,9 +11,13 @@ two. Squares of very small values underflow, and the tolerance includes this err
 
 Tiles are summed before and after the round while they are in cache, and stored after the check. A
 tile that does not match is loaded and transformed once more. A second mismatch is an error. Rounds
-with chirps (Bluestein's algorithm) do not conserve energy, so they are done twice and compared. The
-results must be equal, or within rounding errors if CPU threads and a GPU may have shared the work.
+with chirps (Bluestein's algorithm) do not conserve energy, so each of their tiles is transformed
+twice and compared. The results must be equal. A GPU does the whole round twice, and results must be
+equal within rounding errors, because CPU threads may have shared the work.
 NaN and infinity cannot be checked, and a warning reports them.
+
+A tile is always loaded from an intact source: the round reads a copy, whoever owns the block, and
+the result takes its place only after the check.
 
 ===================================  ======  ========
 what goes wrong inside a round       energy  checksum
@@ -31,7 +35,6 @@ Sources: Parseval's theorem; for linear checksums Jou and Abraham, Proc. IEEE 74
 and Jha, IEEE Trans. Computers 43, 1994.
 """
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -368,9 +371,6 @@ class Facts:
         self.halves, self.joins = of_kind.get("r2c"), of_kind.get("c2r")
         #: True if the values after the round are real.
         self.real = self.joins is not None
-        plain = all((s.chirp_in, s.chirp_out, s.convolve) == (None,) * 3 for s in steps)
-        #: True if the round conserves energy up to a factor.
-        self.keeps_energy = plain and not (self.real and self.twiddled)
 
 
 facts_of = lru_cache(maxsize=256)(Facts)
@@ -415,21 +415,25 @@ class Verification:
 
     def run(self, view_of: Callable[[], BlockView]) -> Array:
         """Return the block after the round on the CPU; `view_of` returns a view of its input."""
-        if not self.facts.keeps_energy:
-            return self._twice(lambda: self._plain(view_of()), exact=True)
         executor = partial(CheckedExecutor, check=self)
         with np.errstate(over="ignore", invalid="ignore"):
             return self._reported(self._done(view_of(), executor))
 
     def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
         """Return the block after the round on a GPU, checked as a whole; None like the runner."""
-        if not self.facts.keeps_energy:
+        if not self.round.keeps_energy:
 
             def plain() -> Array:
                 done = runner(view_of())
                 return self._plain(view_of()) if done is None else done
 
-            return self._twice(plain, exact=False)
+            def compared() -> Array:
+                one, other = plain(), plain()
+                if not near_values(one, other):
+                    raise Unmatched("two runs differ")
+                return one
+
+            return self.repeated(compared)
 
         def attempt() -> Array | None:
             values = view_of().gather()
@@ -451,18 +455,6 @@ class Verification:
         """Return the block after the round, without overwriting its input."""
         tables, make = view.tables, view.new_table
         return self._done(BlockView(view.shape, view.dtype, view.array, tables, new_table=make))
-
-    def _twice(self, run: Callable[[], Array], exact: bool) -> Array:
-        """Return the result of two runs that agree."""
-
-        def attempt() -> Array:
-            one, other = run(), run()
-            same = np.array_equal(one, other, equal_nan=True)
-            if not same and (exact or not near_values(one, other)):
-                raise Unmatched("two runs differ")
-            return one
-
-        return self.repeated(attempt)
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
         """Return the result of an attempt, which is repeated once after a mismatch."""
@@ -618,30 +610,57 @@ class CheckedExecutor(CPUExecutor):
     Parameters
     ----------
     round_, block, source, out, library, filters
-        Arguments of `CPUExecutor`, in this order.
+        See `CPUExecutor`. The source is not overwritten before a tile has been checked.
     check : Verification
         The sums.
     """
 
     checked = True
 
-    def __init__(self, *what: Any, check: Verification) -> None:
-        super().__init__(*what)
+    def __init__(
+        self,
+        round_: Round,
+        block: Block,
+        source: BlockView,
+        out: Array,
+        library: FFTLibrary,
+        filters: Mapping[int, Array],
+        check: Verification,
+    ) -> None:
+        replaces_source = source.array is not None and np.may_share_memory(source.array, out)
+        self.apart = replaces_source or not round_.keeps_energy
         self.check = check
+        super().__init__(round_, block, source.borrowed(), out, library, filters)
 
     def run(self, cuts: Iterable[slice] | None = None) -> None:
         """Transform all tiles, or those of some cuts."""
+        checked = self._summed if self.round.keeps_energy else self._compared
         for part, tile in self.take(cuts):
-            again = self.take(None if part is None else [part])
-            tiles = itertools.chain([(part, tile)], again)
-            self.check.repeated(partial(self._checked, tiles))
+            copies = self._copies(tile, part)
+            del tile  # or a repeat would hold it beside the next copy
+            self.store(self.check.repeated(partial(checked, copies, part)), part)
 
-    def _checked(self, tiles: Iterator[tuple[slice | None, Array]]) -> None:
-        part, tile = next(tiles)
+    def _copies(self, tile: Array, part: slice | None) -> Iterator[Array]:
+        """Yield a tile, and then further copies of its values, loaded from the source."""
+        yield tile
+        del tile
+        while True:
+            yield next(self.take(None if part is None else [part]))[1]
+
+    def _summed(self, copies: Iterator[Array], part: slice | None) -> Array:
+        """Return the result of a tile whose sums match."""
+        tile = next(copies)
         before = self.check.before(tile)
         result = self.transform(tile, part)
         self.check.after(result, before, 0 if self.tiling is None else self.tiling[0], part)
-        self.store(result, part)
+        return result
+
+    def _compared(self, copies: Iterator[Array], part: slice | None) -> Array:
+        """Return the result of a tile that is the same twice."""
+        result = self.transform(next(copies), part)
+        if not np.array_equal(result, self.transform(next(copies), part), equal_nan=True):
+            raise Unmatched("two runs differ")
+        return result
 
 
 _MODULUS = 1 << 64

@@ -320,6 +320,8 @@ class CPUExecutor:
 
     #: True if tiles are verified, so that a tile may be repeated.
     checked = False
+    #: True if tiles and their results have memory of their own until they are stored.
+    apart = False
 
     def __init__(
         self,
@@ -347,9 +349,7 @@ class CPUExecutor:
         source = self.source
         out = self.out
         program = self.program
-        # Rolled tiles are stored in two parts, and verified tiles may be repeated.
-        self.aliases = self.checked and source.in_place
-        free = not self.rolls and not self.aliases
+        free = not self.rolls and not self.apart  # rolled tiles are stored in two parts
         begins = self.library.supports_out and free
         halved = begins and program.begins_with_r2c
         reads = halved or (begins and (program.begins_with_all or program.is_one_call))
@@ -384,7 +384,8 @@ class CPUExecutor:
             return
         dim, width = self.tiling
         if self.reads is None:
-            yield from self.source.tiles(dim, width, self.out, cuts)
+            place = None if self.apart else self.out
+            yield from self.source.tiles(dim, width, place, cuts)
             return
         n = self.source.shape[dim]
         for part in intervals(n, width) if cuts is None else cuts:
@@ -392,7 +393,7 @@ class CPUExecutor:
 
     def _gathered(self) -> Array:
         same = self.out.shape == self.source.shape and self.out.dtype == self.source.dtype
-        dense = same and self.out.flags.c_contiguous and not self.aliases
+        dense = same and self.out.flags.c_contiguous and not self.apart
         return self.source.gather(self.out if dense else None)
 
     def place(self, part: slice | None) -> Array:

@@ -173,6 +173,12 @@ class BlockView:
         """True if the result overwrites the block."""
         return self.array is not None and self.target is self.array
 
+    def borrowed(self) -> "BlockView":
+        """Return a view of the same block whose values are only read."""
+        if self.array is None or not self.owned:
+            return self
+        return BlockView.of(self.array, target=self.target)
+
     def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return memory for the block after the round: its target if it fits, else new memory."""
         for place in (self.array if self.owned else None, self.target):
@@ -232,19 +238,21 @@ class BlockView:
         return fill
 
     def tiles(
-        self, dim: int, width: int, out: Array, cuts: Iterable[slice] | None = None
+        self, dim: int, width: int, out: Array | None, cuts: Iterable[slice] | None = None
     ) -> Iterator[tuple[slice, Array]]:
         """Yield slices along a dimension with their values, contiguous and free to overwrite.
 
-        Tiles are parts of `out`, the block after the round, if those are contiguous. `cuts` are the
-        requested slices, none wider than `width`; by default all.
+        Tiles are parts of `out`, the block after the round, if those are contiguous. With None they
+        have memory of their own. `cuts` are the requested slices, none wider than `width`; by
+        default all.
         """
+        repeats = cuts is not None
         if cuts is None:
             cuts = intervals(self.shape[dim], width)
         if self.array is None and not self.divides(dim):
-            whole = BlockView.of(
-                self.gather(out if self._fits(out, len(out.shape)) else None), owned=True
-            )
+            # A repeat must not overwrite the results in `out`.
+            place = out if not repeats and self._fits(out, len(self.shape)) else None
+            whole = BlockView.of(self.gather(place), owned=True)
             yield from whole.tiles(dim, width, out, cuts)
             return
         ahead = (slice(None),) * dim
@@ -252,14 +260,17 @@ class BlockView:
             for part in cuts:
                 yield part, np.ascontiguousarray(self.array[(*ahead, part)])
             return
-        shares = self.array is not None and np.may_share_memory(out, self.array)
-        inside = self._fits(out, dim) and not shares
         shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
-        target = out if inside else allocate(shape, self.dtype)
+        target = out if self._fits(out, dim) else None
+        if target is not None and self.array is not None:
+            target = None if np.may_share_memory(target, self.array) else target
+        inside = target is not None
+        if target is None:
+            target = allocate(shape, self.dtype)
         load = self._loader(dim, target, inside)
         for part in cuts:
             if inside:
-                tile = out[(*ahead, part)]
+                tile = target[(*ahead, part)]
             elif (count := part.stop - part.start) == shape[dim]:
                 tile = target
             else:  # a narrower tile takes the first part of the buffer
@@ -270,8 +281,10 @@ class BlockView:
                 load(part, tile)
             yield part, tile
 
-    def _fits(self, out: Array, dim: int) -> bool:
+    def _fits(self, out: Array | None, dim: int) -> bool:
         """Return True if tiles along a dimension can be gathered into the result."""
+        if out is None:
+            return False
         same = out.shape == self.shape and out.dtype == self.dtype and out.flags.c_contiguous
         return bool(same) and (dim == out.ndim or math.prod(self.shape[:dim]) == 1)
 

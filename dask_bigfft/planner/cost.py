@@ -178,7 +178,7 @@ def _peak_in_memory(plan: PlanData) -> int:
         if shared_layouts.exchanges[i] is not None and (
             i == len(plan.rounds) or shared_layouts.inside[i]
         ):
-            stages.append(before + threads * min(block, _tiles_nbytes(plan)))
+            stages.append(before + threads * _copied_in_place(plan, i, block))
             continue
         if machine.workers == 1 or exchange.local:
             held = 0 if exchange.local else before
@@ -224,15 +224,47 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
     `supports_out` allocate spectra of real values, and these blocks, in fresh memory.
     """
     tiled, model = min(block * 5 // 4, _tiles_nbytes(plan)), model_of(plan)  # padded rows
-    if number >= len(plan.rounds):
+    if number >= len(plan.rounds) or _is_cut(plan, number):
         return tiled
-    round_ = plan.rounds[number]
+    if _compares(plan, number):
+        return _compared(plan, number, block, out)
+    spectra = 0 if model.library.supports_out else out
+    return tiled if _keeps_shape(plan.rounds[number]) else block + spectra
+
+
+def _is_cut(plan: PlanData, number: int) -> bool:
+    """Return whether the blocks of a round are cut into tiles."""
     dtypes = plan.dtypes
-    if model.tiles(round_, dtypes[2 * number], dtypes[2 * number + 1]) is not None:
-        return tiled
+    tiles = model_of(plan).tiles(plan.rounds[number], dtypes[2 * number], dtypes[2 * number + 1])
+    return tiles is not None
+
+
+def _keeps_shape(round_: Round) -> bool:
+    """Return whether a block after a round takes the memory of the block before it."""
     real = any(step.kind != "c2c" for step in round_.steps)
-    same = not real and round_.source.largest == round_.target.largest
-    return tiled if same else block + (0 if model.library.supports_out else out)
+    return not real and round_.source.largest == round_.target.largest
+
+
+def _compares(plan: PlanData, number: int) -> bool:
+    """Return whether the tiles of a round are transformed twice and compared."""
+    return plan.verify != "none" and not plan.rounds[number].keeps_energy
+
+
+def _compared(plan: PlanData, number: int, block: int, out: int) -> int:
+    """Return the bytes of two copies of a block that is not cut, and of their results."""
+    return 2 * block if _keeps_shape(plan.rounds[number]) else block + 2 * out
+
+
+def _copied_in_place(plan: PlanData, number: int, block: int) -> int:
+    """Return the bytes of a task's tiles in a round in place, or of copies of an uncut block.
+
+    Checks leave the block intact until its result is known to be right.
+    """
+    tiles = _tiles_nbytes(plan)
+    if number == len(plan.rounds) or plan.verify == "none":
+        return min(block, tiles)
+    copies = 2 * block if _compares(plan, number) else block
+    return min(copies, tiles) if _is_cut(plan, number) else copies
 
 
 def shared_layouts_in(plan: PlanData) -> SharedLayouts:
@@ -251,17 +283,22 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
     gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
     made, work = gathered, min(gathered, _tiles_nbytes(plan))
     whole = False
+    compared = 0
     if i < len(plan.rounds):
         round_ = plan.rounds[i]
         made = _made(plan, i)[1]
         whole = (made, round_.source.largest) != (gathered, round_.target.largest)
+        if _compares(plan, i) and not _is_cut(plan, i):
+            compared = _compared(plan, i, gathered, made)
     # As it is stored, as it is decoded, and as it is given out.
     from_rows = i == 0 and plan.from_rows
     decoding = 3 * max(DECODED, plan.stored.decoded) if from_rows and plan.stored.decoded else 0
     if not is_read or not plan.assembles:
         if is_read:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
-        work = gathered if whole else work  # where tiles cannot be cut
+        if whole:
+            work = gathered  # where tiles cannot be cut
+        work = max(work, compared)
         # Decoding lies beside the memory that the arena keeps for what the round makes.
         return here + made + max(work, decoding), made
     in_flight = decoding if from_rows else min(gathered, _under_way(exchange))
@@ -269,9 +306,8 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
     if i < len(plan.rounds):
         first, source = (0,) * len(round_.source.axes), round_.source
         inside = made == gathered and source.shape(first) == round_.target.shape(first)
-        tiles = model_of(plan).tiles(round_, plan.dtypes[2 * i], plan.dtypes[2 * i + 1])
-        if not (inside and plan.verify == "none") and tiles is None:
-            work = gathered  # a copy of it
+        if not (inside and plan.verify == "none") and not _is_cut(plan, i):
+            work = max(gathered, compared)  # copies of it
     return max(gathered + in_flight, gathered + work + (0 if inside else made)), made
 
 

@@ -149,6 +149,30 @@ def test_tiles_are_the_block(pair, dtypes, width, fits):
             assert seen == shape[dim]
 
 
+@given(pair=pairs(3), width=st.integers(1, 9))
+def test_a_tile_that_is_repeated_leaves_other_results(pair, width):
+    """Results are stored in the block from which tiles may be parts."""
+    source, target = pair
+    blocks = blocks_of(source, whole_index(source, target), "f8")
+    exchange, dtype = ExchangeMap(source, target), np.dtype("f8")
+    for block in itertools.islice(target.indices(), 6):
+        shape = target.shape(block)
+        if math.prod(shape) == 0:
+            continue
+        expected = gather(exchange, block, dtype, blocks.__getitem__)
+        for dim in range(len(shape)):
+            view = view_of(exchange, block, dtype, blocks.__getitem__)
+            out = view.result(shape, dtype)
+            for part, _ in view.tiles(dim, width, out):
+                place = (*(slice(None),) * dim, part)
+                out[place] = -5
+                for again, tile in view.tiles(dim, width, out, [part]):
+                    assert again == part
+                    np.testing.assert_array_equal(tile, expected[place])
+                out[place] = -5
+            np.testing.assert_array_equal(out, np.full(shape, -5.0))
+
+
 # --- half a spectrum completed --------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import wait
+from laws.law import damaged
 from laws.peaks import watched
 from laws.prompt import Prompt
 from support import environment, local
@@ -28,6 +29,7 @@ from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory import allocate, default_arena
 from dask_bigfft.memory.arena import HostArena
 from dask_bigfft.memory_settings import assumed_memory
+from dask_bigfft.testing.faults import DAMAGES, Times
 
 #: What Python's own objects may take beside blocks: graph, tables, compiled code.
 OBJECTS = 8 * 2**20
@@ -178,6 +180,38 @@ def lent_block(like, block_info=None):
     return values
 
 
+def arena_peak(monkeypatch, kind, shape, chunks, dtype, settings, **options):
+    """Return the peak of the arena in bytes, the plan, and the result of a call on blocks of ones.
+
+    What the arena lends at the worst moment: all blocks, but none of NumPy's own memory.
+    """
+    peak, plainly = 0, HostArena.allocate
+
+    def counting(arena, *arguments):
+        nonlocal peak
+        values = plainly(arena, *arguments)
+        peak = max(peak, arena.counters().allocated_bytes)
+        return values
+
+    with (
+        Prompt(2) as pool,
+        dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": pool, **settings}),
+    ):
+        x = da.map_blocks(
+            lent_block,
+            0,
+            chunks=da.core.normalize_chunks(chunks, shape),
+            dtype=dtype,
+            meta=np.empty((0,) * len(shape), dtype),
+        )
+        plan = dask_bigfft.plan(x, kind, **options)
+        monkeypatch.setattr(HostArena, "allocate", counting)
+        default_arena().trim()  # a block may lie in a larger buffer that was idle
+        before = default_arena().counters().allocated_bytes
+        result = getattr(fft, kind)(x, **options).persist()
+    return peak - before, plan, result
+
+
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(
     ("kind", "shape", "chunks", "dtype"),
@@ -194,34 +228,38 @@ def lent_block(like, block_info=None):
 def test_every_scheme_holds_no_more_blocks_than_forecast(
     monkeypatch, kind, shape, chunks, dtype, together
 ):
-    """What the arena lends at the worst moment: all blocks, but none of NumPy's own memory.
+    """Common memory is made of whole pages of 2 MiB where it is large."""
+    settings = {"bigfft.exchange.in-place": together}
+    peak, plan, result = arena_peak(monkeypatch, kind, shape, chunks, dtype, settings)
+    assert plan.storage == "memory"
+    assert result.nbytes <= peak <= plan.expected.peak_host + PAGE
 
-    Common memory is made of whole pages of 2 MiB where it is large.
-    """
-    peak, plainly = 0, HostArena.allocate
 
-    def counting(arena, *arguments):
-        nonlocal peak
-        values = plainly(arena, *arguments)
-        peak = max(peak, arena.counters().allocated_bytes)
-        return values
-
-    settings = {"bigfft.exchange.in-place": together, "scheduler": "threads", "num_workers": 2}
-    with Prompt(2) as pool, dask.config.set({**settings, "pool": pool}):
-        x = da.map_blocks(
-            lent_block,
-            0,
-            chunks=da.core.normalize_chunks(chunks, shape),
-            dtype=dtype,
-            meta=np.empty((0,) * len(shape), dtype),
+@pytest.mark.parametrize("mode", ["energy", "checksum"])
+@pytest.mark.parametrize(
+    ("kind", "shape", "chunks", "options"),
+    [
+        ("fft2", (768, 2048), (96, 2048), {}),  # the second round in common memory
+        ("fft2", (8, 1 << 19), (8, 1 << 13), {"rounds": [{0: -1}, {1: -1}]}),  # in uncut blocks
+        ("fft", (4, 131101), (4, 16388), {"memory_limit": "60 MiB"}),  # a prime length
+    ],
+)
+def test_checked_rounds_hold_no_more_blocks_than_forecast(
+    monkeypatch, kind, shape, chunks, options, mode
+):
+    """With a fault, too: a tile is repeated with a copy of its values."""
+    settings = {"bigfft.planner.whole-axis-floor": 1}
+    damage = DAMAGES["exponent bit" if mode == "energy" else "sign bit"]
+    for faults in (0, 1):
+        when = Times(faults, after=20)
+        damaged(monkeypatch, damage, when)
+        peak, plan, result = arena_peak(
+            monkeypatch, kind, shape, chunks, "c16", settings, verify=mode, **options
         )
-        plan = dask_bigfft.plan(x, kind)
         assert plan.storage == "memory"
-        monkeypatch.setattr(HostArena, "allocate", counting)
-        default_arena().trim()  # a block may lie in a larger buffer that was idle
-        before = default_arena().counters().allocated_bytes
-        kept = getattr(fft, kind)(x).persist()
-    assert kept.nbytes <= peak - before <= plan.expected.peak_host + PAGE
+        assert when.left < 0
+        assert result.nbytes <= peak <= plan.expected.peak_host + PAGE
+        del result
 
 
 @pytest.mark.parametrize("piece", ["0", "128 KiB"])

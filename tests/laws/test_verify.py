@@ -1,5 +1,6 @@
 """Verification: it changes no answer, finds what it says that it finds, and repairs it once."""
 
+import contextlib
 import functools
 import threading
 import warnings
@@ -14,6 +15,7 @@ from laws.law import call, damaged, planned_small, small_tiles
 from support import heard, local
 
 import dask_bigfft.graph.tasks
+import dask_bigfft.testing.simulated
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
@@ -23,6 +25,7 @@ from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Times, dropping, flip
+from dask_bigfft.testing.simulated import transformed as transformed_by_device
 from dask_bigfft.testing.strategies import cases, random_array, round_cases
 
 MODES = ("energy", "checksum")
@@ -205,6 +208,109 @@ def test_every_library_with_sources_that_are_only_read(
     assert [name for name, _ in found] == ["mismatch"]
     np.testing.assert_array_equal(result, right)
     np.testing.assert_array_equal(a, kept)
+
+
+# --- one fault anywhere ---------------------------------------------------------------------
+
+#: Calls with rounds: name, shape, chunks, and options. Prime lengths have filters.
+CALLS = {
+    "prime": ("fft", (31,), (11,), {}),
+    "three rounds": ("fft", (256,), (64,), {"rounds": [{0: 4}, {0: 8}, {0: 8}]}),
+    "transposed": ("ifft", (240,), (80,), {"order": "transposed"}),
+    "half spectra": ("rfftn", (8, 32), (4, 16), {}),
+    "to real": ("irfftn", (8, 17), (4, 9), {}),
+    "overwritten": ("fft2", (16, 32), (4, 32), {"overwrite_x": True}),
+}
+
+#: Ways of blocks from round to round: settings.
+WAYS = {
+    "in place": {},
+    "apart": {"bigfft.exchange.in-place": False},
+    "tasks": {"bigfft.exchange.carrier": "tasks"},
+    "disk": {"bigfft.exchange.carrier": "disk"},
+    "devices": {"bigfft.device": "gpu"},
+}
+
+
+class OneFault:
+    """Counter of FFTs that returns True for a single one of them."""
+
+    def __init__(self):
+        self.calls = 0
+        self.faulty_call = None
+        self._lock = threading.Lock()
+
+    def __call__(self):
+        with self._lock:
+            self.calls += 1
+            return self.calls - 1 == self.faulty_call
+
+
+def damaged_devices(monkeypatch, damage, when):
+    """Let simulated devices transform wrongly when it is time."""
+
+    def transform(operation, values):
+        result = transformed_by_device(operation, values)
+        if when():
+            damage(result)
+        return result
+
+    monkeypatch.setattr(dask_bigfft.testing.simulated, "transformed", transform)
+
+
+def assert_faults_are_repaired(monkeypatch, call, mode, damage):
+    """Assert that the result of a call is the same with one fault in any FFT."""
+    name, shape, chunks, options = call
+    fault = OneFault()
+    damaged(monkeypatch, DAMAGES[damage], fault)
+    damaged_devices(monkeypatch, DAMAGES[damage], fault)
+    a = random_array(shape, "f8" if name.startswith("r") else "c16", 7)
+    y = getattr(fft, name)(da.from_array(a, chunks=chunks), verify=mode, **options)
+    right = y.compute()
+    calls = fault.calls
+    assert calls > 1
+    for number in range(calls):
+        fault.calls = 0
+        fault.faulty_call = number
+        result = y.compute()
+        assert fault.calls > number
+        np.testing.assert_array_equal(result, right, f"fault in call {number} of {calls}")
+
+
+@pytest.mark.parametrize(
+    ("mode", "damage", "tile_nbytes"),
+    [("energy", "exponent bit", None), ("checksum", "sign bit", 200)],
+)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_fault_in_any_fft_is_repaired(
+    monkeypatch, tmp_path, name, way, mode, damage, tile_nbytes
+):
+    """Also in rounds of filters: a tile is repeated with values that are intact."""
+    if tile_nbytes is not None:
+        small_tiles(monkeypatch, tile_nbytes)
+    settings = {
+        "scheduler": "sync",
+        "bigfft.planner.whole-axis-floor": 1,
+        "bigfft.scratch.directory": str(tmp_path),
+    }
+    with dask.config.set({**settings, **WAYS[way]}), contextlib.ExitStack() as devices:
+        if way == "devices":
+            devices.enter_context(simulated_devices(1 << 14, limits=TileLimits(0, least=64)))
+        assert_faults_are_repaired(monkeypatch, CALLS[name], mode, damage)
+
+
+def test_a_fault_in_any_fft_is_repaired_in_real_input_of_prime_length(monkeypatch):
+    settings = {"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}
+    with dask.config.set(settings):
+        call = ("rfft", (17,), (6,), {})
+        assert_faults_are_repaired(monkeypatch, call, "energy", "exponent bit")
+
+
+def test_a_fault_in_any_fft_is_repaired_on_workers(monkeypatch):
+    settings = {"bigfft.exchange.carrier": "p2p", "bigfft.planner.whole-axis-floor": 1}
+    with local(), dask.config.set(settings):
+        assert_faults_are_repaired(monkeypatch, CALLS["prime"], "energy", "exponent bit")
 
 
 # --- shards ---------------------------------------------------------------------------------

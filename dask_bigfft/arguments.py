@@ -529,9 +529,9 @@ def parse_options(options: Mapping[str, Any], known: type = Options) -> None:
 
 
 def inner_extras(options: Options, **named: Any) -> Extras:
-    """Return the keywords of an internal transform: given limits and kernel, and named ones."""
-    kept = {k: v for k, v in options.items() if k in ("memory_limit", "kernel")}
-    return {"chunks": "auto", **kept, **named}  # type: ignore[typeddict-item]
+    """Return the keywords of an internal transform: those given but `chunks`, and named ones."""
+    passed = {name: value for name, value in options.items() if name != "chunks"}
+    return {"chunks": "auto", **passed, **named}  # type: ignore[typeddict-item]
 
 
 def make_plan(
@@ -600,6 +600,9 @@ def make_plan(
     )
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))
     on_gpus = is_on_gpu(a._meta)
+    if on_gpus and request.verify != "none":
+        allowed = "'none' for blocks on a GPU, or blocks in host memory"
+        raise_invalid("verify", request.verify, allowed)
     machine = environment.current_machine(memory_limit, on_gpus)
     machine = replace(machine, shared=False) if resumable else machine
     if on_gpus and running_client() is None:

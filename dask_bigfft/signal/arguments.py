@@ -11,20 +11,82 @@ A cyclic convolution of length N gives the correct window if samples that wrap a
 it. The window therefore also determines the padding of both inputs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, SupportsIndex, get_args
 
 import dask.array as da
 import scipy.fft
 
-from dask_bigfft.arguments import parse_array
+from dask_bigfft import config
+from dask_bigfft.arguments import Options, parse_array, parse_limit, parse_options
 from dask_bigfft.decomposition.factors import smooth_length
 from dask_bigfft.errors import parse_choice, raise_invalid
+from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.planner.plan_data import DeviceChoice
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 Mode = Literal["full", "same", "valid"]
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
+
+
+class SignalOptions(Options, total=False):
+    """Keywords of all functions in `signal`; None stands for the setting."""
+
+    device: DeviceChoice | None
+    device_memory_limit: int | str | None
+    verify: Literal["none", "energy", "checksum"] | None
+    planner: Literal["estimate", "measure"] | None
+
+
+def parse_signal_options(options: Mapping[str, Any]) -> None:
+    """Raise an error for unknown keywords and for values that no transform takes.
+
+    Transforms check `chunks`, and whether this machine can do what the others ask for.
+    """
+    parse_options(options, SignalOptions)
+    for name in ("memory_limit", "device_memory_limit"):
+        parse_limit(name, options.get(name))
+    for name in ("kernel", "device", "verify", "planner"):
+        config.argument(name, options.get(name))
+
+
+def unsupported_options(
+    options: Mapping[str, Any], array: da.Array, forecast: bool
+) -> dict[str, str]:
+    """Return the options that SciPy's functions cannot follow block by block, and allowed values.
+
+    Parameters
+    ----------
+    options : mapping
+        Keywords of `SignalOptions`.
+    array : dask.array.Array
+        Its blocks are in host memory or on a GPU, where the function then runs.
+    forecast : bool
+        True if the function has a forecast of its memory, so that it can keep to a limit.
+    """
+    supported: dict[str, tuple[str, ...]] = {
+        "kernel": ("auto", "scipy"),
+        "device": ("auto", "gpu" if is_on_gpu(array._meta) else "cpu"),
+        "device_memory_limit": (),
+        "verify": ("none",),
+        "planner": ("estimate",),
+    }
+    if not forecast:
+        supported["memory_limit"] = ()
+    return {
+        name: " or ".join(map(repr, (None, *values)))
+        for name, values in supported.items()
+        if options.get(name) is not None and options.get(name) not in values
+    }
+
+
+def refuse_unsupported(
+    options: Mapping[str, Any], array: da.Array, function: str, forecast: bool = False
+) -> None:
+    """Raise an error that names an option that a function cannot follow block by block."""
+    for name, allowed in unsupported_options(options, array, forecast).items():
+        raise_invalid(name, options[name], f"{allowed} for {function}, which works block by block")
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,23 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.arguments import Options, parse_kernel, parse_options
+from dask_bigfft.arguments import parse_chunks, parse_kernel
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.errors import parse_choice
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.signal.arguments import Axes, Inputs, Mode, fast_length, parse_inputs
+from dask_bigfft.signal.arguments import (
+    Axes,
+    Inputs,
+    Mode,
+    SignalOptions,
+    fast_length,
+    parse_inputs,
+    parse_signal_options,
+    refuse_unsupported,
+    unsupported_options,
+)
 from dask_bigfft.signal.kernel_spectrum import is_local, product, spectrum_block
 from dask_bigfft.signal.overlap import by_overlap
 from dask_bigfft.signal.transforms import (
@@ -61,7 +71,7 @@ def _kernel_axes(plan: Plan, kernel: da.Array) -> tuple[SpectrumAxis, ...] | Non
 
 
 def _spectra(
-    large: da.Array, small: da.Array, transforms: Transforms, there: Plan, options: Options
+    large: da.Array, small: da.Array, transforms: Transforms, there: Plan, options: SignalOptions
 ) -> tuple[da.Array, da.Array]:
     """Return two spectra with equal chunks, that of a small kernel computed block by block.
 
@@ -87,7 +97,7 @@ def _kernel_array(
     axes: tuple[SpectrumAxis, ...],
     there: Plan,
     phase: ProductPhase,
-    options: Options,
+    options: SignalOptions,
 ) -> Any:
     """Return the spectrum of a small kernel with the chunks of the other spectrum.
 
@@ -124,7 +134,7 @@ def _after(a: Any, first: Any) -> Any:
     return a.map_blocks(lambda block, mark: block, marks.sum(), meta=a._meta, token="kept")
 
 
-def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
+def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.Array:
     """Return the convolution or the correlation by spectra."""
     first, second = inputs.first, inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
@@ -154,7 +164,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
         w.axis: ((w.start - (w.second - 1 if correlated else 0)) % n, w.count)
         for w, n in zip(windows, lengths, strict=True)
     }
-    kept: Options = {**options, "chunks": _result_chunks(inputs, options.get("chunks"))}
+    kept: SignalOptions = {**options, "chunks": _result_chunks(inputs, options.get("chunks"))}
     back = transforms.inverse(spectrum, kept, starts)
     # After the complete product, the inverse transform reuses the shared buffers of the forward
     # transform. Blocks that travel through files or to other processes do not wait.
@@ -180,28 +190,33 @@ def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
 
 
 def _convolution(
-    inputs: Inputs, method: str, options: Options, *, correlated: bool = False
+    inputs: Inputs, method: str, options: SignalOptions, *, correlated: bool = False
 ) -> da.Array:
     """Return the convolution or correlation by `fft`, `direct`, `overlap` or `auto`."""
-    found: Any
     first, second = inputs.first, inputs.second
     if first.size == 0 or second.size == 0:
-        found = da.zeros((0,), dtype=np.result_type(first.dtype, second.dtype, np.float32))
-        return cast("da.Array", found)
+        empty: Any = da.zeros((0,), dtype=np.result_type(first.dtype, second.dtype, np.float32))
+        return cast("da.Array", empty)
     if method == "auto":
-        method = "overlap" if _is_short(inputs) else "fft"
+        needs_spectra = bool(unsupported_options(options, first, forecast=False))
+        method = "overlap" if _is_short(inputs) and not needs_spectra else "fft"
     if not inputs.windows:
-        found = first * (second.conj() if correlated else second)
-    elif method == "fft":
-        found = _by_spectra(inputs, correlated, options)
-    else:
-        inputs = inputs.reversed() if correlated else inputs
-        found = by_overlap(inputs, direct=method == "direct")
-    return cast("da.Array", found[inputs.crop])
+        product: Any = first * (second.conj() if correlated else second)
+        return cast("da.Array", product[inputs.crop])
+    if method == "fft":
+        return cast("da.Array", _by_spectra(inputs, correlated, options)[inputs.crop])
+    inputs = inputs.reversed() if correlated else inputs
+    result: Any = by_overlap(inputs, direct=method == "direct")[inputs.crop]
+    chunks = options.get("chunks")
+    if chunks is None:
+        return cast("da.Array", result)
+    wanted = _result_chunks(inputs, chunks)
+    cuts = parse_chunks(wanted, result.chunks, result.shape, result.dtype)
+    return cast("da.Array", result if cuts is None else result.rechunk(cuts))
 
 
 def fftconvolve(
-    in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None, **options: Unpack[Options]
+    in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None, **options: Unpack[SignalOptions]
 ) -> da.Array:
     """Return the convolution of two arrays through their spectra.
 
@@ -219,8 +234,9 @@ def fftconvolve(
         Chunks of the result, by default those of the last exchange.
     memory_limit : int or str, optional
         Maximum bytes that one process may use for each of the transforms.
-    kernel : str, optional
-        FFT library for the blocks.
+    kernel, device, device_memory_limit, verify, planner : optional
+        As transforms in `fft` take them, for each of the transforms. Spectra of small kernels are
+        computed and multiplied on the CPU, and not verified.
 
     Returns
     -------
@@ -247,11 +263,13 @@ def fftconvolve(
     >>> fftconvolve([1.0, 2.0, 3.0], [0.0, 1.0, 0.5]).compute().round(6) + 0.0
     array([0. , 1. , 2.5, 4. , 1.5])
     """
-    parse_options(options)
+    parse_signal_options(options)
     return _convolution(parse_inputs(in1, in2, mode, axes), "fft", options)
 
 
-def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da.Array:
+def oaconvolve(
+    in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None, **options: Unpack[SignalOptions]
+) -> da.Array:
     """Return the convolution of an array with a much shorter one, block by block.
 
     Parameters
@@ -260,11 +278,18 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
         With the same number of axes; the shorter one is gathered into one block.
     mode, axes
         See `fftconvolve`.
+    chunks : "auto", "preserve", mapping or dask chunks, optional
+        Chunks of the result.
+    **options
+        Keywords of `fftconvolve`, with values that ask for nothing else than SciPy block by block:
+        `kernel` "scipy", `device` "cpu", `verify` "none" and `planner` "estimate". Others are
+        refused.
 
     Returns
     -------
     dask.array.Array
-        Lazy; chunks are those of the longer array, the last one longer or shorter as the mode asks.
+        Lazy; by default with the chunks of the longer array, the last one longer or shorter as the
+        mode asks.
 
     Raises
     ------
@@ -283,7 +308,10 @@ def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da
     >>> oaconvolve(x, [1.0, 1.0]).compute().round(6)
     array([1., 2., 2., 2., 2., 2., 1.])
     """
-    return _convolution(parse_inputs(in1, in2, mode, axes), "overlap", {})
+    parse_signal_options(options)
+    inputs = parse_inputs(in1, in2, mode, axes)
+    refuse_unsupported(options, inputs.first, "oaconvolve")
+    return _convolution(inputs, "overlap", options)
 
 
 def _is_short(inputs: Inputs) -> bool:
@@ -296,21 +324,27 @@ def _is_short(inputs: Inputs) -> bool:
 
 
 def _by_method(
-    in1: Any, in2: Any, mode: Any, method: Any, correlated: bool, options: Options
+    in1: Any, in2: Any, mode: Any, method: Any, correlated: bool, options: SignalOptions
 ) -> da.Array:
     """Return the convolution or correlation over all axes, rounded for integer inputs."""
-    parse_options(options)
+    parse_signal_options(options)
     method = parse_choice("method", method, *get_args(Method))
     inputs = parse_inputs(in1, in2, mode, None, correlated=correlated, strict=True)
-    found: Any = _convolution(inputs, method, options, correlated=correlated)
-    wanted = np.result_type(inputs.first.dtype, inputs.second.dtype)
-    if found.dtype.kind == "f" and wanted.kind not in "fc":
-        found = da.rint(found)
-    return cast("da.Array", found.astype(wanted))
+    if method == "direct":
+        refuse_unsupported(options, inputs.first, "method 'direct'")
+    result: Any = _convolution(inputs, method, options, correlated=correlated)
+    dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
+    if result.dtype.kind == "f" and dtype.kind not in "fc":
+        result = da.rint(result)
+    return cast("da.Array", result.astype(dtype))
 
 
 def convolve(
-    in1: Any, in2: Any, mode: Mode = "full", method: Method = "auto", **options: Unpack[Options]
+    in1: Any,
+    in2: Any,
+    mode: Mode = "full",
+    method: Method = "auto",
+    **options: Unpack[SignalOptions],
 ) -> da.Array:
     """Return the convolution of two arrays over all axes.
 
@@ -324,7 +358,8 @@ def convolve(
         Through spectra ("fft"), by the sum that defines it, block by block ("direct", exact for
         integers), or block by block where one array is short, else through spectra ("auto").
     **options
-        `chunks`, `memory_limit` and `kernel`, as `fftconvolve` takes them.
+        Keywords of `fftconvolve`. "auto" takes spectra if only these can follow an option, such as
+        `memory_limit`, `verify` or `device="gpu"`, which "direct" refuses.
 
     Returns
     -------
@@ -345,7 +380,11 @@ def convolve(
 
 
 def correlate(
-    in1: Any, in2: Any, mode: Mode = "full", method: Method = "auto", **options: Unpack[Options]
+    in1: Any,
+    in2: Any,
+    mode: Mode = "full",
+    method: Method = "auto",
+    **options: Unpack[SignalOptions],
 ) -> da.Array:
     """Return the cross-correlation of two arrays over all axes.
 

@@ -13,20 +13,28 @@ from typing import Any, Unpack
 import dask.array as da
 import numpy as np
 
-from dask_bigfft.arguments import Options, parse_array, parse_options
+from dask_bigfft.arguments import parse_array
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like
-from dask_bigfft.signal.arguments import Axes, nonempty, several_axes
+from dask_bigfft.signal.arguments import (
+    Axes,
+    SignalOptions,
+    nonempty,
+    parse_signal_options,
+    several_axes,
+)
 from dask_bigfft.signal.transforms import (
     ProductPhase,
     SpectrumAxis,
     Transforms,
+    is_measured,
     planned,
     product_phase,
     spectrum_axes,
+    without_measuring,
 )
 
 __all__ = ["gradient", "laplacian", "poisson"]
@@ -50,17 +58,21 @@ def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
 
 
 def parse_samples(
-    x: Any, axes: Axes, d: Any, options: Options
+    x: Any, axes: Axes, d: Any, options: SignalOptions
 ) -> tuple[da.Array, tuple[int, ...], tuple[float, ...]]:
     """Return an array, the axes of a transform, and the sample distance along each of them."""
-    parse_options(options)
+    parse_signal_options(options)
     array = parse_array(x, "fft")
     along = several_axes(axes, array.ndim)
     return array, along, parse_spacing(d, len(along))
 
 
 def _filtered(
-    array: da.Array, along: tuple[int, ...], d: tuple[float, ...], factor: Any, options: Options
+    array: da.Array,
+    along: tuple[int, ...],
+    d: tuple[float, ...],
+    factor: Any,
+    options: SignalOptions,
 ) -> da.Array:
     """Return the inverse transform of the spectrum of `array` times a factor."""
     spacing = dict(zip(along, d, strict=True))
@@ -77,11 +89,15 @@ def _filtered(
         spacing=[spacing[axis] for axis in axes],
         phase=product_phase(spectrum, there),
     )
-    back = transforms.inverse(filtered, options, {})
+    estimated = without_measuring(options)
+    back = transforms.inverse(filtered, estimated, {})
     if options.get("chunks") is None:  # the input's chunks, if they cost no exchange
-        preserving = transforms.inverse(filtered, {**options, "chunks": array.chunks}, {})
+        preserving = transforms.inverse(filtered, {**estimated, "chunks": array.chunks}, {})
         if len(preserving.travelling) <= len(back.travelling):
             back = preserving
+            options = {**options, "chunks": array.chunks}
+    if is_measured(options):
+        back = transforms.inverse(filtered, options, {})
     return applied(filtered, back)
 
 
@@ -119,7 +135,9 @@ def _inverse_laplace(frequencies: Sequence[Any], spacing: Sequence[float]) -> An
     return np.divide(1, factor, out=factor)
 
 
-def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> Any:
+def gradient(
+    x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
+) -> Any:
     """Return the derivatives of a periodic array along some axes.
 
     Parameters
@@ -131,8 +149,9 @@ def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[O
     d : float or sequence of float
         Distance of two samples, for all axes or for each.
     **options
-        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them. The
-        result has the input's chunks where these cost no exchange.
+        `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
+        and `planner`, as transforms in `fft` take them, for each of the transforms. The result has
+        the input's chunks where these cost no exchange.
 
     Returns
     -------
@@ -161,7 +180,7 @@ def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[O
 
 
 def laplacian(
-    x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]
+    x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
 ) -> da.Array:
     """Return the sum of the second derivatives of a periodic array along some axes.
 
@@ -189,7 +208,9 @@ def laplacian(
     return _filtered(*parse_samples(x, axes, d, options), _laplace, options)
 
 
-def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> da.Array:
+def poisson(
+    f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[SignalOptions]
+) -> da.Array:
     """Return the array of mean zero whose Laplacian is `f`, on a periodic box.
 
     Parameters

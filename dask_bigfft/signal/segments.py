@@ -16,14 +16,14 @@ frequency. Its bias is that of B. Allen et al. (Phys. Rev. D 85, 2012, appendix 
 import itertools
 import math
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
 import numpy as np
 import scipy.fft
 import scipy.signal
 
-from dask_bigfft.arguments import parse_array
+from dask_bigfft.arguments import parse_array, parse_chunks
 from dask_bigfft.arrays import Array
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import (
@@ -37,7 +37,15 @@ from dask_bigfft.errors import (
 from dask_bigfft.gpu.cuda import scipy_signal
 from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.kernels.views import empty_like
-from dask_bigfft.signal.arguments import long_enough, parse_pair, with_halo, without_empty
+from dask_bigfft.signal.arguments import (
+    SignalOptions,
+    long_enough,
+    parse_pair,
+    parse_signal_options,
+    refuse_unsupported,
+    with_halo,
+    without_empty,
+)
 from dask_bigfft.transforms.spec import parse_axes
 
 __all__ = ["csd", "welch"]
@@ -173,9 +181,16 @@ def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _averaged(
-    *arrays: da.Array, axis: Any, average: Any, given: tuple[Any, ...]
+    *arrays: da.Array,
+    axis: Any,
+    average: Any,
+    given: tuple[Any, ...],
+    function: str,
+    options: SignalOptions,
 ) -> tuple[Array, da.Array]:
     """Return frequencies, and the average of the (cross) spectra of segments."""
+    parse_signal_options(options)
+    refuse_unsupported(options, arrays[0], function)
     parse_choice("average", average, "mean", "median")
     (axis,) = parse_axes("axis", (axis,), arrays[0].ndim)
     arrays = arrays[:1] if arrays[0] is arrays[-1] else arrays
@@ -223,7 +238,12 @@ def _averaged(
             _median, axis=axis, bias=bias, drop_axis=axis, dtype=dtype, meta=meta
         )
     last = result.ndim - 1  # array expressions have no moveaxis
-    return frequencies, cast("da.Array", result.transpose((*range(axis), last, *range(axis, last))))
+    result = result.transpose((*range(axis), last, *range(axis, last)))
+    requested = options.get("chunks")
+    if requested is not None:
+        cuts = parse_chunks(requested, arrays[0].chunks, result.shape, result.dtype)
+        result = result if cuts is None else result.rechunk(cuts)
+    return frequencies, cast("da.Array", result)
 
 
 def csd(
@@ -239,6 +259,7 @@ def csd(
     scaling: Literal["density", "spectrum"] = "density",
     axis: int = -1,
     average: Average = "mean",
+    **options: Unpack[SignalOptions],
 ) -> tuple[Array, da.Array]:
     """Return the cross spectrum of two arrays, averaged over segments.
 
@@ -251,6 +272,9 @@ def csd(
     average : {"mean", "median"}
         Average over segments. A median is less sensitive to outliers, but needs an exchange of the
         spectra of all segments.
+    **options
+        `chunks` of the result, and other keywords of `fftconvolve` with values that ask for nothing
+        else than SciPy block by block, see `oaconvolve`. Others are refused.
 
     Returns
     -------
@@ -271,7 +295,10 @@ def csd(
     array([0.  , 0.25, 0.5 ])
     """
     given = (fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling)
-    return _averaged(*parse_pair(x, y), axis=axis, average=average, given=given)
+    pair = parse_pair(x, y)
+    return _averaged(
+        *pair, axis=axis, average=average, given=given, function="csd", options=options
+    )
 
 
 def welch(
@@ -286,6 +313,7 @@ def welch(
     scaling: Literal["density", "spectrum"] = "density",
     axis: int = -1,
     average: Average = "mean",
+    **options: Unpack[SignalOptions],
 ) -> tuple[Array, da.Array]:
     """Return the power spectrum of an array, averaged over segments.
 
@@ -293,7 +321,7 @@ def welch(
     ----------
     x : dask array or array-like
         Of any chunking.
-    fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average
+    fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average, **options
         See `csd`.
 
     Returns
@@ -316,4 +344,7 @@ def welch(
     1.0
     """
     given = (fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling)
-    return _averaged(parse_array(x, "fft"), axis=axis, average=average, given=given)
+    array = parse_array(x, "fft")
+    return _averaged(
+        array, axis=axis, average=average, given=given, function="welch", options=options
+    )

@@ -13,12 +13,12 @@ from typing import Any, Literal, Unpack
 import dask.array as da
 import numpy as np
 
-from dask_bigfft.arguments import Options, parse_array
+from dask_bigfft.arguments import parse_array
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import parse_as, parse_choice, parse_flag, raise_invalid
 from dask_bigfft.front import applied, by_block
 from dask_bigfft.gpu.on_gpu import on_own_gpu
-from dask_bigfft.signal.arguments import Axes, nonempty, parse_pair
+from dask_bigfft.signal.arguments import Axes, SignalOptions, nonempty, parse_pair
 from dask_bigfft.signal.differentiation import Spacing, parse_samples
 from dask_bigfft.signal.transforms import (
     ProductPhase,
@@ -42,7 +42,12 @@ def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> fl
 
 
 def _spectrum(
-    arrays: tuple[da.Array, ...], axes: Axes, d: Any, scaling: Any, onesided: Any, options: Options
+    arrays: tuple[da.Array, ...],
+    axes: Axes,
+    d: Any,
+    scaling: Any,
+    onesided: Any,
+    options: SignalOptions,
 ) -> da.Array:
     """Return the power spectrum of one array, or the cross spectrum of two."""
     _, along, spacing = parse_samples(arrays[0], axes, d, options)
@@ -90,7 +95,7 @@ def power_spectrum(
     d: Spacing = 1.0,
     scaling: Scaling = "density",
     onesided: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[SignalOptions],
 ) -> da.Array:
     """Return the power spectrum of an array.
 
@@ -108,7 +113,8 @@ def power_spectrum(
     onesided : bool
         True to include the power of the missing half of the spectrum of real input.
     **options
-        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
+        `chunks` of the result, `memory_limit`, `kernel`, `device`, `device_memory_limit`, `verify`
+        and `planner`, as transforms in `fft` take them.
 
     Returns
     -------
@@ -142,7 +148,7 @@ def cross_spectrum(
     d: Spacing = 1.0,
     scaling: Scaling = "density",
     onesided: bool = True,
-    **options: Unpack[Options],
+    **options: Unpack[SignalOptions],
 ) -> da.Array:
     """Return the cross spectrum of two arrays, conj(X) times Y.
 
@@ -236,7 +242,7 @@ def radial_power_spectrum(
     d: Spacing = 1.0,
     bins: Sequence[float] | None = None,
     scaling: Scaling = "density",
-    **options: Unpack[Options],
+    **options: Unpack[SignalOptions],
 ) -> tuple[Array, da.Array]:
     """Return the mean of the power spectrum over all directions, by the length of the frequency.
 

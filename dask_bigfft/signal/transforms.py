@@ -10,13 +10,15 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dask_bigfft.arguments import Options, inner_extras, make_plan
+from dask_bigfft import config
+from dask_bigfft.arguments import inner_extras, make_plan
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import Order, flat_digits
 from dask_bigfft.events import emit
 from dask_bigfft.graph.layer import plan_token
 from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.signal.arguments import SignalOptions
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,15 @@ class Transforms:
         """Order of the spectra along each axis."""
         return tuple("transposed" if axis == self.transposed else "natural" for axis in self.axes)
 
-    def forward(self, a: da.Array, options: Options, chunks: Any = "auto") -> Plan:
+    def forward(self, a: da.Array, options: SignalOptions, chunks: Any = "auto") -> Plan:
         """Return the plan of the forward transform of an input."""
         extras = inner_extras(options, order=self.orders, chunks=chunks)
         name = "rfftn" if self.real else "fftn"
         return make_plan(a, name, self.lengths, self.axes, **extras)
 
-    def inverse(self, a: da.Array, options: Options, windows: dict[int, tuple[int, int]]) -> Plan:
+    def inverse(
+        self, a: da.Array, options: SignalOptions, windows: dict[int, tuple[int, int]]
+    ) -> Plan:
         """Return the plan of the inverse transform of a spectrum, cropped to windows."""
         extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
         lengths = dict(zip(self.axes, self.lengths, strict=True))
@@ -59,28 +63,41 @@ class Transforms:
 
 
 def planned(
-    a: da.Array, natural: Transforms, options: Options, *, back: bool = True
+    a: da.Array, natural: Transforms, options: SignalOptions, *, back: bool = True
 ) -> tuple[Transforms, Plan]:
     """Return the transforms with the fewest exchanges, and the plan of the forward transform.
 
     Exchanges of the inverse count if `back`. Transposed order is considered along split axes of the
-    transforms in `natural` order.
+    transforms in `natural` order. Plans are measured when the order is known.
     """
-    found: list[tuple[Any, ...]] = []
-    split: list[int | None] = [None]
-    for along in split:  # grows by the axes that natural order splits
-        transforms = replace(natural, transposed=along)
-        there = transforms.forward(a, options)
-        if along is None:
-            split += [program.axis for program in there.programs if len(program.steps) > 1]
-            if len(split) == 1:
-                return transforms, there
-        found.append((*_price(a, transforms, there, options, back), transforms, there))
-    return min(found, key=lambda f: f[:2])[2:]
+    estimated = without_measuring(options)
+    there = natural.forward(a, estimated)
+    split = [program.axis for program in there.programs if len(program.steps) > 1]
+    transforms, least = natural, there
+    price = _price(a, natural, there, estimated, back) if split else (0, 0.0)
+    for axis in split:
+        transposed = replace(natural, transposed=axis)
+        there = transposed.forward(a, estimated)
+        other_price = _price(a, transposed, there, estimated, back)
+        if other_price < price:
+            transforms, least, price = transposed, there, other_price
+    if is_measured(options):
+        least = transforms.forward(a, options)
+    return transforms, least
+
+
+def is_measured(options: SignalOptions) -> bool:
+    """Return True if plans are to be measured."""
+    return bool(config.argument("planner", options.get("planner")) == "measure")
+
+
+def without_measuring(options: SignalOptions) -> SignalOptions:
+    """Return options for plans that are only compared."""
+    return {**options, "planner": "estimate"}
 
 
 def _price(
-    a: da.Array, transforms: Transforms, there: Plan, options: Options, back: bool
+    a: da.Array, transforms: Transforms, there: Plan, options: SignalOptions, back: bool
 ) -> tuple[int, float]:
     """Return the number of exchanges of both transforms, and their forecast seconds."""
     plans, spec = [there], there.spec

@@ -229,7 +229,8 @@ def power_spectrum() -> None:
         True to divide by the mean square of the window ("density"), or by the square of its mean
         ("spectrum"). The default is False.
     **extras
-        `onesided`, `chunks`, `memory_limit` and `kernel`, see `dask_bigfft.signal.power_spectrum`.
+        `onesided`, `chunks`, `memory_limit`, `verify` and the other keywords of
+        `dask_bigfft.signal.power_spectrum`.
 
     Returns
     -------

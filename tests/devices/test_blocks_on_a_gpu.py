@@ -288,6 +288,14 @@ def uploaded(x, chunks, told=True, count=1):
     return host.map_blocks(upload, dtype=x.dtype, meta=meta).persist(scheduler="sync")
 
 
+def test_a_check_is_refused_when_the_graph_is_built(card):
+    blocks = uploaded(np.ones((8, 6)), (4, 6))
+    for transform in (fft.fftn, signal.laplacian, signal.oaconvolve):
+        given = (blocks, blocks[:2]) if transform is signal.oaconvolve else (blocks,)
+        with pytest.raises(ArgumentError, match=r"`verify`='energy'"):
+            transform(*given, verify="energy")
+
+
 @pytest.mark.parametrize("name", ["fftn", "rfftn"])
 @pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
 def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):

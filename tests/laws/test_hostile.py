@@ -16,6 +16,7 @@ import dask_bigfft
 from dask_bigfft import fft, signal, transposed_index
 from dask_bigfft.arguments import Extras, Options
 from dask_bigfft.errors import BigFFTError
+from dask_bigfft.signal.arguments import SignalOptions
 
 xr = pytest.importorskip("xarray")
 
@@ -85,6 +86,7 @@ def arguments(function, more=(), **given):
 def calls(folder):
     """Return functions with arguments that work, by the names of those that are made hostile."""
     bx, options = dask_bigfft.xarray, Options.__annotations__
+    signal_options = SignalOptions.__annotations__
     cosines = [name for name in fft.__all__ if name.strip("in") in ("dct", "dst")]
     found = [
         (f, arguments(f, options if f.__name__ in cosines else ()))
@@ -92,9 +94,9 @@ def calls(folder):
     ]
     segments = {"welch": {"x": LINE, "nperseg": 4}, "csd": {"x": LINE, "y": LINE, "nperseg": 4}}
     for name in signal.__all__:
-        more = () if name in (*segments, "oaconvolve") else options
         function = getattr(signal, name)
-        found.append((function, arguments(function, more, **segments.get(name, {}))))
+        given = segments.get(name, {})
+        found.append((function, arguments(function, signal_options, **given)))
     extras = ("order", "kernel", "digits", "rounds", "verify")
     names = ("fft", "ifft", "rfft", "irfft")
     found += [(f, arguments(f, extras, dim="x")) for f in (getattr(bx, name) for name in names)]

@@ -1,0 +1,156 @@
+"""Each function of `signal` follows the keywords of transforms, or refuses them by name."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from laws.law import damaged
+from support import heard
+
+from dask_bigfft import signal
+from dask_bigfft.errors import BigFFTError
+from dask_bigfft.graph.layer import transforms_in
+from dask_bigfft.planner.tile_plan import TileLimits
+from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.faults import DAMAGES, Times
+from dask_bigfft.testing.strategies import random_array
+
+pytestmark = pytest.mark.usefixtures("small")
+
+VALUES = random_array((32, 40), "f8", 0)
+KERNEL = random_array((3, 5), "f8", 1)
+LIMITS = TileLimits(0, least=256, run_nbytes=64)
+
+#: Functions that transform whole axes: of an array and of options.
+BY_SPECTRA = {
+    "fftconvolve": lambda x, **options: signal.fftconvolve(x, x + 1, **options),
+    "fftconvolve with a kernel": lambda x, **options: signal.fftconvolve(x, KERNEL, **options),
+    "convolve": lambda x, **options: signal.convolve(x, KERNEL, **options),
+    "correlate": lambda x, **options: signal.correlate(x, KERNEL, method="fft", **options),
+    "gradient": lambda x, **options: signal.gradient(x, 0, **options),
+    "laplacian": signal.laplacian,
+    "poisson": signal.poisson,
+    "power_spectrum": signal.power_spectrum,
+    "cross_spectrum": lambda x, **options: signal.cross_spectrum(x, x + 1, **options),
+    "radial_power_spectrum": lambda x, **options: signal.radial_power_spectrum(x, **options)[1],
+}
+
+#: Functions that SciPy computes block by block.
+BY_BLOCK = {
+    "oaconvolve": lambda x, **options: signal.oaconvolve(x, KERNEL, **options),
+    "convolve": lambda x, **options: signal.convolve(x, KERNEL, method="direct", **options),
+    "correlate": lambda x, **options: signal.correlate(x, KERNEL, method="direct", **options),
+    "welch": lambda x, **options: signal.welch(x, nperseg=8, **options)[1],
+    "csd": lambda x, **options: signal.csd(x, x + 1, nperseg=8, **options)[1],
+}
+
+by_spectra = pytest.mark.parametrize("function", BY_SPECTRA.values(), ids=BY_SPECTRA)
+by_block = pytest.mark.parametrize("function", BY_BLOCK.values(), ids=BY_BLOCK)
+
+
+def blocks():
+    return da.from_array(VALUES, chunks=(8, 40))
+
+
+def assert_close(found, right):
+    np.testing.assert_allclose(found, right, rtol=1e-9, atol=1e-9 * np.nanmax(abs(right)))
+
+
+def test_every_function_is_in_a_table():
+    assert {*BY_SPECTRA, *BY_BLOCK} >= {*signal.__all__}
+
+
+@by_spectra
+@pytest.mark.parametrize("device", ["gpu", "hybrid"])
+def test_device(function, device):
+    right = function(blocks()).compute()
+    shared = dask.config.set({"bigfft.hybrid.cpu-share": 0.5})
+    with shared, simulated_devices(1 << 14, limits=LIMITS), heard("h2d") as copies:
+        result = function(blocks(), device=device)
+        assert {plan.device for plan in transforms_in(result).values()} == {device}
+        assert_close(result.compute(scheduler="threads"), right)
+    assert copies
+
+
+@by_spectra
+def test_device_memory_limit(function):
+    peaks = {}
+    for limit in (None, 1 << 12):
+        with simulated_devices(1 << 16, limits=LIMITS) as (device,):
+            function(blocks(), device="gpu", device_memory_limit=limit).compute(scheduler="threads")
+            peaks[limit] = device.peak
+    assert peaks[1 << 12] <= 1 << 12 < peaks[None]
+
+
+@by_spectra
+@pytest.mark.parametrize("verify", ["energy", "checksum"])
+def test_verify(function, verify, monkeypatch):
+    right = function(blocks()).compute()
+    with heard("mismatch") as found:
+        damaged(monkeypatch, DAMAGES["exponent bit"], Times(1))
+        result = function(blocks(), verify=verify)
+        assert {plan.verify for plan in transforms_in(result).values()} == {verify}
+        assert_close(result.compute(), right)
+    assert len(found) == 1
+
+
+@by_spectra
+def test_planner(function, tmp_path):
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
+        right = function(blocks()).compute()
+        assert not list(tmp_path.iterdir())
+        result = function(blocks(), planner="measure")
+        assert list(tmp_path.iterdir())
+        assert_close(result.compute(), right)
+
+
+@by_spectra
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("device", "gpu"), ("device", "tpu"), ("device_memory_limit", -1), ("verify", "twice")],
+)
+def test_what_no_transform_takes_here(function, name, value):
+    with pytest.raises(ValueError, match=name) as refused:
+        function(blocks(), **{name: value})
+    assert isinstance(refused.value, BigFFTError)
+
+
+@by_block
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("device", "gpu"),
+        ("device", "hybrid"),
+        ("device_memory_limit", "1 GiB"),
+        ("verify", "energy"),
+        ("verify", "checksum"),
+        ("planner", "measure"),
+    ],
+)
+def test_what_is_refused_block_by_block(function, name, value):
+    with simulated_devices(1 << 16), pytest.raises(ValueError, match=name) as refused:
+        function(blocks(), **{name: value})
+    assert isinstance(refused.value, BigFFTError)
+
+
+@by_block
+def test_what_is_followed_block_by_block(function):
+    right = function(blocks())
+    chunks = tuple((1,) * n for n in right.shape)
+    options = {"device": "cpu", "verify": "none", "planner": "estimate", "kernel": "scipy"}
+    result = function(blocks(), chunks=chunks, **options)
+    assert result.chunks == chunks
+    assert_close(result.compute(), right.compute())
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+@pytest.mark.parametrize(
+    "options", [{"verify": "energy"}, {"memory_limit": "1 GiB"}, {"kernel": "ducc0"}]
+)
+def test_the_method_follows_the_options(name, options):
+    if "kernel" in options:
+        pytest.importorskip("ducc0")
+    x = da.from_array(VALUES, chunks=(8, 40))
+    function = getattr(signal, name)
+    assert not transforms_in(function(x, KERNEL))
+    assert transforms_in(function(x, KERNEL, **options))

@@ -221,7 +221,8 @@ class Candidates:
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
         self.bound = math.inf
         self.dearer = DEARER
-        self.kept: dict[Sizes, list[Candidate]] = {}
+        #: Candidates without Bluestein's algorithm that were already listed, by size of blocks.
+        self.splits_by_sizes: dict[Sizes, list[Candidate]] = {}
 
     @property
     def on_gpu(self) -> bool:

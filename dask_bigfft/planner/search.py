@@ -12,13 +12,14 @@ With scratch files, blocks also grow until writes are large.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from typing import NoReturn
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import wide_chunks
+from dask_bigfft.decomposition.layout import Chunks, wide_chunks
 from dask_bigfft.decomposition.rounds import divided
 from dask_bigfft.errors import MemoryLimitError, PlanError, raise_invalid
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
@@ -26,7 +27,13 @@ from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.plan import Plan, merged_up_to
-from dask_bigfft.planner.plan_data import Forecast, Machine, Request, largest_block
+from dask_bigfft.planner.plan_data import (
+    Forecast,
+    Machine,
+    Request,
+    block_count,
+    largest_block,
+)
 from dask_bigfft.planner.rows import NOT_STORED
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -46,14 +53,14 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[Sizes]:
     target = max(1, int(largest_block(spec, request) * request.scale))
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
-    blocks = max(1, round(math.prod(len(c) for c in request.chunks) / request.scale))
-    near = Sizes(target, 2 * target, blocks, merge=request.joined)
+    blocks = max(1, round(block_count(request.chunks) / request.scale))
+    near_input = Sizes(target, 2 * target, blocks, merge=request.joined)
     if blocks * (total // target) > MOST_PAIRS:
-        yield replace(near, last=2)
-    yield near
+        yield replace(near_input, last=2)
+    yield near_input
     if floor > 2 * target:
-        yield replace(near, cap=floor)
-    yield replace(near, bluestein=True)
+        yield replace(near_input, cap=floor)
+    yield replace(near_input, bluestein=True)
     if floor > 2 * target:
         yield Sizes(floor, 2 * floor, bluestein=True, merge=True)
     for shift in range(1, SMALLER + 1):  # only a memory limit leads here
@@ -72,12 +79,12 @@ def all_whole(search: Candidates) -> bool:
 def finished(search: Candidates, candidate: Candidate) -> Plan:
     """Return the plan of a candidate, with its forecast."""
     request = search.request
-    found, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
-    programs = {program.axis: program for program in found}
+    scaled_programs, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
+    program_by_axis = {program.axis: program for program in scaled_programs}
     plan = Plan(
         spec=search.spec,
-        programs=found,
-        source=with_padding(search.source, programs),
+        programs=scaled_programs,
+        source=with_padding(search.source, program_by_axis),
         rounds=rounds,
         result=candidate.result,
         variant=request.variant,
@@ -98,48 +105,55 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
 def ranked_plans(search: Candidates, sizes: Sizes) -> list[Plan]:
     """Return the plans with blocks of some size, cheapest first."""
     search.bound = math.inf
-    if search.spec.waves is not None:  # the only algorithm for waves
-        candidates = search.bluestein(sizes)
-    elif all_whole(search) and sizes.target >= search.largest_in:
-        candidates = search.in_place()
-    else:
-        alone = replace(sizes, bluestein=False)
-        if alone not in search.kept:  # needed again with Bluestein's algorithm
-            search.kept[alone] = search.splits(sizes)
-        candidates = search.kept[alone]
-        if sizes.bluestein:
-            candidates = candidates + search.bluestein(sizes)
-    few = _different(sorted(candidates, key=lambda c: c.rank))
-    plans = [(finished(search, c), c.penalty) for c in few]
-    if search.machine.shared and search.machine.profile.name:  # shared buffers count, too
+    candidates = sorted(_candidates(search, sizes), key=lambda c: c.rank)
+    cheapest = _different(candidates)
+    plans = [(finished(search, c), c.penalty) for c in cheapest]
+    if search.machine.shared and search.machine.profile.name:
+        # The price of a candidate leaves out shared buffers, the forecast of its plan counts them.
         plans.sort(key=lambda pair: pair[0].expected.seconds * pair[1])
     return [plan for plan, _ in plans]
 
 
+def _candidates(search: Candidates, sizes: Sizes) -> list[Candidate]:
+    """Return all candidates with blocks of some size."""
+    if search.spec.waves is not None:  # the only algorithm for waves
+        return search.bluestein(sizes)
+    if all_whole(search) and sizes.target >= search.largest_in:
+        return search.in_place()
+    key = replace(sizes, bluestein=False)
+    if key not in search.splits_by_sizes:
+        search.splits_by_sizes[key] = search.splits(sizes)
+    candidates = search.splits_by_sizes[key]
+    if sizes.bluestein:
+        return candidates + search.bluestein(sizes)
+    return candidates
+
+
 def _different(ranked: list[Candidate]) -> list[Candidate]:
     """Return the best candidates, and the first few that have other prices."""
-    found: dict[float, Candidate] = {}
+    first_of_price: dict[float, Candidate] = {}
     for candidate in ranked:
-        found.setdefault(candidate.seconds, candidate)
-    return [*ranked[:4], *(c for c in list(found.values())[:8] if c not in ranked[:4])]
+        first_of_price.setdefault(candidate.seconds, candidate)
+    best = ranked[:4]
+    others = list(first_of_price.values())[:8]
+    return best + [c for c in others if c not in best]
 
 
 def with_runners_up(plans: list[Plan], sizes: Sizes) -> Plan:
     """Return the first of some plans, cheapest first, with the reason and three others."""
     best = plans[0]
-    others = plans[1:]
-    seen = {best.expected}
+    forecasts = {best.expected}
     rejected = []
-    for plan in others:
-        if plan.expected not in seen:  # those of equal cost are permutations
-            seen.add(plan.expected)
-            digits = ", ".join(" x ".join(map(str, one.factors)) for one in plan.programs)
-            rejected.append((f"{plan.notation} with {digits}", plan.expected))
-    reason = (
-        f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"
-        if rejected
-        else "the only candidate: nothing has to be cut, or nothing else can be"
-    )
+    for plan in plans[1:]:
+        if plan.expected in forecasts:  # a permutation costs the same
+            continue
+        forecasts.add(plan.expected)
+        digits = ", ".join(" x ".join(map(str, program.factors)) for program in plan.programs)
+        rejected.append((f"{plan.notation} with {digits}", plan.expected))
+    if rejected:
+        reason = f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"
+    else:
+        reason = "the only candidate: nothing has to be cut, or nothing else can be"
     return replace(best, rejected=tuple(rejected[:3]), reason=reason)
 
 
@@ -161,31 +175,42 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     times as large shards.
     """
     least = search.request.piece_nbytes
-    limit = search.machine.memory_limit
-    size = max(round_.source.largest for round_ in plan.rounds)
-    total = max(round_.source.size for round_ in plan.rounds)
     if plan.piece_nbytes >= least:
         return plan
-    tried = [plan]
-    local = plan.exchanges[0].local
-    possible = limit is not None and total * search.itemsize >= FEWEST**2 * least
-    for _ in range(MOST_DOUBLED if possible else 0):
-        size *= 2
-        if tried[-1].piece_nbytes >= least or total < FEWEST * size:
-            break
-        for part in STEPS:  # a smaller part may fit into memory
-            found = _in_blocks(search, int(size * part), local)
-            if found is not None and found.piece_nbytes > tried[-1].piece_nbytes:
-                tried.append(found)
-                break
-        if found is None or part < 1:
-            break
-    best = _best(tried, least)
+    best = _best(_with_doubled_blocks(search, plan), least)
     text = f"scratch files take pieces of {human_bytes(best.piece_nbytes)} on average"
     if best.piece_nbytes < least:
         text += f", smaller than bigfft.scratch.min-write, {human_bytes(least)}: larger blocks "
         text += "would take longer, be too few, or need more memory than the limit, if there is one"
     return replace(best, reason=f"{best.reason}; {text}")
+
+
+def _with_doubled_blocks(search: Candidates, plan: Plan) -> list[Plan]:
+    """Return a plan, followed by plans in ever larger blocks until writes are large enough.
+
+    Blocks are not doubled without a memory limit: it says how large they may become.
+    """
+    least = search.request.piece_nbytes
+    block_size = max(round_.source.largest for round_ in plan.rounds)
+    total_size = max(round_.source.size for round_ in plan.rounds)
+    is_local = plan.exchanges[0].local
+    plans = [plan]
+    if search.machine.memory_limit is None:
+        return plans
+    if total_size * search.itemsize < FEWEST**2 * least:
+        return plans
+    for _ in range(MOST_DOUBLED):
+        block_size *= 2
+        if plans[-1].piece_nbytes >= least or total_size < FEWEST * block_size:
+            break
+        for fraction in STEPS:  # a smaller block may fit into memory
+            larger = _in_blocks(search, int(block_size * fraction), is_local)
+            if larger is not None and larger.piece_nbytes > plans[-1].piece_nbytes:
+                plans.append(larger)
+                break
+        if fraction < 1:  # blocks of twice the size did not fit
+            break
+    return plans
 
 
 def _best(plans: list[Plan], least: int) -> Plan:
@@ -194,68 +219,95 @@ def _best(plans: list[Plan], least: int) -> Plan:
     Writes above `least` bytes count as equal. Of equals, the fastest or the first is taken.
     """
     fastest = min(plan.expected.seconds for plan in plans)
-    alike = [plan for plan in plans if plan.expected.seconds <= ALIKE * fastest]
-    return min(alike, key=lambda plan: (-min(plan.piece_nbytes, least), plan.expected.seconds))
+    fast_enough = [plan for plan in plans if plan.expected.seconds <= ALIKE * fastest]
+    return min(
+        fast_enough,
+        key=lambda plan: (-min(plan.piece_nbytes, least), plan.expected.seconds),
+    )
 
 
-def _in_blocks(search: Candidates, size: int, local: bool) -> Plan | None:
-    """Return the best plan with scratch files in blocks of some size, from merged input blocks.
+def _in_blocks(search: Candidates, size: int, is_local: bool) -> Plan | None:
+    """Return the best plan with scratch files in blocks of some size; None if none fits.
 
-    Input blocks stay unmerged where the first round reads rows of a stored array directly. If they
-    are `local`, in the order of the first round, it may read them directly, too, which takes the
-    least memory.
+    Input blocks are merged, unless the first round reads rows of a stored array directly. If the
+    input blocks are local, in the order of the first round, it may read whole blocks directly, too.
+    That takes the least memory, so a plan that does it is taken at once.
     """
     spec = search.spec
     request = search.request
-    stored = search.request.stored
+    stored = request.stored
     nbytes = size * spec.work_dtype.itemsize
     merged = merged_up_to(spec, request.chunks, nbytes)
-    fitting = list[Plan]()
-    # Pairs of input chunks, and whether the first round reads them from storage directly. Then the
-    # chunks of the input do not matter, and are cut again.
-    ways = [(merged, False)]
-    if stored is not None:
+    if stored is not None and is_local:
+        # The chunks of the input do not matter if it is read directly, so it is cut again.
         parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
-        near_ways = [(merged_up_to(spec, parts, nbytes), True)] if local else []
-        ways = near_ways + [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
-    for chunks, near in ways:
-        new = chunks != request.chunks
-        # Reopening an encoded array takes more memory than reading its own chunks.
-        reopened = stored is not None and stored.reopened and (new or not stored.decoded)
-        requested = replace(request, chunks=chunks, reopened=reopened)
-        requested = replace(requested, scale=size / largest_block(spec, requested))
-        larger = Candidates(spec, requested, search.machine, search.storage, near)
-        found = _fitting_in(larger)
-        if found is None or (near and not found.from_rows):
+        chunks = merged_up_to(spec, parts, nbytes)
+        plan = _plan_in_blocks(search, size, chunks, near=True)
+        if plan is not None:
+            return plan
+    chunk_choices = [merged] if stored is None else [request.chunks, merged]
+    fitting: list[Plan] = []
+    for chunks in dict.fromkeys(chunk_choices):
+        plan = _plan_in_blocks(search, size, chunks, near=False)
+        if plan is None:
             continue
-        if new and not found.reopened:
-            found = with_forecast(found, incoming=request.chunks)
-        if stored is not None and found.moves[0] and not found.from_rows and chunks != merged:
-            continue
-        found = _as_it_fits(found)
-        if found.fits_memory:
-            fitting.append(found)
-        if near and fitting:
-            break
+        writes_source = plan.moves[0] and not plan.from_rows
+        if chunks == merged or not writes_source:
+            fitting.append(plan)
     return _best(fitting, request.piece_nbytes) if fitting else None
+
+
+def _plan_in_blocks(
+    search: Candidates,
+    size: int,
+    chunks: tuple[Chunks, ...],
+    *,
+    near: bool,
+) -> Plan | None:
+    """Return the plan in blocks of some size for an input in other chunks; None if none fits.
+
+    With `near` the first round has to read the stored array directly.
+    """
+    spec = search.spec
+    request = search.request
+    stored = request.stored
+    is_merged = chunks != request.chunks
+    # Reopening an encoded array takes more memory than reading its own chunks.
+    reopens = stored is not None and stored.reopened and (is_merged or not stored.decoded)
+    request_in_chunks = replace(request, chunks=chunks, reopened=reopens)
+    scale = size / largest_block(spec, request_in_chunks)
+    larger_search = Candidates(
+        spec,
+        replace(request_in_chunks, scale=scale),
+        search.machine,
+        search.storage,
+        near,
+    )
+    plan = _fitting_in(larger_search)
+    if plan is None or (near and not plan.from_rows):
+        return None
+    if is_merged and not plan.reopened:
+        plan = with_forecast(plan, incoming=request.chunks)
+    plan = _as_it_fits(plan)
+    return plan if plan.fits_memory else None
 
 
 def _as_it_fits(plan: Plan) -> Plan:
     """Return the plan; if it does not fit, the one that assembles blocks while shards arrive.
 
-    For devices all shards of a block are read first, and then gathered.
+    On GPUs all shards of a block are read first, and then gathered.
     """
-    on_gpu = plan.machine.gpus and plan.device != "cpu"
-    if plan.fits_memory or plan.assembles or plan.storage != "disk" or on_gpu:
+    runs_on_gpu = plan.machine.gpus > 0 and plan.device != "cpu"
+    if plan.fits_memory or plan.assembles or plan.storage != "disk" or runs_on_gpu:
         return plan
     return with_forecast(plan, assembles=True)
 
 
 def _fitting_in(search: Candidates) -> Plan | None:
     """Return the cheapest plan that fits, in blocks of the first size."""
-    rungs = list(ladder(search.spec, search.request))
-    for sizes in rungs:
-        if sizes.target != rungs[0].target:
+    sizes_to_try = list(ladder(search.spec, search.request))
+    for sizes in sizes_to_try:
+        if sizes.target != sizes_to_try[0].target:
             break
         plans = [_as_it_fits(plan) for plan in ranked_plans(search, sizes)]
         fitting = [plan for plan in plans if plan.fits_memory]
@@ -272,18 +324,22 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
     spec = search.spec
     rounds = search.request.rounds
     assert rounds is not None
-    named = [dict(pairs) for pairs in rounds]
-    assignment = {a: tuple(i for i, n in enumerate(named) if a in n) for a in spec.axes}
-    programs = {
-        axis: program_of(spec, axis, tuple(named[i][axis] for i in places))
-        for axis, places in assignment.items()
-    }
+    factors_of_rounds = [dict(pairs) for pairs in rounds]
+    assignment = {}
+    programs = {}
+    for axis in spec.axes:
+        numbers = tuple(i for i, factors in enumerate(factors_of_rounds) if axis in factors)
+        assignment[axis] = numbers
+        axis_factors = tuple(factors_of_rounds[i][axis] for i in numbers)
+        programs[axis] = program_of(spec, axis, axis_factors)
+    whole_cap = 4 * math.prod(spec.out_shape) + 4 * math.prod(spec.shape)
     while True:
-        if (found := search.build(programs, assignment, sizes)) is not None:
-            return found
-        if sizes.cap >= 4 * math.prod(spec.out_shape) + 4 * math.prod(spec.shape):
+        candidate = search.build(programs, assignment, sizes)
+        if candidate is not None:
+            return candidate
+        if sizes.cap >= whole_cap:
             text = "digits from which the requested order can be made, and fewer blocks"
-            raise_invalid("rounds", named, text)
+            raise_invalid("rounds", factors_of_rounds, text)
         sizes = Sizes(2 * sizes.target, 2 * sizes.cap)
 
 
@@ -307,15 +363,15 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     ArgumentError
         If no plan has the named rounds or the variant.
     """
-    storages = ("memory", "disk") if request.storage == "auto" else (request.storage,)
     needed: dict[str, int] = {}
-    for storage in storages:
+    for storage in _storages(request):
         search = Candidates(spec, request, machine, storage)
-        found = _fitting(search)
-        if isinstance(found, int):
-            needed[storage] = found
+        outcome = _fitting(search)
+        if isinstance(outcome, int):
+            needed[storage] = outcome
             continue
-        best = with_runners_up(*found)
+        plans, sizes = outcome
+        best = with_runners_up(plans, sizes)
         if request.rounds is not None:
             best = replace(best, reason="the rounds were named")
         elif storage == "disk":
@@ -324,15 +380,27 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
             return best
         text = f"in memory it would take {enough_bytes(needed['memory'])} per process"
         return replace(best, reason=f"{best.reason}; {text}")
-    assert machine.memory_limit is not None
+    _raise_too_little_memory(machine, needed)
+
+
+def _storages(request: Request) -> tuple[str, ...]:
+    """Return the storages that a request allows, the preferred one first."""
+    return ("memory", "disk") if request.storage == "auto" else (request.storage,)
+
+
+def _raise_too_little_memory(machine: Machine, needed: dict[str, int]) -> NoReturn:
+    """Raise the error of a memory limit, given the bytes that each storage needs."""
+    limit = machine.memory_limit
+    assert limit is not None
     text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
     if len(needed) > 1:
-        files, memory = (enough_bytes(needed[storage]) for storage in ("disk", "memory"))
-        text += f" ({files} with scratch files, {memory} in memory)"
-    if machine.memory_limit < LEAST_LIMIT:
-        unit = "GiB" if machine.memory_limit < 100 else "MiB"
-        text += f"; numbers are bytes, others have a unit: '{machine.memory_limit} {unit}'"
-    raise_invalid("memory_limit", human_bytes(machine.memory_limit), text, kind=MemoryLimitError)
+        on_disk = enough_bytes(needed["disk"])
+        in_memory = enough_bytes(needed["memory"])
+        text += f" ({on_disk} with scratch files, {in_memory} in memory)"
+    if limit < LEAST_LIMIT:
+        unit = "GiB" if limit < 100 else "MiB"
+        text += f"; numbers are bytes, others have a unit: '{limit} {unit}'"
+    raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
 
 
 def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
@@ -348,52 +416,94 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     PlanError
         If the chunks allow no plan at all.
     """
-    storages = ("memory", "disk") if request.storage == "auto" else (request.storage,)
-    for storage in storages:
-        found = _fitting(Candidates(spec, request, machine, storage))
-        if not isinstance(found, int):
-            return tuple(sorted(found[0], key=lambda plan: plan.expected.seconds))
+    for storage in _storages(request):
+        outcome = _fitting(Candidates(spec, request, machine, storage))
+        if not isinstance(outcome, int):
+            plans, _ = outcome
+            return tuple(sorted(plans, key=lambda plan: plan.expected.seconds))
     return ()
 
 
 def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
-    """Return the plans with one storage, best first, or the minimum bytes that one needs."""
-    spec = search.spec
-    request = search.request
-    machine = search.machine
-    limit = machine.memory_limit
-    if request.rounds is not None:
-        sizes = next(ladder(spec, request))
-        plan = finished(search, _named(search, sizes))
-        return ([plan], sizes) if plan.fits_memory else plan.expected.peak_host
-    needed: list[int] = []
-    in_vain = probed = False  # smaller blocks do not help; that was tried
-    here = search.storage == "memory" and machine.workers == 1 and not all_whole(search)
-    # The input stays in memory until a barrier has all blocks that are made of it.
-    hopeless = limit is not None and here and spec.nbytes > limit
-    for sizes in ladder(spec, request):
-        if hopeless and needed:
-            break
-        smaller = sizes.target < int(min(1.0, request.scale) * search.largest_in)
-        if smaller and (not needed or in_vain):
-            continue  # what failed was not the memory limit, or smaller blocks do not help
+    """Return the plans that fit and their sizes, best first, or the minimum bytes that one needs.
+
+    The storage is that of the search.
+    """
+    if search.request.rounds is not None:
+        return _fitting_in_named_rounds(search)
+    peaks: list[int] = []
+    smallest_peak: int | None = None
+    for sizes in ladder(search.spec, search.request):
+        if not _is_worth_trying(search, sizes, bool(peaks), smallest_peak):
+            continue
         plans = ranked_plans(search, sizes)
         fitting = [plan for plan in plans if plan.fits_memory]
         if fitting:
             return fitting, sizes
-        needed += [plan.expected.peak_host for plan in plans]
-        if limit is not None and smaller and not probed:  # the sizes between may not help
-            needed.append(least := _least_in_smallest(search))
-            probed = True
-            in_vain = limit < least < _NEVER
-            hopeless = hopeless or (in_vain and search.storage == "disk")
-    if needed:
-        return min(needed) if probed else min(*needed, _least_in_smallest(search))
+        peaks += [plan.expected.peak_host for plan in plans]
+        if smallest_peak is None and _is_smaller(search, sizes):
+            # The sizes between these and the smallest may not help either.
+            smallest_peak = _least_in_smallest(search)
+    if not peaks:
+        _raise_no_plan(search)
+    if smallest_peak is None:
+        smallest_peak = _least_in_smallest(search)
+    return min(*peaks, smallest_peak)
+
+
+def _fitting_in_named_rounds(search: Candidates) -> tuple[list[Plan], Sizes] | int:
+    """Return the plan in the rounds that the user named and its sizes, or the bytes it needs."""
+    sizes = next(ladder(search.spec, search.request))
+    plan = finished(search, _named(search, sizes))
+    return ([plan], sizes) if plan.fits_memory else plan.expected.peak_host
+
+
+def _is_smaller(search: Candidates, sizes: Sizes) -> bool:
+    """Return whether blocks of some size are smaller than the requested ones."""
+    return sizes.target < int(min(1.0, search.request.scale) * search.largest_in)
+
+
+def _is_worth_trying(
+    search: Candidates,
+    sizes: Sizes,
+    has_failed: bool,
+    smallest_peak: int | None,
+) -> bool:
+    """Return whether blocks of some size may meet the memory limit.
+
+    Parameters
+    ----------
+    search : Candidates
+        The search.
+    sizes : Sizes
+        Size of the blocks.
+    has_failed : bool
+        Whether plans in other blocks were too large for the memory limit.
+    smallest_peak : int or None
+        Bytes of a plan in the smallest blocks, if that is known.
+    """
+    limit = search.machine.memory_limit
+    if not has_failed:
+        return not _is_smaller(search, sizes)  # smaller blocks only help against a limit
+    assert limit is not None
+    smallest_is_too_large = smallest_peak is not None and limit < smallest_peak < _NEVER
+    if smallest_is_too_large and (search.storage == "disk" or _is_smaller(search, sizes)):
+        return False
+    if search.storage == "disk" or search.machine.workers > 1 or all_whole(search):
+        return True
+    # The input stays in memory until a barrier has all blocks that are made of it.
+    return search.spec.nbytes <= limit
+
+
+def _raise_no_plan(search: Candidates) -> NoReturn:
+    """Raise the error of a request that has no plan, however large the memory is."""
+    spec = search.spec
+    request = search.request
     if request.variant == "pease":
         text = f"axes of length r**m for constant geometry, m at most {request.max_rounds}"
         raise_invalid("variant", "pease", f"{text}; these are {spec.lengths}")
-    what = f"{spec.name} of {spec.shape} in chunks of {_widths(request)}"
-    raise PlanError(f"no plan was found for {what}; larger ones may allow one")
+    text = f"{spec.name} of {spec.shape} in chunks of {_widths(request)}"
+    raise PlanError(f"no plan was found for {text}; larger ones may allow one")
 
 
 #: Bytes of a request without a plan.
@@ -407,7 +517,10 @@ def _least_in_smallest(search: Candidates) -> int:
     return min((plan.expected.peak_host for plan in plans), default=_NEVER)
 
 
-# --- what would fit instead -----------------------------------------------------------------
+# --- changes of a request that fit ----------------------------------------------------------
+
+#: Function that returns the least bytes per process of a request on a machine.
+LeastPeak = Callable[[Request, Machine], int]
 
 
 def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) -> list[str]:
@@ -420,37 +533,71 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     """
 
     @cache
-    def needs(request: Request, machine: Machine) -> int:
+    def least_peak(request: Request, machine: Machine) -> int:
         """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
         storage = "disk" if request.storage == "auto" else request.storage
         search = Candidates(spec, request, machine, storage)
         if request.rounds is None:
             return _least_in_smallest(search)
-        return finished(search, _named(search, next(ladder(spec, request)))).expected.peak_host
+        plan = finished(search, _named(search, next(ladder(spec, request))))
+        return plan.expected.peak_host
 
     limit = machine.memory_limit
-    found = list[str]()
     assert limit is not None  # no request is infeasible without one
-    if request.storage == "memory" and needs(replace(request, storage="disk"), machine) <= limit:
-        found.append("scratch files (bigfft.exchange.carrier 'disk')")
-    if machine.threads > 1 and (one := needs(request, replace(machine, threads=1))) <= limit:
-        each = max(1, (needs(request, machine) - one) // (machine.threads - 1))
-        threads = max(1, min(machine.threads - 1, 1 + (limit - one) // each))
-        threads = threads if needs(request, replace(machine, threads=threads)) <= limit else 1
-        many = f"{threads} instead of {machine.threads}"
-        local = machine.workers == 1
-        found.append(f"dask's num_workers={many}" if local else f"{many} threads per worker")
+    changes: list[str] = []
+    on_disk = replace(request, storage="disk")
+    if request.storage == "memory" and least_peak(on_disk, machine) <= limit:
+        changes.append("scratch files (bigfft.exchange.carrier 'disk')")
+    threads = _fewer_threads(least_peak, request, machine, limit)
+    if threads is not None:
+        text = f"{threads} instead of {machine.threads}"
+        if machine.workers == 1:
+            changes.append(f"dask's num_workers={text}")
+        else:
+            changes.append(f"{text} threads per worker")
     if request.stored is not None or request.rounds is not None:
-        return found  # blocks are not the array's chunks, or follow from the rounds
-    if (most := needs(request, machine)) >= _NEVER:
-        return found
-    times = max(1, math.ceil(math.log2(most / limit)))
-    for count in range(times, times + 3):
+        return changes  # blocks are not the array's chunks, or follow from the rounds
+    smaller = _smaller_chunks(least_peak, request, machine, limit)
+    if smaller is not None:
+        changes.append(f"an array in chunks of {_widths(smaller)}")
+    return changes
+
+
+def _fewer_threads(
+    least_peak: LeastPeak,
+    request: Request,
+    machine: Machine,
+    limit: int,
+) -> int | None:
+    """Return a smaller number of threads that fit into memory; None if not even one does."""
+    if machine.threads <= 1:
+        return None
+    single_peak = least_peak(request, replace(machine, threads=1))
+    if single_peak > limit:
+        return None
+    added_bytes = least_peak(request, machine) - single_peak
+    thread_bytes = max(1, added_bytes // (machine.threads - 1))
+    threads = max(1, min(machine.threads - 1, 1 + (limit - single_peak) // thread_bytes))
+    fits = least_peak(request, replace(machine, threads=threads)) <= limit
+    return threads if fits else 1
+
+
+def _smaller_chunks(
+    least_peak: LeastPeak,
+    request: Request,
+    machine: Machine,
+    limit: int,
+) -> Request | None:
+    """Return the request in halved chunks that fit into memory; None without any."""
+    peak = least_peak(request, machine)
+    if peak >= _NEVER:
+        return None
+    halvings = max(1, math.ceil(math.log2(peak / limit)))
+    for count in range(halvings, halvings + 3):
         smaller = _halved(request, count)
-        if needs(smaller, machine) <= limit:
-            found.append(f"an array in chunks of {_widths(smaller)}")
-            break
-    return found
+        if least_peak(smaller, machine) <= limit:
+            return smaller
+    return None
 
 
 def _widths(request: Request) -> tuple[int, ...]:
@@ -465,10 +612,10 @@ def _halved(request: Request, count: int) -> Request:
     """
     widths = list(_widths(request))
     for _ in range(count):
-        cut = [w > 1 and len(c) > 1 for w, c in zip(widths, request.chunks, strict=True)]
-        axis = max(range(len(widths)), key=lambda axis: (cut[axis], widths[axis]))
+        is_cut = [w > 1 and len(c) > 1 for w, c in zip(widths, request.chunks, strict=True)]
+        axis = max(range(len(widths)), key=lambda axis: (is_cut[axis], widths[axis]))
         widths[axis] = -(-widths[axis] // 2)
     sizes = map(sum, request.chunks)
     chunks = tuple(wide_chunks(n, w) for n, w in zip(sizes, widths, strict=True))
-    same = request.wanted == request.chunks
-    return replace(request, chunks=chunks, wanted=chunks if same else request.wanted)
+    wanted = chunks if request.wanted == request.chunks else request.wanted
+    return replace(request, chunks=chunks, wanted=wanted)

@@ -42,6 +42,8 @@ def started(target: Callable[..., object], *args: Any, **kwargs: Any) -> BasePro
 
 
 def _serve(kind: type[Scheduler | Worker], **options: Any) -> None:
+    """Run a scheduler or a worker until it is closed."""
+
     async def serve() -> None:
         async with kind(host="127.0.0.1", dashboard_address="127.0.0.1:0", **options) as node:
             await node.finished()
@@ -87,15 +89,23 @@ class Processes(AbstractContextManager["Processes"]):
         Threads of each worker.
     """
 
-    def __init__(self, folder: Path, workers: int, threads: int = 1) -> None:
-        self.folder, self.threads = folder, threads
+    def __init__(
+        self,
+        folder: Path,
+        workers: int,
+        threads: int = 1,
+    ) -> None:
+        self.folder = folder
+        self.threads = threads
         folder.mkdir(parents=True, exist_ok=True)
-        self.file, self._all = str(folder / "scheduler.json"), list[BaseProcess]()
+        self.file = str(folder / "scheduler.json")
+        self._all = list[BaseProcess]()
         self._start_scheduler(0)
         for _ in range(workers):
             self.add_worker()
 
     def _start_scheduler(self, port: int) -> None:
+        """Start a scheduler at a port, and wait until it can be reached."""
         self.scheduler = started(_serve, Scheduler, scheduler_file=self.file, port=port)
         self._all[:1] = [self.scheduler]
         until(lambda: os.path.exists(self.file), "the scheduler does not begin")
@@ -103,14 +113,21 @@ class Processes(AbstractContextManager["Processes"]):
     def restart_scheduler(self) -> None:
         """Start another scheduler at the address of the killed one."""
         self.scheduler.join()
-        address = json.loads(Path(self.file).read_text(encoding="utf-8"))["address"]
+        record = json.loads(Path(self.file).read_text(encoding="utf-8"))
         os.unlink(self.file)
-        self._start_scheduler(int(address.rpartition(":")[2]))
+        _, _, port = record["address"].rpartition(":")
+        self._start_scheduler(int(port))
 
     def add_worker(self) -> None:
         """Start one more worker."""
-        where = {"local_directory": str(self.folder / "workers"), "scheduler_file": self.file}
-        self._all.append(started(_serve, Worker, nthreads=self.threads, **where))
+        worker = started(
+            _serve,
+            Worker,
+            nthreads=self.threads,
+            local_directory=str(self.folder / "workers"),
+            scheduler_file=self.file,
+        )
+        self._all.append(worker)
 
     @property
     def alive(self) -> list[BaseProcess]:

@@ -10,7 +10,11 @@ from dask_bigfft.testing.simulated import SimulatedGPU
 
 @contextlib.contextmanager
 def simulated_devices(
-    nbytes: int, count: int = 1, *, seed: int = 0, limits: TileLimits | None = None
+    nbytes: int,
+    count: int = 1,
+    *,
+    seed: int = 0,
+    limits: TileLimits | None = None,
 ) -> Iterator[list[SimulatedGPU]]:
     """Replace the GPUs of this process by simulated ones within a context.
 
@@ -39,7 +43,7 @@ def simulated_devices(
     >>> np.allclose(spectrum, np.fft.fft2(np.ones((64, 64)))), devices[0].peak <= 1 << 14
     (True, True)
     """
-    devices = [SimulatedGPU(nbytes, seed + i) for i in range(count)]
+    devices = [SimulatedGPU(nbytes, seed + number) for number in range(count)]
     dispatch.use(devices, limits, nbytes)
     try:
         yield devices

@@ -9,6 +9,7 @@ import os
 import pkgutil
 import signal
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import dask
@@ -25,15 +26,26 @@ def run_and_die(at: int | str, threads: int, *args: Any, **kwargs: Any) -> None:
     ``"package.module:Class.method"``.
     """
     if isinstance(at, int):
-        count = itertools.count(1)
-        events.add_sink(lambda name, numbers: _die() if next(count) >= at else None)
+        _die_at_event(at)
     else:
         owner, _, name = at.rpartition(".")
         setattr(pkgutil.resolve_name(owner), name, _die)
     _run(threads, *args, **kwargs)
 
 
+def _die_at_event(at: int) -> None:
+    """Kill this process at an event, by its number from 1."""
+    count = itertools.count(1)
+
+    def sink(name: str, numbers: Mapping[str, Any]) -> None:
+        if next(count) >= at:
+            _die()
+
+    events.add_sink(sink)
+
+
 def _die(*_: Any, **__: Any) -> None:
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -46,21 +58,29 @@ def run_and_die_replacing(after: int, *args: Any, **kwargs: Any) -> None:
 
     The first change moves the old array away from the destination.
     """
-    count, begun = itertools.count(1), False
+    count = itertools.count(1)
+    has_begun = False
 
     def hook(name: str, values: tuple[Any, ...]) -> None:
-        nonlocal begun
-        if name in _CHANGES:
-            begun = begun or (name == "os.rename" and REPLACED in str(values[1]))
-            if begun and next(count) == after:
-                _die()
+        nonlocal has_begun
+        if name not in _CHANGES:
+            return
+        if name == "os.rename" and REPLACED in str(values[1]):
+            has_begun = True
+        if has_begun and next(count) == after:
+            _die()
 
     sys.addaudithook(hook)
     _run(1, *args, **kwargs)
 
 
 def _run(threads: int, *args: Any, **kwargs: Any) -> None:
-    options = {"scheduler": "sync" if threads == 1 else "threads", "num_workers": threads}
-    options |= {"bigfft.planner.whole-axis-floor": 1, **kwargs.pop("settings", {})}
-    with dask.config.set(options):
+    """Do a run in threads of this process, with settings for dask if they are given."""
+    settings = {
+        "scheduler": "sync" if threads == 1 else "threads",
+        "num_workers": threads,
+        "bigfft.planner.whole-axis-floor": 1,
+        **kwargs.pop("settings", {}),
+    }
+    with dask.config.set(settings):
         run(*args, **kwargs)

@@ -35,19 +35,33 @@ def flip(values: Array, bit: str) -> None:
     array([ 0.5, -6. ])
     """
     real = values.real
-    top, bits = np.finfo(real.dtype).nmant, real.view(f"u{real.itemsize}")
-    shift = {"exponent": top, "sign": 8 * real.itemsize - 1, "mantissa": top - 1, "last": 0}[bit]
-    bits[np.unravel_index(np.argmax(np.abs(real)), real.shape)] ^= bits.dtype.type(1 << shift)
+    mantissa_bits = np.finfo(real.dtype).nmant
+    shifts = {
+        "exponent": mantissa_bits,
+        "sign": 8 * real.itemsize - 1,
+        "mantissa": mantissa_bits - 1,
+        "last": 0,
+    }
+    bits = real.view(f"u{real.itemsize}")
+    largest = np.unravel_index(np.argmax(np.abs(real)), real.shape)
+    bits[largest] ^= bits.dtype.type(1 << shifts[bit])
 
 
 def _swap(values: Array) -> None:
-    ends = (0,) * values.ndim, (-1,) * values.ndim
-    values[ends[0]], values[ends[1]] = values[ends[1]], values[ends[0]]
+    """Exchange the first and the last value of an array, in place."""
+    first = (0,) * values.ndim
+    last = (-1,) * values.ndim
+    first_value = values[first]
+    values[first] = values[last]
+    values[last] = first_value
 
 
 #: Kinds of damage to values, by name.
 DAMAGES: dict[str, Damage] = {
-    **{f"{bit} bit": partial(flip, bit=bit) for bit in ("exponent", "sign", "mantissa", "last")},
+    "exponent bit": partial(flip, bit="exponent"),
+    "sign bit": partial(flip, bit="sign"),
+    "mantissa bit": partial(flip, bit="mantissa"),
+    "last bit": partial(flip, bit="last"),
     "swap": _swap,
     "conjugate": lambda values: np.conjugate(values, out=values),
 }
@@ -57,7 +71,8 @@ class Times:
     """Counter that triggers a number of faults after some calls without a fault."""
 
     def __init__(self, times: int, after: int = 0) -> None:
-        self.left, self.times = times + after, times
+        self.left = times + after
+        self.times = times
         self._lock = threading.Lock()
 
     def __call__(self) -> bool:
@@ -80,21 +95,28 @@ class Faulty:
         Returns True if the next result is to be damaged.
     """
 
-    def __init__(self, library: FFTLibrary, damage: Damage, when: Callable[[], bool]) -> None:
-        self._library, self._damage, self._when = library, damage, when
+    def __init__(
+        self,
+        library: FFTLibrary,
+        damage: Damage,
+        when: Callable[[], bool],
+    ) -> None:
+        self._library = library
+        self._damage = damage
+        self._when = when
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._library, name)
+        attribute = getattr(self._library, name)
         if name in ("using", "among"):
-            return lambda *arguments: Faulty(found(*arguments), self._damage, self._when)
+            return lambda *arguments: Faulty(attribute(*arguments), self._damage, self._when)
         if name not in ("c2c", "run"):
-            return found
+            return attribute
 
         def damaged(*arguments: Any, **options: Any) -> Array:
-            answer: Array = found(*arguments, **options)
+            values: Array = attribute(*arguments, **options)
             if self._when():
-                self._damage(answer)
-            return answer
+                self._damage(values)
+            return values
 
         return damaged
 

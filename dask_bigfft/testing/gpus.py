@@ -26,10 +26,12 @@ class Batches(Gpus):
 
     def homes(self, blocks: Mapping[Block, Any]) -> dict[Block, int]:
         """Assign each block to the GPU of its batch."""
-        found = {b: home_of(i, len(blocks), self.count) for i, b in enumerate(sorted(blocks))}
-        for block, gpu in found.items():
+        gpus: dict[Block, int] = {}
+        for index, block in enumerate(sorted(blocks)):
+            gpu = home_of(index, len(blocks), self.count)
             self.put(gpu, blocks[block])
-        return found
+            gpus[block] = gpu
+        return gpus
 
     def put(self, gpu: int, values: Any) -> None:
         """Record the GPU of an array."""
@@ -41,7 +43,10 @@ class Batches(Gpus):
 
 
 def _address(values: Any) -> int:
-    return int(values.data.ptr if is_on_gpu(values) else values.__array_interface__["data"][0])
+    """Return the address of an array in the memory of a GPU or of the host."""
+    if is_on_gpu(values):
+        return int(values.data.ptr)
+    return int(values.__array_interface__["data"][0])
 
 
 class SimulatedGpus(Batches):
@@ -66,8 +71,10 @@ class SimulatedGpus(Batches):
 
     def __init__(self, nbytes: Sequence[int], apart: Iterable[tuple[int, int]] = ()) -> None:
         super().__init__(len(nbytes))
-        self.nbytes, self.apart = tuple(nbytes), set(apart)
-        self.used, self.peak = [0] * len(nbytes), [0] * len(nbytes)
+        self.nbytes = tuple(nbytes)
+        self.apart = set(apart)
+        self.used = [0] * len(nbytes)
+        self.peak = [0] * len(nbytes)
         self.crossed: dict[tuple[Any, Any], int] = {}
         self.speeds: dict[tuple[int, int], float] = {}
         self._live: set[int] = set()
@@ -78,21 +85,32 @@ class SimulatedGpus(Batches):
         with self._lock:
             super().put(gpu, values)
             address = _address(values)
-            if address not in self._live:
-                self._live.add(address)
-                self.used[gpu] += values.nbytes
-                self.peak[gpu] = max(self.peak[gpu], self.used[gpu])
-                weakref.finalize(values, self._free, gpu, address, values.nbytes)
+            if address in self._live:
+                return
+            self._live.add(address)
+            self.used[gpu] += values.nbytes
+            self.peak[gpu] = max(self.peak[gpu], self.used[gpu])
+            weakref.finalize(values, self._free, gpu, address, values.nbytes)
 
-    def _free(self, gpu: int, address: int, nbytes: int) -> None:
+    def _free(
+        self,
+        gpu: int,
+        address: int,
+        nbytes: int,
+    ) -> None:
+        """Count the memory of an array as free."""
         with self._lock:
             self._live.discard(address)
             self.used[gpu] -= nbytes
 
     def empty(
-        self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
+        self,
+        gpu: int,
+        shape: int | tuple[int, ...],
+        dtype: np.dtype[Any],
+        zeros: bool = False,
     ) -> Any:
-        """Return NumPy memory filled with NaN."""
+        """Return NumPy memory filled with NaN, or with zeros."""
         with self._lock:
             values = np.empty(shape, dtype)
             if values.nbytes > self.nbytes[gpu] - self.used[gpu]:
@@ -116,10 +134,16 @@ class SimulatedGpus(Batches):
         """Return bytes per second from one GPU to another, by default those of a bus."""
         return self.speeds.get((source, target), DeviceProfile().h2d)
 
-    def join(self, found: Iterable[int]) -> None:
+    def join(self, gpus: Iterable[int]) -> None:
         """Do nothing, because copies are done at once."""
 
-    def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
+    def view(
+        self,
+        values: Any,
+        start: int,
+        counts: Sequence[int],
+        strides: Sequence[int],
+    ) -> Any:
         """Return a NumPy view."""
         return strided_view(values, start, counts, strides)
 
@@ -129,9 +153,14 @@ class SimulatedGpus(Batches):
     def wait(self, gpu: int, events: Iterable[Any]) -> None:
         """Do nothing."""
 
-    def copy_aside(self, gpu: int, segments: list[Segment], events: Any) -> dict[int, Any]:
+    def copy_aside(
+        self,
+        gpu: int,
+        segments: list[Segment],
+        events: Any,
+    ) -> dict[int, Any]:
         """Copy segments immediately."""
-        self.copy(gpu, [one.arrays for one in segments])
+        self.copy(gpu, [segment.arrays for segment in segments])
         return {}
 
     def copy(self, gpu: int, copies: Iterable[ArrayCopy]) -> None:
@@ -141,24 +170,43 @@ class SimulatedGpus(Batches):
                 values = values.real
             target[...] = values.conj() if conjugate else values
 
-    def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
+    def send(
+        self,
+        source: int,
+        values: Any,
+        target: int,
+        out: Any,
+        by_host: bool = False,
+    ) -> None:
         """Copy an array to another GPU immediately, and count the bytes."""
-        if not (by_host or self.reaches(target, source)):
+        if by_host:
+            self._count(source, "host", values.nbytes)
+            self._count("host", target, values.nbytes)
+        elif self.reaches(target, source):
+            self._count(source, target, values.nbytes)
+        else:
             raise DeviceError(f"GPU {target} cannot read GPU {source}")
-        ways = [(source, "host"), ("host", target)] if by_host else [(source, target)]
-        for way in ways:
-            self.crossed[way] = self.crossed.get(way, 0) + values.nbytes
         out[...] = values
+
+    def _count(
+        self,
+        source: int | str,
+        target: int | str,
+        nbytes: int,
+    ) -> None:
+        """Count bytes copied from one place to another."""
+        places = (source, target)
+        self.crossed[places] = self.crossed.get(places, 0) + nbytes
 
 
 @contextlib.contextmanager
-def several_gpus(found: Gpus) -> Iterator[Gpus]:
+def several_gpus(gpus: Gpus) -> Iterator[Gpus]:
     """Replace the GPUs of this process within a context.
 
     Blocks that go through exchanges with carrier ``gpu/...`` are placed on them in batches.
     """
-    use(found)
+    use(gpus)
     try:
-        yield found
+        yield gpus
     finally:
         use(None)

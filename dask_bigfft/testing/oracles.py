@@ -24,14 +24,21 @@ EXTENDED: bool = bool(np.finfo(np.longdouble).eps < np.finfo(np.float64).eps)
 @lru_cache(maxsize=64)
 def _roots(n: int) -> Array:
     """Return exp(-2j*pi*t/n) for t = 0..n-1 in long double, from angles of at most half a turn."""
-    t = (np.arange(n) + n // 2) % n - n // 2
-    angle = 8 * np.arctan(np.longdouble(1)) * (t.astype(np.longdouble) / np.longdouble(n))
+    half = n // 2
+    t = (np.arange(n) + half) % n - half
+    turns = t.astype(np.longdouble) / np.longdouble(n)
+    one_turn = 8 * np.arctan(np.longdouble(1))
+    angle = one_turn * turns
     roots: Array = np.cos(angle) - 1j * np.sin(angle)
     roots.flags.writeable = False
     return roots
 
 
-def exact_dft(x: npt.ArrayLike, axis: int = -1, sign: int = -1) -> Array:
+def exact_dft(
+    x: npt.ArrayLike,
+    axis: int = -1,
+    sign: int = -1,
+) -> Array:
     """Return the unscaled DFT along one axis, summed directly in long double.
 
     Parameters
@@ -46,15 +53,26 @@ def exact_dft(x: npt.ArrayLike, axis: int = -1, sign: int = -1) -> Array:
     >>> exact_dft([1, 0, 0, 0]).astype(complex).tolist()
     [(1+0j), (1+0j), (1+0j), (1+0j)]
     """
-    lines = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, -1)
-    n, out = lines.shape[-1], np.zeros(lines.shape, np.clongdouble)
-    roots, places = _roots(n) if sign < 0 else _roots(n).conj(), np.arange(n, dtype=np.int64)
-    for k in range(n):
-        out[..., k] = (roots[places * k % n] * lines).sum(axis=-1)
-    return np.moveaxis(out, -1, axis)
+    values = np.asarray(x).astype(np.clongdouble)
+    lines = np.moveaxis(values, axis, -1)
+    length = lines.shape[-1]
+    roots = _roots(length)
+    if sign >= 0:
+        roots = roots.conj()
+    n = np.arange(length, dtype=np.int64)
+    spectrum = np.zeros(lines.shape, np.clongdouble)
+    for k in range(length):
+        phases = roots[n * k % length]
+        spectrum[..., k] = (phases * lines).sum(axis=-1)
+    return np.moveaxis(spectrum, -1, axis)
 
 
-def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Array:
+def exact_irdft(
+    x: npt.ArrayLike,
+    n: int,
+    axis: int = -1,
+    sign: int = 1,
+) -> Array:
     """Return the unscaled real DFT of length `n` of half a spectrum, in long double.
 
     Parameters
@@ -70,11 +88,16 @@ def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Arra
     >>> exact_irdft([4, 0, 0], 4).astype(float).tolist()
     [4.0, 4.0, 4.0, 4.0]
     """
-    half, k = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, 0), np.arange(n)
+    values = np.asarray(x).astype(np.clongdouble)
+    half = np.moveaxis(values, axis, 0)
+    k = np.arange(n)
     full = half[np.minimum(k, n - k)]
-    full[2 * k > n] = full[2 * k > n].conj()
-    full[2 * k % n == 0] = full[2 * k % n == 0].real
-    return np.moveaxis(exact_dft(full, 0, sign).real, 0, axis)
+    is_mirrored = 2 * k > n
+    full[is_mirrored] = full[is_mirrored].conj()
+    is_real = 2 * k % n == 0
+    full[is_real] = full[is_real].real
+    transform = exact_dft(full, axis=0, sign=sign)
+    return np.moveaxis(transform.real, 0, axis)
 
 
 def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:
@@ -87,10 +110,16 @@ def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:
     >>> relative_l2([3.0, 4.5], [3.0, 4.0])
     0.1
     """
-    a = np.asarray(found).astype(np.clongdouble)
-    b = np.asarray(exact).astype(np.clongdouble)
-    if a.shape != b.shape:
-        raise AssertionError(f"shape {a.shape} where {b.shape} was expected")
-    size = np.sqrt(np.sum(np.abs(b) ** 2))
-    error = np.sqrt(np.sum(np.abs(a - b) ** 2))
+    computed_values = np.asarray(found).astype(np.clongdouble)
+    exact_values = np.asarray(exact).astype(np.clongdouble)
+    if computed_values.shape != exact_values.shape:
+        shapes = f"shape {computed_values.shape} where {exact_values.shape} was expected"
+        raise AssertionError(shapes)
+    error = _norm(computed_values - exact_values)
+    size = _norm(exact_values)
     return float(error / size if size > 0 else error)
+
+
+def _norm(values: Array) -> Any:
+    """Return the L2 norm of an array in long double."""
+    return np.sqrt(np.sum(np.abs(values) ** 2))

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.fft
 
+from dask_bigfft.arrays import Array, Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.executor import DeviceMemory
 from dask_bigfft.gpu.operations import (
@@ -38,7 +39,7 @@ from dask_bigfft.gpu.operations import (
     runs,
 )
 from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS
-from dask_bigfft.gpu.tile_work import NO_MODULUS, Array
+from dask_bigfft.gpu.tile_work import NO_MODULUS
 from dask_bigfft.kernels.segmented import SegmentedView, ShardView
 from dask_bigfft.kernels.twiddle import chirp, unit_roots
 from dask_bigfft.kernels.views import intervals
@@ -76,25 +77,33 @@ def transformed(op: FFT, x: Array) -> Array:
     return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))
 
 
-def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
+def index_of(terms: tuple[Term, ...], shape: Block) -> Array:
     """Return the sum of terms at every place of an array, as broadcastable integers."""
     index = np.zeros((1,) * len(shape), np.int64)
     for term in terms:
-        place = np.arange(term.start, term.start + shape[term.dim], dtype=np.int64)
-        part = place // term.divisor % term.modulus * term.stride
-        index = index + part.reshape([-1 if d == term.dim else 1 for d in range(len(shape))])
+        stop = term.start + shape[term.dim]
+        places = np.arange(term.start, stop, dtype=np.int64)
+        values = places // term.divisor % term.modulus * term.stride
+        along_dim = [1] * len(shape)
+        along_dim[term.dim] = -1
+        index = index + values.reshape(along_dim)
     return index
 
 
 def _in_parts(function: Callable[[Array], Array], index: Array) -> Array:
     """Return a function of an array, computed in parts: tests measure the memory of rounds."""
-    found = np.empty(index.shape, complex)
+    values = np.empty(index.shape, complex)
     for part in intervals(index.size, 4096):
-        found.reshape(-1)[part] = function(index.reshape(-1)[part])
-    return found
+        values.reshape(-1)[part] = function(index.reshape(-1)[part])
+    return values
 
 
-def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
+def _twiddle(
+    factor: Twiddle,
+    shape: Block,
+    most: int,
+) -> Array:
+    """Return twiddles; an error is raised for a power of at least `most` times the modulus."""
     power = index_of(factor.left, shape) * index_of(factor.right, shape)
     if power.size and power.max() >= most * factor.modulus:
         raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
@@ -111,56 +120,118 @@ def multiplied(op: Multiply | None, x: Array) -> Array:
     factors: Any = op.scale
     for twiddle in op.twiddles:
         factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
-    places = [index_of(found.place, op.shape) for found in op.chirps]
-    for found, place in zip(op.chirps, places, strict=True):
-        factors = factors * _in_parts(partial(chirp, length=found.length, sign=found.sign), place)
+    places = [index_of(chirp_factor.place, op.shape) for chirp_factor in op.chirps]
+    for chirp_factor, place in zip(op.chirps, places, strict=True):
+        values_at = partial(chirp, length=chirp_factor.length, sign=chirp_factor.sign)
+        factors = factors * _in_parts(values_at, place)
     with np.errstate(invalid="ignore"):  # values beyond the end of a chirp
         product = np.asarray((np.conj(x) if op.conjugate else x) * factors)
-    for found, place in zip(op.chirps, places, strict=True):
-        product = np.where(place < found.length, product, 0)
+    for chirp_factor, place in zip(op.chirps, places, strict=True):
+        product = np.where(place < chirp_factor.length, product, 0)
     return product
 
 
-def places_at(start: int, strides: tuple[int, ...], counts: tuple[int, ...]) -> Array:
+def places_at(
+    start: int,
+    strides: Block,
+    counts: Block,
+) -> Array:
     """Return the places of the elements of one side of a `Strided` in its array."""
-    terms = (Term(dim, 0, 1, NO_MODULUS, stride) for dim, stride in enumerate(strides))
+    terms = []
+    for dim, stride in enumerate(strides):
+        term = Term(
+            dim,
+            start=0,
+            divisor=1,
+            modulus=NO_MODULUS,
+            stride=stride,
+        )
+        terms.append(term)
     return start + index_of(tuple(terms), counts)
 
 
-def computed(op: Multiply | Product | Strided, x: Array, y: Array) -> None:
+def computed(
+    op: Multiply | Product | Strided,
+    x: Array,
+    y: Array,
+) -> None:
     """Do an operation from one array to another, or in place in the second."""
     if isinstance(op, Multiply):
         y[...] = multiplied(op, y)
     elif isinstance(op, Product):
         y *= x
     else:
-        from_ = places_at(op.source_start, op.source, op.counts)
-        to = places_at(op.target_start, op.target, op.counts)
-        y.reshape(-1)[to] = multiplied(op.by, x.reshape(-1)[from_])
+        source_places = places_at(op.source_start, op.source, op.counts)
+        target_places = places_at(op.target_start, op.target, op.counts)
+        values = x.reshape(-1)[source_places]
+        y.reshape(-1)[target_places] = multiplied(op.by, values)
 
 
-def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
-    """Refuse arrays that do not match the operation, or that overlap."""
-    shapes, dtypes, fits = [source.shape, target.shape], [op.dtype, op.dtype], True
-    inside = isinstance(op, Multiply)
-    if isinstance(op, FFT):
-        real = np.empty(0, op.dtype).real.dtype.str
-        dtypes = [real if op.kind == kind else op.dtype for kind in ("r2c", "c2r")]
-        shapes, inside = [op.source, op.target], op.kind == "c2c"
-    elif isinstance(op, Strided):
-        sides = (source, op.source_start, op.source), (target, op.target_start, op.target)
-        for array, start, strides in sides:
-            reach = [(n - 1) * s for n, s in zip(op.counts, strides, strict=True)]
-            low, high = (start + sum(pick(0, r) for r in reach) for pick in (min, max))
-            fits &= (low >= 0 and high < array.size) or not all(op.counts)
-        fits &= op.by is None or (op.by.shape, op.by.dtype) == (op.counts, op.dtype)
+def check(
+    op: Compute,
+    source: DeviceArray,
+    target: DeviceArray,
+) -> None:
+    """Raise an error for arrays that do not match the operation, or that overlap."""
+    if isinstance(op, Strided):
+        fits = _fits_strided(op, source, target)
     else:
-        shapes = [op.other if isinstance(op, Product) else op.shape, op.shape]
-    if not fits or [source.shape, target.shape, source.dtype, target.dtype] != [*shapes, *dtypes]:
+        sides = [(source.shape, source.dtype), (target.shape, target.dtype)]
+        fits = sides == _sides(op)
+    if not fits:
         raise DeviceError(f"{op} from {source} to {target}")
-    low_, high_ = sorted((source, target), key=lambda a: a.offset)
-    if not (inside and source == target) and low_.offset + low_.nbytes > high_.offset:
+    in_place = isinstance(op, Multiply) or (isinstance(op, FFT) and op.kind == "c2c")
+    if in_place and source == target:
+        return
+    lower, upper = sorted((source, target), key=lambda array: array.offset)
+    if lower.offset + lower.nbytes > upper.offset:
         raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
+
+
+def _sides(op: FFT | Multiply | Product) -> list[tuple[Block, str]]:
+    """Return the shapes and dtypes of the source and the target of an operation."""
+    if isinstance(op, Multiply):
+        return [(op.shape, op.dtype), (op.shape, op.dtype)]
+    if isinstance(op, Product):
+        return [(op.other, op.dtype), (op.shape, op.dtype)]
+    real_dtype = np.empty(0, op.dtype).real.dtype.str
+    source_dtype = real_dtype if op.kind == "r2c" else op.dtype
+    target_dtype = real_dtype if op.kind == "c2r" else op.dtype
+    return [(op.source, source_dtype), (op.target, target_dtype)]
+
+
+def _fits_strided(
+    op: Strided,
+    source: DeviceArray,
+    target: DeviceArray,
+) -> bool:
+    """Return True if arrays and factors match an operation."""
+    if (source.dtype, target.dtype) != (op.dtype, op.dtype):
+        return False
+    by = op.by
+    if by is not None and (by.shape, by.dtype) != (op.counts, op.dtype):
+        return False
+    if not all(op.counts):
+        return True
+    return _contains(source, op.source_start, op.source, op.counts) and _contains(
+        target, op.target_start, op.target, op.counts
+    )
+
+
+def _contains(
+    array: DeviceArray,
+    start: int,
+    strides: Block,
+    counts: Block,
+) -> bool:
+    """Return True if all elements of one side of a `Strided` lie inside an array."""
+    low = start
+    high = start
+    for stride, n in zip(strides, counts, strict=True):
+        reach = (n - 1) * stride
+        low += min(0, reach)
+        high += max(0, reach)
+    return low >= 0 and high < array.size
 
 
 def views_of(host: Array | ShardView, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
@@ -168,19 +239,35 @@ def views_of(host: Array | ShardView, array: DeviceArray) -> Iterator[tuple[Arra
 
     Arrays with different shapes or dtypes are refused, and so are strides that do not decrease.
     """
-    pairs = [(host, array)] if not isinstance(host, ShardView) else []
-    if isinstance(host, ShardView):
-        steps = dense(array.shape, host.dtype.itemsize)
-        for place, view in host.views():
-            offset = array.offset + sum(i * s for i, s in zip(place, steps, strict=True))
-            pairs.append((view, DeviceArray(offset, view.shape, array.dtype, steps)))
-    for view, part in pairs:
+    for view, part in _parts_of(host, array):
         if view.shape != part.shape or view.dtype.str != part.dtype:
             raise DeviceError(f"copy between {view.shape} {view.dtype.str} and {part}")
         strides = [s for n, s in zip(view.shape, view.strides, strict=True) if n > 1]
-        if view.size and (any(s <= 0 for s in strides) or strides != sorted(strides)[::-1]):
+        falls = all(s > 0 for s in strides) and strides == sorted(strides, reverse=True)
+        if view.size and not falls:
             raise DeviceError(f"a host array with strides {view.strides}: they have to fall")
         yield view, part
+
+
+def _parts_of(host: Array | ShardView, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
+    """Yield views of host memory, each with its part of the device array, unchecked."""
+    if not isinstance(host, ShardView):
+        yield host, array
+        return
+    strides = dense(array.shape, host.dtype.itemsize)
+    for place, view in host.views():
+        nbytes_before = sum(i * stride for i, stride in zip(place, strides, strict=True))
+        offset = array.offset + nbytes_before
+        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
+
+
+def _always() -> bool:
+    """Return True: the condition of an operation that waits for no event."""
+    return True
+
+
+def _do_nothing() -> None:
+    """Do nothing: an operation without values."""
 
 
 class Span(NamedTuple):
@@ -197,9 +284,13 @@ class SimulatedEvent:
     """Event: number of times recorded and reached, and the time of the latest record."""
 
     name: str
-    made: int = 0
+    recorded: int = 0
     reached: int = 0
     time: float = 0.0
+
+
+#: Condition for the start of an operation, and function that does it.
+QueuedOperation = tuple[Callable[[], bool], Callable[[], None]]
 
 
 @dataclass
@@ -211,7 +302,7 @@ class SimulatedStream:
 
     name: str
     favour: float
-    waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = field(default_factory=deque)
+    waiting: deque[QueuedOperation] = field(default_factory=deque)
     time: float = 0.0
 
 
@@ -259,7 +350,9 @@ class SimulatedGPU:
         self.ring = BUFFERS * BUFFER_NBYTES
         self.software = {"card": self.name}
         self._plans: set[FFT] = set()
-        self.peak = self.dropped = self.closed = 0
+        self.peak = 0
+        self.dropped = 0
+        self.closed = 0
         self._arena = np.empty(0, np.uint8)
         self._marks = itertools.count()
 
@@ -275,25 +368,26 @@ class SimulatedGPU:
         """Number of cached FFT plans."""
         return len(self._plans)
 
-    def _taken(self) -> int:
-        taken = self.libraries + self.tables + self._arena.nbytes
-        self.peak = max(self.peak, taken)
-        return taken
+    def _used_nbytes(self) -> int:
+        """Return the bytes in use, and count their maximum."""
+        nbytes = self.libraries + self.tables + self._arena.nbytes
+        self.peak = max(self.peak, nbytes)
+        return nbytes
 
     def memory(self) -> DeviceMemory:
         """Return the total and the free memory."""
-        return DeviceMemory(self.total, self.total - self._taken())
+        return DeviceMemory(self.total, self.total - self._used_nbytes())
 
     def reserve(self, nbytes: int) -> None:
         """Allocate the arena, filled with NaN."""
         if self._arena.nbytes:
             raise DeviceError("an arena is reserved already")
-        if nbytes > self.total - self._taken() or self.refuses("reserve", nbytes):
+        if nbytes > self.total - self._used_nbytes() or self.refuses("reserve", nbytes):
             raise DeviceMemoryError(f"{nbytes} bytes asked of a device with {self.total}")
         self._arena = np.empty(nbytes, np.uint8)  # takes no memory until it is written
         if not self.dry:
             self._arena.fill(POISON)
-        self._taken()
+        self._used_nbytes()
 
     def release(self) -> None:
         """Run all queued operations, and free the arena."""
@@ -315,7 +409,13 @@ class SimulatedGPU:
         end = array.offset + array.span
         if array.offset < 0 or array.offset % alignment or end > self._arena.nbytes:
             raise DeviceError(f"{array} does not lie in an arena of {self._arena.nbytes} bytes")
-        return np.ndarray(array.shape, array.dtype, self._arena, array.offset, array.strides)
+        return np.ndarray(
+            shape=array.shape,
+            dtype=array.dtype,
+            buffer=self._arena,
+            offset=array.offset,
+            strides=array.strides,
+        )
 
     # --- streams, events and the clock ---------------------------------------------------
 
@@ -331,28 +431,33 @@ class SimulatedGPU:
         """Return a new event."""
         return SimulatedEvent(name)
 
-    def record(self, event: SimulatedEvent, stream: SimulatedStream, stored: bool = True) -> None:
+    def record(
+        self,
+        event: SimulatedEvent,
+        stream: SimulatedStream,
+        stored: bool = True,
+    ) -> None:
         """Record an event in a stream."""
         with self._lock:
-            event.made += 1
+            event.recorded += 1
             event.time = stream.time
-            mark = event.made
+            mark = event.recorded
 
             def reach() -> None:
                 event.reached = max(event.reached, mark)
 
-            stream.waiting.append((lambda: True, reach))
+            stream.waiting.append((_always, reach))
 
     def wait(self, stream: SimulatedStream, event: SimulatedEvent) -> None:
         """Let a stream wait for the latest record of an event."""
         with self._lock:
-            mark = event.made
+            mark = event.recorded
             stream.time = max(stream.time, event.time)
-            stream.waiting.append((lambda: event.reached >= mark, lambda: None))
+            stream.waiting.append((lambda: event.reached >= mark, _do_nothing))
 
     def synchronize(self, event: SimulatedEvent) -> None:
         """Run queued operations until the latest record of an event is reached."""
-        mark = event.made
+        mark = event.recorded
         while True:
             with self._lock:
                 if event.reached >= mark:
@@ -365,18 +470,29 @@ class SimulatedGPU:
         with self._lock:
             while any(stream.waiting for stream in self._streams):
                 self._run_one()
-            self._host_time = max([self._host_time, *(stream.time for stream in self._streams)])
+            stream_times = [stream.time for stream in self._streams]
+            self._host_time = max([self._host_time, *stream_times])
 
     def _run_one(self) -> None:
         """Run one of the operations that may be next."""
-        ready = [s for s in self._streams if s.waiting and s.waiting[0][0]()]
+        ready = []
+        for stream in self._streams:
+            if stream.waiting:
+                may_start, _ = stream.waiting[0]
+                if may_start():
+                    ready.append(stream)
         if not ready:
             raise DeviceError("streams wait for each other, or for a mark that was never made")
-        stream = self._random.choices(ready, [stream.favour for stream in ready])[0]
-        stream.waiting.popleft()[1]()
+        (stream,) = self._random.choices(ready, [stream.favour for stream in ready])
+        _, run = stream.waiting.popleft()
+        run()
 
     def _put(
-        self, stream: SimulatedStream, operation: str, seconds: float, run: Callable[[], None]
+        self,
+        stream: SimulatedStream,
+        operation: str,
+        seconds: float,
+        run: Callable[[], None],
     ) -> None:
         """Queue an operation in a stream, and add its time to the clock of its engine.
 
@@ -386,9 +502,11 @@ class SimulatedGPU:
             engine = operation if operation in self._engines else "compute"
             self._host_time += self.profile.call
             start = max(self._engines[engine], stream.time, self._host_time)
-            self._engines[engine] = stream.time = start + seconds
-            self.trace.append(Span(engine, operation, start, start + seconds))
-            stream.waiting.append((lambda: True, (lambda: None) if self.dry else run))
+            end = start + seconds
+            self._engines[engine] = end
+            stream.time = end
+            self.trace.append(Span(engine, operation, start, end))
+            stream.waiting.append((_always, _do_nothing if self.dry else run))
             if self._random.random() < 0.1:
                 self._run_one()
 
@@ -406,30 +524,50 @@ class SimulatedGPU:
     def ahead(self, stream: SimulatedStream, source: Array | ShardView) -> None:
         """Do nothing, since values are read when they are copied."""
 
-    def h2d(self, stream: SimulatedStream, source: Array | ShardView, target: DeviceArray) -> None:
+    def h2d(
+        self,
+        stream: SimulatedStream,
+        source: Array | ShardView,
+        target: DeviceArray,
+    ) -> None:
         """Queue a copy to the device."""
         for view, place in views_of(source, target):
             self._copy(stream, "h2d", view, place)
 
-    def d2h(self, stream: SimulatedStream, source: DeviceArray, target: Array | ShardView) -> None:
+    def d2h(
+        self,
+        stream: SimulatedStream,
+        source: DeviceArray,
+        target: Array | ShardView,
+    ) -> None:
         """Queue a copy to the host."""
         for view, place in views_of(target, source):
             self._copy(stream, "d2h", view, place)
 
-    def _copy(self, stream: SimulatedStream, way: str, host: Array, device: DeviceArray) -> None:
+    def _copy(
+        self,
+        stream: SimulatedStream,
+        direction: str,
+        host: Array,
+        device: DeviceArray,
+    ) -> None:
+        """Queue a copy of a view, ``h2d`` or ``d2h``."""
+
         def run() -> None:
             values = self._array(device, host.itemsize)
-            if way == "h2d":
+            if direction == "h2d":
                 values[...] = host
             else:
                 host[...] = values
 
-        width, _ = runs(host.shape, host.strides, host.itemsize, dense(host.shape, host.itemsize))
+        device_strides = dense(host.shape, host.itemsize)
+        width, _ = runs(host.shape, host.strides, host.itemsize, device_strides)
         rows = host.nbytes // width
-        seconds = host.nbytes / getattr(self.profile, way) + (rows - 1) * self.profile.run
+        speed = getattr(self.profile, direction)
+        seconds = host.nbytes / speed + (rows - 1) * self.profile.run
         if self.pageable:
             seconds = max(seconds, host.nbytes / RING_SPEED)
-        self._put(stream, way, seconds, run)
+        self._put(stream, direction, seconds, run)
 
     def clear(self, stream: SimulatedStream, array: DeviceArray) -> None:
         """Queue filling an array with zeros."""
@@ -447,7 +585,7 @@ class SimulatedGPU:
         if any(stream.waiting for stream in self._streams):
             raise DeviceError(f"a plan for {op} is made while streams are not idle")
         self._plans.add(op)
-        self._taken()
+        self._used_nbytes()
         return nbytes
 
     def compute(
@@ -460,41 +598,70 @@ class SimulatedGPU:
     ) -> None:
         """Queue an operation; an FFT leaves NaN in its work area."""
         check(op, source, target)
-        if not isinstance(op, FFT):
-            itemsize = np.dtype(op.dtype).itemsize
-            nbytes = 2 * math.prod(op.counts if isinstance(op, Strided) else op.shape) * itemsize
-            nbytes += source.nbytes if isinstance(op, Product) else 0
-
-            def do() -> None:
-                computed(op, self._array(source, itemsize), self._array(target, itemsize))
-
-            self._put(stream, "compute", nbytes / self.profile.memory, do)
+        if isinstance(op, FFT):
+            if work is None:
+                work = DeviceArray(0, (0,), "|u1")
+            self._compute_fft(stream, op, source, target, work)
             return
-        work = work or DeviceArray(0, (0,), "|u1")
+        itemsize = np.dtype(op.dtype).itemsize
+        counts = op.counts if isinstance(op, Strided) else op.shape
+        nbytes = 2 * math.prod(counts) * itemsize
+        if isinstance(op, Product):
+            nbytes += source.nbytes
+
+        def run() -> None:
+            x = self._array(source, itemsize)
+            y = self._array(target, itemsize)
+            computed(op, x, y)
+
+        self._put(stream, "compute", nbytes / self.profile.memory, run)
+
+    def _compute_fft(
+        self,
+        stream: SimulatedStream,
+        op: FFT,
+        source: DeviceArray,
+        target: DeviceArray,
+        work: DeviceArray,
+    ) -> None:
+        """Queue an FFT with a work area.
+
+        The result is NaN if something else writes to the work area before the FFT.
+        """
         if op not in self._plans:
             raise DeviceError(f"no plan was made for {op} before it is needed")
-        if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < work_area(op):
+        wrong_sign = (op.kind, op.sign) in (("r2c", 1), ("c2r", -1))
+        if wrong_sign or work.nbytes < work_area(op):
             raise DeviceError(f"{op} with a work area of {work.nbytes} bytes")
-
         mark = next(self._marks) % POISON
 
         def begin() -> None:
             self._array(work).view(np.uint8)[...] = mark
 
         def run() -> None:
-            x, y = self._array(source), self._array(target)
+            x = self._array(source)
+            y = self._array(target)
             y[...] = transformed(op, x)
-            if (self._array(work).view(np.uint8) != mark).any():
+            work_bytes = self._array(work).view(np.uint8)
+            if (work_bytes != mark).any():
                 y.view(np.uint8)[...] = POISON
             if op.kind == "c2r":
                 x.view(np.uint8)[...] = POISON
-            self._array(work).view(np.uint8)[...] = POISON
+            work_bytes[...] = POISON
 
-        lengths = math.prod(max(op.source[dim], op.target[dim]) for dim in op.dims)
-        count = max(source.size, target.size)
-        flops = 5.0 * count * math.log2(max(2, lengths))
-        passes = 4 * len(op.dims) * max(source.nbytes, target.nbytes)
-        seconds = max(flops / self.profile.flops, passes / self.profile.memory)
         if work.nbytes and not self.dry:
-            stream.waiting.append((lambda: True, begin))
-        self._put(stream, "fft", seconds, run)
+            stream.waiting.append((_always, begin))
+        self._put(stream, "fft", self._fft_seconds(op, source, target), run)
+
+    def _fft_seconds(
+        self,
+        op: FFT,
+        source: DeviceArray,
+        target: DeviceArray,
+    ) -> float:
+        """Return the seconds of an FFT by the profile."""
+        points = math.prod(max(op.source[dim], op.target[dim]) for dim in op.dims)
+        elements = max(source.size, target.size)
+        flops = 5.0 * elements * math.log2(max(2, points))
+        nbytes = 4 * len(op.dims) * max(source.nbytes, target.nbytes)
+        return max(flops / self.profile.flops, nbytes / self.profile.memory)

@@ -19,50 +19,68 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.transforms.spec import FAMILIES
 
 Chunks = tuple[int, ...]
+Shape = tuple[int, ...]
 Rounds = tuple[dict[int, int], ...]
 
-_DTYPES = ("c16", "c8", "f8", "f4", "i8", "i2", "u1", "?")
+_COMPLEX_DTYPES = ("c16", "c8")
+_REAL_DTYPES = ("f8", "f4", "i8", "i2", "u1", "?")
 
 #: Largest length of an axis, by the number of axes, so that an array stays small.
 LARGEST = {1: 400, 2: 60, 3: 16, 4: 8}
 
-_PRIMES = tuple(p for p in range(2, 400) if all(p % q for q in range(2, math.isqrt(p) + 1)))
+
+def _is_prime(n: int) -> bool:
+    """Return True for a prime."""
+    return all(n % divisor for divisor in range(2, math.isqrt(n) + 1))
+
+
+_PRIMES = tuple(filter(_is_prime, range(2, 400)))
 _SQUARES = tuple(n * n for n in range(2, 21))
 _SMOOTH = tuple(sorted({2**a * 3**b for a in range(9) for b in range(5)}))
 
 
 def sizes(largest: int) -> st.SearchStrategy[int]:
     """Return lengths of an axis: 1, primes, squares, smooth and arbitrary numbers."""
-    kinds = [[n for n in found if n <= largest] for found in (_PRIMES, _SQUARES, _SMOOTH)]
-    special = [st.sampled_from(found) for found in kinds if found]
+    special = []
+    for numbers in (_PRIMES, _SQUARES, _SMOOTH):
+        possible = [n for n in numbers if n <= largest]
+        if possible:
+            special.append(st.sampled_from(possible))
     return st.one_of(st.integers(1, largest), *special, st.just(1))
 
 
 @st.composite
-def shapes(draw: st.DrawFn, max_axes: int = 4) -> tuple[int, ...]:
+def shapes(draw: st.DrawFn, max_axes: int = 4) -> Shape:
     """Return shapes of 1 to `max_axes` axes, with shorter axes for more dimensions."""
     ndim = draw(st.integers(1, max_axes))
     return tuple(draw(sizes(LARGEST[ndim])) for _ in range(ndim))
 
 
 @st.composite
-def chunks_of(draw: st.DrawFn, size: int, most: int = 12) -> Chunks:
+def chunks_of(
+    draw: st.DrawFn,
+    size: int,
+    most: int = 12,
+) -> Chunks:
     """Return an irregular cut of an axis into at most `most` chunks, some of them empty."""
     if size < 1:
         return (0,)
     style = draw(st.sampled_from(["whole", "even", "irregular", "irregular", "empty"]))
-    if style in ("whole", "even"):
-        width = size if style == "whole" else draw(st.integers(max(1, size // most), size))
-        return tuple(min(width, size - at) for at in range(0, size, width))
-    ends = sorted(draw(st.sets(st.integers(1, size), max_size=most - 2)) | {size})
-    chunks = [high - low for low, high in itertools.pairwise((0, *ends))]
+    if style == "whole":
+        return (size,)
+    if style == "even":
+        width = draw(st.integers(max(1, size // most), size))
+        return tuple(min(width, size - start) for start in range(0, size, width))
+    inner_ends = draw(st.sets(st.integers(1, size), max_size=most - 2))
+    ends = sorted({0, size} | inner_ends)
+    chunks = [high - low for low, high in itertools.pairwise(ends)]
     if style == "empty":
         chunks.insert(draw(st.integers(0, len(chunks))), 0)
     return tuple(chunks)
 
 
 @st.composite
-def chunkings(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Chunks, ...]:
+def chunkings(draw: st.DrawFn, shape: Shape) -> tuple[Chunks, ...]:
     """Return chunks of an array, with fewer chunks along each axis for more dimensions."""
     most = {1: 14, 2: 8, 3: 5}.get(len(shape), 4)
     return tuple(draw(chunks_of(n, most)) for n in shape)
@@ -79,10 +97,13 @@ def orders(count: int) -> st.SearchStrategy[tuple[str, ...]]:
 
 
 def random_array(
-    shape: Sequence[int], dtype: npt.DTypeLike, seed: int | np.random.Generator
+    shape: Sequence[int],
+    dtype: npt.DTypeLike,
+    seed: int | np.random.Generator,
 ) -> Array:
     """Return normally distributed values, truncated for integers, signs for bools."""
-    rng, dtype = np.random.default_rng(seed), np.dtype(dtype)
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
     values: Array = 3 * rng.standard_normal(shape)
     if dtype.kind == "c":
         values = values + 3j * rng.standard_normal(shape)
@@ -114,7 +135,7 @@ class Case:
     """
 
     family: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     chunks: tuple[Chunks, ...]
     axes: tuple[int, ...]
@@ -152,7 +173,8 @@ class Case:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of this library."""
-        return {"variant": self.variant, "rounds": self.rounds and list(self.rounds)}
+        rounds = None if self.rounds is None else list(self.rounds)
+        return {"variant": self.variant, "rounds": rounds}
 
 
 def _case(
@@ -169,6 +191,7 @@ def _case(
     `shape` has the lengths of the other axes.
     """
     kind = FAMILIES[family][0]
+    dtypes = _REAL_DTYPES if kind == "r2c" else (*_COMPLEX_DTYPES, *_REAL_DTYPES)
     last = lengths[-1] // 2 + 1 if kind == "c2r" else lengths[-1]
     for axis, n in zip(axes, (*lengths[:-1], last), strict=True):
         shape[axis] = n
@@ -177,7 +200,7 @@ def _case(
     return Case(
         family=family,
         shape=tuple(shape),
-        dtype=draw(st.sampled_from(_DTYPES[2 * (kind == "r2c") :])),
+        dtype=draw(st.sampled_from(dtypes)),
         chunks=draw(chunkings(tuple(shape))),
         axes=axes,
         lengths=lengths,
@@ -190,7 +213,11 @@ def _case(
 
 @st.composite
 def cases(
-    draw: st.DrawFn, *, families: Iterable[str] = FAMILIES, max_axes: int = 4, resize: bool = True
+    draw: st.DrawFn,
+    *,
+    families: Iterable[str] = FAMILIES,
+    max_axes: int = 4,
+    resize: bool = True,
 ) -> Case:
     """Return calls of any kind on arrays of up to `max_axes` axes.
 
@@ -205,31 +232,53 @@ def cases(
     """
     family = draw(st.sampled_from(tuple(families)))
     shape = list(draw(shapes(max_axes)))
-    axes = tuple(draw(st.permutations(range(len(shape))))[: draw(st.integers(1, len(shape)))])
-    lengths = tuple(shape[a] for a in axes)
-    return _case(draw, family, shape, axes, lengths, None, resize)
+    permutation = draw(st.permutations(range(len(shape))))
+    axes = tuple(permutation[: draw(st.integers(1, len(shape)))])
+    return _case(
+        draw,
+        family=family,
+        shape=shape,
+        axes=axes,
+        lengths=tuple(shape[axis] for axis in axes),
+        rounds=None,
+        resize=resize,
+    )
 
 
 @st.composite
 def round_cases(
-    draw: st.DrawFn, *, families: Iterable[str] = FAMILIES, resize: bool = True
+    draw: st.DrawFn,
+    *,
+    families: Iterable[str] = FAMILIES,
+    resize: bool = True,
 ) -> Case:
     """Return calls with given rounds: ordered factors of 1 to 3 axes in 2 to 4 rounds."""
     family = draw(st.sampled_from(tuple(families)))
     ndim = draw(st.integers(1, 3))
-    count = draw(st.integers(2, {1: 4, 2: 3}.get(ndim, 2)))
-    axes = tuple(draw(st.permutations(range(ndim)))[: draw(st.integers(1, ndim))])
+    most_rounds = {1: 4, 2: 3}.get(ndim, 2)
+    count = draw(st.integers(2, most_rounds))
+    permutation = draw(st.permutations(range(ndim)))
+    axes = tuple(permutation[: draw(st.integers(1, ndim))])
+    largest_factor = {1: 7, 2: 5}.get(ndim, 4)
+    kind = FAMILIES[family][0]
     rounds: list[dict[int, int]] = [{} for _ in range(count)]
-    lengths, largest, kind = [], {1: 7, 2: 5}.get(ndim, 4), FAMILIES[family][0]
+    lengths = []
     for axis in axes:
-        places = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
+        numbers = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
         if axis == axes[-1] and kind == "r2c":
-            places[0] = 0
+            numbers[0] = 0
         if axis == axes[-1] and kind == "c2r":
-            places[-1] = count - 1
-        factors = draw(st.tuples(*[st.integers(2, largest)] * len(places)))
-        for place, factor in zip(places, factors, strict=True):
-            rounds[place][axis] = factor
+            numbers[-1] = count - 1
+        factors = draw(st.tuples(*[st.integers(2, largest_factor)] * len(numbers)))
+        for number, factor in zip(numbers, factors, strict=True):
+            rounds[number][axis] = factor
         lengths.append(math.prod(factors))
-    shape = [draw(st.integers(1, 4)) for _ in range(ndim)]
-    return _case(draw, family, shape, axes, tuple(lengths), tuple(filter(None, rounds)), resize)
+    return _case(
+        draw,
+        family=family,
+        shape=[draw(st.integers(1, 4)) for _ in range(ndim)],
+        axes=axes,
+        lengths=tuple(lengths),
+        rounds=tuple(factors for factors in rounds if factors),
+        resize=resize,
+    )

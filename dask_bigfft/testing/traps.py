@@ -25,7 +25,7 @@ import psutil
 
 from dask_bigfft.events import add_sink, remove_sink
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 #: Maximum seconds of waiting, on a busy machine that compiles code first.
 LONGEST = 200.0
@@ -41,17 +41,19 @@ SIGNAL = signal.SIGUSR1
 FAULTS = ("killed", "paused", "cut", "cut off")
 
 
-def until(ready: Callable[[], Found], error: str = "not in time") -> Found:
+def until(ready: Callable[[], Value], error: str = "not in time") -> Value:
     """Wait until a function returns a true value, and return it.
 
     A `TimeoutError` with the text `error` is raised after `LONGEST` seconds.
     """
     end = time.monotonic() + LONGEST
-    while not (found := ready()):
+    while True:
+        value = ready()
+        if value:
+            return value
         if time.monotonic() > end:
             raise TimeoutError(error)
         time.sleep(0.005)
-    return found
 
 
 class Board:
@@ -72,8 +74,10 @@ class Board:
 
         The number is the target of a symbolic link, because links are created atomically.
         """
+        if number is None:
+            number = os.getpid()
         try:
-            os.symlink(str(os.getpid() if number is None else number), self.folder / name)
+            os.symlink(str(number), self.folder / name)
         except FileExistsError:
             return False
         return True
@@ -108,18 +112,16 @@ class Board:
         """
         if fault == "killed":
             os.kill(process, signal.SIGKILL)
+            self.release()
         elif fault == "paused":
-            os.kill(process, signal.SIGSTOP)
-            found = psutil.Process(process)  # a process that has ended never stops
-            stopped = psutil.STATUS_STOPPED
-            until(lambda: found.status() == stopped, f"process {process} was not stopped")
+            _stop(process)
+            self.release()
+            time.sleep(STOPPED)
+            os.kill(process, signal.SIGCONT)
         else:
             (self.folder / "deed").write_text(fault)
             os.kill(process, SIGNAL)
-        self.release()
-        if fault == "paused":
-            time.sleep(STOPPED)
-            os.kill(process, signal.SIGCONT)
+            self.release()
 
     def release(self) -> None:
         """Let waiting processes continue."""
@@ -136,11 +138,27 @@ class Board:
         return self.process("done") or 0
 
 
+def _stop(number: int) -> None:
+    """Pause a process, and wait until the system has done it."""
+    os.kill(number, signal.SIGSTOP)
+    process = psutil.Process(number)  # a process that has ended never stops
+    until(lambda: process.status() == psutil.STATUS_STOPPED, f"process {number} was not stopped")
+
+
 class _Trap:
     """Sink of events and plugin of this process's worker."""
 
-    def __init__(self, phase: str, board: Board, after: int, worker: Any) -> None:
-        self.phase, self.board, self.left, self.worker = phase, board, after, worker
+    def __init__(
+        self,
+        phase: str,
+        board: Board,
+        after: int,
+        worker: Any,
+    ) -> None:
+        self.phase = phase
+        self.board = board
+        self.left = after
+        self.worker = worker
         self._first = False
         self._lock = threading.Lock()
 
@@ -160,33 +178,42 @@ class _Trap:
         name = str(key[0] if isinstance(key, tuple) else key)
         if "bigfft" not in name:
             return
-        if finish == "memory" and start in ("executing", "long-running") and not self._first:
+        has_run = finish == "memory" and start in ("executing", "long-running")
+        if has_run and not self._first:
             self._first = self.board.claim("first")
         if self.phase == "barrier" and finish == "executing" and "barrier" in name:
             self._come()
 
     def _come(self) -> None:
+        """Wait for the fault, unless events are still skipped or another process waits."""
         with self._lock:
             self.left -= 1
-            mine = self.left < 0 and self.board.process("sprung") is None
-        if mine and self.board.claim("sprung"):
+            may_wait = self.left < 0 and self.board.process("sprung") is None
+        if may_wait and self.board.claim("sprung"):
             self.board.stay()
 
     def struck(self) -> None:
         """Cut connections as the board says, and store their number."""
-        pools = self.worker.rpc.available, self.worker.rpc.occupied
-        found = [comm for pool in pools for comms in pool.values() for comm in comms]
+        connections: list[Any] = []
+        for pool in (self.worker.rpc.available, self.worker.rpc.occupied):
+            for connections_to_address in pool.values():
+                connections.extend(connections_to_address)
         if (self.board.folder / "deed").read_text() == "cut off":
-            found.append(self.worker.batched_stream.comm)
-        for comm in found:
-            comm.abort()
-        self.board.claim("done", len(found))
+            connections.append(self.worker.batched_stream.comm)
+        for connection in connections:
+            connection.abort()
+        self.board.claim("done", len(connections))
 
 
 _NAME = "bigfft-traps"
 
 
-def set_trap(phase: str, board: str, after: int = 0, dask_worker: Any = None) -> int:
+def set_trap(
+    phase: str,
+    board: str,
+    after: int = 0,
+    dask_worker: Any = None,
+) -> int:
     """Set a trap in this process, called by `distributed.Client.run` on all workers.
 
     Parameters

@@ -37,7 +37,7 @@ and Jha, IEEE Trans. Computers 43, 1994.
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial, reduce
 from operator import mul
@@ -77,28 +77,30 @@ class Weights(NamedTuple):
     rows: Array
     line: Array
     #: Weight of a place in the real part of the sum, and in the imaginary part.
-    one: Array
-    other: Array
-    #: Factors of the weights of places: that of place i * `WIDTH` + j is every[i] * first[j].
-    every: Array
-    first: Array
+    for_real: Array
+    for_imag: Array
+    #: Factors of the weights of places: that of place i * `WIDTH` + j is outer[i] * inner[j].
+    outer: Array
+    inner: Array
 
 
 @lru_cache(maxsize=256)
 def _signed(dim: int, length: int, size: int) -> Array:
     """Return seeded real weights of the first `size` of `length` places."""
     rng = np.random.default_rng([dim, length, size])
-    found: Array = rng.uniform(0.5, 1.5, size) * rng.choice([-1.0, 1.0], size)
-    return found
+    weights: Array = rng.uniform(0.5, 1.5, size)
+    weights *= rng.choice([-1.0, 1.0], size)
+    return weights
 
 
 @lru_cache(maxsize=64)
 def _products(length: int, size: int) -> Array:
     """Return seeded complex weights that are products of two factors."""
     rng = np.random.default_rng([length, size])
-    outer, inner = (np.exp(2j * np.pi * rng.random(n)) for n in (-(-size // WIDTH), WIDTH))
-    found: Array = np.outer(outer, inner).ravel()[:size]
-    return found
+    outer = np.exp(2j * np.pi * rng.random(-(-size // WIDTH)))
+    inner = np.exp(2j * np.pi * rng.random(WIDTH))
+    weights: Array = np.outer(outer, inner).ravel()[:size]
+    return weights
 
 
 def _after(step: Step, dim: int) -> Array:
@@ -110,19 +112,22 @@ def _after(step: Step, dim: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _before(step: Step, dim: int) -> Array:
-    """Return the weights of a step's input."""
-    n, weights = step.length, _after(step, dim)
-    found: Array
-    if step.kind == "c2r":
-        found = scipy.fft.fft(weights) if step.sign < 0 else n * scipy.fft.ifft(weights)
-        found = 2 * found[: half(n)]
-        found[0] /= 2
-        if n % 2 == 0:
-            found[n // 2] /= 2
-        return found
-    padded = np.zeros(n, complex)
-    padded[: step.target.size] = weights
-    return scipy.fft.fft(padded) if step.sign < 0 else n * scipy.fft.ifft(padded)
+    """Return the weights of a step's input: those of its output times the matrix of the FFT."""
+    n = step.length
+    weights_after = np.zeros(n, complex)
+    size = n if step.kind == "c2r" else step.target.size
+    weights_after[:size] = _after(step, dim)
+    weights: Array = scipy.fft.fft(weights_after)
+    if step.sign > 0:
+        weights = n * scipy.fft.ifft(weights_after)
+    if step.kind != "c2r":
+        return weights
+    # Entries of half a spectrum count twice, but for those without a mirror image.
+    weights = 2 * weights[: half(n)]
+    weights[0] /= 2
+    if n % 2 == 0:
+        weights[n // 2] /= 2
+    return weights
 
 
 def split(shape: tuple[int, ...], twiddled: frozenset[int]) -> int:
@@ -137,11 +142,11 @@ def split(shape: tuple[int, ...], twiddled: frozenset[int]) -> int:
     """
     first = len(shape)
     while first > 0:
-        here = first - 1
-        if here in twiddled and math.prod(shape[first:]) > 1:
+        outer = first - 1
+        if outer in twiddled and math.prod(shape[first:]) > 1:
             break
-        first = here
-        if here in twiddled or math.prod(shape[first:]) >= LINE:
+        first = outer
+        if outer in twiddled or math.prod(shape[first:]) >= LINE:
             break
     return first
 
@@ -159,7 +164,7 @@ def weights_of(
     Parameters
     ----------
     shape, dtype
-        Of the tile.
+        Shape and dtype of the tile.
     first : int
         First of the dimensions that form lines.
     steps : tuple of (int, Step)
@@ -167,25 +172,39 @@ def weights_of(
     inward : bool
         True for the input of the steps, False for their output.
     """
-    made: Mapping[int, Step] = dict(steps)
+    step_of = dict(steps)
     along = []
     for dim, size in enumerate(shape):
-        step = made.get(dim)
+        step = step_of.get(dim)
         if step is None:
             along.append(_signed(dim, 0, size))
         else:
             along.append(_before(step, dim) if inward else _after(step, dim))
-    rows, line = (
-        reduce(lambda a, b: np.outer(a, b).ravel(), part, np.ones(1))
-        for part in (along[:first], along[first:])
-    )
-    kept, wide = np.empty(0, dtype).real.dtype, line.astype(np.result_type(line, np.complex128))
-    one, other = wide.real, wide.imag
+    rows = _outer_product(along[:first])
+    line = _outer_product(along[first:])
+    line = line.astype(np.result_type(line, np.complex128))
+    for_real = line.real
+    for_imag = line.imag
     if dtype.kind == "c":
-        one, other = wide.conj().view(float), (1j * wide.conj()).view(float)
-    one, other = (np.ascontiguousarray(part, kept) for part in (one, other))
-    first_stretch = wide[:WIDTH] / wide[0] if len(wide) else wide
-    return Weights(rows, wide, one, other, wide[::WIDTH].copy(), first_stretch)
+        for_real = line.conj().view(float)
+        for_imag = (1j * line.conj()).view(float)
+    real_dtype = np.empty(0, dtype).real.dtype
+    return Weights(
+        rows,
+        line,
+        np.ascontiguousarray(for_real, real_dtype),
+        np.ascontiguousarray(for_imag, real_dtype),
+        line[::WIDTH].copy(),
+        line[:WIDTH] / line[0] if len(line) else line,
+    )
+
+
+def _outer_product(factors: Sequence[Array]) -> Array:
+    """Return the flattened outer product of some arrays."""
+    product: Array = np.ones(1)
+    for factor in factors:
+        product = np.outer(product, factor).ravel()
+    return product
 
 
 #: Number of places per strip, so that both parts of their weights stay in L1.
@@ -209,7 +228,9 @@ class PhaseFactors(NamedTuple):
 @partial(compiled, fastmath=FAST)
 def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
     """Return the sums of a line with two sets of weights, and its energy."""
-    s, t, e = x.dtype.type(0), x.dtype.type(0), x.dtype.type(0)
+    s = x.dtype.type(0)
+    t = x.dtype.type(0)
+    e = x.dtype.type(0)
     for i in range(len(x)):
         v = x[i]
         s += a[i] * v
@@ -219,16 +240,18 @@ def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _sum_of_rows(x, rows, one, other):  # type: ignore[no-untyped-def]
+def _sum_of_rows(x, rows, for_real, for_imag):  # type: ignore[no-untyped-def]
     """Return both parts of the weighted sum of all lines, and their energy."""
-    width, total, found = len(one), 0.0, 0j
+    width = len(for_real)
+    squares = 0.0
+    total = 0j
     for low in range(0, width, STRIP):
         high = min(width, low + STRIP)
         for j in range(len(rows)):
-            s, t, e = _weighed_dot(x[j, low:high], one[low:high], other[low:high])
-            found += rows[j] * complex(s, t)
-            total += e
-    return found.real, found.imag, total
+            s, t, e = _weighed_dot(x[j, low:high], for_real[low:high], for_imag[low:high])
+            total += rows[j] * complex(s, t)
+            squares += e
+    return total.real, total.imag, squares
 
 
 @compiled
@@ -238,22 +261,30 @@ def _sum_of_twiddled(x, a, outer, inner, rest, coarse, fine, shift, mask):  # ty
     The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
     so a line is summed in stretches with equal weights, whose sums are then combined.
     """
-    n, width, total, found = x.shape[1] // 2, len(inner), 0.0, 0j
-    one, other = np.empty(2 * width, x.dtype), np.empty(2 * width, x.dtype)
+    n = x.shape[1] // 2
+    width = len(inner)
+    squares = 0.0
+    total = 0j
+    for_real = np.empty(2 * width, x.dtype)
+    for_imag = np.empty(2 * width, x.dtype)
     for o in range(x.shape[0]):
-        r, along = rest[o % len(rest)], 0j
+        r = rest[o % len(rest)]
+        along = 0j
         for j in range(min(width, n)):
             w = inner[j] * coarse[(r * j) >> shift] * fine[(r * j) & mask]
-            one[2 * j], one[2 * j + 1] = w.real, -w.imag
-            other[2 * j], other[2 * j + 1] = w.imag, w.real
+            for_real[2 * j] = w.real
+            for_real[2 * j + 1] = -w.imag
+            for_imag[2 * j] = w.imag
+            for_imag[2 * j + 1] = w.real
         for i in range(len(outer)):
-            start, stop = 2 * i * width, min(2 * (i + 1) * width, 2 * n)
-            s, t, e = _weighed_dot(x[o, start:stop], one, other)
+            start = 2 * i * width
+            stop = min(2 * (i + 1) * width, 2 * n)
+            s, t, e = _weighed_dot(x[o, start:stop], for_real, for_imag)
             place = r * i * width
             along += outer[i] * coarse[place >> shift] * fine[place & mask] * complex(s, t)
-            total += e
-        found += a[o] * along
-    return found.real, found.imag, total
+            squares += e
+        total += a[o] * along
+    return total.real, total.imag, squares
 
 
 def weighted_sum(
@@ -275,12 +306,14 @@ def weighted_sum(
     if values.dtype.char not in _SUMMED:
         return _wide_sum(rows, weights, factors), energy(values)
     x = rows.view(rows.real.dtype)
-    if factors is not None:
-        twiddles = factors.rest, *phase_table(factors.modulus, factors.sign)
-        re, im, total = _sum_of_twiddled(x, weights.rows, weights.every, weights.first, *twiddles)
+    if factors is None:
+        real, imag, squares = _sum_of_rows(x, weights.rows, weights.for_real, weights.for_imag)
     else:
-        re, im, total = _sum_of_rows(x, weights.rows, weights.one, weights.other)
-    return complex(re, im), total
+        table = phase_table(factors.modulus, factors.sign)
+        real, imag, squares = _sum_of_twiddled(
+            x, weights.rows, weights.outer, weights.inner, factors.rest, *table
+        )
+    return complex(real, imag), squares
 
 
 def _wide_sum(rows: Array, weights: Weights, factors: PhaseFactors | None) -> complex:
@@ -312,12 +345,14 @@ def _energy_of_whole(values: Array, half: tuple[Step, int] | None, total: float 
     `total` is the energy of `values`, if it is known. Entry 0 and, for even n, entry n/2 of half a
     spectrum have no mirror image.
     """
-    total = energy(values) if total is None else total
+    if total is None:
+        total = energy(values)
     if half is None:
         return total
-    dim, n = half[1], half[0].length
-    ends = [values[(slice(None),) * dim + (i,)] for i in ([0] if n % 2 else [0, n // 2])]
-    return 2 * total - sum(map(energy, ends))
+    step, dim = half
+    unmirrored = [0] if step.length % 2 else [0, step.length // 2]
+    entries = [values[(slice(None),) * dim + (i,)] for i in unmirrored]
+    return 2 * total - sum(map(energy, entries))
 
 
 #: Maximum number of squares per value: two parts, twice for half a spectrum.
@@ -337,8 +372,9 @@ class TileSums(NamedTuple):
 @lru_cache(maxsize=8)
 def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
     """Return the rounding error and the least normal number of sums, at best of double ones."""
-    found, wide = np.finfo(dtype), np.finfo(np.float64)
-    return max(float(found.eps), float(wide.eps)), max(float(found.tiny), float(wide.tiny))
+    own = np.finfo(dtype)
+    double = np.finfo(np.float64)
+    return max(float(own.eps), float(double.eps)), max(float(own.tiny), float(double.tiny))
 
 
 def _lost(values: Array) -> float:
@@ -368,7 +404,8 @@ class Facts:
         self.twiddled = frozenset(dim for dim, step in self.steps if step.twiddle is not None)
         of_kind = {step.kind: (step, dim) for dim, step in self.steps if step.kind != "c2c"}
         #: The steps with half a spectrum as output or as input, if any, with their dimensions.
-        self.halves, self.joins = of_kind.get("r2c"), of_kind.get("c2r")
+        self.halves = of_kind.get("r2c")
+        self.joins = of_kind.get("c2r")
         #: True if the values after the round are real.
         self.real = self.joins is not None
 
@@ -422,53 +459,57 @@ class Verification:
     def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
         """Return the block after the round on a GPU, checked as a whole; None like the runner."""
         if not self.round.keeps_energy:
+            return self.repeated(partial(self._compared, view_of, runner))
+        block = self.repeated(partial(self._checked, view_of, runner))
+        return None if block is None else self._reported(block)
 
-            def plain() -> Array:
-                done = runner(view_of())
-                return self._plain(view_of()) if done is None else done
+    def _compared(self, view_of: Callable[[], BlockView], runner: Runner) -> Array:
+        """Return the block after two equal runs of a round on a GPU, or else on the CPU."""
+        blocks = []
+        for _ in range(2):
+            block = runner(view_of())
+            blocks.append(self._plain(view_of()) if block is None else block)
+        first, second = blocks
+        if not near_values(first, second):
+            raise Unmatched("two runs differ")
+        return first
 
-            def compared() -> Array:
-                one, other = plain(), plain()
-                if not near_values(one, other):
-                    raise Unmatched("two runs differ")
-                return one
-
-            return self.repeated(compared)
-
-        def attempt() -> Array | None:
-            values = view_of().gather()
-            with np.errstate(over="ignore", invalid="ignore"):
-                before = self.before(values)
-                done = runner(BlockView.of(values, owned=True))
-                if done is not None:
-                    self.after(done, before, 0, None)
-            return done
-
-        done = self.repeated(attempt)
-        return None if done is None else self._reported(done)
+    def _checked(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
+        """Return the block after a round on a GPU whose sums match; None like the runner."""
+        values = view_of().gather()
+        with np.errstate(over="ignore", invalid="ignore"):
+            before = self.before(values)
+            block = runner(BlockView.of(values, owned=True))
+            if block is not None:
+                self.after(block, before, 0, None)
+        return block
 
     def _done(self, view: BlockView, executor: Callable[..., CPUExecutor] = CPUExecutor) -> Array:
-        what = self.round, self.block, view, self.library, self.out_dtype, self.filters
-        return run_round(*what, executor)
+        """Return the block after the round on the CPU."""
+        return run_round(
+            self.round, self.block, view, self.library, self.out_dtype, self.filters, executor
+        )
 
     def _plain(self, view: BlockView) -> Array:
         """Return the block after the round, without overwriting its input."""
-        tables, make = view.tables, view.new_table
-        return self._done(BlockView(view.shape, view.dtype, view.array, tables, new_table=make))
+        return self._done(
+            BlockView(view.shape, view.dtype, view.array, view.tables, new_table=view.new_table)
+        )
 
     def repeated(self, attempt: Callable[[], Result]) -> Result:
         """Return the result of an attempt, which is repeated once after a mismatch."""
-        found = list[str]()
-        while len(found) < 2:
+        mismatches: list[str] = []
+        while len(mismatches) < 2:
             try:
                 return attempt()
             except Unmatched as error:
                 emit("mismatch", index=self.number)
-                found.append(str(error))
-        text = "; done once more: ".join(found)
+                mismatches.append(str(error))
+        text = "; done once more: ".join(mismatches)
         raise VerificationError(f"round {self.number}, block {self.block}: {text}")
 
     def _reported(self, result: Array) -> Array:
+        """Return a result after a warning if its values could not be checked."""
         if self.undecided:
             emit("unverified", nbytes=result.nbytes)
             warnings.warn(
@@ -486,42 +527,53 @@ class Verification:
         checksum: complex | None = None
         total: float | None = None
         if self.mode == "checksum":
-            checksum, total = self._summed(tile, True)
-            checksum = (checksum.real if self.facts.real else checksum) / self.facts.divisor
+            checksum, total = self._summed(tile, inward=True)
+            if self.facts.real:
+                checksum = checksum.real
+            checksum /= self.facts.divisor
         joins = self.facts.joins
-        whole = seen = _energy_of_whole(tile, joins, total)
+        whole = _energy_of_whole(tile, joins, total)
+        seen = whole
         if joins is not None and math.isfinite(whole):
             seen -= self._unseen(tile, *joins)
         return TileSums(whole, seen, _lost(tile), checksum)
 
     def after(self, result: Array, before: TileSums, dim: int, part: slice | None) -> None:
         """Compare a tile's result, cut along `dim`, with the sums of its input."""
-        whole, seen, lost, wanted = before
-        total: float | None = None
-        if not math.isfinite(whole):
+        if not math.isfinite(before.whole):
             self.undecided = True
             return
-        if wanted is not None:
-            checksum, total = self._summed(result, False, dim, part)
+        checksum: complex | None = None
+        total: float | None = None
+        if before.checksum is not None:
+            checksum, total = self._summed(result, inward=False, dim=dim, part=part)
         facts = self.facts
+        gain = facts.gain
         error = _limits(result.dtype)[0] * facts.digits
-        found, gain = _energy_of_whole(result, facts.halves, total), facts.gain
-        more = _lost(result)
-        if not abs(found - gain * seen) <= error * gain * whole + gain * lost + more:
-            raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
-        if wanted is None:
+        own_energy = _energy_of_whole(result, facts.halves, total)
+        expected = gain * before.seen
+        lost = _lost(result)
+        if (
+            not abs(own_energy - expected)
+            <= error * gain * before.whole + gain * before.lost + lost
+        ):
+            raise Unmatched(f"the energy is {own_energy!r} and should be {expected!r}")
+        if checksum is None or before.checksum is None:
             return
-        most = (max(found, 0) + more) * facts.length
-        off, allowed = abs(checksum - wanted), error * math.sqrt(most)
-        if not off <= allowed:
-            raise Unmatched(f"a linear checksum is off by {off:.3g}, more than {allowed:.3g}")
+        largest = (max(own_energy, 0) + lost) * facts.length
+        difference = abs(checksum - before.checksum)
+        allowed = error * math.sqrt(largest)
+        if not difference <= allowed:
+            text = f"a linear checksum is off by {difference:.3g}, more than {allowed:.3g}"
+            raise Unmatched(text)
 
     # --- energy ---
 
     def _unseen(self, tile: Array, step: Step, dim: int) -> float:
         """Return the energy that c2r ignores: that of the imaginary parts of real entries."""
-        places = [0, step.length // 2] if step.length % 2 == 0 else [0]
-        planes, scale = np.ascontiguousarray(tile.take(places, axis=dim)), 1
+        real_entries = [0] if step.length % 2 else [0, step.length // 2]
+        planes = np.ascontiguousarray(tile.take(real_entries, axis=dim))
+        scale = 1
         for along, other in self.facts.steps:
             if other is not step:
                 planes = self.library.c2c(planes, (along,), other.sign)
@@ -535,14 +587,7 @@ class Verification:
     ) -> tuple[complex, float]:
         """Return the weighted sum of a tile without its twiddles, and its energy."""
         values = np.ascontiguousarray(values)
-        key = values.shape, values.dtype, inward
-        found = self._ready.get(key)
-        if found is None:
-            twiddled = frozenset[int]() if inward else self.facts.twiddled
-            first = split(values.shape, twiddled)
-            found = first, weights_of(values.shape, values.dtype, first, self.facts.steps, inward)
-            self._ready[key] = found
-        first, weights = found
+        first, weights = self._weights(values, inward)
         factors: PhaseFactors | None = None
         for along, step in () if inward else self.facts.steps:
             if step.twiddle is None:
@@ -555,6 +600,16 @@ class Verification:
                 rows = _untwiddled(weights.rows, shape, along, step, rest)
                 weights = weights._replace(rows=rows)
         return weighted_sum(values, weights, factors)
+
+    def _weights(self, values: Array, inward: bool) -> tuple[int, Weights]:
+        """Return the first dimension of the lines of a tile, and its weights without twiddles."""
+        key = values.shape, values.dtype, inward
+        if key not in self._ready:
+            twiddled = frozenset[int]() if inward else self.facts.twiddled
+            first = split(values.shape, twiddled)
+            weights = weights_of(values.shape, values.dtype, first, self.facts.steps, inward)
+            self._ready[key] = first, weights
+        return self._ready[key]
 
     def _rest(self, along: int, dim: int, part: slice | None) -> Array:
         """Return the index of the remaining digits of a step's axis, for each row of a tile."""
@@ -572,36 +627,44 @@ class Verification:
 def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array) -> Array:
     """Return weights of lines (a tile of `shape`) times the inverse of a step's twiddles."""
     assert step.twiddle is not None
-    found = rows.astype(complex).reshape(
-        math.prod(shape[:along]), shape[along], math.prod(shape[along + 1 :])
-    )
-    twiddle(found, np.tile(rest, len(found) // len(rest)), step.twiddle, -step.sign)
-    return found.reshape(-1)
+    outer = math.prod(shape[:along])
+    inner = math.prod(shape[along + 1 :])
+    weights = rows.astype(complex).reshape(outer, shape[along], inner)
+    twiddle(weights, np.tile(rest, outer // len(rest)), step.twiddle, -step.sign)
+    return weights.reshape(-1)
 
 
 #: Tolerance between two computations of a round, in rounding errors times the logarithm of its
-#: size; and the number of values compared at a time.
-NEAR, COMPARED = 16, 1 << 16
+#: size.
+NEAR = 16
+
+#: Number of values compared at a time.
+COMPARED = 1 << 16
 
 
-def near_values(one: Array, other: Array) -> bool:
+def near_values(values: Array, others: Array) -> bool:
     """Return True if values agree within the rounding errors of different FFT libraries.
 
     Rounding errors scale with the largest values of a line, so the tolerance is relative to the
     root mean square of all values. Values that are not finite must be so in both arrays.
     """
-    ours, theirs = one.reshape(-1), other.reshape(-1)
-    rounding = NEAR * math.log2(max(2, ours.size)) * float(np.finfo(one.dtype).eps)
-    finite = np.isfinite(ours)
-    if not np.array_equal(finite, np.isfinite(theirs)):
+    rounding = NEAR * math.log2(max(2, values.size)) * float(np.finfo(values.dtype).eps)
+    values = values.reshape(-1)
+    others = others.reshape(-1)
+    finite = np.isfinite(values)
+    if not np.array_equal(finite, np.isfinite(others)):
         return False
     if not finite.all():
-        ours, theirs = ours[finite], theirs[finite]
-    parts = [(ours[part], theirs[part]) for part in intervals(ours.size, COMPARED)]
-    largest = max((np.abs(values).max() for values, _ in parts), default=0) or 1
-    squares = sum(energy(values / largest) for values, _ in parts)
-    mean = largest * math.sqrt(squares / max(1, ours.size))
-    return all(np.allclose(*pair, rtol=rounding, atol=rounding * mean) for pair in parts)
+        values = values[finite]
+        others = others[finite]
+    parts = list(intervals(values.size, COMPARED))
+    largest = max((np.abs(values[part]).max() for part in parts), default=0) or 1
+    squares = sum(energy(values[part] / largest) for part in parts)
+    mean = largest * math.sqrt(squares / max(1, values.size))
+    tolerance = rounding * mean
+    return all(
+        np.allclose(values[part], others[part], rtol=rounding, atol=tolerance) for part in parts
+    )
 
 
 class CheckedExecutor(CPUExecutor):
@@ -674,7 +737,9 @@ LENGTH = 0x9E3779B97F4A7C15
 
 @compiled
 def _weighted(words, factor):  # type: ignore[no-untyped-def]
-    total, weight = np.uint64(0), np.uint64(1)
+    """Return the sum of words times weights that grow by a factor."""
+    total = np.uint64(0)
+    weight = np.uint64(1)
     for i in range(len(words)):
         total += np.uint64(words[i]) * (weight + np.uint64(i + 1) * factor)
     return total
@@ -690,10 +755,10 @@ def checksum(values: Array) -> int:
 
     Examples
     --------
-    >>> one, other = np.array([1, 2], np.uint32), np.array([2, 1], np.uint32)
-    >>> checksum(one) == checksum(other)
+    >>> values, swapped = np.array([1, 2], np.uint32), np.array([2, 1], np.uint32)
+    >>> checksum(values) == checksum(swapped)
     False
-    >>> checksum(one) == (1 * (1 + FACTOR) + 2 * (1 + 2 * FACTOR) + 8 * LENGTH) % 2**64
+    >>> checksum(values) == (1 * (1 + FACTOR) + 2 * (1 + 2 * FACTOR) + 8 * LENGTH) % 2**64
     True
     """
     data = values.reshape(-1).view(np.uint8)
@@ -701,5 +766,5 @@ def checksum(values: Array) -> int:
         padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
         padded[: len(data)] = data
         data = padded
-    found = _weighted(data.view(np.uint32), np.uint64(FACTOR))
-    return (int(found) + values.nbytes * LENGTH) % _MODULUS
+    words_sum = _weighted(data.view(np.uint32), np.uint64(FACTOR))
+    return (int(words_sum) + values.nbytes * LENGTH) % _MODULUS

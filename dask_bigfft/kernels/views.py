@@ -86,7 +86,8 @@ def plain_array(values: Any, index: tuple[int, ...]) -> Array:
 
 def empty_like(like: Any, ndim: int, dtype: npt.DTypeLike) -> Any:
     """Return an empty array of some dimensions, on a GPU if `like` is."""
-    shape, kind = (0,) * ndim, np.dtype(dtype)
+    shape = (0,) * ndim
+    kind = np.dtype(dtype)
     return np.empty_like(like, kind, shape=shape) if is_on_gpu(like) else np.empty(shape, kind)
 
 
@@ -158,9 +159,16 @@ class BlockView:
         boxes: Callable[[bool], WindowView | None] = lambda partial: None,
         runs: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
-        self.shape, self.dtype, self.array, self.tables = shape, dtype, array, tables
-        self.owned, self.target, self.boxes, self.runs = owned, target, boxes, runs
-        self.new_table, self.on_gpu = new_table, new_table is not _new_block
+        self.shape = shape
+        self.dtype = dtype
+        self.array = array
+        self.tables = tables
+        self.owned = owned
+        self.target = target
+        self.boxes = boxes
+        self.runs = runs
+        self.new_table = new_table
+        self.on_gpu = new_table is not _new_block
         self._padded = array is None and sum(t.size for t in tables) < math.prod(shape)
 
     @classmethod
@@ -199,7 +207,8 @@ class BlockView:
         dim = self._shared_dim(threads, values.nbytes)
         with measured("gather", values.nbytes):
             if dim is not None:
-                load, ahead = self._loader(dim, values, inside=True), (slice(None),) * dim
+                load = self._loader(dim, values, inside=True)
+                ahead = (slice(None),) * dim
                 cuts = intervals(self.shape[dim], -(-self.shape[dim] // threads))
                 with ThreadPoolExecutor(threads) as pool:
                     list(pool.map(lambda cut: load(cut, values[(*ahead, cut)]), cuts))
@@ -290,7 +299,8 @@ class BlockView:
 
     def _loader(self, dim: int, target: Array, inside: bool) -> Callable[[slice, Array], None]:
         """Return a function that copies a part of the block to a tile in `target`."""
-        array, ahead = self.array, (slice(None),) * dim
+        array = self.array
+        ahead = (slice(None),) * dim
         if array is not None:
 
             def copy(part: slice, tile: Array) -> None:

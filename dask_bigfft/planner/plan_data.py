@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import (
     ExchangeShape,
     Mirror,
@@ -132,11 +132,11 @@ def no_shared_layouts(exchanges: int, rounds: int) -> SharedLayouts:
 
 def _shared(exchange: Exchange, home: int, layout: Layout | None = None) -> SharedAxis | None:
     """Return the shared buffer of an exchange, or None; `layout` if its source blocks have one."""
-    same = exchange.mirror is None and exchange.dtype == exchange.source_dtype
-    if exchange.local or not same:
+    converts = exchange.mirror is not None or exchange.dtype != exchange.source_dtype
+    if exchange.local or converts:
         return None
-    found = shared_layout_of(exchange.source, exchange.target, layout)
-    return None if found is None else SharedAxis(found, home)
+    shared_layout = shared_layout_of(exchange.source, exchange.target, layout)
+    return None if shared_layout is None else SharedAxis(shared_layout, home)
 
 
 def written_in_order(rounds: Sequence[Round], last: Exchange) -> SharedLayouts:
@@ -146,20 +146,24 @@ def written_in_order(rounds: Sequence[Round], last: Exchange) -> SharedLayouts:
     nothing.
     """
     count = len(rounds)
-    before = rounds[-1]
-    shared = None if before.rolls else _shared(last, count)
-    row = shared.place(before.target).width * np.dtype(last.dtype).itemsize if shared else 0
-    held = (None,) * count
-    return SharedLayouts((*held, shared if row >= LEAST_WRITTEN_NBYTES else None), held)
+    last_round = rounds[-1]
+    shared = None if last_round.rolls else _shared(last, count)
+    if shared is not None:
+        row_nbytes = shared.place(last_round.target).width * np.dtype(last.dtype).itemsize
+        if row_nbytes < LEAST_WRITTEN_NBYTES:
+            shared = None
+    separate = (None,) * count
+    return SharedLayouts((*separate, shared), separate)
 
 
 def _after(shared_layout: Layout, round_: Round) -> Layout | None:
     """Return the shared layout after a round in place; None if the round cannot work in place."""
-    steps = round_.steps
-    keeps = all(step.kind == "c2c" and step.source.size == step.target.size for step in steps)
-    if round_.rolls or not keeps:
+    if round_.rolls:
         return None
-    after = transformed(shared_layout, steps)
+    for step in round_.steps:
+        if step.kind != "c2c" or step.source.size != step.target.size:
+            return None
+    after = transformed(shared_layout, round_.steps)
     return after if fits(after, round_.target) else None
 
 
@@ -293,14 +297,15 @@ P = TypeVar("P", bound="PlanData")
 
 def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...]:
     """Return the dtype of the blocks before and after each round, and of the result."""
-    real, work = spec.real_dtype.str, spec.work_dtype.str
+    real = spec.real_dtype.str
+    work = spec.work_dtype.str
     before = work
     if any(step.kind == "r2c" for round_ in rounds for step in round_.steps):
         before = real
     elif rounds and rounds[0].begins_with_ffts and spec.kind == "c2c":
         # The first FFTs of a complex transform may take real values directly.
         before = work if np.dtype(spec.dtype).kind == "c" else real
-    dtypes = list[str]()
+    dtypes: list[str] = []
     for round_ in rounds:
         after = real if any(step.kind == "c2r" for step in round_.steps) else work
         dtypes += [before, after]
@@ -399,51 +404,85 @@ class PlanData:
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
         """The exchange before each round, and the one after the last unless it is not needed."""
-        layouts = [self.source]
+        sources = [self.source]
+        targets = []
         for number, round_ in enumerate(self.rounds, 1):
-            layouts += [round_.source, self.input_after(number) if self.inside else round_.target]
-        layouts.append(self.result)
-        dtypes = (self.spec.dtype, *self.dtypes)
-        ends = zip(layouts[::2], layouts[1::2], dtypes[1::2], dtypes[::2], strict=True)
-        found = tuple(Exchange(a, b, to, of, self._mirror(a, b)) for a, b, to, of in ends)
-        return found[:-1] if self.ends_in_round else found
+            targets.append(round_.source)
+            sources.append(self.input_after(number) if self.inside else round_.target)
+        targets.append(self.result)
+        source_dtypes = (self.spec.dtype, *self.dtypes[1::2])
+        target_dtypes = self.dtypes[::2]
+        exchanges = []
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            exchange = Exchange(
+                source,
+                target,
+                dtype=target_dtypes[number],
+                source_dtype=source_dtypes[number],
+                mirror=self._mirror(source, target),
+            )
+            exchanges.append(exchange)
+        if self.ends_in_round:
+            exchanges.pop()
+        return tuple(exchanges)
 
     @cached_property
     def shared_layouts(self) -> SharedLayouts:
-        """The shared buffers of blocks, if all tasks run in one process.
+        """The shared buffers of blocks, if all tasks run in one process."""
+        if self.storage == "disk":
+            return no_shared_layouts(len(self.exchanges), len(self.rounds))
+        if self.machine.gpus > 0 and self.device != "cpu":
+            return self._shared_layouts_on_gpus()
+        return self._shared_layouts_on_cpu()
+
+    def _shared_layouts_on_gpus(self) -> SharedLayouts:
+        """Return the shared buffers of blocks if GPUs do the rounds.
 
         GPUs read shards directly and write new blocks. Only before an exchange without a round they
         write to a shared buffer, if rows are wide: such blocks need not cross the bus again.
         """
         rounds = self.rounds
         exchanges = self.exchanges
-        none = no_shared_layouts(len(exchanges), len(rounds))
-        if self.storage == "disk":
-            return none
-        if self.machine.gpus > 0 and self.device != "cpu":
-            plain = self.device != "hybrid" and self.verify == "none"
-            follows = rounds and len(exchanges) > len(rounds)
-            return written_in_order(rounds, exchanges[-1]) if plain and follows else none
-        found: list[SharedAxis | None] = [None]
-        inside: list[Layout | None] = [None] if rounds else []
-        held: SharedAxis | None = None
-        for number, exchange in enumerate(exchanges[1:], 1):
-            shared_layout = held or _shared(exchange, number)
-            held = None
-            after = None
-            found.append(shared_layout)
-            if number == len(rounds):
+        ends_in_exchange = bool(rounds) and len(exchanges) > len(rounds)
+        if not ends_in_exchange or self.device == "hybrid" or self.verify != "none":
+            return no_shared_layouts(len(exchanges), len(rounds))
+        return written_in_order(rounds, exchanges[-1])
+
+    def _shared_layouts_on_cpu(self) -> SharedLayouts:
+        """Return the shared buffers of blocks if CPU threads do the rounds.
+
+        The input's blocks exist already, so that the first exchange shares none.
+        """
+        shared_axes: list[SharedAxis | None] = [None]
+        inside: list[Layout | None] = [None] if self.rounds else []
+        reused: SharedAxis | None = None  # buffer of the exchange before, in which a round worked
+        for number, exchange in enumerate(self.exchanges[1:], 1):
+            shared = reused or _shared(exchange, number)
+            shared_axes.append(shared)
+            if number == len(self.rounds):
                 break
-            if shared_layout is not None and self.dtypes[2 * number] == self.dtypes[2 * number + 1]:
-                after = _after(shared_layout.layout, rounds[number])
-            if shared_layout is not None and after is not None:
-                follows = number + 1 < len(exchanges)
-                if follows:
-                    held = _shared(exchanges[number + 1], shared_layout.home, after)
-                if held is None and (follows or not fits(after, self.result)):
-                    after = None
+            after, reused = self._inside_shared(number, shared)
             inside.append(after)
-        return SharedLayouts(tuple(found), tuple(inside))
+        return SharedLayouts(tuple(shared_axes), tuple(inside))
+
+    def _inside_shared(
+        self, number: int, shared: SharedAxis | None
+    ) -> tuple[Layout | None, SharedAxis | None]:
+        """Return the shared layout after a round in place, and the buffer of the next exchange.
+
+        Both are None if the round cannot work in its shared buffer, or if neither the next exchange
+        nor the result can use that afterwards.
+        """
+        changes_dtype = self.dtypes[2 * number] != self.dtypes[2 * number + 1]
+        if shared is None or changes_dtype:
+            return None, None
+        after = _after(shared.layout, self.rounds[number])
+        if after is None:
+            return None, None
+        if number + 1 < len(self.exchanges):
+            reused = _shared(self.exchanges[number + 1], shared.home, after)
+            return (None, None) if reused is None else (after, reused)
+        return (after if fits(after, self.result) else None), None
 
     @cached_property
     def ends_in_round(self) -> bool:
@@ -453,10 +492,12 @@ class PlanData:
 
     def input_after(self, number: int) -> Layout:
         """Return the layout of the input blocks after some rounds were written back into them."""
-        done = [step.axis for round_ in self.rounds[:number] for step in round_.steps]
+        if number == 0:
+            return self.source
+        step_axes = [step.axis for round_ in self.rounds[:number] for step in round_.steps]
         axes = list(self.source.axes)
-        for program in self.programs if number else ():
-            digits = program.in_place(done.count(program.axis))
+        for program in self.programs:
+            digits = program.in_place(step_axes.count(program.axis))
             chunks = axes[program.axis].groups[0].chunks
             axes[program.axis] = AxisLayout((Group(digits, chunks),))
         return Layout(tuple(axes))
@@ -472,11 +513,12 @@ class PlanData:
         if axis is None:
             return None
         program = self.programs[-1]
-        partial = [d for d in source.axes[axis].digits if d.stride == 1 and d.is_partial]
-        kept = [d for d in target.axes[axis].digits if d.stride == 1 and d.is_partial]
-        if program.mirror is None or not partial or partial == kept:
+        halved_before = _halved_digits(source.axes[axis])
+        halved_after = _halved_digits(target.axes[axis])
+        if program.mirror is None or not halved_before or halved_before == halved_after:
             return None
-        if partial[0].stage != (0 if self.spec.kind == "c2r" else program.target[0].stage):
+        spectrum_stage = 0 if self.spec.kind == "c2r" else program.target[0].stage
+        if halved_before[0].stage != spectrum_stage:
             return None
         others = tuple(a for a in self.spec.axes if a != axis)
         return Mirror(axis, program.length, others)
@@ -484,14 +526,16 @@ class PlanData:
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Chunks of the returned array."""
-        made = tuple(axis.groups[0].chunks for axis in self.result.axes)
-        return made if self.outgoing is None else self.outgoing
+        if self.outgoing is not None:
+            return self.outgoing
+        return tuple(axis.groups[0].chunks for axis in self.result.axes)
 
     @property
     def chunks_in(self) -> tuple[Chunks, ...]:
         """Chunks of the input array."""
-        merged = tuple(axis.groups[0].chunks for axis in self.source.axes)
-        return merged if self.incoming is None else self.incoming
+        if self.incoming is not None:
+            return self.incoming
+        return tuple(axis.groups[0].chunks for axis in self.source.axes)
 
     @property
     def fits_memory(self) -> bool:
@@ -516,12 +560,13 @@ class PlanData:
         No scratch files are needed where the first round reads rows of the stored array, and where
         each chunk of the result is a part of one block of the last round.
         """
-        found = [not exchange.local for exchange in self.exchanges]
+        moves = [not exchange.local for exchange in self.exchanges]
         if self.storage == "disk" and self.rounds:
-            found[0] = found[0] and not self.from_rows
-            if not self.ends_in_round and found[-1] and self.exchanges[-1].mirror is None:
-                found[-1] = not is_split(self.rounds[-1].target, self.result)
-        return tuple(found)
+            if self.from_rows:
+                moves[0] = False
+            if not self.ends_in_round and moves[-1] and self.exchanges[-1].mirror is None:
+                moves[-1] = not is_split(self.rounds[-1].target, self.result)
+        return tuple(moves)
 
     @property
     def travelling(self) -> tuple[Exchange, ...]:
@@ -537,14 +582,15 @@ class PlanData:
     @property
     def notation(self) -> str:
         """The rounds in short, such as ``{Y1} {Y2, X}``: first digit of Y; its second, and X."""
-        of_axis = {program.axis: program.steps for program in self.programs}
+        steps_of_axis = {program.axis: program.steps for program in self.programs}
 
         def name(step: Step) -> str:
             letter = axis_letter(step.axis, len(self.spec.shape))
-            steps = of_axis[step.axis]
+            steps = steps_of_axis[step.axis]
             if len(steps) == 1:
                 return letter
-            return f"{letter}{steps.index(step) + 1}{'' if step.convolve is None else '*'}"
+            star = "" if step.convolve is None else "*"
+            return f"{letter}{steps.index(step) + 1}{star}"
 
         return " ".join(f"{{{', '.join(map(name, round_.steps))}}}" for round_ in self.rounds)
 
@@ -576,6 +622,11 @@ class PlanData:
         return "dask_bigfft.Plan", self.in_full
 
 
+def _halved_digits(axis: AxisLayout) -> list[Digit]:
+    """Return the digits of an axis of which only half is stored."""
+    return [digit for digit in axis.digits if digit.stride == 1 and digit.is_partial]
+
+
 def overwritten(plan: P) -> P | None:
     """Return the plan with its rounds inside the input blocks; None if that is impossible.
 
@@ -584,18 +635,29 @@ def overwritten(plan: P) -> P | None:
     beside the data (Lee and Kim, Electronics 12, 2023). The result has the input's chunks, unless
     others are wanted or a split axis has to be put into natural order.
     """
-    spec = plan.spec
-    source = plan.source
-    plain = all(len(axis.groups) == 1 and not axis.groups[0].offset for axis in source.axes)
-    covered = all(axis.size == math.prod(d.size for d in axis.digits) for axis in source.axes)
-    alike = spec.kind == "c2c" and np.dtype(spec.dtype) == spec.work_dtype and not spec.windows
-    stay = all(program.stays and not program.bluestein for program in plan.programs)
-    if not (plain and covered and alike and stay and plan.travelling):
+    if not _can_overwrite(plan):
         return None
-    found = replace(plan, inside=True)
-    last = found.input_after(len(plan.rounds))
-    in_order = all(a.digits == b.digits for a, b in zip(last.axes, plan.result.axes, strict=True))
-    return replace(found, result=last) if in_order else found
+    inside_plan = replace(plan, inside=True)
+    last = inside_plan.input_after(len(plan.rounds))
+    pairs = zip(last.axes, plan.result.axes, strict=True)
+    if all(axis.digits == result_axis.digits for axis, result_axis in pairs):
+        return replace(inside_plan, result=last)
+    return inside_plan
+
+
+def _can_overwrite(plan: PlanData) -> bool:
+    """Return whether the rounds of a plan can work inside the input blocks, and gain by it."""
+    spec = plan.spec
+    if spec.kind != "c2c" or spec.windows or np.dtype(spec.dtype) != spec.work_dtype:
+        return False
+    if any(program.bluestein or not program.stays for program in plan.programs):
+        return False
+    for axis in plan.source.axes:
+        if len(axis.groups) != 1 or axis.groups[0].offset:
+            return False
+        if axis.size != math.prod(digit.size for digit in axis.digits):  # padded or cropped
+            return False
+    return bool(plan.travelling)
 
 
 def flattened(layout: Layout) -> Layout | None:
@@ -604,24 +666,34 @@ def flattened(layout: Layout) -> Layout | None:
     The blocks of an axis are intervals of its flattened digits if only the first group is cut, or
     if the groups before the cut one are cut into single values.
     """
-    axes = [flat for axis in layout.axes if (flat := _flattened(axis)) is not None]
-    return Layout(tuple(axes)) if len(axes) == len(layout.axes) else None
+    axes: list[AxisLayout] = []
+    for axis in layout.axes:
+        flat_axis = _flattened(axis)
+        if flat_axis is None:
+            return None
+        axes.append(flat_axis)
+    return Layout(tuple(axes))
 
 
 @lru_cache(maxsize=1024)
 def _flattened(axis: AxisLayout) -> AxisLayout | None:
+    """Return an axis in one group; None if its blocks are no intervals of its flattened digits."""
     groups = axis.groups
-    cut = [i for i, group in enumerate(groups) if len(group.chunks) > 1]
-    last = cut[-1] if cut else 0
-    if any(set(group.chunks) != {1} for group in groups[:last]):
+    last_cut = max((i for i, group in enumerate(groups) if len(group.chunks) > 1), default=0)
+    if any(set(group.chunks) != {1} for group in groups[:last_cut]):
         return None
-    if any(g.offset or g.bounds[-1] != g.size for g in groups) and len(groups) > 1:
+    if len(groups) > 1 and not all(map(_is_whole, groups)):
         return None
-    inner = math.prod(group.size for group in groups[last + 1 :])
-    outer = math.prod(group.size for group in groups[:last])
+    outer = math.prod(group.size for group in groups[:last_cut])
+    inner = math.prod(group.size for group in groups[last_cut + 1 :])
     digits = tuple(digit for group in groups for digit in group.digits)
-    chunks = tuple(c * inner for c in groups[last].chunks) * outer
+    chunks = tuple(length * inner for length in groups[last_cut].chunks) * outer
     return AxisLayout((Group(digits, chunks, groups[0].offset),))
+
+
+def _is_whole(group: Group) -> bool:
+    """Return whether a group is stored from its first value on, neither padded nor cropped."""
+    return group.offset == 0 and group.bounds[-1] == group.size
 
 
 @dataclass(frozen=True)
@@ -690,8 +762,11 @@ def block_count(chunks: Sequence[Chunks]) -> int:
 def extents(spec: TransformSpec, chunks: Sequence[Chunks]) -> list[int]:
     """Return the longest chunk of each axis; axes that are whole in a block are padded there."""
     lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-    pairs = enumerate(chunks)
-    return [max(0, *cut, lengths.get(axis, 0) if len(cut) == 1 else 0) for axis, cut in pairs]
+    longest = []
+    for axis, axis_chunks in enumerate(chunks):
+        padded_length = lengths.get(axis, 0) if len(axis_chunks) == 1 else 0
+        longest.append(max(0, padded_length, *axis_chunks))
+    return longest
 
 
 #: Maximum bytes of a tile, and number of tiles that a GPU holds, FFT work areas included.
@@ -701,8 +776,8 @@ TILES_HELD = 8
 
 def tile_nbytes(request: Request, machine: Machine) -> int:
     """Return the bytes of a tile on a GPU."""
-    known = min((found.nbytes for found in machine.devices), default=0)
-    return min(MOST_TILE, (request.device_nbytes or known) // TILES_HELD)
+    smallest_gpu = min((device.nbytes for device in machine.devices), default=0)
+    return min(MOST_TILE, (request.device_nbytes or smallest_gpu) // TILES_HELD)
 
 
 def largest_block(spec: TransformSpec, request: Request) -> int:

@@ -112,6 +112,14 @@ def make_in_tree(tree: Path, parts: Sequence[str], folder: Path, program: Path) 
         )
 
 
+def commit_of(text: str) -> str:
+    """Return a folder as it is, or the hash of a commit, whose tree stays the same."""
+    if Path(text).is_dir():
+        return text
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", f"{text}^{{commit}}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def compare(before: str, after: str, parts: Sequence[str]) -> int:
     """Print the differences of two trees; return the number of lines."""
     sys.path.insert(0, str(ROOT))
@@ -120,7 +128,7 @@ def compare(before: str, after: str, parts: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="bigfft-compare-") as name:
         folders = []
         for side, text in (("before", before), ("after", after)):
-            tree = tree_of(text)
+            tree = tree_of(commit_of(text))
             folder = Path(name) / side
             folders.append(folder)
             # The adapter of a tree knows its classes. Digests have to come from one program.

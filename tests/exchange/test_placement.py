@@ -6,6 +6,7 @@ import pickle
 from collections import Counter
 from types import SimpleNamespace
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -13,10 +14,8 @@ from distributed.shuffle._pickle import pickle_bytelist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft import fft
-from dask_bigfft.arguments import make_plan
+from dask_bigfft import fft, plan
 from dask_bigfft.exchange.p2p import P2PBarrierTask, RechunkRun, Spec
-from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.carriers import MOST_SHUFFLES
 from dask_bigfft.testing.strategies import chunks_of
 
@@ -59,14 +58,20 @@ def test_groups_take_turns(grids, number):
         assert even(counts([spec], workers))
 
 
+def shuffled_graph(transform, x):
+    """The tasks of a transform whose exchanges are shuffles, without those of its input."""
+    with dask.config.set({"bigfft.exchange.carrier": "p2p"}):
+        y = transform(x)
+        return dict(y.dask.layers[y.name])
+
+
 @given(data=st.data(), ndim=st.integers(1, 5), number=st.integers(1, 5))
 def test_exchanges_of_plans(data, ndim, number):
     """All blocks of an exchange whose groups are shuffled, each once, evenly."""
     size = {1: 240, 2: 36, 3: 16}.get(ndim, 6)
     chunks = tuple(data.draw(chunks_of(size, 6)) for _ in range(ndim))
     x = da.zeros((size,) * ndim, chunks=chunks, dtype=complex)
-    plan = make_plan(x, "fftn")
-    graph = build_graph(plan, "token", "x", "p2p", True)
+    graph = shuffled_graph(fft.fftn, x)
     specs = {}
     for task in graph.values():
         if isinstance(task, P2PBarrierTask):
@@ -84,10 +89,9 @@ def test_tasks_stay_small():
     largest = []
     for chunk in (2**15, 2**13):
         x = da.zeros(2**24, chunks=chunk, dtype=complex)
-        layer = fft.fft(x).dask.layers[fft.fft(x).name]
-        graph = build_graph(layer.plan, "token", x.name, "p2p", True)
+        graph = shuffled_graph(fft.fft, x)
         barriers = {key for key, task in graph.items() if isinstance(task, P2PBarrierTask)}
-        assert 0 < len(barriers) <= MOST_SHUFFLES * len(layer.plan.exchanges)
+        assert 0 < len(barriers) <= MOST_SHUFFLES * len(plan(x, "fft").exchanges)
         others = [task for key, task in graph.items() if key not in barriers and "plan" not in key]
         largest.append(max(len(pickle.dumps(task)) for task in others))
     assert largest[1] < 1.1 * largest[0]

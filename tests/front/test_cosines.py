@@ -7,9 +7,9 @@ import pytest
 import scipy.fft
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lazy import plans_of
 
 from dask_bigfft import fft, plan
-from dask_bigfft.graph.layer import PlanLayer
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, chunks_of, norms, random_array, shapes
 
@@ -24,9 +24,8 @@ pytestmark = pytest.mark.usefixtures("small")
 
 def travelling(y):
     """Bytes of every exchange in which something travels, in the order of the graph."""
-    layers = [layer for layer in y.dask.layers.values() if isinstance(layer, PlanLayer)]
-    exchanges = [e for layer in layers for e in layer.plan.exchanges]
-    return [e.nbytes for e in exchanges if not e.local]
+    exchanges = [exchange for plan in plans_of(y) for exchange in plan.exchanges]
+    return [exchange.nbytes for exchange in exchanges if not exchange.local]
 
 
 @FEWER

@@ -6,10 +6,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from lazy import is_shifted_alone, plan_of, plans_of
 
+import dask_bigfft
 from dask_bigfft import fft, plan
-from dask_bigfft.graph.layer import PlanLayer, origin
-from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array
 
@@ -50,7 +50,7 @@ def test_a_shift_is_one_task_a_block(chunks):
     x = np.arange(10)
     a = da.from_array(x, chunks=(chunks,))
     shifted = fft.fftshift(a)
-    assert isinstance(shifted.dask.layers[shifted.name], PlanLayer)
+    assert is_shifted_alone(shifted)
     assert len(tasks(shifted)) == len(chunks) + (len(chunks) > 1)  # and the plan, if several use it
     np.testing.assert_array_equal(shifted.compute(scheduler="sync"), np.fft.fftshift(x))
 
@@ -60,8 +60,8 @@ def test_shifts_add_up():
     there = fft.fftshift(a)
     assert fft.ifftshift(there).name == a.name
     twice = fft.fftshift(there, 0)
-    assert isinstance(origin(twice).plan, ShiftPlan)
-    assert origin(twice).array.name == a.name
+    assert len(plans_of(twice)) == 1  # a single exchange
+    assert is_shifted_alone(twice)
     expected = np.fft.fftshift(np.fft.fftshift(a.compute()), 0)
     np.testing.assert_array_equal(twice.compute(), expected)
 
@@ -123,11 +123,10 @@ def test_shifts_beside_a_transform_cost_no_exchange_and_no_tasks(shape, chunks, 
     a = da.zeros(shape, chunks=chunks, dtype=float if name == "rfftn" else complex)
     bare = getattr(fft, name)(a)
     shifted = fft.fftshift(getattr(fft, name)(fft.ifftshift(a)))
-    found = origin(shifted)
-    assert isinstance(found.plan, Plan)
-    assert found.array.name == a.name
-    assert len(found.plan.travelling) == len(origin(bare).plan.travelling)
-    assert found.plan.expected.bytes_exchanged == origin(bare).plan.expected.bytes_exchanged
+    assert not is_shifted_alone(shifted)
+    assert len(plan_of(shifted).travelling) == len(plan_of(bare).travelling)
+    moved = plan_of(shifted).expected.bytes_exchanged
+    assert moved == plan_of(bare).expected.bytes_exchanged
     assert len(tasks(shifted)) <= len(tasks(bare)) + 1  # a second plan, which shares rounds
     assert shifted.chunks == bare.chunks
 
@@ -146,12 +145,13 @@ def test_a_spectrum_and_its_shifted_form_share_their_rounds():
 def test_a_shift_that_needs_too_much_memory_stays_outside(sync):
     a = da.from_array(RNG.standard_normal((60, 64)) + 0j, chunks=(4, 64))
     spectrum = fft.fft(a)
-    needed = origin(spectrum).plan.expected.peak_host
+    needed = plan_of(spectrum).expected.peak_host
     folded = fft.fftshift(spectrum, 0)  # which lets blocks travel that otherwise stay
-    assert origin(folded).plan.expected.peak_host > needed
+    assert not is_shifted_alone(folded)
+    assert plan_of(folded).expected.peak_host > needed
     tight = fft.fft(a, memory_limit=needed)
     outside = fft.fftshift(tight, 0)
-    assert isinstance(origin(outside).plan, ShiftPlan)
+    assert is_shifted_alone(outside)
     np.testing.assert_array_equal(*dask.compute(folded, outside))
 
 
@@ -194,7 +194,7 @@ def test_axes_that_are_whole_are_shifted_while_blocks_are_stored(sync):
     x = RNG.standard_normal((3, 1024, 1031))  # several tiles of a block
     a = da.from_array(x.astype("f4"), chunks=(1, -1, -1))
     shifted = fft.fftshift(fft.rfft2(fft.ifftshift(a, (1, 2))), 1)
-    assert not origin(shifted).plan.travelling
+    assert not plan_of(shifted).travelling
     wanted = np.fft.fftshift(np.fft.rfft2(np.fft.ifftshift(x, (1, 2))), 1)
     assert np.linalg.norm(shifted.compute() - wanted) < 3e-7 * np.linalg.norm(wanted)
 
@@ -210,7 +210,7 @@ def test_a_transposed_spectrum_is_shifted_place_by_place(sync):
 
 def test_the_plan_of_a_shifted_array_goes_to_json_and_back():
     a = fft.ifftshift(da.zeros((16, 15), chunks=(4, 5)), 1)
-    for found in (plan(a, "rfft2"), origin(fft.fftshift(fft.rfft2(a), 0)).plan):
-        assert Plan.from_json(found.to_json()) == found
-        assert "stored" in found.explain()
-        assert found._repr_html_()
+    for shifted_plan in (plan(a, "rfft2"), plan_of(fft.fftshift(fft.rfft2(a), 0))):
+        assert dask_bigfft.Plan.from_json(shifted_plan.to_json()) == shifted_plan
+        assert "stored" in shifted_plan.explain()
+        assert shifted_plan._repr_html_()

@@ -8,11 +8,11 @@ import scipy.fft
 import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lazy import plans_of
 from support import python
 
 from dask_bigfft import fft, report, signal
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.graph.layer import PlanLayer
 from dask_bigfft.memory import arena as memory
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, random_array, sizes
@@ -24,11 +24,6 @@ FEWER = settings(max_examples=max(15, settings.default.max_examples // 2))
 
 
 pytestmark = pytest.mark.usefixtures("small")
-
-
-def plans_of(y):
-    """The plans of all transforms in a graph, in order."""
-    return [layer.plan for layer in y.dask.layers.values() if isinstance(layer, PlanLayer)]
 
 
 def exchanges(y):

@@ -7,9 +7,9 @@ import scipy.fft
 import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lazy import plans_of
 
 from dask_bigfft import signal
-from dask_bigfft.graph.layer import PlanLayer
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, chunks_of, random_array, shapes
 
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.usefixtures("small")
 
 
 def exchanges(y):
-    layers = [layer for layer in y.dask.layers.values() if isinstance(layer, PlanLayer)]
-    return [len(layer.plan.travelling) for layer in layers]
+    return [len(plan.travelling) for plan in plans_of(y)]
 
 
 # --- power and cross spectra ----------------------------------------------------------------

@@ -1,94 +1,85 @@
-"""Blocks as composites of their sources: the gathered block, in views of what is there."""
+"""Blocks that a GPU reads where their sources lie: right, and without a copy on the host."""
 
-import random
-
+import dask
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.fft
+from support import close, heard
 
-from dask_bigfft import plan
-from dask_bigfft.exchange.gather import view_of
-from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft import fft, transposed_index
+from dask_bigfft.planner.tile_plan import TileLimits
+from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.strategies import random_array
 
-TWO, BOTH = [{0: 12, 1: 10}, {1: 12}], [{0: 4, 1: 8}, {0: 6, 1: 8}]
+TWO = [{0: 12, 1: 10}, {1: 12}]
+BOTH = [{0: 4, 1: 8}, {0: 6, 1: 8}]
 
-#: Per case, the exchanges whose blocks are composites.
+#: Transform, shape, chunks, and how it is asked for.
 CASES = {
-    "columns of slabs": ("fft2", (60, 48), (13, 48), {}, {0, 1}),
-    "3D": ("fftn", (16, 12, 20), (5, 12, 20), {}, {0, 1}),
-    "rows of columns": ("fft2", (60, 48), (60, 11), {}, {0, 1}),
-    "pencils": ("fftn", (16, 12, 20), (5, 7, 20), {}, {0, 1}),
-    "1D": ("fft", (4096,), (500,), {"rounds": [64, 64]}, {0, 1, 2}),
-    "1D transposed": ("fft", (4096,), (512,), {"rounds": [64, 64], "order": "transposed"}, {0, 1}),
-    "real": ("rfft", (4096,), (512,), {"rounds": [64, 64]}, {0, 1}),
-    "padded": ("fft2", (60, 48), (13, 48), {"s": (64, 50)}, {0, 1}),
-    "cropped": ("fft2", (60, 48), (13, 48), {"s": (51, 40)}, {0, 1}),
-    "1D, ends within digits": ("fft", (4095,), (455,), {"rounds": [63, 65]}, {0, 1}),
-    "1D, padded": ("fft", (4000,), (455,), {"rounds": [63, 65], "n": 4095}, {0, 1}),
-    "half": ("irfft", (2049,), (300,), {"rounds": [64, 64]}, {0, 1}),
-    "half, odd": ("irfft", (2048,), (300,), {"rounds": [63, 65], "n": 4095}, {0, 1}),
-    "half, little": ("irfft", (4,), (2,), {"rounds": [2, 3]}, {0, 1, 2}),
-    "half, cropped": ("irfft", (2049,), (300,), {"rounds": [62, 64], "n": 3968}, {0, 1}),
-    "half of two axes": ("irfft2", (12, 61), (5, 13), {"rounds": TWO}, {0, 1, 2}),
-    "1D, padded far": ("fft", (100,), (30,), {"rounds": [64, 64], "n": 4096}, {0, 1, 2}),
-    "rows, padded": ("fft2", (20, 60), (7, 11), {"rounds": BOTH, "s": (24, 64)}, {0, 1, 2}),
+    "columns of slabs": ("fft2", (60, 48), (13, 48), {}),
+    "3D": ("fftn", (16, 12, 20), (5, 12, 20), {}),
+    "rows of columns": ("fft2", (60, 48), (60, 11), {}),
+    "pencils": ("fftn", (16, 12, 20), (5, 7, 20), {}),
+    "1D": ("fft", (4096,), (500,), {"rounds": [64, 64]}),
+    "1D transposed": ("fft", (4096,), (512,), {"rounds": [64, 64], "order": "transposed"}),
+    "real": ("rfft", (4096,), (512,), {"rounds": [64, 64]}),
+    "padded": ("fft2", (60, 48), (13, 48), {"s": (64, 50)}),
+    "cropped": ("fft2", (60, 48), (13, 48), {"s": (51, 40)}),
+    "1D, ends within digits": ("fft", (4095,), (455,), {"rounds": [63, 65]}),
+    "1D, padded": ("fft", (4000,), (455,), {"rounds": [63, 65], "n": 4095}),
+    "half": ("irfft", (2049,), (300,), {"rounds": [64, 64]}),
+    "half, odd": ("irfft", (2048,), (300,), {"rounds": [63, 65], "n": 4095}),
+    "half, little": ("irfft", (4,), (2,), {"rounds": [2, 3]}),
+    "half, cropped": ("irfft", (2049,), (300,), {"rounds": [62, 64], "n": 3968}),
+    "half of two axes": ("irfft2", (12, 61), (5, 13), {"rounds": TWO}),
+    "1D, padded far": ("fft", (100,), (30,), {"rounds": [64, 64], "n": 4096}),
+    "rows, padded": ("fft2", (20, 60), (7, 11), {"rounds": BOTH, "s": (24, 64)}),
 }
 
+#: Bytes of a GPU that holds a block in one tile, and of one that takes several.
+ROOMY = 1 << 18
+TIGHT = 1 << 14
 
-def segmented_views(name, shape, chunks, keywords):
-    """Every exchange's gathered blocks and, where there are any, their composites."""
-    x = da.zeros(shape, chunks=chunks, dtype="f8" if name == "rfft" else "c16")
-    for number, exchange in enumerate(plan(x, name, **keywords).exchanges):
-        rng, dtype = np.random.default_rng(1), np.dtype(exchange.dtype)
-        source = {}
-        for block in exchange.source.indices():
-            values = rng.standard_normal((2, *exchange.source.shape(block)))
-            found = values[0] + 1j * values[1] if dtype.kind == "c" else values[0]
-            source[block] = found.astype(dtype)
-        map_ = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
-        for block in exchange.target.indices():
-            view = view_of(map_, block, dtype, source.__getitem__)
-            boxes = view.boxes(False)
-            yield number, view.gather(), None if boxes is None else boxes.around, source
+#: Bytes of a row from which on a GPU reads rows itself: always, and hardly ever.
+ANY_ROW = 1
+WIDE_ROWS = 1 << 20
 
 
-def together(found, part):
-    """A part of a composite, put together from its views."""
-    out = np.full([cut.stop - cut.start for cut in part], np.nan, found.dtype)
-    count = 0
-    for shards in found.shards(part):
-        for place, view in shards.views():
-            box = tuple(slice(low, low + n) for low, n in zip(place, view.shape, strict=True))
-            assert np.isnan(out[box]).all()  # nothing is copied twice
-            if shards.flipped is not None:
-                view = np.flip(view, tuple(shards.flipped)).conj()
-            out[box] = view
-            count += view.size
-    assert found.full <= (count == out.size)
-    return np.nan_to_num(out)  # padding
+def transformed(case, nbytes, row_nbytes):
+    """The result of a case on a GPU, SciPy's, and the bytes that rounds gathered on the host."""
+    name, shape, chunks, asked = CASES[case]
+    x = random_array(shape, "f8" if name == "rfft" else "c16", 1)
+    limits = TileLimits(nbytes, least=256, run_nbytes=row_nbytes)
+    settings = {"bigfft.planner.whole-axis-floor": 1}
+    with simulated_devices(nbytes, limits=limits), dask.config.set(settings):
+        lazy = getattr(fft, name)(da.from_array(x, chunks=chunks), device="gpu", **asked)
+        with heard("gather", "round") as events:
+            result = lazy.compute(scheduler="sync")
+    rounds = {numbers["index"] for event, numbers in events if event == "round"}
+    gathered = [n for event, n in events if event == "gather" and n["index"] in rounds]
+    lengths = {key: value for key, value in asked.items() if key in ("s", "n")}
+    expected = getattr(scipy.fft, name)(x, **lengths)
+    if asked.get("order") == "transposed":
+        expected = expected[transposed_index(x.size)]
+    return result, expected, sum(numbers["nbytes"] for numbers in gathered)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_composites_are_the_gathered_block(case):
-    rng = random.Random(case)
-    seen = set()
-    for number, whole, found, source in segmented_views(*CASES[case][:4]):
-        if found is None:
-            continue
-        seen.add(number)
-        assert found.shape == whole.shape
-        sizes = found.sizes
-        everything = tuple(slice(0, n) for n in sizes)
-        np.testing.assert_array_equal(together(found, everything), whole.reshape(sizes))
-        lows = [rng.randrange(n) for n in sizes]
-        ends = [rng.randint(low + 1, n) for low, n in zip(lows, sizes, strict=True)]
-        part = tuple(map(slice, lows, ends))
-        np.testing.assert_array_equal(together(found, part), whole.reshape(sizes)[part])
-        for _, view in found.views():
-            assert any(np.shares_memory(view, values) for values in source.values())
-        order = tuple(rng.sample(range(len(sizes)), len(sizes)))
-        turned = found.turned(order)
-        part = tuple(part[e] for e in order)
-        expected = whole.reshape(sizes).transpose(order)[part]
-        np.testing.assert_array_equal(together(turned, part), expected)
-    assert seen == CASES[case][4]
+def test_blocks_are_read_where_their_sources_lie(case):
+    result, expected, gathered = transformed(case, ROOMY, ANY_ROW)
+    assert close(result, expected)
+    assert gathered == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_few_rows_at_a_time(case):
+    result, expected, _ = transformed(case, TIGHT, ANY_ROW)
+    assert close(result, expected)
+
+
+@pytest.mark.parametrize("case", ["1D", "real", "half of two axes", "rows, padded"])
+def test_narrow_rows_are_gathered_first(case):
+    result, expected, gathered = transformed(case, ROOMY, WIDE_ROWS)
+    assert close(result, expected)
+    assert gathered > 0

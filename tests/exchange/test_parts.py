@@ -2,7 +2,6 @@
 
 import dask
 import dask.array as da
-import numpy as np
 import pytest
 import scipy.fft
 from support import close, heard

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.fft
 from devices.blocks import NEEDS_GPU
-from exchange.test_gpu_gather import RATIO, move, slabs
+from exchange.crossings import RATIO, move, slabs
 from gpu.test_cupy_blocks import spread
 
 from dask_bigfft import fft, plan

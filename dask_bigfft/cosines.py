@@ -39,7 +39,7 @@ from dask_bigfft.gpu.on_gpu import on_own_gpu, waved_on_gpu
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu, plain_array
 from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
-from dask_bigfft.transforms.spec import transform_spec, work_dtype
+from dask_bigfft.transforms.spec import TransformSpec, transform_spec, work_dtype
 
 #: Lengths or axes.
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
@@ -59,8 +59,19 @@ def _over_one_axis(
     orthogonalize: bool | None = None,
     **options: Unpack[Options],
 ) -> da.Array:
-    given = x, type, n, axis, norm, overwrite_x, workers
-    return _transform(name, *given, orthogonalize=orthogonalize, **options)
+    """Return the lazy result of a transform of one axis called by its name."""
+    return _transform(
+        name,
+        x,
+        type=type,
+        s=n,
+        axes=axis,
+        norm=norm,
+        overwrite_x=overwrite_x,
+        workers=workers,
+        orthogonalize=orthogonalize,
+        **options,
+    )
 
 
 def _transform(
@@ -81,27 +92,26 @@ def _transform(
     if workers is not None and not hasattr(workers, "__index__"):
         allowed = "None or a number: dask's scheduler decides"
         raise_invalid("workers", workers, allowed, kind=ArgumentTypeError)
-    backwards, sine = name.startswith("i"), "s" in name
-    kind = _parse_type(type, backwards)
+    is_inverse = name.startswith("i")
+    kind = _parse_type(type, is_inverse)
     array = parse_array(x, "fft")
-    likeness = "fftn" if name.endswith("n") else "fft"
-    spec = transform_spec(likeness, array.shape, array.dtype, s, axes, norm)
-    ortho = norm == "ortho" if orthogonalize is None else parse_flag("orthogonalize", orthogonalize)
-    plans = {}
-    for axis, n in zip(spec.axes, spec.lengths, strict=True):
-        if kind == 1 and not sine and n < 2:
-            raise_invalid("x", f"axis {axis} of length {n}", "at least 2 elements for type 1")
-        plans[axis] = Cosines(sine, kind, n, ortho)
-    if backwards and norm != "ortho":
-        norm = "backward" if norm == "forward" else "forward"
+    similar = "fftn" if name.endswith("n") else "fft"
+    spec = transform_spec(similar, array.shape, array.dtype, s, axes, norm)
+    plans = _plans(spec, sine="s" in name, kind=kind, norm=norm, orthogonalize=orthogonalize)
+    if is_inverse:  # by the forward transform of the opposite type
+        norm = _opposite(norm)
     inner = inner_extras(options, order="natural")
     if array.dtype.kind == "c":
-        real, imag = (_all_axes(part, plans, norm, inner) for part in (array.real, array.imag))
-        found = by_block(_complex_block, real, imag, dtype=np.result_type(real.dtype, np.complex64))
+        real = _all_axes(array.real, plans, norm, inner)
+        imag = _all_axes(array.imag, plans, norm, inner)
+        dtype = np.result_type(real.dtype, np.complex64)
+        values = by_block(_complex_block, real, imag, dtype=dtype)
     else:
-        found = _all_axes(array, plans, norm, inner)
-    wanted = parse_chunks(options.get("chunks"), array.chunks, found.shape, found.dtype)
-    return found if wanted is None else _gathered(found, wanted)
+        values = _all_axes(array, plans, norm, inner)
+    chunks = parse_chunks(options.get("chunks"), array.chunks, values.shape, values.dtype)
+    if chunks is None:
+        return values
+    return _gathered(values, chunks)
 
 
 _over_several_axes = transforms_by(_transform)
@@ -372,20 +382,31 @@ _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 # --- one axis -------------------------------------------------------------------------------
 
 
-def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
+def _rearranged(
+    a: da.Array,
+    axis: int,
+    source: AxisLayout,
+    target: AxisLayout,
+    part: str,
+) -> Any:
     """Return the array with one axis rearranged, in one exchange."""
-    kept = plain_layout(a.shape, a.chunks).axes
-    before, after = (Layout((*kept[:axis], to, *kept[axis + 1 :])) for to in (source, target))
+    axes = plain_layout(a.shape, a.chunks).axes
+    before = Layout((*axes[:axis], source, *axes[axis + 1 :]))
+    after = Layout((*axes[:axis], target, *axes[axis + 1 :]))
     return applied(a, ShiftPlan(before, after, a.dtype.str, part))
 
 
 def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> da.Array:
     """Return the array in other chunks, in one exchange."""
-    before, after = plain_layout(a.shape, a.chunks), plain_layout(a.shape, chunks)
-    return a if before == after else applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
+    before = plain_layout(a.shape, a.chunks)
+    after = plain_layout(a.shape, chunks)
+    if before == after:
+        return a
+    return applied(a, ShiftPlan(before, after, a.dtype.str, "gather"))
 
 
 def _largest(chunks: Sequence[int]) -> int:
+    """Return the length of the largest chunk, at least 1."""
     return max(map(int, chunks), default=1) or 1
 
 
@@ -394,54 +415,102 @@ def _width(a: da.Array, axis: int, length: int) -> int:
 
     Otherwise a padded short array in a few chunks would get very many blocks.
     """
-    width, nbytes = _largest(a.chunks[axis]), config.get("bigfft.planner.min-chunk")
-    rest = [cut for i, cut in enumerate(a.chunks) if i != axis]
-    beside, blocks = math.prod(map(_largest, rest)), math.prod(map(len, rest))
-    much = length >= FEWER * a.shape[axis] and blocks * length > MANY * width
-    wide = nbytes // (beside * np.result_type(a.dtype, np.complex64).itemsize)
-    wanted = min(max(wide, blocks * length // MOST_PADDED), length)
-    return wanted if nbytes and much and wanted >= FEWER * width else width
+    width = _largest(a.chunks[axis])
+    min_nbytes = config.get("bigfft.planner.min-chunk")
+    other_chunks = [chunks for i, chunks in enumerate(a.chunks) if i != axis]
+    blocks = math.prod(map(len, other_chunks))
+    has_much_padding = length >= FEWER * a.shape[axis] and blocks * length > MANY * width
+    if not min_nbytes or not has_much_padding:
+        return width
+    lines = math.prod(map(_largest, other_chunks))
+    itemsize = np.result_type(a.dtype, np.complex64).itemsize
+    wanted = max(min_nbytes // (lines * itemsize), blocks * length // MOST_PADDED)
+    wanted = min(wanted, length)
+    return wanted if wanted >= FEWER * width else width
 
 
-def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
+def _split_axis(
+    a: da.Array,
+    plan: Cosines,
+    axis: int,
+    divisor: Divisor,
+    inner: Extras,
+) -> Any:
     """Return the transform of a split axis, by an FFT of points in digits."""
     width = _width(a, axis, plan.length)
     plan = _with_digits(a, plan, axis, width, inner)
     if len(plan.digits) == 1 and not plan.halved:
         return _by_waves(a, plan, axis, divisor, inner)
     values = math.prod(digit.size for digit in point_axis(plan, (1,), out=False).digits)
-    chunks = point_chunks(plan, -(-values // width))
-    before = array_axis(plan, tuple(map(int, a.chunks[axis])), out=False)
-    arranged = _rearranged(a, axis, before, point_axis(plan, chunks, out=False), "arrange")
+    point_counts = point_chunks(plan, -(-values // width))
+    arranged = _rearranged(
+        a,
+        axis,
+        source=array_axis(plan, tuple(map(int, a.chunks[axis])), out=False),
+        target=point_axis(plan, point_counts, out=False),
+        part="arrange",
+    )
     dtype = a.dtype if plan.name == "rfft" else np.result_type(a.dtype, np.complex64)
-    ready = _multiplied(arranged, twiddle.before_points, plan, axis, chunks, dtype)
-    digits = plan.digits if len(plan.digits) > 1 else None
-    norm = "forward" if plan.name == "irfft" else None
-    found = make_plan(ready, plan.name, plan.points, axis, norm, signal_digits=digits, **inner)
-    spectrum = applied(ready, found)
-    cut = tuple(map(int, spectrum.chunks[axis]))
-    width_out = 2 if plan.pairs_out else 1
-    made = _multiplied(
-        spectrum, twiddle.after_points, plan, axis, cut, a.dtype, width_out, divisor=divisor
+    points = _multiplied(
+        arranged,
+        twiddle.before_points,
+        plan=plan,
+        axis=axis,
+        points=point_counts,
+        dtype=dtype,
     )
-    wanted = even_chunks(plan.length, -(-plan.length // width))
+    fft_plan = make_plan(
+        points,
+        plan.name,
+        n_or_s=plan.points,
+        axis_or_axes=axis,
+        norm="forward" if plan.name == "irfft" else None,
+        signal_digits=plan.digits if len(plan.digits) > 1 else None,
+        **inner,
+    )
+    spectrum = applied(points, fft_plan)
+    spectrum_counts = tuple(map(int, spectrum.chunks[axis]))
+    unarranged = _multiplied(
+        spectrum,
+        twiddle.after_points,
+        plan=plan,
+        axis=axis,
+        points=spectrum_counts,
+        dtype=a.dtype,
+        width=2 if plan.pairs_out else 1,
+        divisor=divisor,
+    )
+    chunks = even_chunks(plan.length, -(-plan.length // width))
     return _rearranged(
-        made, axis, point_axis(plan, cut, out=True), array_axis(plan, wanted, out=True), "unpack"
+        unarranged,
+        axis,
+        source=point_axis(plan, spectrum_counts, out=True),
+        target=array_axis(plan, chunks, out=True),
+        part="unpack",
     )
 
 
-def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, inner: Extras) -> Any:
+def _by_waves(
+    a: da.Array,
+    plan: Cosines,
+    axis: int,
+    divisor: Divisor,
+    inner: Extras,
+) -> Any:
     """Return the transform of an axis as the sum of its definition.
 
     Bluestein's algorithm exchanges as many bytes as a real FFT of as many points without a useful
     split. On GPUs it is an FFT of a whole period.
     """
-    ready, n, how = _with_ends(a, plan, axis, 2, out=False), plan.length, dict[str, Any]()
+    values = _with_ends(a, plan, axis, 2, out=False)
     if is_on_gpu(a._meta):
-        n, how["windows"] = plan.waves.period, {axis: (0, n)}
+        window = (0, plan.length)
+        sum_plan = make_plan(
+            values, "fft", plan.waves.period, axis, windows={axis: window}, **inner
+        )
     else:
-        how["waves"] = plan.waves
-    sums = applied(ready, make_plan(ready, "fft", n, axis, None, **how, **inner))
+        sum_plan = make_plan(values, "fft", plan.length, axis, waves=plan.waves, **inner)
+    sums = applied(values, sum_plan)
     return _with_ends(sums, plan, axis, twiddle.factor(divisor, a.dtype), out=True)
 
 
@@ -450,16 +519,35 @@ def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> A
 
     On GPUs the phases are applied, too, that make a complex FFT of the sum.
     """
-    bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
-    where: dict[str, Any] = {"axis": axis, "bounds": bounds, "length": plan.length}
-    where |= {"factor": factor, "ends": twiddle.ends_of(plan, out=out)}
+    arguments: dict[str, Any] = {
+        "axis": axis,
+        "bounds": _bounds(a.chunks[axis]),
+        "length": plan.length,
+        "factor": factor,
+        "ends": twiddle.ends_of(plan, out=out),
+    }
     if not is_on_gpu(a._meta):
-        return by_block(twiddle.ends_scaled, a, dtype=a.dtype, **where)
-    kind = np.empty(0, a.dtype).real.dtype if out else np.result_type(a.dtype, np.complex64)
-    return by_block(waved_on_gpu, a, dtype=kind, waves=plan.waves, out=out, **where)
+        return by_block(twiddle.ends_scaled, a, dtype=a.dtype, **arguments)
+    dtype = np.empty(0, a.dtype).real.dtype if out else np.result_type(a.dtype, np.complex64)
+    return by_block(waved_on_gpu, a, dtype=dtype, waves=plan.waves, out=out, **arguments)
 
 
-def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, inner: Extras) -> Cosines:
+def _bounds(chunks: Sequence[int]) -> tuple[int, ...]:
+    """Return the beginning of each chunk, and the end of the last one.
+
+    >>> _bounds((3, 2))
+    (0, 3, 5)
+    """
+    return (0, *itertools.accumulate(map(int, chunks)))
+
+
+def _with_digits(
+    a: da.Array,
+    plan: Cosines,
+    axis: int,
+    width: int,
+    inner: Extras,
+) -> Cosines:
     """Return the transform with the digits of its FFT, if transposed order has none.
 
     They stay natural where the FFT becomes a convolution (Bluestein).
@@ -468,10 +556,12 @@ def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, inner: Extra
         return plan
     chunks = list(a.chunks)
     chunks[axis] = even_chunks(plan.points, -(-plan.points // width))
-    points: Any = da.empty([sum(cut) for cut in chunks], dtype=a.dtype, chunks=tuple(chunks))
-    found = make_plan(points, "rfft", plan.points, axis, **inner)
-    program = found.programs[0]
-    return plan if program.bluestein else replace(plan, digits=plan.halving(program.factors))
+    shape = [sum(axis_chunks) for axis_chunks in chunks]
+    points: Any = da.empty(shape, dtype=a.dtype, chunks=tuple(chunks))
+    program = make_plan(points, "rfft", plan.points, axis, **inner).programs[0]
+    if program.bluestein:
+        return plan
+    return replace(plan, digits=plan.halving(program.factors))
 
 
 def _multiplied(
@@ -484,38 +574,71 @@ def _multiplied(
     width: int = 1,
     **keywords: Any,
 ) -> Any:
-    """Return the array times factors along an axis, block by block."""
-    bounds = (0, *itertools.accumulate(points))
-    chunks = (*a.chunks[:axis], tuple(width * c for c in points), *a.chunks[axis + 1 :])
-    keywords |= {"plan": plan, "axis": axis, "bounds": bounds}
-    return by_block(work, a, dtype=dtype, chunks=chunks, **keywords)
+    """Return the array times factors along an axis, block by block.
+
+    `points` are the FFT's points of each block, of `width` values each in the result.
+    """
+    values = tuple(width * count for count in points)
+    return by_block(
+        work,
+        a,
+        dtype=dtype,
+        chunks=(*a.chunks[:axis], values, *a.chunks[axis + 1 :]),
+        plan=plan,
+        axis=axis,
+        bounds=_bounds(points),
+        **keywords,
+    )
 
 
-def _one_axis(a: da.Array, plan: Cosines, axis: int, norm: str | None, inner: Extras) -> Any:
+def _one_axis(
+    a: da.Array,
+    plan: Cosines,
+    axis: int,
+    norm: str | None,
+    inner: Extras,
+) -> Any:
     """Return the transform of one axis in several chunks."""
     divisor = twiddle.divisor_of(plan, norm)
     if is_on_gpu(a._meta):
         return _by_waves(a, plan, axis, divisor, inner)
-    found = make_plan(a, "rfft", plan.length, axis, None, **inner)
-    if len(found.programs[0].steps) > 1:
+    fft_plan = make_plan(a, "rfft", plan.length, axis, None, **inner)
+    if len(fft_plan.programs[0].steps) > 1:
         return _split_axis(a, plan, axis, divisor, inner)
-    layout = found.rounds[0].source
-    chunks = [cut.groups[0].chunks for cut in layout.axes]
-    chunks[axis] = (a.shape[axis],)
-    pairs = zip(chunks, a.shape, strict=True)
-    stored = tuple(c if sum(c) == size else even_chunks(size, len(c)) for c, size in pairs)
-    return _whole_axes(_gathered(a, stored), plan, {axis: plan.length}, norm)
+    # One round takes whole lines, and its chunks along the other axes unless these are padded.
+    gathered_chunks = []
+    for dim, layout in enumerate(fft_plan.rounds[0].source.axes):
+        size = a.shape[dim]
+        chunks = (size,) if dim == axis else layout.groups[0].chunks
+        if sum(chunks) != size:
+            chunks = even_chunks(size, len(chunks))
+        gathered_chunks.append(chunks)
+    lines = _gathered(a, tuple(gathered_chunks))
+    return _whole_axes(lines, plan, {axis: plan.length}, norm)
 
 
 def _whole_axes(a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None) -> Any:
     """Return SciPy's transform of axes that are whole in every block."""
-    chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
-    keywords = {"plan": plan, "lengths": lengths, "norm": norm}
-    return by_block(_in_block, a, dtype=a.dtype, chunks=chunks, **keywords)
+    chunks = list(a.chunks)
+    for axis, length in lengths.items():
+        chunks[axis] = (length,)
+    return by_block(
+        _in_block,
+        a,
+        dtype=a.dtype,
+        chunks=tuple(chunks),
+        plan=plan,
+        lengths=lengths,
+        norm=norm,
+    )
 
 
 def _in_block(
-    block: Any, plan: Cosines, lengths: dict[int, int], norm: str | None, block_id: tuple[int, ...]
+    block: Any,
+    plan: Cosines,
+    lengths: dict[int, int],
+    norm: str | None,
+    block_id: tuple[int, ...],
 ) -> Any:
     """Return SciPy's transform of a block in host memory."""
     if is_on_gpu(block):
@@ -523,21 +646,60 @@ def _in_block(
         raise_invalid("x", "a dask array with NumPy's `meta`", allowed)
     block = plain_array(block, block_id)
     if block.size == 0:  # along another axis
-        return np.zeros([lengths.get(i, n) for i, n in enumerate(block.shape)], block.dtype)
-    work: Any = scipy.fft.dstn if plan.sine else scipy.fft.dctn
-    where, keep = (tuple(lengths.values()), tuple(lengths)), plan.orthogonalize
-    return work(block, plan.type, *where, norm, workers=1, orthogonalize=keep)
+        shape = [lengths.get(axis, size) for axis, size in enumerate(block.shape)]
+        return np.zeros(shape, block.dtype)
+    transform: Any = scipy.fft.dstn if plan.sine else scipy.fft.dctn
+    return transform(
+        block,
+        type=plan.type,
+        s=tuple(lengths.values()),
+        axes=tuple(lengths),
+        norm=norm,
+        workers=1,
+        orthogonalize=plan.orthogonalize,
+    )
 
 
 # --- several axes ---------------------------------------------------------------------------
 
 
-def _parse_type(value: Any, backwards: bool) -> Type:
+def _parse_type(value: Any, is_inverse: bool) -> Type:
     """Return the type of the transform; for an inverse transform the type of its equivalent."""
-    found = parse_as(operator.index, "type", value, "1, 2, 3 or 4")
-    if found not in _INVERSE:
+    number = parse_as(operator.index, "type", value, "1, 2, 3 or 4")
+    if number not in _INVERSE:
         raise_invalid("type", value, "1, 2, 3 or 4")
-    return _INVERSE[found] if backwards else cast("Type", found)
+    if is_inverse:
+        return _INVERSE[number]
+    return cast("Type", number)
+
+
+def _opposite(norm: str | None) -> str | None:
+    """Return the norm of a forward transform that scales as an inverse one does."""
+    if norm == "ortho":
+        return norm
+    return "backward" if norm == "forward" else "forward"
+
+
+def _plans(
+    spec: TransformSpec,
+    *,
+    sine: bool,
+    kind: Type,
+    norm: str | None,
+    orthogonalize: bool | None,
+) -> dict[int, Cosines]:
+    """Return the transform of each axis."""
+    if orthogonalize is None:
+        orthogonalize = norm == "ortho"
+    else:
+        orthogonalize = parse_flag("orthogonalize", orthogonalize)
+    plans = {}
+    for axis, length in zip(spec.axes, spec.lengths, strict=True):
+        if kind == 1 and not sine and length < 2:
+            too_short = f"axis {axis} of length {length}"
+            raise_invalid("x", too_short, "at least 2 elements for type 1")
+        plans[axis] = Cosines(sine, kind, length, orthogonalize)
+    return plans
 
 
 @on_own_gpu
@@ -546,25 +708,33 @@ def _complex_block(real: Any, imag: Any) -> Any:
 
     ``real + 1j * imag`` would turn 0 times infinity into NaN.
     """
-    out = allocate_like(real, real.shape, np.result_type(real.dtype, np.complex64))
-    out.real[...], out.imag[...] = real, imag
-    return out
+    values = allocate_like(real, real.shape, np.result_type(real.dtype, np.complex64))
+    values.real[...] = real
+    values.imag[...] = imag
+    return values
 
 
 def _all_axes(
-    array: da.Array, plans: dict[int, Cosines], norm: str | None, inner: Extras
+    array: da.Array,
+    plans: dict[int, Cosines],
+    norm: str | None,
+    inner: Extras,
 ) -> da.Array:
     """Return a real transform: of all axes that are whole in every block, then of the others."""
-    found: da.Array = array.astype(np.empty(0, work_dtype(array.dtype)).real.dtype)
+    real_dtype = np.empty(0, work_dtype(array.dtype)).real.dtype
+    values: da.Array = array.astype(real_dtype)
     groups: dict[tuple[int, bool], dict[int, int]] = {}
+    split_axes = []
     for axis, plan in plans.items():
         if array.numblocks[axis] == 1 and not is_on_gpu(array._meta):
             groups.setdefault((plan.type, plan.sine), {})[axis] = plan.length
+        else:
+            split_axes.append(axis)
     for lengths in groups.values():
-        found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm)
-    rest = plans.keys() - itertools.chain(*groups.values())
-    for axis in sorted(rest, key=lambda axis: array.numblocks[axis]):
+        first_axis = next(iter(lengths))
+        values = _whole_axes(values, plans[first_axis], lengths, norm)
+    for axis in sorted(split_axes, key=lambda axis: (array.numblocks[axis], axis)):
         plan = plans[axis]
-        found = found[(slice(None),) * axis + (slice(plan.length),)]  # a shorter one is cropped
-        found = _one_axis(found, plan, axis, norm, inner)
-    return found
+        window = (*[slice(None)] * axis, slice(plan.length))  # a longer axis is cropped
+        values = _one_axis(values[window], plan, axis, norm, inner)
+    return values

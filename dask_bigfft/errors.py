@@ -27,9 +27,22 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-__all__ = ["ArgumentError", "ArgumentTypeError", "AxisError", "BigFFTError", "CarrierError"]
-__all__ += ["ClusterError", "DeviceError", "DeviceMemoryError", "FallbackWarning", "KernelError"]
-__all__ += ["MemoryLimitError", "PlanError", "ScratchError", "VerificationError"]
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "AxisError",
+    "BigFFTError",
+    "CarrierError",
+    "ClusterError",
+    "DeviceError",
+    "DeviceMemoryError",
+    "FallbackWarning",
+    "KernelError",
+    "MemoryLimitError",
+    "PlanError",
+    "ScratchError",
+    "VerificationError",
+]
 __dir__ = __all__.copy  # so that completion shows these names alone
 
 T = TypeVar("T")
@@ -110,12 +123,18 @@ class FallbackWarning(RuntimeWarning):
 
 
 _short = reprlib.Repr()
-_short.maxstring = _short.maxother = 80
-_short.maxtuple = _short.maxlist = 8
+_short.maxstring = 80
+_short.maxother = 80
+_short.maxtuple = 8
+_short.maxlist = 8
 
 
 def raise_invalid(
-    argument: str, value: object, allowed: str, *, kind: type[BigFFTError] = ArgumentError
+    argument: str,
+    value: object,
+    allowed: str,
+    *,
+    kind: type[BigFFTError] = ArgumentError,
 ) -> NoReturn:
     """Raise `kind` with a message that names the argument, its value and what is allowed.
 
@@ -195,14 +214,15 @@ def parse_count(argument: str, value: Any, least: int = 1, most: int | None = No
         ...
     dask_bigfft.errors.ArgumentError: `workers`=0 is not allowed: need an integer of at least 1
     """
-    upper = "" if most is None else f", and at most {most}"
-    allowed = f"an integer of at least {least}{upper}"
-    found = parse_as(operator.index, argument, value, allowed)
+    allowed = f"an integer of at least {least}"
+    if most is not None:
+        allowed += f", and at most {most}"
+    count = parse_as(operator.index, argument, value, allowed)
     if isinstance(value, bool):
         raise_invalid(argument, value, allowed, kind=ArgumentTypeError)
-    if found < least or (most is not None and found > most):
+    if count < least or (most is not None and count > most):
         raise_invalid(argument, value, allowed)
-    return found
+    return count
 
 
 def parse_as(kind: Callable[[Any], T], argument: str, value: Any, allowed: str) -> T:

@@ -68,9 +68,11 @@ def places(nbytes: Ints) -> Ints:
     >>> places(np.array([1_000_000, 1_000_000])).tolist()
     [0, 1003520, 2007040]
     """
+    parts = int(np.count_nonzero(nbytes))
+    if int(nbytes.sum()) >= LEAST * max(1, parts):
+        nbytes = -(-nbytes // UNIT) * UNIT
     ends = np.zeros(len(nbytes) + 1, np.int64)
-    large = int(nbytes.sum()) >= LEAST * max(1, int(np.count_nonzero(nbytes)))
-    np.cumsum(-(-nbytes // UNIT) * UNIT if large else nbytes, out=ends[1:])
+    np.cumsum(nbytes, out=ends[1:])
     return ends
 
 
@@ -97,39 +99,51 @@ def explained(path: Path, error: OSError, missing: int, what: str) -> str:
     text = error.strerror or str(error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return text
-    folder = next((one for one in path.parents if one.is_dir()), path.parent)
+    folder = next((parent for parent in path.parents if parent.is_dir()), path.parent)
     with contextlib.suppress(OSError):
         disk = os.statvfs(folder)
         if disk.f_files and not disk.f_favail:
             return f"{text}: no inode is left for {what} on the disk of {folder}"
-        missing = max(missing - disk.f_bavail * disk.f_frsize, 0) or missing
+        free = disk.f_bavail * disk.f_frsize
+        if missing > free:
+            missing -= free
     return f"{text}: {format_bytes(missing)} are missing for {what}"
 
 
 def check_free_space(
-    path: Path, nbytes: int, what: str, advice: str = "", kind: type[OSError] = OSError
+    path: Path,
+    nbytes: int,
+    what: str,
+    advice: str = "",
+    kind: type[OSError] = OSError,
 ) -> None:
     """Raise an error of a `kind` if a path, or its folder, has too little free space on its disk.
 
     The error says `what` takes the space, and gives some `advice`.
     """
     total, _, free = shutil.disk_usage(path if path.is_dir() else path.parent)
-    if free < nbytes and total:  # some file systems report zeros
-        lacks, takes, left = map(format_bytes, (nbytes - free, nbytes, free))
-        text = f"{lacks} are missing: {what} {takes}, and {left} are free{advice}"
-        raise kind(errno.ENOSPC, text, str(path))
+    if free >= nbytes or not total:  # some file systems report zeros
+        return
+    text = f"{format_bytes(nbytes - free)} are missing: {what} {format_bytes(nbytes)}, "
+    text += f"and {format_bytes(free)} are free{advice}"
+    raise kind(errno.ENOSPC, text, str(path))
 
 
 # --- concurrent calls -----------------------------------------------------------------------
 
-#: Mark of the threads of the pool, which never wait for each other.
-_inside = threading.local()
+#: Has `is_one` in the threads of the pool, which never wait for each other.
+_pool_threads = threading.local()
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """Return the thread pool of this process for reads and writes."""
-    return ThreadPoolExecutor(threads, "bigfft-files", partial(setattr, _inside, "yes", True))
+    return ThreadPoolExecutor(threads, "bigfft-files", _mark_thread)
+
+
+def _mark_thread() -> None:
+    """Mark the calling thread as one of the pool."""
+    _pool_threads.is_one = True
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)
@@ -156,13 +170,13 @@ class Underway(Generic[T]):
     def start(self, nbytes: int, call: Callable[[], T]) -> None:
         """Start a call that reads or writes `nbytes`."""
         threads = config.get("bigfft.scratch.threads")
-        if nbytes < LEAST or threads < 2 or hasattr(_inside, "yes"):
-            done = Future[T]()
-            done.set_result(call())
+        if nbytes < LEAST or threads < 2 or hasattr(_pool_threads, "is_one"):
+            future = Future[T]()
+            future.set_result(call())
         else:
             run = contextvars.copy_context().run  # events name the task's plan and round
-            done = _pool(threads).submit(run, call)
-        self._calls.append(done)
+            future = _pool(threads).submit(run, call)
+        self._calls.append(future)
 
     def results(self) -> list[T]:
         """Wait for all started calls and return their results in order.
@@ -170,9 +184,9 @@ class Underway(Generic[T]):
         The first error is raised. The end of the ``with`` block waits for the other calls.
         """
         wait(self._calls, return_when=FIRST_EXCEPTION)
-        found = [call.result() for call in self._calls]
+        results = [call.result() for call in self._calls]
         self._calls = []  # after an interruption __exit__ waits for them
-        return found
+        return results
 
     def __enter__(self) -> Self:
         return self
@@ -211,36 +225,44 @@ class File:
 
     def _move_all(self, call: Any, values: Array, begin: int) -> int:
         """Read or write an array in concurrent system calls, by direct I/O if possible."""
-        around = self.direct is not None and len(values) >= LEAST and values.flags.c_contiguous
-        around = around and not (begin % UNIT or values.ctypes.data % UNIT)
+        direct = self._allows_direct(values, begin)
         if len(values) <= PIECE:  # the common case needs no pool
-            return self._move(call, values, begin, around)
+            return self._move(call, values, begin, direct)
         with Underway[int]() as calls:
             for low in range(0, len(values), PIECE):
                 piece = values[low : low + PIECE]
-                calls.start(len(values), partial(self._move, call, piece, begin + low, around))
+                calls.start(len(values), partial(self._move, call, piece, begin + low, direct))
             return sum(calls.results())
 
-    def _move(self, call: Any, values: Array, begin: int, around: bool) -> int:
-        """Read or write part of an array, its whole units by direct I/O if `around` is true."""
-        done, size, data = 0, len(values), values.data
-        straight = size // UNIT * UNIT if around else 0
-        while done < size:
-            to = self.direct if done < straight else self.handle
-            end = straight if done < straight else size
+    def _allows_direct(self, values: Array, begin: int) -> bool:
+        """Return True if an array at an offset in the file is large and aligned for direct I/O."""
+        if self.direct is None or len(values) < LEAST or not values.flags.c_contiguous:
+            return False
+        return begin % UNIT == 0 and values.ctypes.data % UNIT == 0
+
+    def _move(self, call: Any, values: Array, begin: int, direct: bool) -> int:
+        """Read or write part of an array, its whole units by direct I/O if `direct` is true."""
+        size = len(values)
+        data = values.data
+        direct_end = size // UNIT * UNIT if direct else 0
+        moved = 0
+        while moved < size:
+            is_direct = moved < direct_end
+            handle = self.direct if is_direct else self.handle
+            end = direct_end if is_direct else size
             try:
-                found = call(to, [data[done:end]], begin + done)
+                count = call(handle, [data[moved:end]], begin + moved)
             except OSError as error:
-                if done < straight and error.errno == errno.EINVAL:  # other alignment needed
-                    straight = done
+                if is_direct and error.errno == errno.EINVAL:  # other alignment needed
+                    direct_end = moved
                     continue
                 raise
-            if not found:
+            if not count:
                 break
-            done += found
-            if found % UNIT:  # at the end of the file
-                straight = 0
-        return done
+            moved += count
+            if count % UNIT:  # at the end of the file
+                direct_end = 0
+        return moved
 
 
 @contextlib.contextmanager
@@ -257,14 +279,14 @@ def opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
         True allows direct I/O, if `bigfft.scratch.direct` is true as well.
     """
     with contextlib.ExitStack() as stack:
-        around: int | None = None
         handle = os.open(path, flags, 0o600)
         stack.callback(os.close, handle)
+        direct_handle: int | None = None
         if direct and _DIRECT and config.get("bigfft.scratch.direct"):
             with contextlib.suppress(OSError):
-                around = os.open(path, (flags & ~os.O_CREAT) | _DIRECT)
-                stack.callback(os.close, around)
-        yield File(handle, around)
+                direct_handle = os.open(path, (flags & ~os.O_CREAT) | _DIRECT)
+                stack.callback(os.close, direct_handle)
+        yield File(handle, direct_handle)
 
 
 def preallocate(handle: int, nbytes: int) -> None:
@@ -279,7 +301,15 @@ def preallocate(handle: int, nbytes: int) -> None:
 log = logging.getLogger(__name__)
 
 #: Exceptions for damaged JSON files.
-_DAMAGED = OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError
+_DAMAGED = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 @cache
@@ -311,11 +341,13 @@ def read_json(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
         `AttributeError`.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return checked(found) if found["schema"] == schema else None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != schema:
+            return None
+        return checked(content)
     except FileNotFoundError:
         return None
-    except (*_DAMAGED, RecursionError) as error:
+    except _DAMAGED as error:
         log.warning("%s is damaged and ignored: %r", path, error)
         return None
 

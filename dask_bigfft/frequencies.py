@@ -16,7 +16,7 @@ from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_i
 from dask_bigfft.front import transforms_by
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.kernels.twiddle import index_of_places
-from dask_bigfft.planner.plan import Plan, ShiftPlan
+from dask_bigfft.planner.plan import Offsets, Plan, ShiftPlan
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
 
@@ -31,17 +31,23 @@ def _in_order(
     digits: Sequence[int] | None = None,
 ) -> da.Array:
     """Return the frequencies of a spectrum in natural or transposed order."""
-    length, step = _parse_samples(n, d)
-    named = config.get("bigfft.order") if order is None else order
-    if parse_orders(named, 1) == ("natural",):
+    length, spacing = _parse_samples(n, d)
+    chosen_order = config.get("bigfft.order") if order is None else order
+    if parse_orders(chosen_order, 1) == ("natural",):
         if digits is not None:
             raise_invalid("digits", digits, "None in natural order", kind=ArgumentTypeError)
-        found: tuple[int, ...] = (length,)
+        parsed_digits: tuple[int, ...] = (length,)
     elif digits is None:
-        found = transposed_digits(length)
+        parsed_digits = transposed_digits(length)
     else:
-        found = parse_factors("digits", digits, length)
-    return _frequencies(length, step, found, chunks, name == "rfftfreq")
+        parsed_digits = parse_factors("digits", digits, length)
+    return _frequencies(
+        length,
+        spacing,
+        digits=parsed_digits,
+        chunks=chunks,
+        half=name == "rfftfreq",
+    )
 
 
 @_in_order
@@ -143,54 +149,97 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     array([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
     if not isinstance(spectrum, da.Array):
-        found = type(spectrum).__qualname__
-        raise_invalid("spectrum", found, "a dask.array.Array", kind=ArgumentTypeError)
-    array, shifted, made = spectrum, dict[int, int](), origin(spectrum)
-    if made is not None and isinstance(made.plan, ShiftPlan) and made.plan.is_shift:
-        array, shifted = made.array, made.plan.offsets
-    made = origin(uncut(array))  # small blocks are cut after the transform, before a shift
-    plan = None if made is None else made.plan
-    if not isinstance(plan, Plan) or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
+        type_name = type(spectrum).__qualname__
+        raise_invalid("spectrum", type_name, "a dask.array.Array", kind=ArgumentTypeError)
+    plan, offsets = _plan_of(spectrum)
+    if plan is None:
         allowed = "a spectrum as a transform returned it; for others fftfreq(n, d, "
-        raise_invalid("spectrum", spectrum.name, f"{allowed}spectrum.chunks[axis]), with its order")
+        allowed += "spectrum.chunks[axis]), with its order"
+        raise_invalid("spectrum", spectrum.name, allowed)
     spec = plan.spec
-    (place,) = parse_axes("axis", (axis,), spectrum.ndim)
-    if place not in spec.axes:
+    (dim,) = parse_axes("axis", (axis,), spectrum.ndim)
+    if dim not in spec.axes:
         raise_invalid("axis", axis, f"one of the axes that were transformed: {spec.axes}")
-    i = spec.axes.index(place)
-    n, natural = spec.lengths[i], spec.orders_out[i] == "natural"
-    digits = (n,) if natural else spec.digits_of(place)
-    half = spec.kind == "r2c" and place == spec.real_axis
-    first = plan.result.axes[place].groups[0].offset + shifted.get(place, 0)
-    return _frequencies(*_parse_samples(n, d), digits, spectrum.chunks[place], half, first)
+    number = spec.axes.index(dim)
+    n = spec.lengths[number]
+    is_natural = spec.orders_out[number] == "natural"
+    length, spacing = _parse_samples(n, d)
+    return _frequencies(
+        length,
+        spacing,
+        digits=(n,) if is_natural else spec.digits_of(dim),
+        chunks=spectrum.chunks[dim],
+        half=spec.kind == "r2c" and dim == spec.real_axis,
+        first=plan.result.axes[dim].groups[0].offset + offsets.get(dim, 0),
+    )
+
+
+def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Offsets]:
+    """Return the plan of the transform that made a spectrum, and the shift of the spectrum by axis.
+
+    The plan is None for other arrays, and for real results.
+    """
+    array = spectrum
+    offsets: Offsets = {}
+    source = origin(spectrum)
+    if source is not None and isinstance(source.plan, ShiftPlan) and source.plan.is_shift:
+        array = source.array
+        offsets = source.plan.offsets
+    source = origin(uncut(array))  # small blocks are cut after the transform, before a shift
+    plan = None if source is None else source.plan
+    if not isinstance(plan, Plan) or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
+        return None, offsets
+    return plan, offsets
 
 
 def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
+    """Return the number of samples and their spacing."""
     length = parse_count("n", n, 1, MAX_LENGTH)
-    step = parse_as(float, "d", d, "a number other than 0")
-    if step == 0 or step != step:
+    spacing = parse_as(float, "d", d, "a number other than 0")
+    if spacing == 0 or math.isnan(spacing):
         raise_invalid("d", d, "a number other than 0")
-    return length, step
+    return length, spacing
 
 
 def _frequencies(
-    n: int, d: float, digits: tuple[int, ...], chunks: Any, half: bool, first: int = 0
+    n: int,
+    d: float,
+    digits: tuple[int, ...],
+    chunks: Any,
+    half: bool,
+    first: int = 0,
 ) -> da.Array:
     """Return the frequencies of a spectrum by place, cyclically from place `first` on."""
-    stored = flat_digits(0, n, "transposed", real=half, digits=digits)
-    count = math.prod(digit.size for digit in stored)
+    spectrum_digits = flat_digits(0, n, "transposed", real=half, digits=digits)
+    count = math.prod(digit.size for digit in spectrum_digits)
     dtype = np.dtype(float)  # dask names it faster than the class
-    cut = normalized_chunks(chunks, chunks, (count,), dtype)
-    places = da.arange(count, chunks=cut, dtype=np.int64)
+    place_chunks = normalized_chunks(chunks, chunks, (count,), dtype)
+    places = da.arange(count, chunks=place_chunks, dtype=np.int64)
     highest = n // 2 if half else (n - 1) // 2
-    arguments = n, d, stored, count, highest, first
-    return cast("da.Array", places.map_blocks(_frequency_block, *arguments, dtype=dtype))
+    frequencies = places.map_blocks(
+        _frequency_block,
+        n,
+        d,
+        spectrum_digits,
+        count,
+        highest,
+        first,
+        dtype=dtype,
+    )
+    return cast("da.Array", frequencies)
 
 
 def _frequency_block(
-    places: Any, n: int, d: float, digits: Any, count: int, highest: int, first: int
+    places: Any,
+    n: int,
+    d: float,
+    digits: Any,
+    count: int,
+    highest: int,
+    first: int,
 ) -> npt.NDArray[np.float64]:
     """Return the signed frequency of each place, given the digits of the axis."""
     k = index_of_places(digits, (places + first) % count)
     k[k > highest] -= n
-    return np.asarray(k * (1.0 / (n * d)), dtype=np.float64)
+    frequency_step = 1.0 / (n * d)
+    return np.asarray(k * frequency_step, dtype=np.float64)

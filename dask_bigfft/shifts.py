@@ -6,7 +6,7 @@ between blocks of the same chunks.
 """
 
 from collections.abc import Sequence
-from typing import Any, SupportsIndex, cast
+from typing import Any, SupportsIndex
 
 import dask.array as da
 import numpy as np
@@ -85,21 +85,37 @@ def ifftshift(x: Any, axes: Axes = None) -> da.Array:
 def _shifted(x: Any, axes: Any, up: int) -> da.Array:
     """Return the array with each axis rolled to begin with its element (n + up) // 2."""
     array = parse_array(x)
-    axes = range(array.ndim) if axes is None else parse_several("axes", axes)
-    places = parse_axes("axes", axes, array.ndim) if axes else ()
-    offsets = {a: (array.shape[a] + up) // 2 % max(array.shape[a], 1) for a in places}
-    found = origin(array)
-    if found is not None and isinstance(found.plan, Plan):
-        if (folded := _folded(array, found, found.plan, offsets)) is not None:
+    offsets = {}
+    for axis in _parse_axes(axes, array.ndim):
+        n = array.shape[axis]
+        offsets[axis] = (n + up) // 2 % max(n, 1)
+    source = origin(array)
+    if source is not None and isinstance(source.plan, Plan):
+        folded = _folded(array, source, source.plan, offsets)
+        if folded is not None:
             return folded
-    elif found is not None and isinstance(found.plan, ShiftPlan) and found.plan.is_shift:
-        array, offsets = found.array, _summed(found.plan.result, offsets)
-    offsets = {axis: first for axis, first in offsets.items() if first}
+    elif source is not None and isinstance(source.plan, ShiftPlan) and source.plan.is_shift:
+        array = source.array
+        offsets = _summed(source.plan.result, offsets)
+    return _rolled(array, _nonzero(offsets))
+
+
+def _parse_axes(axes: Any, ndim: int) -> Sequence[int]:
+    """Return the axes to shift, by default all."""
+    if axes is None:
+        return range(ndim)
+    several = parse_several("axes", axes)
+    return parse_axes("axes", several, ndim) if several else ()
+
+
+def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
+    """Return the array, rolled to begin with the given element of some axes, by an exchange."""
     if not offsets:
         return array
     if type(array._meta) is not np.ndarray or array.dtype.kind not in "biufc":
-        back = [-first for first in offsets.values()]
-        return cast("da.Array", da.roll(array, back, list(offsets)).rechunk(array.chunks))
+        shifts = [-first for first in offsets.values()]
+        result: da.Array = da.roll(array, shifts, list(offsets)).rechunk(array.chunks)
+        return result
     source = plain_layout(array.shape, array.chunks)
     return applied(array, ShiftPlan(source, rolled(source, offsets), array.dtype.str))
 
@@ -107,11 +123,24 @@ def _shifted(x: Any, axes: Any, up: int) -> da.Array:
 def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:
     """Return the offsets of a layout after a further shift; zero for axes back in place."""
     before = offsets_of(layout)
-    sizes = {a: max(layout.axes[a].groups[0].size, 1) for a in {*before, *offsets}}
-    return {a: (before.get(a, 0) + offsets.get(a, 0)) % n for a, n in sizes.items()}
+    sums = {}
+    for axis in {*before, *offsets}:
+        n = max(layout.axes[axis].groups[0].size, 1)
+        sums[axis] = (before.get(axis, 0) + offsets.get(axis, 0)) % n
+    return sums
 
 
-def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.Array | None:
+def _nonzero(offsets: Offsets) -> dict[int, int]:
+    """Return the offsets that are not zero."""
+    return {axis: first for axis, first in offsets.items() if first}
+
+
+def _folded(
+    array: da.Array,
+    source: Origin,
+    plan: Plan,
+    offsets: Offsets,
+) -> da.Array | None:
     """Return a transform's result with the shift made by the transform, if memory allows it.
 
     The result is None for transforms that overwrite their input, because they cannot run twice, and
@@ -119,13 +148,13 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
     """
     if plan.overwrite or plan.spec.windows:
         return None
-    wanted = _summed(plan.result, offsets)
-    nonzero = {a: first for a, first in wanted.items() if first}
+    summed = _summed(plan.result, offsets)
+    nonzero = _nonzero(summed)
     if offsets_of(plan.result) == nonzero:
         return array
-    base = plan if found.known is None else found.known.plan
-    back = offsets_of(base.result) == nonzero
-    shifted = base if back else shifted_plan(base, {}, wanted)
+    shifted = plan if source.known is None else source.known.plan
+    if offsets_of(shifted.result) != nonzero:
+        shifted = shifted_plan(shifted, {}, summed)
     if not shifted.fits_memory:
         return None
-    return transformed_array(found.array, shifted, found.carrier, found.shared())
+    return transformed_array(source.array, shifted, source.carrier, source.shared())

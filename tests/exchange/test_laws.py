@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-from unittest import mock
 
 import dask
 import dask.array as da
@@ -22,25 +21,26 @@ from exchange.layouts import (
     stage_weights,
     whole_index,
 )
+from exchange.moving import Moves
 from hypothesis import given
 from hypothesis import strategies as st
 from laws.law import plan
 
 from dask_bigfft import fft
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, half, interval_boxes
-from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape, packed_dtype
-from dask_bigfft.exchange.gather import stored_regions, view_of
-from dask_bigfft.exchange.packing import IncrementalGather, fresh_block, pack, shard_sizes
-from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.kernels import views
-from dask_bigfft.testing.strategies import chunks_of, round_cases
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Digit,
+    Group,
+    Layout,
+    even_chunks,
+    half,
+    plain_layout,
+)
+from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
+from dask_bigfft.testing.strategies import chunks_of, random_array, round_cases
 
 #: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.
 DTYPES = [("f8", "f8"), ("f4", "c8"), ("c16", "c16"), ("i8", "f8"), ("c16", "f8"), ("i4", "c16")]
-
-
-def gather(*arguments, **options):
-    return view_of(*arguments, **options).gather()
 
 
 def valued(index, dtype):
@@ -84,61 +84,60 @@ def test_every_element_is_where_its_digits_say(pair, dtypes):
     source, target = pair
     index = whole_index(source, target)
     blocks = blocks_of(source, index, dtypes[0])
-    exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[1])
+    moves = Moves(source, target)
+    dtype = np.dtype(dtypes[1])
     for block in target.indices():
-        found = gather(exchange, block, dtype, blocks.__getitem__)
+        gathered = moves.gather(block, dtype, blocks)
         expected = expected_block(source, target, block, index, dtypes)
-        np.testing.assert_array_equal(found, expected)
-        assert found.flags.writeable
-        assert found.flags.c_contiguous
-        assert copied(exchange, block) == np.count_nonzero(expected)
-        check_packed(exchange, block, blocks, dtype, expected)
+        np.testing.assert_array_equal(gathered, expected)
+        assert gathered.flags.writeable
+        assert gathered.flags.c_contiguous
+        assert moves.sizes(block).sum() == np.count_nonzero(expected)
+        check_packed(moves, block, blocks, dtype, expected)
 
 
-def copied(exchange, block):
-    """Number of values that are copied to a target block."""
-    return sum(math.prod(t.size for t in tables) for tables, _ in exchange.pieces(block))
-
-
-def check_packed(exchange, block, blocks, dtype, expected):
+def check_packed(moves, block, blocks, dtype, expected):
     """Gathered from packed shards, at once and as they arrive, a few at a time in any order."""
-    shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in exchange.sources(block)}
-    assert all(s.flags.c_contiguous and s.ndim == 1 for s in shards.values())
-    assert not any(np.shares_memory(shard, blocks[s]) for s, shard in shards.items())
-    found = gather(exchange, block, dtype, shards.__getitem__, packed=True)
-    np.testing.assert_array_equal(found, expected)
-    shard_dtype = packed_dtype(next(iter(blocks.values())).dtype, dtype)
-    incremental = IncrementalGather(exchange, block, dtype, shard_dtype)
-    rng, order = random.Random(math.prod(expected.shape)), list(shards)
+    sources = moves.sources(block)
+    shards = {source: moves.pack(block, source, blocks[source], dtype) for source in sources}
+    for source, shard in shards.items():
+        assert shard.flags.c_contiguous
+        assert shard.ndim == 1
+        assert not np.shares_memory(shard, blocks[source])
+    np.testing.assert_array_equal(moves.unpack(block, dtype, shards), expected)
+    source_dtype = next(iter(blocks.values())).dtype
+    batches = in_batches(shards, random.Random(math.prod(expected.shape)))
+    values = moves.unpack_some(block, dtype, source_dtype, batches)
+    np.testing.assert_array_equal(values, expected)
+
+
+def in_batches(shards, rng):
+    """Yield the shards in any order, one to three at a time."""
+    order = list(shards)
     rng.shuffle(order)
     while order:
-        some, order = order[: (count := rng.randint(1, 3))], order[count:]
-        incremental.take({source: shards[source] for source in some})
-    np.testing.assert_array_equal(incremental.values, expected)
+        count = rng.randint(1, 3)
+        yield {source: shards[source] for source in order[:count]}
+        order = order[count:]
 
 
 @given(pair=pairs(3), dtypes=st.sampled_from(DTYPES), width=st.integers(1, 9), fits=st.booleans())
 def test_tiles_are_the_block(pair, dtypes, width, fits):
-    """Gathered tile by tile along any dimension; a tile may be overwritten before the next.
-
-    Also by several threads.
-    """
+    """Gathered tile by tile along any dimension; a tile may be overwritten before the next."""
     source, target = pair
     blocks = blocks_of(source, whole_index(source, target), dtypes[0])
-    exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[1])
+    moves = Moves(source, target)
+    dtype = np.dtype(dtypes[1])
     for block in itertools.islice(target.indices(), 6):
         shape = target.shape(block)
         if math.prod(shape) == 0:
             continue
-        arguments = (exchange, block, dtype, blocks.__getitem__)
-        expected = gather(*arguments)
-        with mock.patch.object(views, "SHARED_NBYTES", 0):
-            np.testing.assert_array_equal(view_of(*arguments).gather(threads=3), expected)
+        expected = moves.gather(block, dtype, blocks)
+        room = shape if fits else (*shape, 2)
         for dim in range(len(shape)):
-            gathering = view_of(*arguments)
-            out = gathering.result(shape if fits else (*shape, 2), dtype)
+            view = moves.view(block, dtype, blocks)
             seen = 0
-            for part, tile in gathering.tiles(dim, width, out):
+            for part, tile in view.tiles(dim, width, view.result(room, dtype)):
                 assert part.start == seen
                 seen = part.stop
                 assert tile.flags.c_contiguous
@@ -154,14 +153,15 @@ def test_a_tile_that_is_repeated_leaves_other_results(pair, width):
     """Results are stored in the block from which tiles may be parts."""
     source, target = pair
     blocks = blocks_of(source, whole_index(source, target), "f8")
-    exchange, dtype = ExchangeMap(source, target), np.dtype("f8")
+    moves = Moves(source, target)
+    dtype = np.dtype("f8")
     for block in itertools.islice(target.indices(), 6):
         shape = target.shape(block)
         if math.prod(shape) == 0:
             continue
-        expected = gather(exchange, block, dtype, blocks.__getitem__)
+        expected = moves.gather(block, dtype, blocks)
         for dim in range(len(shape)):
-            view = view_of(exchange, block, dtype, blocks.__getitem__)
+            view = moves.view(block, dtype, blocks)
             out = view.result(shape, dtype)
             for part, _ in view.tiles(dim, width, out):
                 place = (*(slice(None),) * dim, part)
@@ -171,6 +171,23 @@ def test_a_tile_that_is_repeated_leaves_other_results(pair, width):
                     np.testing.assert_array_equal(tile, expected[place])
                 out[place] = -5
             np.testing.assert_array_equal(out, np.full(shape, -5.0))
+
+
+@pytest.mark.parametrize("dtypes", [("c16", "c16"), ("f4", "c8"), ("c16", "f8")])
+@pytest.mark.parametrize("cut", [(1, 16), (16, 1), (4, 4)])
+def test_several_threads_gather_what_one_does(dtypes, cut):
+    """A block of several MiB in pieces of many, columns of rows among them."""
+    shape = (1024, 768)
+    source = plain_layout(shape, [even_chunks(n, c) for n, c in zip(shape, cut, strict=True)])
+    target = plain_layout(shape, [(1000, 24), (700, 68)])
+    values = random_array(shape, dtypes[0], 3)
+    blocks = {block: values[region_of(source, block)] for block in source.indices()}
+    moves = Moves(source, target)
+    dtype = np.dtype(dtypes[1])
+    alone = moves.gather((0, 0), dtype, blocks)
+    np.testing.assert_array_equal(moves.gather((0, 0), dtype, blocks, threads=3), alone)
+    expected = values[:1000, :700]
+    np.testing.assert_array_equal(alone, expected if dtype.kind == "c" else expected.real)
 
 
 # --- half a spectrum completed --------------------------------------------------------------
@@ -281,7 +298,7 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
         gone = np.any([n < 0 for n in numbers], axis=0)
         blocks[block] = np.where(gone, -1e9, value(numbers))
         blocks[block].flags.writeable = False
-    exchange = ExchangeMap(source, target, mirror)
+    moves = Moves(source, target, mirror)
     negated = (mirror.axis, *mirror.others)
     for block in target.indices():
         numbers = index(target, block)
@@ -296,10 +313,10 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
             if a != mirror.axis:
                 known &= np.where(direct, np.isin(numbers[a], mine), np.isin(turned[a], mine))
         expected = np.where(direct, value(numbers), value(turned).conj()) * known
-        found = gather(exchange, block, np.dtype("c16"), blocks.__getitem__)
-        np.testing.assert_array_equal(found, expected)
-        assert copied(exchange, block) == np.count_nonzero(known)
-        check_packed(exchange, block, blocks, np.dtype("c16"), expected)
+        dtype = np.dtype("c16")
+        np.testing.assert_array_equal(moves.gather(block, dtype, blocks), expected)
+        assert moves.sizes(block).sum() == np.count_nonzero(known)
+        check_packed(moves, block, blocks, dtype, expected)
 
 
 def present_numbers(axis):
@@ -328,22 +345,15 @@ def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
     shape = tuple(axis.size for axis in source.axes)
     stored = np.arange(math.prod(shape)).reshape(shape).astype(dtypes[0])
     blocks = {b: stored[region_of(source, b)] for b in source.indices()}
-    exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[0])
+    moves = Moves(source, target)
+    dtype = np.dtype(dtypes[0])
     for block in target.indices():
-        arguments = exchange, block, dtype
-        wanted = view_of(*arguments, blocks.__getitem__).gather()
+        expected = moves.gather(block, dtype, blocks)
         if way == "in place":
-            found = memory = fresh_block(*arguments)
+            values = moves.read_in_place(block, dtype, stored)
         else:
-            sources = exchange.sources(block)
-            sizes = {s: pack(exchange, block, s, blocks[s], dtype).size for s in sources}
-            memory = {s: np.empty(size, dtype) for s, size in sizes.items()}
-        for region, place in stored_regions(exchange, block, memory):
-            assert place.shape == tuple(cut.stop - cut.start for cut in region)
-            place[...] = stored[region]
-        if way == "packed":
-            found = view_of(*arguments, memory.__getitem__, packed=True).gather()
-        np.testing.assert_array_equal(found, wanted)
+            values = moves.read_packed(block, dtype, stored, blocks)
+        np.testing.assert_array_equal(values, expected)
 
 
 def region_of(layout, block):
@@ -410,10 +420,10 @@ def runs_by_force(source, target, block, index):
 @given(case=round_cases(resize=False))
 def test_no_shard_of_a_plan_is_larger_than_said(case):
     for found in plan(case, case.array).exchanges:
-        exchange = ExchangeMap(found.source, found.target, found.mirror)
+        moves = Moves(found.source, found.target, found.mirror)
         largest = found.shape.largest * (1 if found.mirror is None else 2)
         for block in itertools.islice(found.target.indices(), 16):
-            assert shard_sizes(exchange, block).max(initial=0) <= largest
+            assert moves.sizes(block).max(initial=0) <= largest
 
 
 @given(pair=pairs(3, cut=aligned_cuts))
@@ -428,17 +438,4 @@ def test_shape_of_even_exchanges_against_brute_force(pair):
         assert shape.fan_in == fan_in
         assert shape.runs == runs
         assert {shape.width} == set(widths)
-        assert shape.largest == shard_sizes(ExchangeMap(source, target), block).max()
-
-
-@given(low=st.integers(0, 119), high=st.integers(0, 120), sizes=st.permutations([2, 3, 4, 5]))
-def test_boxes_of_an_interval(low, high, sizes):
-    """They cover it once, in order, and are at most 2m - 1 for m digits."""
-    boxes = list(interval_boxes(low, high, tuple(sizes)))
-    places = [
-        np.ravel_multi_index(at, sizes)
-        for box in boxes
-        for at in itertools.product(*(range(a, b) for a, b in box))
-    ]
-    assert places == list(range(low, high))
-    assert len(boxes) <= 2 * len(sizes) - 1
+        assert shape.largest == Moves(source, target).sizes(block).max()

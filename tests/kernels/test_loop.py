@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from laws.law import small_tiles
 
-from dask_bigfft.decomposition import layout as layouts
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
 from dask_bigfft.kernels.libraries import available, get_library
-from dask_bigfft.kernels.loop import axis_index, run_round
+from dask_bigfft.kernels.loop import run_round
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
 from dask_bigfft.testing.strategies import chunks_of, random_array
@@ -115,8 +115,7 @@ def check(round_, kinds, dtype, seed=0):
 
 @given(data=st.data(), dtype=st.sampled_from(["c16", "c8"]), tile=st.sampled_from([64, 500, 2**19]))
 def test_a_round_over_one_axis(monkeypatch, data, dtype, tile):
-    monkeypatch.setattr(layouts, "TILE_BYTES", tile)
-    monkeypatch.setattr(layouts, "ROW_BYTES", 1)
+    small_tiles(monkeypatch, tile)
     kind = data.draw(st.sampled_from(["c2c", "c2c", "r2c", "c2r"]))
     step, axis = data.draw(split_axes(0, kind))
     batch = data.draw(st.integers(0, 2))
@@ -128,8 +127,7 @@ def test_a_round_over_one_axis(monkeypatch, data, dtype, tile):
 @given(data=st.data(), tile=st.sampled_from([64, 500, 2**19]))
 def test_a_round_over_several_axes(monkeypatch, data, tile):
     """Digits of two or three axes at a time, of which one may be real, batch axes between."""
-    monkeypatch.setattr(layouts, "TILE_BYTES", tile)
-    monkeypatch.setattr(layouts, "ROW_BYTES", 1)
+    small_tiles(monkeypatch, tile)
     kind = data.draw(st.sampled_from(["c2c", "r2c", "c2r"]))
     real = data.draw(st.integers(0, 2))
     found = [
@@ -147,17 +145,6 @@ def test_a_round_over_several_axes(monkeypatch, data, tile):
         axes.append(axis)
     layout = Layout(tuple(axes))
     check(Round(tuple(steps), layout, transformed(layout, tuple(steps))), {kind}, "c16")
-
-
-@given(data=st.data())
-def test_index_of_the_other_digits(data):
-    _, axis = data.draw(split_axes())
-    for block in range(axis.blocks):
-        for stage in (0, 1):
-            for skip in (None, len(axis.groups) - 1, 0):
-                np.testing.assert_array_equal(
-                    axis_index(axis, block, stage, skip), brute_index(axis, block, stage, skip)
-                )
 
 
 def test_a_chirp_before_and_after_a_whole_axis():

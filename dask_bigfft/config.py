@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 import dask.config
 import yaml
@@ -71,10 +71,10 @@ class Setting:
             raise_invalid(name, value, allowed.format(self=self, names=", ".join(self.enum)))
 
 
-def _checked(value: Any, allowed: bool) -> Any:
+def _require(allowed: bool) -> None:
+    """Raise an error unless a value is allowed; `Setting.parse` then names the value."""
     if not allowed:
         raise ValueError
-    return value
 
 
 def is_int(value: Any) -> bool:
@@ -83,64 +83,106 @@ def is_int(value: Any) -> bool:
 
 
 def _enum(setting: Setting, value: Any) -> Any:
-    return _checked(value, isinstance(value, str) and value in setting.enum)
+    """Return one of the names of a setting."""
+    _require(isinstance(value, str) and value in setting.enum)
+    return value
+
+
+def _boolean(setting: Setting, value: Any) -> bool:
+    """Return a boolean."""
+    _require(isinstance(value, bool))
+    return bool(value)
 
 
 def _integer(setting: Setting, value: Any) -> int:
-    return int(_checked(value, is_int(value) and value >= setting.minimum))
+    """Return an integer that is not below the minimum of a setting."""
+    _require(is_int(value) and value >= setting.minimum)
+    return int(value)
 
 
 def _number(setting: Setting, value: Any) -> float:
-    found = float(_checked(value, isinstance(value, Real) and not isinstance(value, bool)))
-    return cast("float", _checked(found, found >= setting.minimum))
+    """Return a number that is not below the minimum of a setting."""
+    _require(isinstance(value, Real) and not isinstance(value, bool))
+    number = float(value)
+    _require(number >= setting.minimum)
+    return number
 
 
-def _fraction(setting: Setting, value: Any) -> Any:
-    return None if value is None else _checked(_number(setting, value), value <= 1)
+def _fraction(setting: Setting, value: Any) -> float | None:
+    """Return a number up to 1, or None."""
+    if value is None:
+        return None
+    fraction = _number(setting, value)
+    _require(fraction <= 1)
+    return fraction
 
 
 @functools.lru_cache(maxsize=256, typed=True)
 def _bytes(setting: Setting, value: Any) -> int | None:
+    """Return a number of bytes, or None if that is the default of a setting."""
     if value is None and setting.default is None:
         return None
-    if isinstance(value, str):  # dask takes "MB" as one of them
-        value = parse_bytes(_checked(value, any(char.isdigit() for char in value)))
-    return int(_checked(value, _number(setting, value) < math.inf))
+    if isinstance(value, str):
+        _require(any(char.isdigit() for char in value))  # dask takes "MB" as one of them
+        value = parse_bytes(value)
+    _require(_number(setting, value) < math.inf)
+    return int(value)
 
 
 def _folder(setting: Setting, value: Any) -> str:
-    if value is None and setting.key == "bigfft.wisdom.directory":
+    """Return the absolute path of a folder, by default the usual one."""
+    if value is None:
+        value = _usual_folder(setting)
+    _require(is_path(value) and "://" not in str(value))
+    return str(os.path.abspath(value))
+
+
+def _usual_folder(setting: Setting) -> str:
+    """Return the folder of a setting without a value."""
+    if setting.key == "bigfft.wisdom.directory":
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        value = os.path.join(cache, "dask_bigfft")
-    elif value is None:
-        value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    return str(os.path.abspath(_checked(value, is_path(value) and "://" not in str(value))))
+        return os.path.join(cache, "dask_bigfft")
+    return dask.config.get("temporary-directory", None) or tempfile.gettempdir()
 
 
 def _file(setting: Setting, value: Any) -> str | None:
-    return None if value is None else os.path.abspath(_checked(value, is_path(value)))
+    """Return the absolute path of a file, or None."""
+    if value is None:
+        return None
+    _require(is_path(value))
+    return str(os.path.abspath(value))
 
 
 def _order(setting: Setting, value: Any) -> str | tuple[str, ...]:
     """Return one order, or a tuple with an order for each transformed axis."""
     if isinstance(value, list | tuple):
         return tuple(str(_order(setting, order)) for order in value)
-    return str(_checked(value, value in ("natural", "transposed")))
+    _require(value in ("natural", "transposed"))
+    return str(value)
 
 
 def _chunks(setting: Setting, value: Any) -> Any:
     """Return ``auto``, ``preserve`` or dask chunks, with tuples where YAML has lists."""
     if isinstance(value, list | tuple):
-        return tuple(_chunks(setting, item) for item in value)
+        return tuple(_chunks(setting, part) for part in value)
     if isinstance(value, str):
         return value if value in ("auto", "preserve") else f"{_bytes(setting, value)} B"
-    return _checked(value, is_int(value) and (value > 0 or value == -1))
+    _require(is_int(value) and (value > 0 or value == -1))
+    return value
+
+
+def _rounds(setting: Setting, value: Any) -> Any:
+    """Return a factor or a mapping of axis to factor for each round, or no rounds."""
+    if not value:
+        return value
+    _require(isinstance(value, list | tuple))
+    return tuple(value)
 
 
 #: Reader of the values of each type of setting, and the values that it allows, in words.
 _TYPES: Mapping[str, tuple[Callable[[Setting, Any], Any], str]] = {
     "enum": (_enum, "one of {names}"),
-    "boolean": (lambda _, value: _checked(value, isinstance(value, bool)), "true or false"),
+    "boolean": (_boolean, "true or false"),
     "integer": (_integer, "an integer of at least {self.minimum}"),
     "number": (_number, "a number of at least {self.minimum}"),
     "fraction": (_fraction, "a number from 0 to 1, or null"),
@@ -150,13 +192,14 @@ _TYPES: Mapping[str, tuple[Callable[[Setting, Any], Any], str]] = {
     "order": (_order, "natural or transposed, or a list of these with one for each axis"),
     "chunks": (_chunks, "auto, preserve, or dask chunks: lengths, a size, or a list of these"),
     "rounds": (
-        lambda _, value: value and tuple(_checked(value, isinstance(value, list | tuple))),
+        _rounds,
         "null, or a list with a factor or a mapping of axis to factor for each round",
     ),
 }
 
 
 def _read(name: str) -> Any:
+    """Return the content of a YAML file of this package."""
     return yaml.safe_load((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
@@ -200,8 +243,12 @@ def argument(name: str, value: Any = None) -> Any:
     >>> argument("planner"), argument("memory_limit", "2 GiB"), argument("digits")
     ('estimate', 2147483648, None)
     """
-    key = f"bigfft.{'planner.mode' if name == 'planner' else name.replace('_', '-')}"
-    return get(key, name, value) if key in SETTINGS else value
+    key = f"bigfft.{name.replace('_', '-')}"
+    if name == "planner":
+        key = "bigfft.planner.mode"
+    if key not in SETTINGS:
+        return value
+    return get(key, name, value)
 
 
 def check() -> None:
@@ -227,15 +274,19 @@ def check() -> None:
 of at least 0
     """
     tree = dask.config.get("bigfft", {})
-    if (text := repr(tree)) == _valid[0]:
+    text = repr(tree)
+    if text == _valid[0]:
         return
     parse_type("bigfft", tree, Mapping, "a mapping of settings")
     for key in _unknown(tree, "bigfft"):
-        if key not in _reported:
-            _reported.add(key)
-            near = _nearest(key.replace("_", "-"))
-            hint = f": did you mean {near}?" if near else ""
-            warnings.warn(f"there is no setting {key}, it does nothing{hint}", stacklevel=3)
+        if key in _reported:
+            continue
+        _reported.add(key)
+        message = f"there is no setting {key}, it does nothing"
+        nearest = _nearest(key.replace("_", "-"))
+        if nearest:
+            message += f": did you mean {nearest}?"
+        warnings.warn(message, stacklevel=3)
     for key in SETTINGS:
         get(key)
     _valid[0] = text
@@ -247,14 +298,15 @@ def _nearest(key: str) -> str | None:
     >>> _nearest("bigfft.carier"), _nearest("bigfft.memory.limit"), _nearest("bigfft.workers")
     ('bigfft.exchange.carrier', 'bigfft.memory-limit', None)
     """
-    whole = {known.partition(".")[2]: known for known in SETTINGS}
-    found = difflib.get_close_matches(key.partition(".")[2], whole, 1, NEAR)
-    if found:
-        return whole[found[0]]
-    last = {known: known.rpartition(".")[2] for known in SETTINGS}
-    ends = difflib.get_close_matches(key.rpartition(".")[2], last.values(), 1, NEAR)
-    several = [known for known, end in last.items() if end in ends]
-    return next(iter(difflib.get_close_matches(key, several, 1, 0)), None)
+    keys_by_name = {known.partition(".")[2]: known for known in SETTINGS}
+    similar_names = difflib.get_close_matches(key.partition(".")[2], keys_by_name, 1, NEAR)
+    if similar_names:
+        return keys_by_name[similar_names[0]]
+    last_parts = {known: known.rpartition(".")[2] for known in SETTINGS}
+    similar_parts = difflib.get_close_matches(key.rpartition(".")[2], last_parts.values(), 1, NEAR)
+    similar_keys = [known for known, part in last_parts.items() if part in similar_parts]
+    nearest = difflib.get_close_matches(key, similar_keys, n=1, cutoff=0)
+    return nearest[0] if nearest else None
 
 
 def _unknown(tree: Mapping[Any, Any], above: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dask.base import is_dask_collection, persist
 
 from dask_bigfft.cluster import cluster_records, following, wait_for
 from dask_bigfft.errors import raise_invalid
-from dask_bigfft.events import RECORD, running_client, task_threads
+from dask_bigfft.events import RECORD, PlanRecord, running_client, task_threads
 from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.watch.progress import Display, LocalProgress, display_here
@@ -16,7 +16,9 @@ from dask_bigfft.watch.report import Report, RunReport
 
 #: Transforms of the latest arrays by name, because a persisted array has lost its plans.
 _shown: dict[str, dict[str, Plan]] = {}
-_KEPT = 64
+
+#: Maximum number of these arrays.
+_MOST_SHOWN = 64
 
 
 def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
@@ -65,11 +67,11 @@ def progress(*arrays: Any, stream: TextIO | None = None) -> Any:
             raise_invalid("arrays", type(array).__name__, "dask collections, such as dask arrays")
         _remember(array)
     with _showing(display):
-        found = _persisted(arrays)
+        computed_arrays = _persisted(arrays)
         client = running_client()
         if client is not None:
-            wait_for(client, found)
-    return found[0] if len(found) == 1 else found
+            wait_for(client, computed_arrays)
+    return computed_arrays[0] if len(computed_arrays) == 1 else computed_arrays
 
 
 def _showing(display: Display) -> Any:
@@ -83,22 +85,33 @@ def _persisted(arrays: tuple[Any, ...]) -> Any:
 
     In dask's own pool they would go on after it.
     """
-    scheduler, pool = (dask.config.get(key, None) for key in ("scheduler", "pool"))
+    scheduler = dask.config.get("scheduler", None)
+    pool = dask.config.get("pool", None)
     if running_client() or pool or scheduler not in (None, "threads", "threaded"):
         return persist(*arrays)
-    with ThreadPoolExecutor(task_threads(), thread_name_prefix="bigfft") as own:
-        return persist(*arrays, pool=own)
+    with ThreadPoolExecutor(task_threads(), thread_name_prefix="bigfft") as own_pool:
+        return persist(*arrays, pool=own_pool)
 
 
 def _remember(array: Any) -> dict[str, Plan]:
     """Return the plans of an array's transforms by token, also of a persisted array."""
     name = str(getattr(array, "name", ""))
-    found = transforms_in(array)
-    if found:
-        _shown[name] = found
-        if len(_shown) > _KEPT:
-            del _shown[next(iter(_shown))]
-    return found or _shown.get(name, {})
+    plans = transforms_in(array)
+    if not plans:
+        return _shown.get(name, {})
+    _shown[name] = plans
+    if len(_shown) > _MOST_SHOWN:
+        del _shown[next(iter(_shown))]
+    return plans
+
+
+def _records(token: str) -> dict[str, PlanRecord]:
+    """Return the measurements of a plan by worker; those of this process have no address."""
+    own_record = RECORD.plan(token)
+    if own_record is not None:
+        return {"": own_record}
+    client = running_client()
+    return {} if client is None else cluster_records(client, token)
 
 
 def report(y: Any) -> Report:
@@ -133,15 +146,9 @@ def report(y: Any) -> Report:
     """
     plans = _remember(y) if is_dask_collection(y) else {}
     if not plans:
-        wanted = "a dask array with a transform of dask_bigfft in its graph: the lazy array, not"
-        raise_invalid("y", type(y).__name__, f"{wanted} what persist() has made of it")
-    client = running_client()
-    runs = []
-    for token, plan in plans.items():
-        here = RECORD.plan(token)
-        places = {} if here is None else {"": here}
-        if here is None and client is not None:
-            places = cluster_records(client, token)
-        runs.append(RunReport(plan, token, places))
+        allowed = "a dask array with a transform of dask_bigfft in its graph: the lazy array, not "
+        allowed += "what persist() has made of it"
+        raise_invalid("y", type(y).__name__, allowed)
+    runs = [RunReport(plan, token, _records(token)) for token, plan in plans.items()]
     runs.sort(key=lambda run: run.spans[0].start if run.spans else 0.0)
     return Report(tuple(runs))

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,12 +68,16 @@ class Plan:
 
 
 class GPU:
-    """As much of CuPy as FFTs take; writes down which plans are made."""
+    """As much of CuPy as FFTs take; counts the plans of each kind, and how often it waits."""
 
     def __init__(self, taken=0):
-        self.made, self.free, self.taken, self.allocate = [], 1 << 30, taken, None
+        self.plans = Counter()
+        self.waits = 0
+        self.free = 1 << 30
+        self.taken = taken
+        self.allocate = None
         kinds = {f"CUFFT_{name}": name for name in ("C2C", "R2C", "C2R", "Z2Z", "D2Z", "Z2D")}
-        stream = SimpleNamespace(synchronize=lambda: self.made.append("synchronized"))
+        stream = SimpleNamespace(synchronize=self.wait)
         pointers = {"UnownedMemory": lambda at, n, owner: n, "MemoryPointer": lambda n, at: n}
         self.cuda = SimpleNamespace(
             cufft=SimpleNamespace(
@@ -85,6 +90,9 @@ class GPU:
             get_current_stream=lambda: None,
         )
 
+    def wait(self):
+        self.waits += 1
+
     @contextlib.contextmanager
     def using(self, allocate):
         self.allocate = allocate
@@ -92,14 +100,14 @@ class GPU:
         self.allocate = None
 
     def plan(self, n, e0, s0, d0, e1, s1, d1, kind, count, *rest):
-        self.made.append("PlanNd")
+        self.plans["of 32 bits"] += 1
         if self.taken:
             assert self.allocate(1000) == 1000
         self.free -= self.taken
         return Plan(n, (e0, s0, d0), (e1, s1, d1), kind, count)
 
     def wide(self, *arguments, **keywords):
-        self.made.append("XtPlanNd")
+        self.plans["of 64 bits"] += 1
         return Plan(*[None] * 5)
 
 
@@ -211,14 +219,15 @@ def test_plans_are_made_once_and_before_they_are_needed(gpu, monkeypatch):
     monkeypatch.setattr(ffts, "MAX_PLANS", 3)
     ops = [FFT("c2c", (n, 8), (n, 8), (1,), -1, "<c16") for n in range(2, 6)]
     assert [own.prepare(op) for op in (*ops[:3], ops[0])] == [1024] * 4
-    assert gpu.made == ["PlanNd", "synchronized"] * 3
+    assert gpu.plans == {"of 32 bits": 3}
+    assert gpu.waits == 3
     assert own.taken == 3 * 96
     own.prepare(ops[3])  # beside the others: what is under way may need them all
     assert own.taken == 4 * 96
     own.trim()  # without the one that was needed longest ago
     assert own.taken == 3 * 96
     own.prepare(ops[0])
-    assert gpu.made == ["PlanNd", "synchronized"] * 4
+    assert gpu.plans == {"of 32 bits": 4}
     own.drop()
     assert own.taken == 0
     with pytest.raises(DeviceError, match="no plan was made"):
@@ -227,4 +236,5 @@ def test_plans_are_made_once_and_before_they_are_needed(gpu, monkeypatch):
 
 def test_sizes_of_64_bits_have_plans_of_their_own(gpu):
     FFTPlans(1 << 62).prepare(FFT("c2c", (1 << 28, 16), (1 << 28, 16), (1,), -1, "<c8"))
-    assert gpu.made == ["XtPlanNd", "synchronized"]
+    assert gpu.plans == {"of 64 bits": 1}
+    assert gpu.waits == 1

@@ -12,12 +12,12 @@ import pytest
 import scipy.fft
 from devices.blocks import copied, distance, fft_at, on_devices, values
 from devices.kernel_text import kernels_of, needs_compiler
+from support import heard
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import cuda, cupy_gpu, kernels
 from dask_bigfft.gpu.cupy_gpu import MAX_PITCH_NBYTES, View, copies
 from dask_bigfft.gpu.operations import DeviceArray
-from dask_bigfft.kernels.segmented import Edge, SegmentedView, Stretches
 
 pytestmark = needs_compiler
 
@@ -174,51 +174,32 @@ def test_views_travel_between_parts_of_larger_arrays(gpu):
     assert (gpu._ring is None) is gpu.pinned
 
 
-def test_entries_of_page_tables_are_loaded_for_narrow_rows(gpu, monkeypatch):
-    touched, x = [], np.arange(6 << 14, dtype="f8").reshape(6, -1)
-    monkeypatch.setattr(kernels, "touch", lambda *row: touched.append(row))
-    gpu.reserve(1 << 20)
-    for own in (True, False):
-        monkeypatch.setattr(gpu, "_own_tables", own)
-        for width in (1024, 8192):
-            view, array = x[:, :width], DeviceArray(0, (6, width), "<f8")
-            copied(gpu, (view, array), (array, np.zeros_like(x)[:, :width]))
-    row = (x.ctypes.data, 8192, 6, 1, x.strides[0], 0)
-    assert touched[:1] == [row] * gpu.pinned
-    assert [found[1:] for found in touched] == [row[1:]] * 2 * gpu.pinned
-
-
-def in_pieces(memory):
-    """A block whose rows lie in pieces of memory of their own."""
-    count, height, width = memory.shape
-    lows, zero = np.arange(0, count * height, height)[:, None], np.zeros((1, 1), int)
-    rows = Stretches((0,), lows, lows + height, np.arange(count), (0,), np.zeros_like(lows))
-    columns = Stretches((1,), zero, zero + width, zero[0], (1,), zero)
-    edges = Edge(count * height, 0, 0, 1), Edge(width, 1, 1, 1)
-    return SegmentedView(edges, (1, 1), (rows, columns), {(i, 0): m for i, m in enumerate(memory)})
-
-
 @pytest.mark.parametrize("status", [0, 1, 2])
-@pytest.mark.parametrize("cut", [np.s_[3:19, 3:40], np.s_[1:15, :], np.s_[0:20, 7:8]])
-def test_shards_of_one_form_travel_there_and_back(gpu, monkeypatch, cut, status):
+@pytest.mark.parametrize(
+    ("shape", "chunks"), [((20, 64), (4, 64)), ((24, 40), (24, 7)), ((16, 30, 8), (4, 30, 8))]
+)
+def test_shards_of_one_form_travel_in_one_call(gpu, monkeypatch, shape, chunks, status):
     """By the driver in one call, and by others where it refuses one of them."""
     engine = "engine" if gpu.pinned else "ring"
-    monkeypatch.setattr(cupy_gpu, "_driver", lambda: driver(lambda n: status * (n == 2)))
+    refused = []
+
+    def status_of(number):
+        refused.append(number == 2)
+        return status * refused[-1]
+
+    monkeypatch.setattr(cupy_gpu, "_driver", lambda: driver(status_of))
     monkeypatch.setattr(cupy_gpu, "route", lambda form, *_: (engine, copies(form)))
-    gpu.reserve(1 << 21)
-    x, out, shape = (
-        np.random.default_rng(1).standard_normal((5, 4, 64)),
-        np.zeros((5, 4, 64)),
-        (20, 64),
-    )
-    source, target = in_pieces(x), in_pieces(out)
-    whole = tuple(slice(*c.indices(n)[:2]) for c, n in zip(cut, shape, strict=True))
-    array = DeviceArray(0, tuple(c.stop - c.start for c in whole), "<f8")
-    there, back = (block.shards(whole) for block in (source, target))
-    copied(gpu, *((shards, array) for shards in there), *((array, shards) for shards in back))
-    expected = np.zeros(shape)
-    expected[cut] = x.reshape(shape)[cut]
-    assert np.array_equal(out.reshape(shape), expected)
+    x = values(*shape)
+    floor = {"bigfft.planner.whole-axis-floor": 1}
+    with on_devices(gpu, nbytes=1 << 16), dask.config.set(floor):
+        lazy = fft.fftn(da.from_array(x, chunks), device="gpu")
+        with heard("gather", "round") as events:
+            result = lazy.compute(scheduler="sync")
+    assert distance(result, scipy.fft.fftn(x)) < 1e-14
+    rounds = {numbers["index"] for event, numbers in events if event == "round"}
+    gathered = {numbers["index"] for event, numbers in events if event == "gather"}
+    assert not rounds & gathered  # shards are read where they lie
+    assert any(refused) == gpu.pinned
 
 
 def test_rows_further_apart_than_the_driver_allows_take_a_call_each():

@@ -11,7 +11,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, scaled
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
+from dask_bigfft.decomposition.steps import AxisProgram, Chirp, Step, axis_program
 from dask_bigfft.errors import parse_count, parse_type
 from dask_bigfft.planner.cost import forecast, merge_seconds, merging, task_seconds, with_forecast
 from dask_bigfft.planner.explain import draw, explain, in_a_line, summary
@@ -42,7 +42,12 @@ class Plan(PlanData):
     """A transform laid out in rounds and exchanges, with its forecast: see `PlanData`."""
 
     def forecast(
-        self, profile: Profile, *, workers: int = 1, threads: int = 1, gpus: int = 0
+        self,
+        profile: Profile,
+        *,
+        workers: int = 1,
+        threads: int = 1,
+        gpus: int = 0,
     ) -> Forecast:
         """Return the forecast of the plan for another machine, real or imagined.
 
@@ -66,18 +71,34 @@ class Plan(PlanData):
         parse_count("threads", threads, 1)
         parse_count("gpus", gpus, 0)
         parse_type("profile", profile, Profile, "a Profile, as calibrate returns")
-        shared = self.machine.shared and workers == 1
-        machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, gpus, shared)
+        machine = Machine(
+            memory_limit=None,
+            threads=threads,
+            workers=workers,
+            buffers=SHUFFLE_BUFFERS,
+            profile=profile,
+            gpus=gpus,
+            shared=self.machine.shared and workers == 1,
+        )
         return forecast(replace(self, machine=machine))
 
-    explain, __str__, __repr__, _repr_html_ = explain, summary, in_a_line, draw
+    explain = explain
+    __str__ = summary
+    __repr__ = in_a_line
+    _repr_html_ = draw
 
 
 class CpuPlan:
     """Base of plans without choices: the CPU computes their rounds, in memory of their own."""
 
-    machine, device_memory_limit, settings = Machine(), None, AS_IS
-    overwrite = inside = from_rows = assembles = ends_in_round = False
+    machine = Machine()
+    device_memory_limit = None
+    settings = AS_IS
+    overwrite = False
+    inside = False
+    from_rows = False
+    assembles = False
+    ends_in_round = False
     device: Literal["cpu"] = "cpu"
     shares: tuple[float, ...] = ()
     rounds: tuple[Round, ...]
@@ -133,28 +154,42 @@ class FilterPlan(CpuPlan):
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
         """The exchange before each round; the one before the first is never made."""
-        befores = (self.rounds[0].source, *(r.target for r in self.rounds[:-1]))
-        pairs = zip(befores, self.rounds, strict=True)
-        return tuple(Exchange(a, r.source, self.dtype, self.dtype) for a, r in pairs)
+        exchanges = []
+        source = self.rounds[0].source
+        for round_ in self.rounds:
+            exchanges.append(Exchange(source, round_.source, self.dtype, self.dtype))
+            source = round_.target
+        return tuple(exchanges)
 
 
 def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
     """Return the filters of the axes that use Bluestein's algorithm."""
-    found = []
-    for program in (program for program in plan.programs if program.bluestein):
-        forward = program.steps[: len(program.factors)]
-        plain = axis_program(0, program.length, program.factors, bluestein=True).steps
-        rounds, used_in = [], 0
-        for number, step in enumerate(forward):
-            used_in = next(i for i, r in enumerate(plan.rounds) if step in r.steps)
-            layout = Layout((plan.rounds[used_in].source.axes[program.axis],))
-            own = (_forward(plain[number]),)
-            rounds.append(Round(own, layout, transformed(layout, own)))
-        chirp = forward[-1].convolve
-        assert chirp is not None
-        values = plan.spec.work_dtype.str, plan.kernel, plan.verify
-        found.append(FilterPlan(program.axis, chirp, tuple(rounds), used_in, *values))
-    return tuple(found)
+    return tuple(_filter_plan(plan, program) for program in plan.programs if program.bluestein)
+
+
+def _filter_plan(plan: Plan, program: AxisProgram) -> FilterPlan:
+    """Return the plan of the filter of an axis, in the blocks of its forward FFTs."""
+    count = len(program.factors)
+    forward_steps = program.steps[:count]
+    plain_program = axis_program(0, program.length, program.factors, bluestein=True)
+    rounds = []
+    used_in = 0
+    for step, plain_step in zip(forward_steps, plain_program.steps[:count], strict=True):
+        used_in = next(i for i, round_ in enumerate(plan.rounds) if step in round_.steps)
+        layout = Layout((plan.rounds[used_in].source.axes[program.axis],))
+        filter_steps = (_forward(plain_step),)
+        rounds.append(Round(filter_steps, layout, transformed(layout, filter_steps)))
+    chirp = forward_steps[-1].convolve
+    assert chirp is not None
+    return FilterPlan(
+        axis=program.axis,
+        chirp=chirp,
+        rounds=tuple(rounds),
+        used_in=used_in,
+        dtype=plan.spec.work_dtype.str,
+        kernel=plan.kernel,
+        verify=plan.verify,
+    )
 
 
 def _forward(step: Step) -> Step:
@@ -187,7 +222,9 @@ class ShiftPlan(CpuPlan):
     dtype: str
     part: str = "shift"
 
-    rounds, kernel, verify = (), "scipy", "none"
+    rounds = ()
+    kernel = "scipy"
+    verify = "none"
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -212,8 +249,8 @@ class ShiftPlan(CpuPlan):
 
 def offsets_of(layout: Layout) -> dict[int, int]:
     """Return the nonzero offsets by axis."""
-    found = {a: axis.groups[0].offset for a, axis in enumerate(layout.axes)}
-    return {a: offset for a, offset in found.items() if offset}
+    offsets = {a: axis.groups[0].offset for a, axis in enumerate(layout.axes)}
+    return {a: offset for a, offset in offsets.items() if offset}
 
 
 def rolled(layout: Layout, offsets: Offsets) -> Layout:
@@ -245,40 +282,59 @@ def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
     Plan
         With its forecast, and with the chunks of `plan`.
     """
-    pairs = [layout for r in plan.rounds for layout in (r.source, r.target)]
-    #: The source, the layouts before and after each round, the result. An odd index is a round's
-    #: source, and an exchange precedes it.
-    layouts = [plan.source, *pairs, plan.result]
-    last, in_round = len(layouts) - 1, plan.ends_in_round
-
-    def passes(i: int, a: int) -> bool:
-        """Return whether an axis is the same in layouts i and i + 1, and its blocks stay."""
-        if layouts[i].axes[a] != layouts[i + 1].axes[a]:
-            return False
-        if i % 2:
-            return all(step.axis != a for step in plan.rounds[i // 2].steps)
-        return i // 2 >= len(plan.exchanges) or plan.exchanges[i // 2].local
-
-    def roll(numbers: range, a: int, offset: int) -> None:
-        for i in numbers:
-            layouts[i] = rolled(layouts[i], {a: offset})
-
-    for a, offset in after.items():  # of the result, and of layouts that only pass it on
-        first = last
-        if in_round and layouts[last - 1].axes[a] == layouts[last].axes[a]:
-            first = last - 1
-            while first > 1 and passes(first - 1, a):
-                first -= 1
-        roll(range(first, last + 1), a, offset)
-    for a, offset in before.items():  # of the source, and of layouts that it is passed to
-        number, most = 0, len(plan.rounds) - in_round
-        while number < most and passes(2 * number, a) and passes(2 * number + 1, a):
-            number += 1
-        roll(range(2 * number + 1), a, offset)
-    rounds = tuple(
-        Round(round_.steps, *layouts[2 * i + 1 : 2 * i + 3]) for i, round_ in enumerate(plan.rounds)
-    )
+    # The source, the layouts before and after each round, and the result. An exchange leads from
+    # each even number to the next, and a round from each odd one.
+    layouts = [plan.source]
+    for round_ in plan.rounds:
+        layouts += [round_.source, round_.target]
+    layouts.append(plan.result)
+    for axis, offset in after.items():
+        for i in range(_first_like_result(plan, layouts, axis), len(layouts)):
+            layouts[i] = rolled(layouts[i], {axis: offset})
+    for axis, offset in before.items():
+        for i in range(_last_like_source(plan, layouts, axis) + 1):
+            layouts[i] = rolled(layouts[i], {axis: offset})
+    rounds_in_layouts = zip(plan.rounds, layouts[1:-1:2], layouts[2:-1:2], strict=True)
+    rounds = tuple(Round(r.steps, source, target) for r, source, target in rounds_in_layouts)
     return with_forecast(plan, source=layouts[0], rounds=rounds, result=layouts[-1])
+
+
+def _first_like_result(plan: Plan, layouts: list[Layout], axis: int) -> int:
+    """Return the number of the first layout that passes an axis on to the result unchanged."""
+    last = len(layouts) - 1
+    if not plan.ends_in_round or layouts[last - 1].axes[axis] != layouts[last].axes[axis]:
+        return last
+    first = last - 1
+    while first > 1 and _is_passed_on(plan, layouts, first - 1, axis):
+        first -= 1
+    return first
+
+
+def _last_like_source(plan: Plan, layouts: list[Layout], axis: int) -> int:
+    """Return the number of the last layout of a round's result like the source along an axis.
+
+    It is 0, that of the source, if the first round transforms the axis.
+    """
+    last = 0
+    end = 2 * (len(plan.rounds) - plan.ends_in_round)
+    while (
+        last < end
+        and _is_passed_on(plan, layouts, last, axis)
+        and _is_passed_on(plan, layouts, last + 1, axis)
+    ):
+        last += 2
+    return last
+
+
+def _is_passed_on(plan: Plan, layouts: list[Layout], i: int, axis: int) -> bool:
+    """Return whether an axis is the same in layouts i and i + 1, and its blocks stay."""
+    if layouts[i].axes[axis] != layouts[i + 1].axes[axis]:
+        return False
+    number = i // 2
+    leads_through_round = i % 2 == 1
+    if leads_through_round:
+        return all(step.axis != axis for step in plan.rounds[number].steps)
+    return number >= len(plan.exchanges) or plan.exchanges[number].local
 
 
 @dataclass(frozen=True)
@@ -320,27 +376,40 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
     The bytes of a round are those of its results. On CPUs a round is followed by its parts *gather*
     and *fft*, whose time is included in that of the round.
     """
-    found = []
+    phases: list[PhaseForecast] = []
     for exchange, expected in zip(plan.exchanges, plan.expected.rounds, strict=False):
-        number, device = expected.index, expected.blocks * expected.device
-        seconds = expected.gather + expected.handling + (device or expected.fft)
+        number = expected.index
+        gpu_seconds = expected.blocks * expected.device
+        exchange_alone = PhaseForecast(
+            name="unpack",
+            index=number,
+            count=expected.blocks,
+            nbytes=exchange.nbytes,
+            flops=0.0,
+            seconds=expected.gather + expected.handling + (gpu_seconds or expected.fft),
+        )
         if number > len(plan.rounds):
-            parts = [("unpack", exchange.nbytes, 0.0, seconds)]
-        else:
-            round_ = plan.rounds[number - 1]
-            nbytes = round_.target.size * np.dtype(plan.dtypes[2 * number - 1]).itemsize
-            work = flops(round_)
-            gather = "gather", exchange.nbytes, 0.0, expected.gather
-            parts = [("round", nbytes, work, seconds), gather, ("fft", nbytes, work, expected.fft)]
-            parts = parts[:1] if device else parts
-        for name, made, work, seconds in parts:
-            found.append(PhaseForecast(name, number, expected.blocks, made, work, seconds))
-    return tuple(found)
+            phases.append(exchange_alone)
+            continue
+        round_ = plan.rounds[number - 1]
+        itemsize = np.dtype(plan.dtypes[2 * number - 1]).itemsize
+        whole_round = replace(
+            exchange_alone,
+            name="round",
+            nbytes=round_.target.size * itemsize,
+            flops=flops(round_),
+        )
+        phases.append(whole_round)
+        if not gpu_seconds:
+            phases.append(replace(exchange_alone, name="gather", seconds=expected.gather))
+            phases.append(replace(whole_round, name="fft", seconds=expected.fft))
+    return tuple(phases)
 
 
 def plan_summary(plan: Plan) -> dict[str, object]:
     """Return the names and numbers of a plan that a page shows."""
-    spec, forecast = plan.spec, plan.expected
+    spec = plan.spec
+    expected = plan.expected
     return {
         "name": spec.name,
         "title": spec.title,
@@ -352,8 +421,10 @@ def plan_summary(plan: Plan) -> dict[str, object]:
         "kernel": plan.kernel,
         "variant": plan.variant,
         "forecast": {
-            name: getattr(forecast, name)
-            for name in ("flops", "seconds", "peak_host", "bytes_exchanged")
+            "flops": expected.flops,
+            "seconds": expected.seconds,
+            "peak_host": expected.peak_host,
+            "bytes_exchanged": expected.bytes_exchanged,
         },
         "memory_limit": plan.machine.memory_limit,
     }
@@ -370,7 +441,9 @@ FEWER = 8
 
 
 def merged_up_to(
-    spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int
+    spec: TransformSpec,
+    chunks: tuple[Chunks, ...],
+    nbytes: int,
 ) -> tuple[Chunks, ...]:
     """Return the chunks of an array whose neighbouring blocks are merged up to a size.
 
@@ -386,24 +459,27 @@ def merged_up_to(
     nbytes : int
         Maximum size of a merged block in bytes of complex values.
     """
+    max_size = nbytes // spec.work_dtype.itemsize * (2 if spec.kind == "r2c" else 1)
+    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
+    merged = list(chunks)
+
+    def other_extents(axis: int) -> int:
+        """Return the product of the extents of a block along all other axes."""
+        return math.prod(max(1, n) for i, n in enumerate(extents(spec, merged)) if i != axis)
+
     order = [axis for axis in spec.axes if len(chunks[axis]) > 1]
-    room = nbytes // spec.work_dtype.itemsize * (2 if spec.kind == "r2c" else 1)
-    lengths, found = dict(zip(spec.axes, spec.lengths, strict=True)), list(chunks)
-
-    def beside(axis: int) -> int:
-        return math.prod(max(1, n) for i, n in enumerate(extents(spec, found)) if i != axis)
-
     order.sort(key=lambda axis: (axis != spec.real_axis, len(chunks[axis]), -axis))
     for axis in order:
-        if max(sum(chunks[axis]), lengths[axis]) * beside(axis) <= room:
-            found[axis] = (sum(chunks[axis]),)
+        whole = sum(chunks[axis])
+        if max(whole, lengths[axis]) * other_extents(axis) <= max_size:
+            merged[axis] = (whole,)
     for axis in order:
-        if len(found[axis]) > 1:
-            found[axis] = merged_cut(chunks[axis], room // beside(axis))
-    return tuple(found)
+        if len(merged[axis]) > 1:
+            merged[axis] = merged_cut(chunks[axis], max_size // other_extents(axis))
+    return tuple(merged)
 
 
-def merged_cut(chunks: Chunks, room: int) -> Chunks:
+def merged_cut(chunks: Chunks, max_length: int) -> Chunks:
     """Return chunks of an axis merged with their neighbours up to a length.
 
     A chunk that is longer stays as it is.
@@ -411,13 +487,13 @@ def merged_cut(chunks: Chunks, room: int) -> Chunks:
     >>> merged_cut((3,) * 10, 12), merged_cut((1, 2, 9, 1, 0, 1), 4), merged_cut((5, 5), 4)
     ((12, 12, 6), (3, 9, 2), (5, 5))
     """
-    found: list[int] = []
+    merged: list[int] = []
     for length in chunks:
-        if found and found[-1] + length <= room:
-            found[-1] += length
+        if merged and merged[-1] + length <= max_length:
+            merged[-1] += length
         else:
-            found.append(length)
-    return tuple(found)
+            merged.append(length)
+    return tuple(merged)
 
 
 def _is_free(request: Request) -> bool:
@@ -430,8 +506,16 @@ def _is_free(request: Request) -> bool:
     return request.rounds is None and request.variant == "auto" and not on_disk
 
 
+def _is_in_digits(spec: TransformSpec) -> bool:
+    """Return whether an axis of the input or of the result is stored in transposed order."""
+    return "transposed" in (*spec.orders_in, *spec.orders_out)
+
+
 def merged_request(
-    spec: TransformSpec, request: Request, machine: Machine, nbytes: int
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    nbytes: int,
 ) -> Request | None:
     """Return the request with tiny blocks merged; None if that does not pay.
 
@@ -444,18 +528,22 @@ def merged_request(
     after = block_count(merged)
     if FEWER * after > before:
         return None
-    saved = (before - after) * (task_seconds(machine) + machine.profile.shard)
-    if merge_seconds(machine, before, after, spec.nbytes) > saved:
+    saved_seconds = (before - after) * (task_seconds(machine) + machine.profile.shard)
+    if merge_seconds(machine, before, after, spec.nbytes) > saved_seconds:
         return None
     wanted = request.wanted
-    blocks = 0 if wanted is None else block_count(wanted)
-    if blocks > MANY and spec.out_nbytes * FEWER <= blocks * nbytes:
+    wanted_blocks = 0 if wanted is None else block_count(wanted)
+    if wanted_blocks > MANY and spec.out_nbytes * FEWER <= wanted_blocks * nbytes:
         wanted = None  # small blocks are cut from larger ones
     return replace(request, chunks=merged, wanted=wanted, stored=None)
 
 
 def whole_request(
-    spec: TransformSpec, request: Request, machine: Machine, nbytes: int, tiny: int
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    nbytes: int,
+    tiny: int,
 ) -> Request:
     """Return the request with blocks that hold whole transforms, if these are small and it pays.
 
@@ -471,34 +559,55 @@ def whole_request(
     tiny : int
         Size in bytes to which very many tiny blocks would be merged otherwise; 0 if they would not.
     """
-    free = _is_free(request) and "transposed" not in (*spec.orders_in, *spec.orders_out)
-    whole = tuple((sum(c),) if a in spec.axes else c for a, c in enumerate(request.chunks))
-    before, after = block_count(request.chunks), block_count(whole)
-    block = math.prod(extents(spec, whole))
-    size = block * spec.work_dtype.itemsize
-    if not free or after == before or not 0 < size <= nbytes:
+    if not _is_free(request) or _is_in_digits(spec):
+        return request
+    whole_chunks = list(request.chunks)
+    for axis in spec.axes:
+        whole_chunks[axis] = (sum(request.chunks[axis]),)
+    before = block_count(request.chunks)
+    after = block_count(whole_chunks)
+    block_size = math.prod(extents(spec, whole_chunks))
+    block_nbytes = block_size * spec.work_dtype.itemsize
+    if after == before or not 0 < block_nbytes <= nbytes:
         return request
     if tiny:
-        before = max(after, min(before, size * after // tiny))
-    profile, lanes = machine.profile, machine.threads * machine.workers
-    speed = profile.library(request.kernel, str(spec.work_dtype)).large_flops
-    smooth = all(max(factorize(n), default=1) <= 11 for n in spec.lengths)
-    work = 2.5 if smooth and spec.kind != "c2c" else 5.0  # real transforms do half
-    seconds = work * block * after * math.log2(max(2, math.prod(spec.lengths))) / speed
-    lost = seconds / min(after, lanes) - seconds / min(before, lanes)
-    saved = (2 * before - after) * task_seconds(machine)
+        before = max(after, min(before, block_nbytes * after // tiny))
+    seconds = _transform_seconds(spec, request, machine, block_size * after)
+    lanes = machine.threads * machine.workers
+    lost_seconds = seconds / min(after, lanes) - seconds / min(before, lanes)
+    saved_seconds = (2 * before - after) * task_seconds(machine)
     if machine.workers > 1:  # each pair of blocks is a task, too
-        saved += profile.exchange + before**2 / after * (profile.sent_task + profile.sent_shard)
-    scale = request.scale * block / largest_block(spec, request)
-    return replace(request, scale=scale, stored=None) if lost <= saved else request
+        profile = machine.profile
+        pairs = before**2 / after
+        saved_seconds += profile.exchange + pairs * (profile.sent_task + profile.sent_shard)
+    if lost_seconds > saved_seconds:
+        return request
+    scale = request.scale * block_size / largest_block(spec, request)
+    return replace(request, scale=scale, stored=None)
+
+
+def _transform_seconds(
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    size: int,
+) -> float:
+    """Return the seconds of one thread for the FFTs of whole blocks of `size` elements together."""
+    library = machine.profile.library(request.kernel, str(spec.work_dtype))
+    is_smooth = all(max(factorize(n), default=1) <= 11 for n in spec.lengths)
+    # 5 n log2 n operations. Real transforms do half, which Bluestein's algorithm does not.
+    work = 2.5 if is_smooth and spec.kind != "c2c" else 5.0
+    return work * size * math.log2(max(2, math.prod(spec.lengths))) / library.large_flops
 
 
 def _exchanges_by_bus(spec: TransformSpec, request: Request, machine: Machine) -> bool:
     """Return whether GPUs of one process transform cut axes of an array in its host memory."""
-    cut = any(len(request.chunks[axis]) > 1 for axis in spec.axes)
-    alone = machine.shared and machine.workers == 1 <= machine.gpus and request.verify == "none"
-    taken = request.device in ("auto", "gpu") and spec.work_dtype.char in COMPUTED
-    return cut and alone and taken
+    is_one_process = machine.shared and machine.workers == 1
+    if not is_one_process or machine.gpus < 1 or request.device not in ("auto", "gpu"):
+        return False
+    if request.verify != "none" or spec.work_dtype.char not in COMPUTED:
+        return False
+    return any(len(request.chunks[axis]) > 1 for axis in spec.axes)
 
 
 #: Minimum bytes of the blocks between rounds of GPUs: the host needs about 1 ms for one.
@@ -513,20 +622,30 @@ def request_in_tiles(spec: TransformSpec, request: Request, machine: Machine) ->
     would else be too narrow: a first round reorders nothing, so that its tiles need half the
     memory. The chunks of the result are like the input's.
     """
-    natural = "transposed" not in (*spec.orders_in, *spec.orders_out)
-    free = _is_free(request) and request.storage != "disk" and natural
-    if not free or not _exchanges_by_bus(spec, request, machine):
+    if not _is_free(request) or request.storage == "disk" or _is_in_digits(spec):
+        return request
+    if not _exchanges_by_bus(spec, request, machine):
         return request
     tile = tile_nbytes(request, machine)
     most = max(LEAST_BETWEEN, tile)
     nbytes = largest_block(spec, request) * spec.work_dtype.itemsize
-    wide = LEAST_WRITTEN_NBYTES * math.sqrt(math.prod(spec.lengths))  # rows of equal digits
-    if nbytes <= most and (nbytes >= wide or wide > 2 * tile):
+    # Bytes of a block whose rows are wide enough, if its digits are of equal length.
+    wide_nbytes = LEAST_WRITTEN_NBYTES * math.sqrt(math.prod(spec.lengths))
+    if nbytes <= most and (nbytes >= wide_nbytes or wide_nbytes > 2 * tile):
         return request
-    size = 2 * most if most < wide else most if nbytes > most else wide
-    wanted = request.wanted or _like_input(spec, request)
-    scale = request.scale * size / nbytes
-    return replace(request, scale=scale, joined=True, wanted=wanted, storage="memory")
+    if most < wide_nbytes:
+        block_nbytes: float = 2 * most
+    elif nbytes > most:
+        block_nbytes = most
+    else:
+        block_nbytes = wide_nbytes
+    return replace(
+        request,
+        scale=request.scale * block_nbytes / nbytes,
+        joined=True,
+        wanted=request.wanted or _like_input(spec, request),
+        storage="memory",
+    )
 
 
 def _like_input(spec: TransformSpec, request: Request) -> tuple[Chunks, ...]:
@@ -549,9 +668,11 @@ def fits_gpu(spec: TransformSpec, request: Request, machine: Machine) -> bool:
     return WHOLE * nbytes <= machine.devices[0].nbytes
 
 
-#: Blocks that each of several GPUs transforms while it copies others, and minimum bytes per block:
-#: the host needs about 0.5 ms to enqueue one.
-BLOCKS_EACH, LEAST_EACH = 4, 1 << 30
+#: Maximum number of blocks per GPU, where several transform blocks while they copy others.
+BLOCKS_PER_GPU = 4
+
+#: Minimum bytes of such a block: the host needs about 0.5 ms to enqueue one.
+MIN_BLOCK_NBYTES = 1 << 30
 
 
 def finer(chunks: tuple[Chunks, ...], blocks: int) -> tuple[Chunks, ...]:
@@ -562,15 +683,18 @@ def finer(chunks: tuple[Chunks, ...], blocks: int) -> tuple[Chunks, ...]:
     """
     axis = max(range(len(chunks)), key=lambda axis: len(chunks[axis]))
     parts = -(-blocks // max(1, block_count(chunks)))
-    cut = list[int]()
+    axis_chunks: list[int] = []
     for n in chunks[axis]:
         count = max(1, min(n, parts))
-        cut += (n * (i + 1) // count - n * i // count for i in range(count))
-    return (*chunks[:axis], tuple(cut), *chunks[axis + 1 :])
+        axis_chunks += (n * (i + 1) // count - n * i // count for i in range(count))
+    return (*chunks[:axis], tuple(axis_chunks), *chunks[axis + 1 :])
 
 
 def request_on_gpus(
-    spec: TransformSpec, request: Request, count: int, cuts: bool = True
+    spec: TransformSpec,
+    request: Request,
+    count: int,
+    cuts: bool = True,
 ) -> Request:
     """Return the request for an array on GPUs: a block for each, and finer input chunks.
 
@@ -579,21 +703,34 @@ def request_on_gpus(
     if not _is_free(request):
         return request
     size = math.prod(extents(spec, [(n,) for n in spec.shape]))
-    chunks, wanted = request.chunks, request.wanted
-    if count > 1 and cuts:
-        each = min(BLOCKS_EACH, size * spec.work_dtype.itemsize // (count * LEAST_EACH))
-        chunks = finer(chunks, count * each)
-    block = math.prod(extents(spec, chunks))
-    if wanted is None and count == 1 and block_count(request.chunks) > 1:
+    if count == 1:
+        return _request_on_one_gpu(spec, request, size)
+    chunks = request.chunks
+    if cuts:
+        most_blocks = size * spec.work_dtype.itemsize // (count * MIN_BLOCK_NBYTES)
+        chunks = finer(chunks, count * min(BLOCKS_PER_GPU, most_blocks))
+    block_size = math.prod(extents(spec, chunks))
+    scale = size / (count * block_size) if size else 1.0
+    # Twice a block has to be less than the array, which one GPU may not hold.
+    scale *= 1 - 2**-20
+    return replace(request, chunks=chunks, scale=scale, storage="memory")
+
+
+def _request_on_one_gpu(spec: TransformSpec, request: Request, size: int) -> Request:
+    """Return the request for an array of `size` elements, padding included, as one block."""
+    wanted = request.wanted
+    if wanted is None and block_count(request.chunks) > 1:
         wanted = _like_input(spec, request)
-    scale = size / (count * block) if size else 1.0
-    if count > 1:
-        scale *= 1 - 2**-20  # twice a block is less than the array, which one GPU may not hold
+    block_size = math.prod(extents(spec, request.chunks))
     # Half a spectrum in digits takes a round for each of them.
-    in_digits = "transposed" in (*spec.orders_in, *spec.orders_out) and spec.kind != "c2c"
-    rounds = request.max_rounds if count > 1 or in_digits else 1
-    free = replace(request, scale=scale, wanted=wanted, storage="memory", max_rounds=rounds)
-    return replace(free, chunks=chunks)
+    needs_rounds = spec.kind != "c2c" and _is_in_digits(spec)
+    return replace(
+        request,
+        scale=size / block_size if size else 1.0,
+        wanted=wanted,
+        storage="memory",
+        max_rounds=request.max_rounds if needs_rounds else 1,
+    )
 
 
 def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request:
@@ -611,15 +748,16 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
     nbytes : int
         Maximum size of the larger blocks in bytes of complex values; 0 changes nothing.
     """
-    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-    cut = any(n > spec.shape[a] and len(request.chunks[a]) > 1 for a, n in lengths.items())
-    total = math.prod(extents(spec, [(n,) for n in spec.shape]))
-    block = largest_block(spec, request)
-    much = cut and total >= FEWER * math.prod(spec.shape)
-    wanted = max(nbytes // spec.work_dtype.itemsize, total // MOST_PADDED)
-    if not much or not nbytes or total <= MANY * block or wanted < FEWER * block:
+    lengths = zip(spec.axes, spec.lengths, strict=True)
+    pads_cut_axis = any(n > spec.shape[a] and len(request.chunks[a]) > 1 for a, n in lengths)
+    total_size = math.prod(extents(spec, [(n,) for n in spec.shape]))
+    if not nbytes or not pads_cut_axis or total_size < FEWER * math.prod(spec.shape):
         return request
-    return replace(request, scale=request.scale * wanted / block)
+    block_size = largest_block(spec, request)
+    larger_size = max(nbytes // spec.work_dtype.itemsize, total_size // MOST_PADDED)
+    if total_size <= MANY * block_size or larger_size < FEWER * block_size:
+        return request
+    return replace(request, scale=request.scale * larger_size / block_size)
 
 
 def with_merging(plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None) -> P:
@@ -627,13 +765,13 @@ def with_merging(plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, 
 
     The plan may merge blocks itself, which is then replaced.
     """
-    found, needed = replace(plan, incoming=incoming, outgoing=outgoing), plan.expected
-    pairs = zip(merging(found), merging(plan), strict=True)
-    nbytes, tasks, seconds = (after - before for after, before in pairs)
+    merged_plan = replace(plan, incoming=incoming, outgoing=outgoing)
+    old_nbytes, old_tasks, old_seconds = merging(plan)
+    new_nbytes, new_tasks, new_seconds = merging(merged_plan)
     expected = replace(
-        needed,
-        peak_host=int(needed.peak_host + nbytes),
-        tasks=int(needed.tasks + tasks),
-        seconds=needed.seconds + seconds,
+        plan.expected,
+        peak_host=plan.expected.peak_host + new_nbytes - old_nbytes,
+        tasks=plan.expected.tasks + new_tasks - old_tasks,
+        seconds=plan.expected.seconds + (new_seconds - old_seconds),
     )
-    return replace(found, expected=expected)
+    return replace(merged_plan, expected=expected)

@@ -45,6 +45,12 @@ def job_of(x, name, **keywords):
     return Job(round_, (0,) * x.ndim, *found.dtypes[:2]), found.spec.out_shape
 
 
+def job_of_round(round_, dtypes, inside=False):
+    """Return the work of a round on its first block; `inside` in the memory of the block."""
+    first_block = (0,) * len(round_.source.axes)
+    return Job(round_, first_block, *dtypes, inside=inside)
+
+
 def engine(nbytes, seed=0, device=None, limits=SMALL):
     device = SimulatedGPU(nbytes, seed) if device is None else device
     return Engine(device, nbytes, limits)

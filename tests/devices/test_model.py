@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import dask.array as da
 import numpy as np
 import pytest
+from devices.blocks import job_of_round
 
 from dask_bigfft.front import plan
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.executor import BlockRun
-from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.simulated import SimulatedGPU
@@ -29,7 +29,7 @@ def clocked(shape, nbytes, blocks=1):
     found = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", memory_limit="1 TiB")
     (round_,) = found.rounds
     engine = Engine(SimulatedGPU(DeviceProfile().nbytes, dry=True), nbytes)
-    job = Job(round_, (0,) * len(shape), *found.dtypes[:2])
+    job = job_of_round(round_, found.dtypes[:2])
 
     def arrays(pieces, _):
         written = range(len(pieces.plan.passes))

@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from devices.blocks import distance, engine, job_of, passes_of, scipys, values
+from devices.blocks import distance, engine, job_of, job_of_round, passes_of, scipys, values
 
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import axis_program
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.engine import Source
-from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.planner.passes import find_tile_plan
 from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
@@ -131,7 +130,8 @@ def test_a_convolution_inside_a_blocks_own_memory():
     (step,) = axis_program(0, 1021, (2048,), bluestein=True).steps
     layout = Layout((plain(2048, (2048,)),))
     round_ = Round((step,), layout, transformed(layout, (step,)))
-    job, x = Job(round_, (0,), "<c16", "<c16", inside=True), np.zeros(2048, complex)
+    job = job_of_round(round_, ("<c16", "<c16"), inside=True)
+    x = np.zeros(2048, complex)
     x[:1021] = values(1021)
     expected, simulated = scipys(x[:1021], "fft"), engine(1 << 15)
     chirp = step.convolve

@@ -7,14 +7,13 @@ import dask
 import dask.array as da
 import pytest
 import scipy.fft
-from devices.blocks import NEEDS_GPU
+from devices.blocks import NEEDS_GPU, job_of_round
 from laws.test_devices import assert_close, computed, values
 
 from dask_bigfft import fft
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.gpu import cupy_gpu, dispatch
 from dask_bigfft.gpu.engine import Source
-from dask_bigfft.gpu.tile_work import Job
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.tile_plan import TileLimits
 
@@ -188,7 +187,7 @@ def test_blocks_that_follow_one_another_through_the_ring(axes, ring, monkeypatch
     blocks = [values(512, 512, seed=n) for n in range(12)]
     expected = [scipy.fft.fftn(block, axes=axes) for block in blocks]
     found = plan_of(da.zeros((512, 512), chunks=-1, dtype="c16"), "fftn", axes=axes)
-    job = Job(found.rounds[0], (0, 0), "<c16", "<c16", inside=True)
+    job = job_of_round(found.rounds[0], ("<c16", "<c16"), inside=True)
     monkeypatch.setattr(cupy_gpu, "BUFFERS", ring[0])
     monkeypatch.setattr(cupy_gpu, "BUFFER_NBYTES", ring[1])
     engine = dispatch.leases().engines[0]

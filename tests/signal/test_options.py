@@ -5,11 +5,11 @@ import dask.array as da
 import numpy as np
 import pytest
 from laws.law import damaged
+from lazy import plans_of
 from support import heard
 
 from dask_bigfft import signal
 from dask_bigfft.errors import BigFFTError
-from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Times
@@ -67,7 +67,7 @@ def test_device(function, device):
     shared = dask.config.set({"bigfft.hybrid.cpu-share": 0.5})
     with shared, simulated_devices(1 << 14, limits=LIMITS), heard("h2d") as copies:
         result = function(blocks(), device=device)
-        assert {plan.device for plan in transforms_in(result).values()} == {device}
+        assert {plan.device for plan in plans_of(result)} == {device}
         assert_close(result.compute(scheduler="threads"), right)
     assert copies
 
@@ -89,7 +89,7 @@ def test_verify(function, verify, monkeypatch):
     with heard("mismatch") as found:
         damaged(monkeypatch, DAMAGES["exponent bit"], Times(1))
         result = function(blocks(), verify=verify)
-        assert {plan.verify for plan in transforms_in(result).values()} == {verify}
+        assert {plan.verify for plan in plans_of(result)} == {verify}
         assert_close(result.compute(), right)
     assert len(found) == 1
 
@@ -152,5 +152,5 @@ def test_the_method_follows_the_options(name, options):
         pytest.importorskip("ducc0")
     x = da.from_array(VALUES, chunks=(8, 40))
     function = getattr(signal, name)
-    assert not transforms_in(function(x, KERNEL))
-    assert transforms_in(function(x, KERNEL, **options))
+    assert not plans_of(function(x, KERNEL))
+    assert plans_of(function(x, KERNEL, **options))

@@ -223,6 +223,8 @@ class Engine:
         Limits for tiles; the number of bytes is replaced.
     number : int
         Number of the device in the process, from 0.
+    max_ffts : int
+        Number of FFTs whose plans are kept between blocks.
     """
 
     def __init__(
@@ -231,11 +233,13 @@ class Engine:
         nbytes: int | None = None,
         limits: TileLimits | None = None,
         number: int = 0,
+        max_ffts: int = MAX_FFTS,
     ) -> None:
         if nbytes is None:
             nbytes = int(MEMORY_SHARE * device.memory().free)
         self.device = device
         self.number = number
+        self.max_ffts = max_ffts
         self.limits = replace(limits or TileLimits(nbytes), nbytes=self._room(nbytes))
         self.executor = GPUExecutor(device)
         self._lock = threading.RLock()
@@ -505,7 +509,7 @@ class Engine:
         with contextlib.suppress(KeyError):  # without the lock, which a submitting thread holds
             return max((self._works[op] for op in ffts), default=0)
         with self._lock:
-            if len(ffts | self._works.keys()) > MAX_FFTS:
+            if len(ffts | self._works.keys()) > self.max_ffts:
                 self.recover()
             self.executor.release()
             self.device.synchronize_all()

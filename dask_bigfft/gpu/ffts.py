@@ -270,10 +270,13 @@ class FFTPlans:
     ----------
     most : int
         Largest batch in bytes.
+    max_plans : int
+        Number of plans that `trim` leaves.
     """
 
-    def __init__(self, most: int = MOST_NBYTES) -> None:
+    def __init__(self, most: int = MOST_NBYTES, max_plans: int = MAX_PLANS) -> None:
         self.most = most
+        self.max_plans = max_plans
         self._plans: OrderedDict[Batch, _Plan] = OrderedDict()
 
     @property
@@ -345,8 +348,8 @@ class FFTPlans:
         return plan
 
     def trim(self) -> None:
-        """Drop the least recently used plans above `MAX_PLANS`, while nothing runs."""
-        while len(self._plans) > MAX_PLANS:
+        """Drop the least recently used plans above `max_plans`, while nothing runs."""
+        while len(self._plans) > self.max_plans:
             self._plans.popitem(last=False)
 
     def drop(self) -> None:

@@ -213,10 +213,10 @@ def test_the_work_area_of_large_batches_is_bounded(gpu):
         np.testing.assert_allclose(found, expected, atol=1e-11)
 
 
-def test_plans_are_made_once_and_before_they_are_needed(gpu, monkeypatch):
+def test_plans_are_made_once_and_before_they_are_needed(gpu):
     """Their tables come in the null stream; their work area is lent at the call."""
-    own, gpu.taken = FFTPlans(), 96
-    monkeypatch.setattr(ffts, "MAX_PLANS", 3)
+    own = FFTPlans(max_plans=3)
+    gpu.taken = 96
     ops = [FFT("c2c", (n, 8), (n, 8), (1,), -1, "<c16") for n in range(2, 6)]
     assert [own.prepare(op) for op in (*ops[:3], ops[0])] == [1024] * 4
     assert gpu.plans == {"of 32 bits": 3}

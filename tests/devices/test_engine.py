@@ -159,11 +159,10 @@ def test_plans_may_be_made_and_given_back_while_a_block_is_gathered(lengths):
     assert device.peak <= NBYTES
 
 
-def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
+def test_plans_of_many_rounds_are_not_all_kept():
     """None goes but between blocks, where a card can make it anew."""
-    monkeypatch.setattr("dask_bigfft.gpu.engine.MAX_FFTS", 3)
     device, kept = SimulatedGPU(NBYTES), []
-    engine = Engine(device, NBYTES, SMALL)
+    engine = Engine(device, NBYTES, SMALL, max_ffts=3)
     lengths = (96, 100, 108, 120, 125, 128)
     for n in lengths + lengths:  # each is back when others have taken its place
         check(engine, values(n, 8), "fft", axis=0)
@@ -171,7 +170,8 @@ def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     assert max(kept) <= 3
     assert kept[-1] > 0
     assert device.dropped >= 2
-    monkeypatch.setattr("dask_bigfft.gpu.engine.MAX_FFTS", 1)
+    device = SimulatedGPU(NBYTES)
+    engine = Engine(device, NBYTES, SMALL, max_ffts=1)
     check(engine, values(12, 10, 9, 8), "fftn")  # whose pieces alone take more
     assert device.planned > 1
 

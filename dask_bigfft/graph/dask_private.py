@@ -4,12 +4,12 @@ If a release of dask moves one of them, only this file has to change.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, cast
 
 import dask.array as da
-from dask._task_spec import Alias, DataNode, Task, TaskRef
+from dask._task_spec import Alias, DataNode, Task, TaskRef, _execute_subgraph
 from dask.array.backends import NumpyBackendEntrypoint, array_creation_dispatch
 from dask.array.core import finalize, slices_from_chunks
 from dask.array.rechunk import old_to_new
@@ -24,6 +24,16 @@ __all__ += ["TaskRef", "array_creation_dispatch", "finalize", "old_to_new", "sli
 
 #: True if ``array.query-planning`` was on when `dask.array` was imported: arrays are expressions.
 ARRAY_EXPRESSIONS = da.array_expr_enabled()
+
+
+def unfused(key: Any, task: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield key and task of all tasks that dask has fused into one, or of the task itself."""
+    if getattr(task, "func", None) is not _execute_subgraph:
+        yield key, task
+        return
+    inner_tasks = task.args[0]
+    for inner_key, inner_task in inner_tasks.items():
+        yield from unfused(inner_key, inner_task)
 
 
 def results_are_kept() -> bool:

@@ -37,6 +37,7 @@ from dask_bigfft.graph.dask_private import (
     nearest_from_recipe,
     recipe_of,
     results_are_kept,
+    unfused,
 )
 from dask_bigfft.graph.in_place import assembled
 from dask_bigfft.graph.tasks import PlanRun
@@ -387,10 +388,21 @@ def transforms_in(collection: Any) -> dict[str, Plan]:
 
 def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:
     """Return the plans of transforms among tasks, by their token in task names."""
-    found = {}
-    for _, task in tasks:
-        # The plan is a node's value, or an argument where scratch files or one block need it.
-        for run in getattr(task, "value", None), *getattr(task, "args", ())[:1]:
-            if isinstance(run, PlanRun) and isinstance(run.plan, Plan):
-                found[run.token] = run.plan
-    return found
+    plans = dict[str, Plan]()
+    for key, fused_task in tasks:
+        for _, task in unfused(key, fused_task):
+            run = run_of(task)
+            if run is not None and isinstance(run.plan, Plan):
+                plans[run.token] = run.plan
+    return plans
+
+
+def run_of(task: Any) -> PlanRun | None:
+    """Return the run of a plan that is a task's value or its first argument, or None.
+
+    It is an argument where scratch files or one block need it.
+    """
+    for value in (getattr(task, "value", None), *getattr(task, "args", ())[:1]):
+        if isinstance(value, PlanRun):
+            return value
+    return None

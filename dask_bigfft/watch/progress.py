@@ -2,8 +2,8 @@
 
 A run has stages: reading, one for each round, ``unpack``, writing. The name of a task gives its
 stage, and the weight of a stage is the bytes of its results. The bytes of a stage that dask has
-fused count in the next stage. The token in a task's name gives its plan; a fused and renamed task
-is identified by the plan that it depends on.
+fused count in the next stage. The plan of a task is its argument, a task that it depends on, or the
+token in its name. A task that dask has fused belongs to all runs that have tasks in it.
 
 ::
 
@@ -25,8 +25,8 @@ from dask.callbacks import Callback
 
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.carriers import PLAN_NAME
-from dask_bigfft.graph.dask_private import Alias, DataNode
-from dask_bigfft.graph.layer import plans_among
+from dask_bigfft.graph.dask_private import Alias, DataNode, unfused
+from dask_bigfft.graph.layer import plans_among, run_of
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.planner.plan import Plan, phase_forecasts, plan_summary
 
@@ -119,6 +119,12 @@ class PlanProgress:
         #: Failure of a stopped run: ``"erred"`` or ``"cancelled"``.
         self.failure: str | None = None
 
+    def begin(self) -> None:
+        """Start the clock, unless a task has done so."""
+        if not self.begun:
+            self.begun = True
+            self.started = self.now()
+
     def count(self, stage: str) -> None:
         """Count a finished task of a stage."""
         self.done[stage] += 1
@@ -183,8 +189,8 @@ class Board:
 
     def __init__(self) -> None:
         self.runs: OrderedDict[str, PlanProgress] = OrderedDict()
-        #: Token of the run and stage of tasks, by task name.
-        self._stages: dict[str, tuple[str, str]] = {}
+        #: Stage of tasks in each of their runs, by task name and by the token of the run.
+        self._stages: dict[str, dict[str, str]] = {}
 
     def expect(self, tasks: Iterable[tuple[Any, Any]]) -> list[PlanProgress]:
         """Add the tasks of a graph; return the runs that begin in it.
@@ -205,31 +211,52 @@ class Board:
         self.runs.move_to_end(token)
         while len(self.runs) > KEPT_RUNS:
             self.runs.popitem(last=False)
-        self._stages = {name: of for name, of in self._stages.items() if of[0] in self.runs}
-        self._stages[f"{PLAN_NAME}{token}"] = token, PLAN
+        for name, stages in list(self._stages.items()):
+            kept_stages = {t: stage for t, stage in stages.items() if t in self.runs}
+            self._stages[name] = kept_stages
+            if not kept_stages:
+                del self._stages[name]
+        self._stages[f"{PLAN_NAME}{token}"] = {token: PLAN}
         return run
 
     def _assign(self, counts: Mapping[str, int], tasks: Mapping[str, Any]) -> None:
         """Assign a run and a stage to every task name, first to those of rounds."""
         sources: dict[str, str] = {}
-        for name in filter(_OURS.search, tasks):
-            needs = _needs(tasks[name])
-            plans = (need.removeprefix(PLAN_NAME) for need in needs if need.startswith(PLAN_NAME))
-            tokens = (name.rpartition("-")[2], *plans)
-            token = next((found for found in tokens if found in self.runs), None)
-            if token is not None:
-                sources |= dict.fromkeys(needs, token)
-                self._enter(name, token, stage_of(name), counts[name])
+        for name, fused_task in tasks.items():
+            stages = dict[str, str]()
+            for key, task in unfused(name, fused_task):
+                token = self._token_of(name_of(key), task)
+                if token is None:
+                    continue
+                sources |= dict.fromkeys(_needs(task), token)
+                stage = stage_of(name_of(key))
+                if stage is not None:
+                    stages[token] = stage
+            if stages:
+                self._enter(name, stages, counts[name])
         for name, task in tasks.items():
             stage = stage_of(name)
             if stage == READ and name in sources:
-                self._enter(name, sources[name], READ, counts[name])
-            elif stage == WRITE and (known := _needs(task) & self._stages.keys()):
-                self._enter(name, self._stages[known.pop()][0], WRITE, counts[name])
+                self._enter(name, {sources[name]: READ}, counts[name])
+            known = _needs(task) & self._stages.keys()
+            if stage == WRITE and known:
+                *_, last_token = self._stages[known.pop()]
+                self._enter(name, {last_token: WRITE}, counts[name])
 
-    def _enter(self, name: str, token: str, stage: str | None, count: int) -> None:
-        if stage is not None:
-            self._stages[name] = token, stage
+    def _token_of(self, name: str, task: Any) -> str | None:
+        """Return the token of the run to which a task belongs, or None."""
+        if not _OURS.search(name):
+            return None
+        run = run_of(task)
+        tokens = [] if run is None else [run.token]
+        tokens.append(name.rpartition("-")[2])
+        tokens += [n.removeprefix(PLAN_NAME) for n in _needs(task) if n.startswith(PLAN_NAME)]
+        return next((token for token in tokens if token in self.runs), None)
+
+    def _enter(self, name: str, stages: dict[str, str], count: int) -> None:
+        """Add tasks of a name to the stages of their runs, which are given by token."""
+        self._stages[name] = stages
+        for token, stage in stages.items():
             self.runs[token].total[stage] += count
 
     def take(self, key: Any, state: str) -> bool:
@@ -237,19 +264,18 @@ class Board:
 
         States have the names of distributed. A run whose plan is forgotten counts as cancelled.
         """
-        token, stage = self._stages.get(name_of(key), ("", ""))
-        run = self.runs.get(token)
-        if run is None:
-            return False
-        if state == "erred":
-            run.stop("erred")
-        elif stage == PLAN and state == "forgotten":
-            run.stop("cancelled")
-        elif stage != PLAN and state == "processing" and not run.begun:
-            run.begun, run.started = True, run.now()
-        elif stage != PLAN and state == "memory":
-            run.count(stage)
-        return True
+        stages = self._stages.get(name_of(key), {})
+        for token, stage in stages.items():
+            run = self.runs[token]
+            if state == "erred":
+                run.stop("erred")
+            elif stage == PLAN and state == "forgotten":
+                run.stop("cancelled")
+            elif stage != PLAN and state == "processing":
+                run.begin()
+            elif stage != PLAN and state == "memory":
+                run.count(stage)
+        return bool(stages)
 
     def hear(self, name: str, numbers: Mapping[str, Any]) -> bool:
         """Record an event of this process; return True if the display changes."""

@@ -55,6 +55,36 @@ def test_progress_of_several_and_as_a_context():
     assert "100 %" in said.getvalue()
 
 
+#: Chains that dask joins to one task, where transforms are made in one block.
+JOINED = {
+    "one transform": (lambda x: abs(fft.rfft(x, axis=0)) / 2, ["rfft"]),
+    "there and back": (lambda x: fft.irfft2(fft.rfft2(x)), ["rfft2", "irfft2"]),
+    "something between": (lambda x: fft.ifft2(fft.fft2(x) * 2) + 1, ["fft2", "ifft2"]),
+}
+
+
+def shown_as_done(chain):
+    """What is shown of a joined chain, which is done at the end and reported."""
+    function, names = JOINED[chain]
+    said = io.StringIO()
+    with dask.config.set({"bigfft.planner.small": "64 MiB"}):
+        y = progress(function(blocks(sum(map(ord, chain)))), stream=said)
+    last = said.getvalue().splitlines()[-1]
+    assert "done" in last
+    assert "100 %" in last
+    assert ("transform 2 of 2" in last) == (len(names) == 2)
+    runs = report(y).runs
+    assert sorted(run.plan.spec.name for run in runs) == sorted(names)
+    assert all(run.seconds > 0 for run in runs)
+    return said.getvalue()
+
+
+@pytest.mark.parametrize("chain", JOINED)
+def test_progress_of_transforms_that_dask_joins_to_one_task(chain):
+    with dask.config.set(scheduler="threads"):
+        assert "round 1 of 1" in shown_as_done(chain)
+
+
 def test_progress_in_two_threads():
     """One array begins after the other, and goes on after its end."""
     begun, ended = threading.Event(), threading.Event()
@@ -84,6 +114,11 @@ def test_progress_and_report_on_a_cluster(client):
     assert "worker 0" in run.timeline()
     with progress(stream=said):
         assert np.allclose(fft.fft2(blocks(6)).compute(), np.fft.fft2(FIELD + 6))
+
+
+def test_progress_of_joined_tasks_on_a_cluster(client):
+    for chain in JOINED:
+        shown_as_done(chain)
 
 
 def test_an_error_of_a_task_is_raised(client):

@@ -11,6 +11,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import LONG_BYTES, Layout, admitted, tile_bytes_of
 from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import (
     Exchange,
@@ -81,27 +82,50 @@ def library_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: 
     threads : int
         Tasks at a time. With fewer blocks each block uses several threads of the library.
     """
-    library, lanes = _LIBRARIES.get(kernel, _UNKNOWN), max(1, 16 // itemsize)
-    most, kept = 0.0, dict[int, float]()
+    library = _LIBRARIES.get(kernel, _UNKNOWN)
+    temporary, cached = 0.0, dict[tuple[int, bool], float]()
     for round_ in rounds:
-        shape = round_.source.full_shape
         for step in round_.steps:
-            inner = math.prod(shape[round_.dim(step) + 1 :])
-            base, more = library.rows if inner <= 1 else library.columns
-            alone = round_.target.blocks < threads
-            if inner <= 1 and not alone and step.length * itemsize >= LONG_BYTES:
-                more = 0  # one line at a time
-                base = max(base, 1)
-            if step.kind != "c2c":
-                base, more = library.real
+            concurrent_calls = threads
+            if _line_count(round_, step) == 1:  # which no two threads share
+                concurrent_calls = min(threads, round_.target.blocks)
+            lines = _temporary_lines(library, round_, step, itemsize, threads)
+            temporary = max(temporary, concurrent_calls * step.length * lines)
+            is_real = step.kind != "c2c"
+            cached_lines = library.kept / 2 if is_real else library.kept
             if _has_large_prime(step.length):
-                base, more = library.chirp
-            elif math.prod(shape) < 2 * lanes * step.length:  # fewer lines than lanes
-                base, more = min(base + more * lanes, 2), 0
-            most = max(most, step.length * (base + more * lanes))
-            lines = library.kept_chirp if _has_large_prime(step.length) else library.kept
-            kept[step.length] = step.length * lines
-    return threads * math.ceil(most * itemsize) + math.ceil(sum(kept.values()) * itemsize)
+                cached_lines = library.kept_chirp
+            cached[step.length, is_real] = step.length * cached_lines
+    return math.ceil((temporary + sum(cached.values())) * itemsize)
+
+
+def _line_count(round_: Round, step: Step) -> int:
+    """Return the number of lines of a block that a step transforms."""
+    shape = round_.source.full_shape
+    dim = round_.dim(step)
+    return math.prod(shape[:dim]) * math.prod(shape[dim + 1 :])
+
+
+def _temporary_lines(
+    library: _Lines, round_: Round, step: Step, itemsize: int, threads: int
+) -> float:
+    """Return the complex lines that a call for a step takes in one thread of the library."""
+    lanes = max(1, 16 // itemsize)
+    is_contiguous = math.prod(round_.source.full_shape[round_.dim(step) + 1 :]) <= 1
+    base, per_lane = library.rows if is_contiguous else library.columns
+    blocks_fill_threads = round_.target.blocks >= threads
+    if is_contiguous and blocks_fill_threads and step.length * itemsize >= LONG_BYTES:
+        base, per_lane = max(base, 1), 0  # one line at a time
+    if step.kind != "c2c":
+        base, per_lane = library.real
+    if _has_large_prime(step.length):
+        base, per_lane = library.chirp
+        return base + per_lane * lanes
+    count = _line_count(round_, step)
+    lines = base + per_lane * lanes
+    if count == 1:
+        return min(lines, 1)
+    return min(lines, 2) if count < 2 * lanes else lines
 
 
 #: Maximum tiles of a task in memory: input and result of an FFT, and copies of both for checks.
@@ -180,7 +204,9 @@ def _peak_in_memory(plan: PlanData) -> int:
         ):
             stages.append(before + threads * _copied_in_place(plan, i, block))
             continue
-        if machine.workers == 1 or exchange.local:
+        if _all_at_once(plan, blocks):
+            stages.append(before + made + tiles)  # results are those of the running tasks
+        elif machine.workers == 1 or exchange.local:
             held = 0 if exchange.local else before
             stages.append(share * (held + max(made, after)) + work)
         elif machine.buffers is not None and shuffled(exchange.shape):
@@ -192,6 +218,20 @@ def _peak_in_memory(plan: PlanData) -> int:
             stages.append(min(1.0, share * UNEVEN) * (2 * before + max(made, after)) + work)
         before = made
     return math.ceil(max(stages) + filter_bytes(plan)) + merging(plan)[0]
+
+
+def _all_at_once(plan: PlanData, blocks: int) -> bool:
+    """Return whether CPU threads of one process work on all blocks of a round at the same time."""
+    machine = plan.machine
+    on_cpu = plan.device == "cpu" or (plan.device != "hybrid" and not machine.gpus)
+    done_once = plan.verify == "none"  # what has no checksums is done twice and compared
+    return (
+        machine.workers == 1
+        and not machine.holding
+        and on_cpu
+        and done_once
+        and (blocks <= machine.threads)
+    )
 
 
 def _stays_in_place(plan: PlanData, number: int) -> bool:

@@ -78,7 +78,8 @@ if plan.storage == "disk":
 else:
     y = y.persist()
 found = {"peak": plan.expected.peak_host, "tight": tight.expected.peak_host,
-         "storage": plan.storage, "nbytes": x.nbytes, "merged": plan.incoming is not None}
+         "storage": plan.storage, "nbytes": x.nbytes, "merged": plan.incoming is not None,
+         "blocks": plan.result.blocks}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
 """
@@ -169,6 +170,23 @@ def test_problems_of_benchmarks(tmp_path, problem, scale):
     peak, found = measured(RUN, json.dumps(problem), scale, "", tmp_path)
     assert found["storage"] == "memory"
     assert found["tight"] == found["peak"]  # a budget of just the forecast holds the same plan
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.7 * found["peak"]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ("rfft", (1 << 22,), "f8", 32),
+        ("fft", (1 << 21,), "c16", 32),
+        ("irfft", ((1 << 21) + 1,), "c16", 32),
+    ],
+)
+def test_transforms_in_one_block(tmp_path, monkeypatch, problem):
+    """The result of the only task is counted once, and one line takes one thread of a library."""
+    monkeypatch.setenv("DASK_BIGFFT__PLANNER__SMALL", "64 MiB")
+    peak, found = measured(RUN, json.dumps(problem), 1, "", tmp_path)
+    assert found["blocks"] == 1
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= 0.7 * found["peak"]
 

@@ -11,14 +11,17 @@ tests.
 Asks distributed for the current worker where it is imported.
 """
 
+import math
 import os
 import sys
 import threading
 import time
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -59,7 +62,8 @@ WATCHED = (
 #: Events of files that belong to no plan. They have `nbytes`, and `seconds` unless a file is
 #: deleted (`scratch_free`, when everything made from it is durable). All other events have the
 #: token of a plan in task names as `plan`, and as `index` the number of the round, or of the round
-#: that an exchange leads to, from 1 as in task names. Most have `nbytes` and `seconds`. Beside
+#: that an exchange leads to, from 1 as in task names. Most have `nbytes` and `seconds`; those of a
+#: block after its round or after the last exchange have the index of the `block`, too. Beside
 #: those of `WATCHED` they are `begun` (before a task takes memory), `compiling` (its end is
 #: `compile`), `device_memory` (bytes in use of a `device` of this process, from 0),
 #: `scratch_write`, `scratch_read`, `mismatch` (a check failed, and the work is done once more), and
@@ -335,7 +339,7 @@ class Total:
 class Span:
     """One phase of one block: start and end in seconds since the epoch, and its lane.
 
-    A lane is a thread; `place` is its worker.
+    A lane is a thread; `place` is its worker, and `block` the index of the block, if it is known.
     """
 
     phase: str
@@ -345,6 +349,45 @@ class Span:
     lane: int
     nbytes: int
     place: str = ""
+    block: tuple[int, ...] | None = None
+
+
+class LatestEvents:
+    """The latest events of one phase: when they ended, their bytes and their seconds."""
+
+    def __init__(self) -> None:
+        self.stops = array("d")
+        self.nbytes = array("d")
+        self.seconds = array("d")
+        #: End of the last event that is no longer here, in seconds since the epoch.
+        self.forgotten = 0.0
+
+    def add(self, stop: float, nbytes: int, seconds: float) -> None:
+        """Add an event; of twice `KEPT_SPANS` events the earlier half is forgotten."""
+        if len(self.stops) >= 2 * KEPT_SPANS:
+            self.forgotten = self.stops[KEPT_SPANS - 1]
+            for column in (self.stops, self.nbytes, self.seconds):
+                del column[:KEPT_SPANS]
+        self.stops.append(stop)
+        self.nbytes.append(nbytes)
+        self.seconds.append(seconds)
+
+    def after(self, start: float) -> Total | None:
+        """Return the sum of the events that ended after a time; None if some are forgotten.
+
+        >>> events = LatestEvents()
+        >>> events.add(2.0, 8, 0.5)
+        >>> events.add(4.0, 8, 0.5)
+        >>> events.after(3.0)
+        Total(count=1, nbytes=8, seconds=0.5, first=3.5, last=4.0)
+        """
+        if self.forgotten > start:
+            return None
+        sums = Total(0, 0, 0.0, math.inf, 0.0)
+        for stop, nbytes, seconds in zip(self.stops, self.nbytes, self.seconds, strict=True):
+            if stop > start:
+                sums = sums.plus(Total(1, int(nbytes), seconds, stop - seconds, stop))
+        return sums
 
 
 @dataclass(slots=True)
@@ -357,6 +400,8 @@ class PlanRecord:
         Totals by phase.
     spans
         Latest spans of phases, without sub-phases.
+    latest
+        Latest events by phase, with sub-phases.
     rss_before, rss_peak
         Resident memory of the process in bytes at the first event of the plan, and its maximum at
         the ends of phases, sampled at most a hundred times a second.
@@ -366,6 +411,7 @@ class PlanRecord:
 
     totals: dict[Phase, Total] = field(default_factory=dict)
     spans: deque[Span] = field(default_factory=lambda: deque(maxlen=KEPT_SPANS))
+    latest: dict[Phase, LatestEvents] = field(default_factory=dict)
     rss_before: int = 0
     rss_peak: int = 0
     devices: dict[int, int] = field(default_factory=dict)
@@ -410,10 +456,13 @@ class Record:
             index, seconds = int(numbers.get("index", 0)), float(numbers.get("seconds", 0.0))
             once = Total(1, nbytes, seconds, now - seconds, now)
             plan.totals[name, index] = once.plus(plan.totals.get((name, index)))
+            latest = plan.latest.setdefault((name, index), LatestEvents())
+            latest.add(now, nbytes, seconds)
             if name in PHASES:
                 plan.rss_peak = max(plan.rss_peak, rss)
                 lane = self._lanes.setdefault(thread, len(self._lanes))
-                plan.spans.append(Span(name, index, now - seconds, now, lane, nbytes, place))
+                block = numbers.get("block")
+                plan.spans.append(Span(name, index, now - seconds, now, lane, nbytes, place, block))
 
     def plan(self, token: str, place: str = "") -> PlanRecord | None:
         """Return a copy of the record of a plan in a place, or None."""
@@ -421,8 +470,13 @@ class Record:
             found = self._plans.get(place, OrderedDict()).get(token)
             if found is None:
                 return None
-            totals, devices = dict(found.totals), dict(found.devices)
-            return replace(found, totals=totals, spans=found.spans.copy(), devices=devices)
+            return replace(
+                found,
+                totals=dict(found.totals),
+                spans=found.spans.copy(),
+                latest=deepcopy(found.latest),
+                devices=dict(found.devices),
+            )
 
     def counters(self, place: str = "") -> dict[str, list[list[Any]]]:
         """Return the totals of a place by plan, for a message: rows of phase, index and `Total`."""

@@ -94,6 +94,15 @@ def test_every_round_is_counted_with_its_bytes(scheduler, carrier):
     assert all(span.start <= span.stop for span in spans)
 
 
+def test_of_many_events_the_latest_are_known():
+    latest, count = events.LatestEvents(), 3 * events.KEPT_SPANS
+    for number in range(1, count + 1):
+        latest.add(float(number), 8, 0.5)
+    assert latest.after(count - 10.0) == events.Total(10, 80, 5.0, count - 9.5, float(count))
+    assert latest.after(count + 1.0).count == 0
+    assert latest.after(1.0) is None
+
+
 def test_threads_count_together_and_old_plans_are_forgotten():
     record, together = Record(), threading.Barrier(4)  # a dead thread's name comes again
 

@@ -175,13 +175,15 @@ class PlanRun:
         started = time.perf_counter() - spent
         if number == len(self.plan.rounds):
             done = self._gathered(number, view_of())
-            emit("unpack", nbytes=done.nbytes, seconds=time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            emit("unpack", block=block, nbytes=done.nbytes, seconds=seconds)
             return done
         done = self.transformed(number, block, view_of, filters)
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             pairs = zip(self.plan.rounds[number].target.axes, block, strict=True)
             done = done.reshape([math.prod(axis.shape(i)) for axis, i in pairs])
-        emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        emit("round", block=block, nbytes=done.nbytes, seconds=seconds)
         return done
 
     def _gathered(self, number: int, view: BlockView) -> Array:
@@ -492,7 +494,8 @@ def _where_it_lies(
     started = time.perf_counter() - spent
     values = in_place.view_in(common.array, shared_layout.layout, exchange.target, block)
     if number == len(run.plan.rounds):
-        emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        emit("unpack", block=block, nbytes=values.nbytes, seconds=seconds)
         in_place.advance(run.token, in_place.RESULT, (values,))
         return values
     after, left = run.plan.shared_layouts.inside[number], values
@@ -507,7 +510,8 @@ def _where_it_lies(
         done = run.transformed(number, block, lambda: view, filters)
         if not in_place.is_view(done, values):
             copy_array(values, done)
-        emit("round", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        emit("round", block=block, nbytes=values.nbytes, seconds=seconds)
         return left
 
     return common.once(number, block, work)
@@ -725,7 +729,8 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
             for place, part in shards.views():
                 cut = zip(place, part.shape, strict=True)
                 part[...] = values[tuple(slice(low, low + n) for low, n in cut)]
-        emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        emit("round", block=block, nbytes=shards.nbytes, seconds=seconds)
         return shards.nbytes
 
 

@@ -471,5 +471,5 @@ class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
             for run in self.board.runs.values():
                 run.stop("erred")
         runs = self.board.summaries()
-        if runs and not is_running(runs):
+        if not is_running(runs):
             self.display.show(runs, last=True)

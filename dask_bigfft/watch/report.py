@@ -1,8 +1,8 @@
 """Reports that compare the measurements of a run with its forecast: text, tables, a picture.
 
 The seconds of a phase are summed over all threads. Its forecast comes from the cost model, by
-`phase_forecasts`. If a transform was computed several times, the numbers are means over its runs,
-and the picture shows the last run. The cluster's page shows the same rows.
+`phase_forecasts`. If a transform was computed several times, numbers and picture are those of the
+last run. The cluster's page shows the same rows, as means over all runs.
 """
 
 import math
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
+from dask_bigfft.arrays import Block
 from dask_bigfft.events import PHASES, WATCHED, Phase, PlanRecord, Span, Total
 from dask_bigfft.planner.explain import (
     budget_text,
@@ -109,34 +110,63 @@ class RunReport:
         return found
 
     @cached_property
+    def _stops(self) -> dict[tuple[str, int, Block | None], list[float]]:
+        """Ends of rounds, unpacks and products, by phase, index and block, in order."""
+        stops: dict[tuple[str, int, Block | None], list[float]] = defaultdict(list)
+        for record in self.places.values():
+            for span in record.spans:
+                if span.phase in ("round", "unpack", "product"):
+                    stops[span.phase, span.index, span.block].append(span.stop)
+        return {key: sorted(ends) for key, ends in stops.items()}
+
+    @cached_property
     def runs(self) -> int:
         """Number of computations of the transform, at least 1."""
-        counts = [
-            self.totals["round", i].count / max(1, round_.target.blocks)
-            for i, round_ in enumerate(self.plan.rounds, 1)
-            if ("round", i) in self.totals
-        ]
-        return max(1, round(max(counts, default=1)))
+        counts = [1]
+        for number, round_ in enumerate(self.plan.rounds, 1):
+            total = self.totals.get(("round", number))
+            if total is not None:
+                counts.append(round(total.count / max(1, round_.target.blocks)))
+        counts += [len(ends) for (*_, block), ends in self._stops.items() if block is not None]
+        return max(counts)
+
+    @cached_property
+    def _end_of_earlier_runs(self) -> float:
+        """Time at which the last block of all earlier runs was done; 0.0 without earlier runs.
+
+        A run does each block once. Every run has the same number of phases whose blocks are not
+        known.
+        """
+        earlier = [0.0]
+        for (*_, block), ends in self._stops.items():
+            of_last_run = 1 if block is not None else math.ceil(len(ends) / self.runs)
+            earlier += ends[:-of_last_run]
+        return max(earlier)
 
     @cached_property
     def spans(self) -> list[Span]:
-        """The recorded phases of the last run, block by block.
+        """The recorded phases of the last run, block by block: those after all earlier runs."""
+        start = self._end_of_earlier_runs
+        spans = [span for record in self.places.values() for span in record.spans]
+        return sorted((s for s in spans if s.stop > start), key=lambda span: span.start)
 
-        These are the phases that end after the rounds, unpacks and products of all earlier runs.
-        Every run has the same number of them.
-        """
-        everything = [span for record in self.places.values() for span in record.spans]
-        stops: dict[Phase, list[float]] = defaultdict(list)
-        for span in everything:
-            if span.phase in ("round", "unpack", "product"):
-                stops[span.phase, span.index].append(span.stop)
-        before = [
-            stop
-            for found in stops.values()
-            for stop in sorted(found)[: -math.ceil(len(found) / self.runs)]
-        ]
-        latest = max(before, default=0.0)
-        return sorted((s for s in everything if s.stop > latest), key=lambda span: span.start)
+    @cached_property
+    def last_totals(self) -> dict[Phase, Total] | None:
+        """The totals of each phase over all processes in the last run; None if it is unknown."""
+        start = self._end_of_earlier_runs
+        if self.runs == 1:
+            return self.totals
+        if start == 0.0:  # too many blocks for the record, or a record without spans
+            return None
+        sums: dict[Phase, Total] = {}
+        for record in self.places.values():
+            for phase in record.totals:
+                total = record.latest[phase].after(start)
+                if total is None:
+                    return None
+                if total.count:
+                    sums[phase] = total.plus(sums.get(phase))
+        return sums
 
     @property
     def seconds(self) -> float:
@@ -146,18 +176,28 @@ class RunReport:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The phases in order, as means over the runs."""
-        runs, names = self.runs, round_names(self.plan)
+        """The phases of the last run in order; means over all runs if it is unknown."""
+        totals, runs = self.last_totals, 1
+        if totals is None:
+            totals, runs = self.totals, self.runs
+        names = round_names(self.plan)
         forecasts = {(found.name, found.index): found for found in phase_forecasts(self.plan)}
+        is_measured = bool(self.plan.machine.profile.name)
         rows = []
-        for phase in sorted(self.totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
-            (name, index), total = phase, self.totals[phase]
-            steps = f"{{{names[index - 1]}}}" if name == "round" else ""
-            means = -(-total.count // runs), total.nbytes // runs, total.seconds / runs
-            model = forecasts.get(phase)
-            forecast = model.seconds if model else None
-            limit = model.bytes_per_second if model and self.plan.machine.profile.name else None
-            rows.append(Row(name, index, steps, *means, forecast, limit))
+        for phase in sorted(totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
+            name, index = phase
+            total, model = totals[phase], forecasts.get(phase)
+            row = Row(
+                phase=name,
+                index=index,
+                steps=f"{{{names[index - 1]}}}" if name == "round" else "",
+                count=-(-total.count // runs),
+                nbytes=total.nbytes // runs,
+                seconds=total.seconds / runs,
+                forecast=model.seconds if model else None,
+                limit=model.bytes_per_second if model and is_measured else None,
+            )
+            rows.append(row)
         return rows
 
     @property
@@ -215,9 +255,18 @@ class RunReport:
             ("devices", ", ".join(shares)),
             ("bus", f"{self.passes:.2f} passes of the data" if self.passes else ""),
             ("on GPUs", f"at most {', '.join(peaks)}" if peaks else ""),
-            ("runs", f"{self.runs}; phases are their means" if self.runs > 1 else ""),
+            ("runs", self._runs_text),
         ]
         return [row for row in rows if row[1]]
+
+    @property
+    def _runs_text(self) -> str:
+        """The number of runs, and which of them the report is about; empty for one run."""
+        if self.runs == 1:
+            return ""
+        if self.last_totals is None:
+            return f"{self.runs}; phases are their means"
+        return f"this is the last of {self.runs}; memory is that of all"
 
     @property
     def passes(self) -> float:

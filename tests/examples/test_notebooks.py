@@ -34,8 +34,12 @@ def test_notebook_runs(name, tmp_path):
         "MPLCONFIGDIR": tmp_path,
         "IPYTHONDIR": tmp_path / "ipython",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",  # draws into the notebook
+        "DASK_BIGFFT__PLANNER__SMALL": "64 MiB",  # as users have it
     }
     python("-c", PROGRAM, NOTEBOOKS / f"{name}.ipynb", tmp_path, result, env=variables)
     cells = json.loads(result.read_text(encoding="utf-8"))["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", ())]
     assert any("image/png" in output.get("data", {}) for output in outputs)
+    shown = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
+    progress = [html for html in shown if "bigfft-progress" in html]
+    assert all("done" in html for html in progress)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -148,6 +149,11 @@ def test_in_a_notebook_bars_are_drawn_in_place(monkeypatch):
     progress(fft.fft2(blocks(8)))
     assert "starting" in shown[0]
     assert 'value="8" max="8"' in shown[-1]
+    with dask.config.set({"bigfft.planner.small": "64 MiB"}):
+        progress(abs(fft.rfft(blocks(9), axis=0)))
+    assert 'value="1" max="1"' in shown[-1]
+    progress(blocks(9) + 1)  # nothing is left of the display without a transform
+    assert shown[-1] == ""
 
 
 INTERRUPTED = """
@@ -238,13 +244,64 @@ def test_ctrl_c_stops_what_runs_and_lets_go_of_files_devices_and_memory(where, t
 # --- reports --------------------------------------------------------------------------------
 
 
-def test_a_report_has_every_phase_with_its_forecast_and_means_of_several_runs():
-    x = blocks(10)
-    y = fft.fft2(x)
+def seconds_of_rounds(run):
+    """Thread seconds of each round, by its rows and by its blocks."""
+    by_row = {row.index: row.seconds for row in run.rows if row.phase == "round"}
+    by_block = dict.fromkeys(by_row, 0.0)
+    for span in run.spans:
+        if span.phase == "round":
+            by_block[span.index] += span.stop - span.start
+    return by_row, by_block
+
+
+@pytest.mark.parametrize("carrier", ["auto", "tasks", "disk"])
+def test_a_report_is_about_the_last_run(carrier):
+    """Earlier ones, of the array, of part of it and of an equal array, are only counted."""
+    with dask.config.set({"bigfft.exchange.carrier": carrier, "scheduler": "threads"}):
+        y = fft.fft2(blocks(20))
+        y.compute()
+        y.blocks[0, 0].compute()
+        fft.fft2(blocks(20)).compute()
+        begun = time.time()
+        y.compute()
+    (run,) = report(y).runs
+    assert run.runs == 4
+    assert "4" in dict(run.summary)["runs"]
+    assert min(span.start for span in run.spans) >= begun
+    blocks_of = {i: round_.target.blocks for i, round_ in enumerate(run.plan.rounds, 1)}
+    assert {row.index: row.count for row in run.rows if row.phase == "round"} == blocks_of
+    by_row, by_block = seconds_of_rounds(run)
+    assert by_row == pytest.approx(by_block, rel=1e-3)
+
+
+def test_a_report_is_about_the_last_run_on_a_cluster(client):
+    y = fft.fft2(blocks(21))
     for _ in range(3):
-        y.compute(scheduler="threads")
+        y.compute()
     (run,) = report(y).runs
     assert run.runs == 3
+    by_row, by_block = seconds_of_rounds(run)
+    assert by_row == pytest.approx(by_block, rel=1e-3)
+    blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
+    assert [row.count for row in run.rows if row.phase == "round"] == blocks_of
+
+
+def test_a_report_of_counters_alone_has_means():
+    """The last run is not known of them, or of more blocks than are recorded."""
+    run = by_hand()
+    totals = {phase: total.plus(total) for phase, total in run.places[""].totals.items()}
+    twice = RunReport(run.plan, run.token, {"": PlanRecord(totals)})
+    assert twice.runs == 2
+    assert [replace(row, limit=None) for row in twice.rows] == run.rows
+
+
+def test_a_report_has_every_phase_with_its_forecast():
+    x = blocks(10)
+    y = fft.fft2(x)
+    y.compute(scheduler="threads")
+    (run,) = report(y).runs
+    assert run.runs == 1
+    assert "runs" not in dict(run.summary)
     blocks_of = [round_.target.blocks for round_ in run.plan.rounds]
     assert len([span for span in run.spans if span.phase == "round"]) == sum(blocks_of)
     assert run.plan == dask_bigfft.plan(x, "fft2")

@@ -117,6 +117,8 @@ def _records(token: str) -> dict[str, PlanRecord]:
 def report(y: Any) -> Report:
     """Return the measurements of an array's transforms, compared with the forecast.
 
+    Of a transform that was computed several times, they are those of the last run.
+
     Parameters
     ----------
     y : dask array

@@ -95,7 +95,8 @@ def test_every_round_is_counted_with_its_bytes(scheduler, carrier):
 
 
 def test_of_many_events_the_latest_are_known():
-    latest, count = events.LatestEvents(), 3 * events.KEPT_SPANS
+    latest = events.LatestEvents()
+    count = 3 * events.KEPT_SPANS
     for number in range(1, count + 1):
         latest.add(float(number), 8, 0.5)
     assert latest.after(count - 10.0) == events.Total(10, 80, 5.0, count - 9.5, float(count))

@@ -83,7 +83,8 @@ def library_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: 
         Tasks at a time. With fewer blocks each block uses several threads of the library.
     """
     library = _LIBRARIES.get(kernel, _UNKNOWN)
-    temporary, cached = 0.0, dict[tuple[int, bool], float]()
+    temporary = 0.0
+    cached = dict[tuple[int, bool], float]()
     for round_ in rounds:
         for step in round_.steps:
             concurrent_calls = threads
@@ -115,7 +116,8 @@ def _temporary_lines(
     base, per_lane = library.rows if is_contiguous else library.columns
     blocks_fill_threads = round_.target.blocks >= threads
     if is_contiguous and blocks_fill_threads and step.length * itemsize >= LONG_BYTES:
-        base, per_lane = max(base, 1), 0  # one line at a time
+        base = max(base, 1)
+        per_lane = 0  # one line at a time
     if step.kind != "c2c":
         base, per_lane = library.real
     if _has_large_prime(step.length):

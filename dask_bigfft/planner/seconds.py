@@ -261,7 +261,8 @@ class Model:
         tiles = self.tiles_of(stage)
         shape = round_.target.full_shape
         contiguous = stage.result_place.is_contiguous(shape)
-        tile_shape, tile_count = shape, 1
+        tile_shape = shape
+        tile_count = 1
         if tiles is not None:
             dim, width = tiles
             contiguous = contiguous and math.prod(shape[:dim]) == 1
@@ -305,8 +306,9 @@ class Model:
 
         `contiguous` is true if the result and all its tiles are, however wide.
         """
-        round_, verified = stage.round_, self.verify != "none"
+        round_ = stage.round_
         assert round_ is not None
+        verified = self.verify != "none"
         if round_.rolls or (verified and stage.inside):
             return False
         alike = stage.dtype == stage.result_dtype and not changes(round_)

@@ -177,16 +177,19 @@ class RunReport:
     @cached_property
     def rows(self) -> list[Row]:
         """The phases of the last run in order; means over all runs if it is unknown."""
-        totals, runs = self.last_totals, 1
+        totals = self.last_totals
+        runs = 1
         if totals is None:
-            totals, runs = self.totals, self.runs
+            totals = self.totals
+            runs = self.runs
         names = round_names(self.plan)
         forecasts = {(found.name, found.index): found for found in phase_forecasts(self.plan)}
         is_measured = bool(self.plan.machine.profile.name)
         rows = []
         for phase in sorted(totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
             name, index = phase
-            total, model = totals[phase], forecasts.get(phase)
+            total = totals[phase]
+            model = forecasts.get(phase)
             row = Row(
                 phase=name,
                 index=index,

@@ -4,20 +4,20 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from html import escape
 
 import numpy as np
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
-from dask_bigfft.decomposition.rounds import ExchangeShape, exchange_shape
+from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.planner.cost import shared_layouts_in
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, apart
+from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TilePlan, apart, digit_of_step
 
 #: Maximum line length.
 WIDTH = 100
@@ -49,8 +49,13 @@ def enough_bytes(nbytes: int) -> str:
     ('5 B', '1.01 KiB', '361 MiB', '3.00 GiB')
     """
     unit = 1 << 10 * min(5, max(0, nbytes.bit_length() - 1) // 10)
-    whole = -(-nbytes // unit)
-    step = unit if whole >= 100 or unit == 1 else unit / (10 if whole >= 10 else 100)
+    in_units = -(-nbytes // unit)
+    if in_units >= 100 or unit == 1:
+        step: float = unit
+    elif in_units >= 10:
+        step = unit / 10
+    else:
+        step = unit / 100
     return human_bytes(math.ceil(nbytes / step) * step)
 
 
@@ -61,7 +66,8 @@ def human_count(count: float, unit: str = "") -> str:
     ('999', '2.50 Gflop')
     """
     prefixes = ("", "k", "M", "G", "T", "P", "E")
-    power = min(max(0, int(math.log10(max(count, 1)) // 3)), len(prefixes) - 1)
+    thousands = int(math.log10(max(count, 1)) // 3)
+    power = min(max(0, thousands), len(prefixes) - 1)
     number = f"{count:.0f}" if power == 0 else _short(count / 1000**power)
     return f"{number} {prefixes[power]}{unit}".rstrip()
 
@@ -83,12 +89,14 @@ def human_seconds(seconds: float) -> str:
 
 def _short(number: float) -> str:
     """Return three digits of a number below a thousand or so."""
-    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
+    if number < 9.995:
+        return f"{number:.2f}"
+    return f"{number:.1f}" if number < 99.95 else f"{number:.0f}"
 
 
 def wrapped(text: str, indent: str, first: str | None = None) -> Iterator[str]:
     """Yield lines of at most `WIDTH` columns, with no break inside glued text."""
-    glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
+    glued = re.sub(_GLUED, lambda match: match[0].replace(" ", "\u00a0"), text)
     lines = textwrap.wrap(
         glued,
         WIDTH,
@@ -97,43 +105,50 @@ def wrapped(text: str, indent: str, first: str | None = None) -> Iterator[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    yield from (line.replace("\u00a0", " ") for line in lines)
+    for line in lines:
+        yield line.replace("\u00a0", " ")
 
 
 def speed_rows(profile: Profile) -> list[tuple[str, str]]:
     """Return the prices of a profile as names and values with units."""
-
-    def text(name: str, value: float) -> str:
-        if name == "together":
-            return f"{100 * value:.0f} %"
-        if name.endswith("flops"):
-            return human_count(value, "FLOP/s")
-        return human_seconds(value) if value < 1 else f"{value / 1e9:.3g} GB/s"
-
-    rows = [
-        (f.name.replace("_", " "), text(f.name, getattr(profile, f.name)))
-        for f in fields(profile)
-        if isinstance(getattr(profile, f.name), float)
-    ]
+    rows = []
+    for field in fields(profile):
+        value = getattr(profile, field.name)
+        if isinstance(value, float):
+            rows.append((field.name.replace("_", " "), _price_text(field.name, value)))
     for library in profile.libraries:
-        tiles, large = (human_count(n, "FLOP/s") for n in (library.flops, library.large_flops))
+        in_tiles = human_count(library.flops, "FLOP/s")
+        in_large_blocks = human_count(library.large_flops, "FLOP/s")
         name = f"{library.name}, {library.dtype}"
-        rows.append((name, f"{tiles} in tiles, {large} in large blocks"))
+        rows.append((name, f"{in_tiles} in tiles, {in_large_blocks} in large blocks"))
     for device in profile.devices:
-        bus = f"bus {text('h2d', device.h2d)} and {text('d2h', device.d2h)} at once"
-        rows.append((device.name, f"{bus}, FFTs {text('flops', device.flops)}"))
+        h2d = _price_text("h2d", device.h2d)
+        d2h = _price_text("d2h", device.d2h)
+        speed = _price_text("flops", device.flops)
+        rows.append((device.name, f"bus {h2d} and {d2h} at once, FFTs {speed}"))
     return rows
+
+
+def _price_text(name: str, value: float) -> str:
+    """Return the value of a price of a profile with its unit."""
+    if name == "together":
+        return f"{100 * value:.0f} %"
+    if name.endswith("flops"):
+        return human_count(value, "FLOP/s")
+    return human_seconds(value) if value < 1 else f"{value / 1e9:.3g} GB/s"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a table with right-aligned numbers; long names are wrapped."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = min(widths[0], WIDTH - 4 - sum(widths[1:]) - 2 * len(widths[1:]))
+    name_width, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    room_beside_numbers = WIDTH - 4 - sum(widths) - 2 * len(widths)
+    name_width = min(name_width, room_beside_numbers)
     for name, *numbers in rows:
-        *before, last = textwrap.wrap(name, room, break_on_hyphens=False) or [""]
-        yield from (f"    {line}" for line in before)
-        cells = "  ".join(n.rjust(w) for n, w in zip(numbers, widths[1:], strict=True))
-        yield f"    {last.ljust(room)}  {cells}"
+        name_lines = textwrap.wrap(name, name_width, break_on_hyphens=False) or [""]
+        for line in name_lines[:-1]:
+            yield f"    {line}"
+        cells = "  ".join(n.rjust(w) for n, w in zip(numbers, widths, strict=True))
+        yield f"    {name_lines[-1].ljust(name_width)}  {cells}"
 
 
 #: Texts of scales, where N is the product of the lengths.
@@ -165,14 +180,19 @@ def axis_text(plan: PlanData, axis: int) -> str:
 
 def block_shape(layout: Layout) -> str:
     """Return the shape of the largest block, with ``*`` between the groups of an axis."""
-    sizes = ["*".join(str(max(g.chunks, default=0)) for g in axis.groups) for axis in layout.axes]
-    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    sizes = []
+    for axis in layout.axes:
+        longest = (max(group.chunks, default=0) for group in axis.groups)
+        sizes.append("*".join(map(str, longest)))
+    comma = "," if len(sizes) == 1 else ""
+    return f"({', '.join(sizes)}{comma})"
 
 
 def blocks_text(layout: Layout) -> str:
     """Return the number and shape of the blocks of a layout, such as ``8 blocks (64, 512)``."""
-    even = all(len(set(group.chunks)) <= 1 for axis in layout.axes for group in axis.groups)
-    return f"{counted(layout.blocks, 'block')} {'' if even else 'up to '}{block_shape(layout)}"
+    is_even = all(len(set(group.chunks)) <= 1 for axis in layout.axes for group in axis.groups)
+    qualifier = "" if is_even else "up to "
+    return f"{counted(layout.blocks, 'block')} {qualifier}{block_shape(layout)}"
 
 
 def chunks_text(chunks: Sequence[int]) -> str:
@@ -190,48 +210,46 @@ def chunks_text(chunks: Sequence[int]) -> str:
 
 def step_text(plan: PlanData, step: Step) -> str:
     """Return one step in I/O-tensor notation, with the factors before and after."""
-    i = step.source.stride * math.prod(plan.spec.shape[step.axis + 1 :])
-    o = step.target.stride * math.prod(plan.spec.out_shape[step.axis + 1 :])
-    parts = (
-        "chirp" if step.chirp_in is not None else "",
-        f"d({step.length}, {i}, {o})",
-        step.kind if step.kind != "c2c" else "",
-        "convolve" if step.convolve is not None else "",
-        "chirp" if step.chirp_out is not None else "",
-        f"t_{step.twiddle}" if step.twiddle is not None else "",
-    )
-    return " ".join(filter(None, parts))
+    stride_in = step.source.stride * math.prod(plan.spec.shape[step.axis + 1 :])
+    stride_out = step.target.stride * math.prod(plan.spec.out_shape[step.axis + 1 :])
+    parts = []
+    if step.chirp_in is not None:
+        parts.append("chirp")
+    parts.append(f"d({step.length}, {stride_in}, {stride_out})")
+    if step.kind != "c2c":
+        parts.append(step.kind)
+    if step.convolve is not None:
+        parts.append("convolve")
+    if step.chirp_out is not None:
+        parts.append("chirp")
+    if step.twiddle is not None:
+        parts.append(f"t_{step.twiddle}")
+    return " ".join(parts)
 
 
 # --- lines ----------------------------------------------------------------------------------
 
 
-def _asked(plan: PlanData) -> Iterator[str]:
+def _transform_lines(plan: PlanData) -> Iterator[str]:
+    """Yield the transform that a plan is for, and the choices that hold for all rounds."""
     spec = plan.spec
     result = f"{spec.out_shape} {spec.out_dtype} ({human_bytes(spec.out_nbytes)})"
-    text = f"{spec.title} ({human_bytes(spec.nbytes)}) into {result}"
-    yield from wrapped(text, "  ", "")
-    named = zip(spec.axes, spec.lengths, strict=True)
-    axes = ", ".join(f"{axis_text(plan, axis)}: {n}" for axis, n in named)
-    texts = [
-        f"lengths by axis {{{axes}}}, exponent {'+' if spec.sign > 0 else '-'}i, scale "
-        f"{_SCALES[spec.scale]}, {_order(spec.orders_in)} to {_order(spec.orders_out)} order"
-    ]
-    for side, layout in (("input", plan.source), ("result", plan.result)):
-        firsts = [(a, axis.groups[0].offset) for a, axis in enumerate(layout.axes)]
-        if shifted := ", ".join(f"{a}: {first}" for a, first in firsts if first):
-            texts.append(
-                f"the {side} is stored cyclically from the element of each axis {{{shifted}}}"
-            )
-    texts += [
-        f"axis {program.axis} of length {program.length} as a convolution of length "
-        f"{math.prod(program.factors)} = {' x '.join(map(str, program.factors))} (Bluestein)"
-        for program in plan.programs
-        if program.bluestein
-    ]
-    texts.append(
-        f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}{placed(plan)}"
-    )
+    yield from wrapped(f"{spec.title} ({human_bytes(spec.nbytes)}) into {result}", "  ", "")
+    lengths_of_axes = zip(spec.axes, spec.lengths, strict=True)
+    lengths = ", ".join(f"{axis_text(plan, axis)}: {n}" for axis, n in lengths_of_axes)
+    sign = "+" if spec.sign > 0 else "-"
+    orders = f"{_order(spec.orders_in)} to {_order(spec.orders_out)} order"
+    scale = _SCALES[spec.scale]
+    texts = [f"lengths by axis {{{lengths}}}, exponent {sign}i, scale {scale}, {orders}"]
+    texts += _offset_texts(plan)
+    for program in plan.programs:
+        if program.bluestein:
+            factors = " x ".join(map(str, program.factors))
+            padded = f"{math.prod(program.factors)} = {factors} (Bluestein)"
+            axis = f"axis {program.axis} of length {program.length}"
+            texts.append(f"{axis} as a convolution of length {padded}")
+    variant = f"variant {plan.variant}, kernel {plan.kernel}"
+    texts.append(f"rounds {plan.notation}; {variant}{placed(plan)}")
     if plan.fallback:
         texts.append(f"kernel {plan.fallback}")
     if plan.shares:
@@ -240,20 +258,39 @@ def _asked(plan: PlanData) -> Iterator[str]:
         yield from wrapped(text, "    ", "  ")
 
 
+def _offset_texts(plan: PlanData) -> list[str]:
+    """Return the first elements of axes that are stored shifted."""
+    texts = []
+    for side, layout in (("input", plan.source), ("result", plan.result)):
+        offsets = [(a, axis.groups[0].offset) for a, axis in enumerate(layout.axes)]
+        shifted = ", ".join(f"{a}: {offset}" for a, offset in offsets if offset)
+        if shifted:
+            place = f"from the element of each axis {{{shifted}}}"
+            texts.append(f"the {side} is stored cyclically {place}")
+    return texts
+
+
 def share_text(plan: PlanData) -> str:
     """Return the modelled fraction of each round for GPUs, and the seconds of the rounds."""
     rounds = plan.expected.rounds[: len(plan.rounds)]
-    by_hand, shares = plan.settings.cpu_share, {found.share for found in rounds}
-    if by_hand is None and shares in ({0.0}, {1.0}):
-        who, rest = ("devices", "CPU threads") if 1.0 in shares else ("CPU threads", "devices")
-        return f"{who} do all rounds alone by the model: {rest} would not gain enough"
-    names = {0.0: "CPU threads alone", 1.0: "devices alone"}
+    cpu_share = plan.settings.cpu_share
+    shares = {expected.share for expected in rounds}
+    gain = "would not gain enough"
+    if cpu_share is None and shares == {1.0}:
+        return f"devices do all rounds alone by the model: CPU threads {gain}"
+    if cpu_share is None and shares == {0.0}:
+        return f"CPU threads do all rounds alone by the model: devices {gain}"
     parts = []
-    for found in rounds:
-        who = names.get(found.share, f"devices {100 * found.share:.0f} % of it at the same time")
-        parts.append(f"round {found.index} {who} ({human_seconds(found.seconds)})")
-    if by_hand is not None:
-        percent = f"{100 * by_hand:.3g} % of the rows of each block, as set"
+    for expected in rounds:
+        if expected.share == 0:
+            executor = "CPU threads alone"
+        elif expected.share == 1:
+            executor = "devices alone"
+        else:
+            executor = f"devices {100 * expected.share:.0f} % of it at the same time"
+        parts.append(f"round {expected.index} {executor} ({human_seconds(expected.seconds)})")
+    if cpu_share is not None:
+        percent = f"{100 * cpu_share:.3g} % of the rows of each block, as set"
         return f"the CPU's share is {percent}: {', '.join(parts)}"
     return f"shared by the model, {', '.join(parts)}; the faster one takes more"
 
@@ -264,24 +301,34 @@ def counted(count: int, noun: str) -> str:
     >>> counted(0, "device"), counted(1, "block"), counted(2, "process")
     ('0 devices', '1 block', '2 processes')
     """
-    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    if count == 1:
+        return f"1 {noun}"
+    plural = "es" if noun.endswith("s") else "s"
     return f"{count} {noun}{plural}"
 
 
 def placed(plan: PlanData) -> str:
     """Return the device of the rounds and the memory settings that the user chose."""
-    where = {"auto": "", "hybrid": "; rounds by CPU threads and devices together"}
-    text = where.get(plan.device, f"; rounds on the {plan.device}")
     if plan.machine.holding:
         text = f"; blocks and rounds on {counted(plan.machine.holding, 'GPU')}, in one task"
+    elif plan.device == "hybrid":
+        text = "; rounds by CPU threads and devices together"
+    elif plan.device == "auto":
+        text = ""
+    else:
+        text = f"; rounds on the {plan.device}"
     if plan.device != "cpu" and plan.device_memory_limit is not None:
         text += f"; at most {human_bytes(plan.device_memory_limit)} of a GPU's memory"
-    return text + ("; the input may be overwritten" if plan.overwrite else "")
+    if plan.overwrite:
+        text += "; the input may be overwritten"
+    return text
 
 
-def _order(orders: Iterable[str]) -> str:
-    found = list(dict.fromkeys(orders))
-    return found[0] if len(found) == 1 else "(" + ", ".join(orders) + ")"
+def _order(orders: Sequence[str]) -> str:
+    """Return the order of all axes, or the order of each if they differ."""
+    if len(set(orders)) == 1:
+        return orders[0]
+    return "(" + ", ".join(orders) + ")"
 
 
 def width_text(shape: ExchangeShape, dtype: str) -> str:
@@ -295,18 +342,16 @@ def exchange_text(exchange: Exchange, instead: str = "") -> str:
     `instead` is the text of an exchange without scratch files.
     """
     shape = exchange.shape
+    width = width_text(shape, exchange.source_dtype)
     text = f"{blocks_text(exchange.source)} -> {blocks_text(exchange.target)}"
     if exchange.mirror is not None:
         text += ", half a spectrum is mirrored"
     if exchange.local:
         return f"{text}, {instead or 'nothing travels'}"
     if instead:
-        return f"{text}, {width_text(shape, exchange.source_dtype)}, {instead}"
-    return (
-        f"{text}, {counted(shape.groups, 'group')}, fan-in {shape.fan_in}, "
-        f"C = {shape.runs}, {width_text(shape, exchange.source_dtype)}, "
-        f"moves {human_bytes(exchange.nbytes)}"
-    )
+        return f"{text}, {width}, {instead}"
+    text += f", {counted(shape.groups, 'group')}, fan-in {shape.fan_in}"
+    return f"{text}, C = {shape.runs}, {width}, moves {human_bytes(exchange.nbytes)}"
 
 
 #: Texts of exchanges without scratch files.
@@ -316,47 +361,67 @@ _WITHOUT_FILES = {
 }
 
 
-def _travels(plan: PlanData) -> Iterator[str]:
-    names = round_names(plan)
+def _block_lines(plan: PlanData) -> Iterator[str]:
+    """Yield the blocks from the input to the result: exchanges, with the rounds between them."""
     if plan.incoming is not None and plan.merges:
         count = math.prod(map(len, plan.incoming))
         text = f"{count} tiny blocks -> {blocks_text(plan.source)}, neighbours become one"
-        yield from wrapped(text, " " * 12, "  merge     ")
+        yield from _labelled("merge", text)
     if plan.reopened:
         text = f"the stored array in {blocks_text(plan.source)}, a few chunks at a time"
-        yield from wrapped(text, " " * 12, "  open      ")
-    for number, exchange in enumerate(plan.exchanges):
-        kind = "local" if exchange.local else "exchange" if plan.moves[number] else "split"
-        kind = "rows" if number == 0 and plan.from_rows else kind
-        instead = _WITHOUT_FILES.get(kind, "")
-        if plan.machine.gpus and shared_layouts_in(plan).exchanges[number] is not None:
-            instead = "the round before writes there, without another pass over the bus"
-        text = exchange_text(exchange, instead)
-        if plan.assembles and plan.moves[number]:
-            text += ", blocks are put together as shards arrive, to save memory"
-        yield from wrapped(text, " " * 12, f"  {kind:8}  ")
+        yield from _labelled("open", text)
+    names = round_names(plan)
+    for number in range(len(plan.exchanges)):
+        yield from _exchange_lines(plan, number)
         if number < len(names):
             steps = "  ".join(step_text(plan, step) for step in plan.rounds[number].steps)
-            text = f"{{{names[number]}}}  {steps}"
-            yield from wrapped(text, " " * 12, f"  {f'round {number + 1}':8}  ")
-    named = enumerate(plan.chunks)
-    chunks = "; ".join(f"{axis_text(plan, axis)}: {chunks_text(c)}" for axis, c in named)
+            yield from _labelled(f"round {number + 1}", f"{{{names[number]}}}  {steps}")
     if plan.outgoing is not None:
-        yield from wrapped(f"from {blocks_text(plan.result)}", " " * 12, "  cut       ")
-    text = f"{counted(math.prod(map(len, plan.chunks)), 'chunk')} by axis {{{chunks}}}"
-    yield from wrapped(text, " " * 12, "  result    ")
+        yield from _labelled("cut", f"from {blocks_text(plan.result)}")
+    chunks_of_axes = enumerate(plan.chunks)
+    chunks = "; ".join(f"{axis_text(plan, a)}: {chunks_text(c)}" for a, c in chunks_of_axes)
+    count = math.prod(map(len, plan.chunks))
+    yield from _labelled("result", f"{counted(count, 'chunk')} by axis {{{chunks}}}")
+
+
+def _exchange_lines(plan: PlanData, number: int) -> Iterator[str]:
+    """Yield the blocks and bytes of an exchange, and what saves it a copy."""
+    kind = _exchange_kind(plan, number)
+    instead = _WITHOUT_FILES.get(kind, "")
+    if plan.machine.gpus and shared_layouts_in(plan).exchanges[number] is not None:
+        instead = "the round before writes there, without another pass over the bus"
+    text = exchange_text(plan.exchanges[number], instead)
+    if plan.assembles and plan.moves[number]:
+        text += ", blocks are put together as shards arrive, to save memory"
+    yield from _labelled(kind, text)
+
+
+def _exchange_kind(plan: PlanData, number: int) -> str:
+    """Return the name of an exchange: the way in which a round gets its blocks."""
+    if number == 0 and plan.from_rows:
+        return "rows"
+    if plan.exchanges[number].local:
+        return "local"
+    return "exchange" if plan.moves[number] else "split"
+
+
+def _labelled(label: str, text: str) -> Iterator[str]:
+    """Yield the lines of a text behind a label."""
+    yield from wrapped(text, " " * 12, f"  {label:8}  ")
 
 
 def in_a_line(plan: PlanData) -> str:
     """Return a plan's rounds, transform and forecast in one line, for a prompt."""
-    spec, forecast, exchanges = plan.spec, plan.expected, counted(len(plan.travelling), "exchange")
-    needs = f"{human_bytes(forecast.peak_host)} per process, {human_seconds(forecast.seconds)}"
-    return f"<Plan {plan.notation}: {spec.title}, {exchanges}, {needs}>"
+    exchanges = counted(len(plan.travelling), "exchange")
+    memory = human_bytes(plan.expected.peak_host)
+    seconds = human_seconds(plan.expected.seconds)
+    transform = f"{plan.notation}: {plan.spec.title}"
+    return f"<Plan {transform}, {exchanges}, {memory} per process, {seconds}>"
 
 
 def summary(plan: PlanData) -> str:
     """Return the transform, and the rounds in I/O-tensor notation with C and W between them."""
-    return "\n".join([*_asked(plan), *_travels(plan), *wrapped(_LEGEND, "  ")])
+    return "\n".join([*_transform_lines(plan), *_block_lines(plan), *wrapped(_LEGEND, "  ")])
 
 
 # --- reason and forecast --------------------------------------------------------------------
@@ -364,7 +429,8 @@ def summary(plan: PlanData) -> str:
 
 def budget_text(plan: PlanData) -> str:
     """Return the peak memory and the budget, such as ``3.00 GiB of 16.0 GiB (19 %)``."""
-    peak, limit = plan.expected.peak_host, plan.machine.memory_limit
+    peak = plan.expected.peak_host
+    limit = plan.machine.memory_limit
     if limit is None:
         return f"{human_bytes(peak)}, no limit is known"
     percent = 100 * peak / limit
@@ -374,33 +440,47 @@ def budget_text(plan: PlanData) -> str:
 
 def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
     """Return the forecast of a plan as names and values."""
-    forecast, machine, moving = plan.expected, plan.machine, len(plan.travelling)
-    exchanged = f"{human_bytes(forecast.bytes_exchanged)} in {counted(moving, 'exchange')}"
+    expected = plan.expected
+    machine = plan.machine
+    exchanges = len(plan.travelling)
+    exchanged = f"{human_bytes(expected.bytes_exchanged)} in {counted(exchanges, 'exchange')}"
     rows = [("exchanged", exchanged), ("peak memory", f"{budget_text(plan)}, per process")]
     if plan.storage == "disk":
-        text = f"{moving + 1} times the data are read, and {moving + 1} times written"
+        text = f"{exchanges + 1} times the data are read, and {exchanges + 1} times written"
         rows.append(("disk", f"{text}, from file to file"))
-    if forecast.scratch:
-        text = f"{human_bytes(forecast.scratch)} at the worst moment"
+    if expected.scratch:
+        text = f"{human_bytes(expected.scratch)} at the worst moment"
         if plan.piece_nbytes < math.inf:
             text += f", written in shards of {human_bytes(plan.piece_nbytes)} and more on average"
         rows.append(("scratch files", text))
+    rows.append(("tasks", str(expected.tasks)))
+    rows.append(("work", human_count(expected.flops, "flop")))
+    processes = counted(machine.workers, "process")
+    if machine.holding:
+        executors = counted(machine.holding, "GPU")
+    else:
+        executors = counted(machine.threads, "thread")
     speeds = machine.profile.name or "common speeds"
-    workers, threads = counted(machine.workers, "process"), counted(machine.threads, "thread")
-    threads = counted(machine.holding, "GPU") if machine.holding else threads
-    seconds = f"{human_seconds(forecast.seconds)} by the cost model ({speeds})"
-    rows += [("tasks", str(forecast.tasks)), ("work", human_count(forecast.flops, "flop"))]
-    rows.append(("time", f"{seconds}, for {workers} of {threads}"))
+    seconds = f"{human_seconds(expected.seconds)} by the cost model ({speeds})"
+    rows.append(("time", f"{seconds}, for {processes} of {executors}"))
     return rows
 
 
 def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
     """Return a table row for the plan and each of its runners-up."""
-    best, rows = plan.expected, list[tuple[str, ...]]()
-    for name, found in ((f"{plan.notation} (chosen)", best), *plan.rejected):
-        memory = human_bytes(found.bytes_exchanged), human_bytes(found.peak_host)
-        ratio = f"{found.seconds / best.seconds if best.seconds else 1.0:.2f}"
-        rows.append((name, *memory, str(found.tasks), human_seconds(found.seconds), ratio))
+    best = plan.expected
+    rows: list[tuple[str, ...]] = []
+    for name, expected in ((f"{plan.notation} (chosen)", best), *plan.rejected):
+        ratio = expected.seconds / best.seconds if best.seconds else 1.0
+        row = (
+            name,
+            human_bytes(expected.bytes_exchanged),
+            human_bytes(expected.peak_host),
+            str(expected.tasks),
+            human_seconds(expected.seconds),
+            f"{ratio:.2f}",
+        )
+        rows.append(row)
     return rows
 
 
@@ -409,15 +489,20 @@ def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
 
     Gathers, FFTs and devices are sums; the time is wall-clock time.
     """
-    headings = "time", "gathers", "FFTs", "device", "travel", "scheduler", "bound by"
-    names = [*(f"round {i} {{{name}}}" for i, name in enumerate(round_names(plan), 1))]
+    headings = ("time", "gathers", "FFTs", "device", "travel", "scheduler", "bound by")
+    names = [f"round {number} {{{name}}}" for number, name in enumerate(round_names(plan), 1)]
     names.append("last exchange")
     rows: list[tuple[str, ...]] = [("forecast by round", *headings)]
-    for name, found in zip(names, plan.expected.rounds, strict=False):
-        device = found.device * found.blocks
-        parts = found.gather, found.fft, device, found.travel, found.scheduling
-        shown = [human_seconds(part) if part else "-" for part in parts]
-        rows.append((name, human_seconds(found.seconds), *shown, found.bound))
+    for name, expected in zip(names, plan.expected.rounds, strict=False):
+        parts = (
+            expected.gather,
+            expected.fft,
+            expected.device * expected.blocks,
+            expected.travel,
+            expected.scheduling,
+        )
+        part_texts = [human_seconds(part) if part else "-" for part in parts]
+        rows.append((name, human_seconds(expected.seconds), *part_texts, expected.bound))
     return rows
 
 
@@ -427,48 +512,94 @@ def tile_lines(plan: PlanData) -> Iterator[str]:
     A tile is read and written as C runs of W elements in host memory.
     """
     rows: list[tuple[str, ...]] = [("passes over the bus", "digits", "tiles", "read", "written")]
-    notes = list[str]()
-    devices = replace(plan.machine, gpus=max(1, plan.machine.gpus)).devices
-    nbytes, dtype = min(one.nbytes for one in devices), plan.spec.work_dtype.name
-    done = zip(plan.rounds, plan.expected.rounds, strict=False)
-    for number, (round_, found) in enumerate(done):
-        if not found.share:
+    notes: list[str] = []
+    for number, expected in enumerate(plan.expected.rounds[: len(plan.rounds)]):
+        if not expected.share:
             continue
-        name, axes = f"round {number + 1}", len(plan.source.axes)
-        writes = (*shared_layouts_in(plan).exchanges, None)[number + 1]
-        order = writes.place(round_.target).written if writes else ()
-        plans = tile_plans(round_, dtype, nbytes, plan.settings, order)
-        for tiles, part in zip(plans, apart(round_) if len(plans) > 1 else (round_,), strict=False):
-            names = tiles.names([axis_letter(step.axis, axes) for step in part.steps])
+        for part, tiles in _parts_in_tiles(plan, number):
+            name = f"round {number + 1}"
+            letters = [axis_letter(step.axis, len(plan.source.axes)) for step in part.steps]
+            rows += _pass_rows(name, tiles, letters)
             buffers = f"{tiles.buffers} buffers of {human_bytes(tiles.buffer_nbytes)}"
-            notes.append(f"{name}: {buffers}, a stream for each {plan.settings.streams or 'role'}")
-            for short, one in zip(names, tiles.passes, strict=True):
-                steps = ((tiles.digits[line], j) for line, j in one.steps)
-                digits = ", ".join(str(n[min(j, 2 * len(n) - 2 - j)]) for n, j in steps)
-                sides = zip((one.reads, one.writes), one.copies, strict=True)
-                runs = (f"C = {count}, W = {width}, {how}" for (count, width), how in sides)
-                rows.append((f"{name} {short}", digits, human_count(one.tiles), *runs))
-    if notes:
-        yield from ("", *table(rows))
-        for note in (*notes, _COPIES):
-            yield from wrapped(note, "    ")
+            streams = plan.settings.streams or "role"
+            notes.append(f"{name}: {buffers}, a stream for each {streams}")
+    if not notes:
+        return
+    yield ""
+    yield from table(rows)
+    for note in (*notes, _COPIES):
+        yield from wrapped(note, "    ")
 
 
-def held_lines(plan: PlanData) -> Iterator[str]:
+def _parts_in_tiles(plan: PlanData, number: int) -> list[tuple[Round, TilePlan]]:
+    """Return the parts of a round that GPUs do one after the other, each with its tile plan."""
+    round_ = plan.rounds[number]
+    devices = replace(plan.machine, gpus=max(1, plan.machine.gpus)).devices
+    shared_axes = shared_layouts_in(plan).exchanges
+    order: tuple[int, ...] = ()
+    if number + 1 < len(shared_axes):
+        shared = shared_axes[number + 1]
+        if shared is not None:
+            order = shared.place(round_.target).written
+    tiles_of_parts = tile_plans(
+        round_,
+        plan.spec.work_dtype.name,
+        min(device.nbytes for device in devices),
+        plan.settings,
+        order,
+    )
+    parts = apart(round_) if len(tiles_of_parts) > 1 else (round_,)
+    return list(zip(parts, tiles_of_parts, strict=False))
+
+
+def _pass_rows(name: str, tiles: TilePlan, letters: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return a table row for each pass of a round; `letters` are the names of its lines."""
+    rows: list[tuple[str, ...]] = []
+    for pass_name, tile_pass in zip(tiles.names(letters), tiles.passes, strict=True):
+        lengths = []
+        for line, step in tile_pass.steps:
+            digits = tiles.digits[line]
+            lengths.append(str(digits[digit_of_step(step, len(digits))]))
+        how_read, how_written = tile_pass.copies
+        row = (
+            f"{name} {pass_name}",
+            ", ".join(lengths),
+            human_count(tile_pass.tiles),
+            _runs_text(tile_pass.reads, how_read),
+            _runs_text(tile_pass.writes, how_written),
+        )
+        rows.append(row)
+    return rows
+
+
+def _runs_text(runs: tuple[int, int], copy_method: str) -> str:
+    """Return the contiguous runs of a tile in host memory."""
+    count, width = runs
+    return f"C = {count}, W = {width}, {copy_method}"
+
+
+def gpu_lines(plan: PlanData) -> Iterator[str]:
     """Yield the memory, launches and copies of GPUs that hold the blocks."""
-    count, given = plan.machine.holding, plan.source.size * np.dtype(plan.spec.dtype).itemsize
-    if count:
-        beside = human_bytes(max(0, plan.expected.peak_host - given) // count)
-        text = f"each GPU: {human_bytes(given // count)} of input, at most {beside} beside it; a "
-        text += "block is one tile, with a launch for each FFT, in place where that is possible"
-        yield from ("", *wrapped(text, "    "))
-    for number, exchange in enumerate(plan.exchanges):
-        if count > 1 and not exchange.local:
-            width = exchange.shape.width * plan.spec.work_dtype.itemsize
-            shards = f"{exchange.target.blocks * exchange.shape.fan_in} shards in rows of"
-            how = "copy engines of the sources" if width >= LINK_ROW_NBYTES else "kernels"
-            text = f"exchange {number + 1}: {shards} {human_bytes(width)}, by {how} "
-            yield from wrapped(text + "with the transport 'direct'", "    ")
+    count = plan.machine.holding
+    if not count:
+        return
+    input_nbytes = plan.source.size * np.dtype(plan.spec.dtype).itemsize
+    other_nbytes = max(0, plan.expected.peak_host - input_nbytes)
+    memory = f"{human_bytes(input_nbytes // count)} of input"
+    text = f"each GPU: {memory}, at most {human_bytes(other_nbytes // count)} beside it; a "
+    text += "block is one tile, with a launch for each FFT, in place where that is possible"
+    yield ""
+    yield from wrapped(text, "    ")
+    if count == 1:
+        return
+    for number, exchange in enumerate(plan.exchanges, 1):
+        if exchange.local:
+            continue
+        row_nbytes = exchange.shape.width * plan.spec.work_dtype.itemsize
+        shards = f"{exchange.target.blocks * exchange.shape.fan_in} shards"
+        copiers = "copy engines of the sources" if row_nbytes >= LINK_ROW_NBYTES else "kernels"
+        text = f"exchange {number}: {shards} in rows of {human_bytes(row_nbytes)}, by {copiers} "
+        yield from wrapped(text + "with the transport 'direct'", "    ")
 
 
 _COPIES = (
@@ -493,42 +624,46 @@ def preserved(plan: PlanData) -> str | None:
         return f"chunks='preserve' costs {math.prod(map(len, wanted))} tasks more, that cut blocks"
     if not plan.ends_in_round:
         return "chunks='preserve' costs nothing more: the last exchange can make any chunks"
-    groups = [axis.groups[0] for axis in plan.result.axes]
-    axes = [replace(group, chunks=cut) for group, cut in zip(groups, wanted, strict=True)]
-    target = Layout(tuple(AxisLayout((group,)) for group in axes))
+    axes = []
+    for axis, chunks in zip(plan.result.axes, wanted, strict=True):
+        axes.append(AxisLayout((replace(axis.groups[0], chunks=chunks),)))
+    target = Layout(tuple(axes))
     shape = exchange_shape(plan.result, target)
-    return (
-        "chunks='preserve' costs an exchange more: "
-        f"{human_bytes(target.size * spec.out_dtype.itemsize)}, C = {shape.runs}, "
-        f"{width_text(shape, spec.out_dtype.str)}"
-    )
+    nbytes = human_bytes(target.size * spec.out_dtype.itemsize)
+    width = width_text(shape, spec.out_dtype.str)
+    return f"chunks='preserve' costs an exchange more: {nbytes}, C = {shape.runs}, {width}"
 
 
 def explain(plan: PlanData) -> str:
     """Return the rounds, the reason for the choice, the forecast and the runners-up as text."""
-    lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not recorded'}", "  ", "")]
+    lines = [summary(plan), ""]
+    lines += wrapped(f"why: {plan.reason or 'not recorded'}", "  ", "")
     lines += ["", "forecast"]
     lines += [f"    {name:14}{value}" for name, value in forecast_rows(plan)]
-    if (note := preserved(plan)) is not None:
-        lines += wrapped(note, " " * 18, f"    {'chunks':14}")
+    cost_of_preserving = preserved(plan)
+    if cost_of_preserving is not None:
+        lines += wrapped(cost_of_preserving, " " * 18, f"    {'chunks':14}")
     if plan.expected.rounds:
         lines += ["", *table(round_rows(plan))]
-    lines += [*tile_lines(plan), *held_lines(plan)]
+    lines += [*tile_lines(plan), *gpu_lines(plan)]
     if plan.rejected:
         lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]
     return "\n".join(lines)
 
 
 _BOX = "border:1px solid #888888;border-radius:3px;padding:2px 6px;white-space:nowrap;background:"
-_PLAIN, _WORK = "#8888882e", "#f2933f8c"
+_PLAIN = "#8888882e"
+_WORK = "#f2933f8c"
 _SIDE = "display:inline-block;text-align:center;margin:2px"
 
 
 def _tag(name: str, inner: str, style: str = "") -> str:
+    """Return an HTML element."""
     return f'<{name} style="{style}">{inner}</{name}>'
 
 
 def _lines(*texts: str) -> str:
+    """Return texts one below the other as HTML."""
     return "".join(_tag("div", escape(text)) for text in texts)
 
 
@@ -539,59 +674,86 @@ def digit_name(program: AxisProgram | None, digit: Digit) -> str:
     """
     if program is None:
         return "n"
-    letter = {0: "n", program.target[0].stage: "k"}.get(digit.stage, "m")
+    if digit.stage == program.target[0].stage:
+        letter = "k"
+    elif digit.stage == 0:
+        letter = "n"
+    else:
+        letter = "m"
     if len(program.steps) == 1:
         return letter
-    numbers = (i for i, s in enumerate(program.steps, 1) if digit in (s.source, s.target))
-    return f"{letter}{next(numbers, '')}"
+    for number, step in enumerate(program.steps, 1):
+        if digit in (step.source, step.target):
+            return f"{letter}{number}"
+    return letter
 
 
 def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
     """Return the digits of a group, or the step on them, above the number of parts."""
-    texts, fill = [f"{digit_name(program, d)}: {d.size}" for d in group.digits], _PLAIN
-    if step is not None:
-        names = digit_name(program, step.source), digit_name(program, step.target)
-        texts, fill = [f"{' → '.join(names)}: {step.length}"], _WORK
-    parts = len(group.chunks)
-    boxes = "".join(_tag("span", escape(text), _BOX + fill) for text in texts)
-    return _tag("div", boxes + _lines("whole" if parts == 1 else f"{parts} parts"), _SIDE)
+    if step is None:
+        texts = [f"{digit_name(program, digit)}: {digit.size}" for digit in group.digits]
+        style = _BOX + _PLAIN
+    else:
+        before = digit_name(program, step.source)
+        after = digit_name(program, step.target)
+        texts = [f"{before} → {after}: {step.length}"]
+        style = _BOX + _WORK
+    boxes = "".join(_tag("span", escape(text), style) for text in texts)
+    count = len(group.chunks)
+    return _tag("div", boxes + _lines("whole" if count == 1 else f"{count} parts"), _SIDE)
 
 
 def _exchange(exchange: Exchange, moves: bool) -> str:
     """Return an exchange: C, W, and the bytes that move."""
-    shape, width = exchange.shape, width_text(exchange.shape, exchange.source_dtype)
     if not moves:
         return _lines("local")
-    blocks = f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}"
-    return _lines("exchange", f"C = {shape.runs}", width, blocks, human_bytes(exchange.nbytes))
+    shape = exchange.shape
+    return _lines(
+        "exchange",
+        f"C = {shape.runs}",
+        width_text(shape, exchange.source_dtype),
+        f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}",
+        human_bytes(exchange.nbytes),
+    )
 
 
 def _rounds(plan: PlanData) -> str:
     """Return the table of blocks, with a row for each axis and an exchange between columns."""
-    programs = {program.axis: program for program in plan.programs}
-    names = round_names(plan)
     columns: list[tuple[str, Layout, Sequence[Step]]] = [("in", plan.source, ())]
-    for number, (name, round_) in enumerate(zip(names, plan.rounds, strict=True), 1):
-        columns.append((f"round {number} {{{name}}}", round_.source, round_.steps))
+    for number, name in enumerate(round_names(plan)):
+        round_ = plan.rounds[number]
+        columns.append((f"round {number + 1} {{{name}}}", round_.source, round_.steps))
     columns.append(("out", plan.result, ()))
     ndim = len(plan.spec.shape)
     head = [_tag("th", "")]
     rows = [[_tag("th", escape(f"axis {axis_text(plan, axis)}"))] for axis in range(ndim)]
     for number, (title, layout, steps) in enumerate(columns):
         head.append(_tag("th", _lines(title, block_shape(layout)), "text-align:center"))
-        own: dict[tuple[int, tuple[Digit, ...]], Step] = {
-            (step.axis, (step.source,)): step for step in steps
-        }
         for axis, row in enumerate(rows):
-            groups = layout.axes[axis].groups
-            drawn = (_group(g, programs.get(axis), own.get((axis, g.digits))) for g in groups)
-            row.append(_tag("td", "".join(drawn), "text-align:center;white-space:nowrap"))
+            groups = "".join(_axis_groups(plan, axis, layout, steps))
+            row.append(_tag("td", groups, "text-align:center;white-space:nowrap"))
         if number < len(plan.exchanges):
             text = _exchange(plan.exchanges[number], plan.moves[number])
             head.append(f'<td rowspan="{ndim + 1}" style="padding:0 1em">{text}</td>')
-    lines = ("".join(row) for row in (head, *rows))
+    lines = ["".join(row) for row in (head, *rows)]
     legend = f"{_LEGEND} n, m, k: index of the input, between rounds, of the output."
     return f'<table title="{legend}">{"".join(f"<tr>{line}</tr>" for line in lines)}</table>'
+
+
+def _axis_groups(
+    plan: PlanData,
+    axis: int,
+    layout: Layout,
+    steps: Sequence[Step],
+) -> Iterator[str]:
+    """Yield the groups of an axis, each with the one of the steps that transforms it."""
+    programs = {program.axis: program for program in plan.programs}
+    step_of_digits: dict[tuple[Digit, ...], Step] = {}
+    for step in steps:
+        if step.axis == axis:
+            step_of_digits[(step.source,)] = step
+    for group in layout.axes[axis].groups:
+        yield _group(group, programs.get(axis), step_of_digits.get(group.digits))
 
 
 def draw(plan: PlanData) -> str:

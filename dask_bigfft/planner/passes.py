@@ -34,6 +34,7 @@ from dask_bigfft.planner.tile_plan import (
     TileRequest,
     aligned,
     apart,
+    digit_of_step,
     request_of,
 )
 
@@ -256,7 +257,7 @@ class _PassStep:
     @property
     def fixed_dim(self) -> int:
         """Dimension that is transformed, which a tile contains whole."""
-        return self.first_dim + self.line.digit(self.digit, len(self.split))
+        return self.first_dim + digit_of_step(self.digit, len(self.split))
 
     @property
     def is_last(self) -> bool:

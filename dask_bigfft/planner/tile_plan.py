@@ -92,7 +92,7 @@ def aligned(nbytes: int) -> int:
 
 
 def copy_method(runs: int, width: int, writes: bool) -> Literal["direct", "strided", "kernel"]:
-    """Return how runs of pinned host memory are copied, by their number and width in bytes.
+    """Return the copy method of runs of pinned host memory, by their number and width in bytes.
 
     A copy engine copies one run directly and several in strided calls. A kernel reads narrow runs.
 
@@ -175,11 +175,11 @@ class TileLimits:
 
     def tuned(self, settings: DeviceSettings) -> "TileLimits":
         """Return the limits with the settings by hand."""
-        found = replace(self, slots=settings.buffers or self.slots)
+        limits = replace(self, slots=settings.buffers or self.slots)
         if settings.passes is None:
-            return found
+            return limits
         least = min(self.least, LEAST_TILE)
-        return replace(found, pieces=settings.passes, least=least, finer=(1,))
+        return replace(limits, pieces=settings.passes, least=least, finer=(1,))
 
     def staged(self, nbytes: int, settings: DeviceSettings) -> "TileLimits":
         """Return the limits of a block that travels through staging buffers.
@@ -205,6 +205,17 @@ class TileLimits:
             ends=STAGED_ENDS,
             following=STAGED_FOLLOWING,
         )
+
+
+def digit_of_step(step: int, digits: int) -> int:
+    """Return the number of the digit that a step of a line transforms.
+
+    A filtered line is transformed back after its last digit, which is transformed once.
+
+    >>> [digit_of_step(step, 3) for step in range(5)]
+    [0, 1, 2, 1, 0]
+    """
+    return min(step, 2 * (digits - 1) - step)
 
 
 @dataclass(frozen=True)
@@ -243,14 +254,6 @@ class Line:
     def steps(self, digits: int) -> int:
         """Return the number of steps for some digits; a filtered line is transformed back."""
         return 2 * digits - 1 if self.filtered else digits
-
-    def digit(self, step: int, digits: int) -> int:
-        """Return the digit that a step transforms.
-
-        >>> [Line(0, 8, filtered=True).digit(step, 3) for step in range(5)]
-        [0, 1, 2, 1, 0]
-        """
-        return min(step, 2 * (digits - 1) - step)
 
 
 #: Digits of each line in the order in which they are transformed, and the pass of each step.
@@ -345,13 +348,16 @@ class TilePass:
         counts = list(map(len, self.chunks))
         if self.swap is None:
             return math.prod(counts)
+        # Two tiles change places at a time: those on one side of the diagonal, and on it.
         side = counts[self.swap[0]]
-        return math.prod(counts) // side**2 * (side * (side + 1) // 2)
+        pairs = side * (side + 1) // 2
+        return math.prod(counts) // side**2 * pairs
 
     @property
     def nbytes(self) -> tuple[int, int]:
         """Bytes that cross the bus to the GPU, and back."""
-        return math.prod(self.view) * self.itemsizes[0], math.prod(self.after) * self.itemsizes[1]
+        size_in, size_out = self.itemsizes
+        return math.prod(self.view) * size_in, math.prod(self.after) * size_out
 
     @property
     def runs(self) -> tuple[int, int]:
@@ -359,10 +365,15 @@ class TilePass:
         return self.tiles * self.reads[0], self.tiles * self.writes[0]
 
     @property
-    def copies(self) -> tuple[str, ...]:
+    def copies(self) -> tuple[str, str]:
         """Copy methods from and to pinned host memory."""
-        sides = zip((self.reads, self.writes), self.itemsizes, (False, True), strict=True)
-        return tuple(copy_method(runs, w * size, writes) for (runs, w), size, writes in sides)
+        size_in, size_out = self.itemsizes
+        read_runs, read_width = self.reads
+        written_runs, written_width = self.writes
+        return (
+            copy_method(read_runs, read_width * size_in, writes=False),
+            copy_method(written_runs, written_width * size_out, writes=True),
+        )
 
     @cached_property
     def reorders(self) -> bool:
@@ -385,7 +396,7 @@ class TilePlan:
     @cached_property
     def buffer_nbytes(self) -> int:
         """Bytes of a buffer, which holds the largest tile of any pass."""
-        return max(sum(one.places) for one in self.passes)
+        return max(sum(tile_pass.places) for tile_pass in self.passes)
 
     def names(self, letters: Sequence[str]) -> list[str]:
         """Return the name of each pass, such as ``{Y2, X}``, given a letter for each line.
@@ -394,17 +405,27 @@ class TilePlan:
         """
 
         def name(line: int, step: int) -> str:
-            last = len(self.digits[line]) - 1
-            return letters[line] + (str(min(step, 2 * last - step) + 1) if last else "")
+            digits = len(self.digits[line])
+            if digits == 1:
+                return letters[line]
+            return f"{letters[line]}{digit_of_step(step, digits) + 1}"
 
-        return [
-            "{" + ", ".join(name(*step) for step in one.steps) + "}" if one.swap is None else "swap"
-            for one in self.passes
-        ]
+        names = []
+        for tile_pass in self.passes:
+            if tile_pass.swap is not None:
+                names.append("swap")
+            else:
+                steps = ", ".join(name(line, step) for line, step in tile_pass.steps)
+                names.append(f"{{{steps}}}")
+        return names
 
 
 def request_of(
-    round_: Round, shape: tuple[int, ...], source: str, target: str, scheme: Scheme | None = None
+    round_: Round,
+    shape: tuple[int, ...],
+    source: str,
+    target: str,
+    scheme: Scheme | None = None,
 ) -> TileRequest:
     """Return the request for a tile plan of a round on a block.
 
@@ -424,14 +445,24 @@ def request_of(
     DeviceError
         If the values are not of single or double precision.
     """
-    itemsize = max(np.dtype(name).itemsize for name in (source, target))
-    for name in (source, target):
-        if np.dtype(name).char not in COMPUTED:
+    dtypes = [np.dtype(source), np.dtype(target)]
+    itemsize = max(dtype.itemsize for dtype in dtypes)
+    for dtype, name in zip(dtypes, (source, target), strict=True):
+        if dtype.char not in COMPUTED:
             raise DeviceError(f"devices compute in single and double precision, not in {name}")
-        if np.dtype(name).kind == "f" and source != target:
-            itemsize = 2 * np.dtype(name).itemsize
-    lines = (Line(round_.dim(s), s.length, s.kind, s.convolve is not None) for s in round_.steps)
-    return TileRequest(shape, tuple(lines), itemsize, blocks=round_.source.blocks, scheme=scheme)
+        if dtype.kind == "f" and source != target:
+            itemsize = 2 * dtype.itemsize
+    lines = []
+    for step in round_.steps:
+        filtered = step.convolve is not None
+        lines.append(Line(round_.dim(step), step.length, step.kind, filtered))
+    return TileRequest(
+        shape,
+        tuple(lines),
+        itemsize,
+        blocks=round_.source.blocks,
+        scheme=scheme,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -441,11 +472,18 @@ def apart(round_: Round) -> tuple[Round, ...]:
     Half a spectrum is completed by its mirror image along one axis. This holds only before other
     axes are transformed (c2r: after them).
     """
-    kinds = ([s for s in round_.steps if s.kind == kind] for kind in ("r2c", "c2c", "c2r"))
-    groups = [tuple(steps) for steps in kinds if steps]
-    found = list[Round]()
-    layout = round_.source
-    for steps in groups:
-        before, layout = layout, transformed(layout, steps)
-        found.append(Round(steps, before, round_.target if steps == groups[-1] else layout))
-    return tuple(found) if len(found) > 1 else (round_,)
+    groups = []
+    for kind in ("r2c", "c2c", "c2r"):
+        steps = tuple(step for step in round_.steps if step.kind == kind)
+        if steps:
+            groups.append(steps)
+    if len(groups) <= 1:
+        return (round_,)
+    rounds = []
+    source = round_.source
+    for steps in groups[:-1]:
+        target = transformed(source, steps)
+        rounds.append(Round(steps, source, target))
+        source = target
+    rounds.append(Round(groups[-1], source, round_.target))
+    return tuple(rounds)

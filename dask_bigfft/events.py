@@ -175,10 +175,14 @@ class measured:
     __slots__ = ("job", "name", "nbytes", "started")
 
     def __init__(self, name: str, nbytes: int) -> None:
-        self.name, self.nbytes, self.job = name, nbytes, _job.get()
+        self.name = name
+        self.nbytes = nbytes
+        self.job = _job.get()
 
     def _clock(self) -> float:
-        return time.perf_counter() - (0.0 if self.job is None else self.job.waited)
+        """Return a time in seconds that does not pass while the task waits for its code."""
+        waited = 0.0 if self.job is None else self.job.waited
+        return time.perf_counter() - waited
 
     def __enter__(self) -> None:
         self.started = self._clock()
@@ -217,8 +221,11 @@ def emit(name: str, **numbers: Any) -> None:
 
 # --- the record -----------------------------------------------------------------------------
 
-#: Numbers of recorded plans of each worker, and of spans of each plan.
-KEPT_PLANS, KEPT_SPANS = 24, 4096
+#: Maximum number of recorded plans of each worker.
+KEPT_PLANS = 24
+
+#: Maximum number of spans of each plan.
+KEPT_SPANS = 4096
 
 #: Minimum seconds between two measurements of resident memory.
 OFTEN = 0.01
@@ -243,9 +250,14 @@ def current_place() -> str:
 
 def uses_clusters() -> bool:
     """Return True if dask would compute on a cluster here, if there is one."""
-    found = dask.config.get("scheduler", None)  # "dask.distributed" if there is a default client
-    name = found if isinstance(found, str) else type(found).__module__
-    return "distributed" in sys.modules and (found is None or "distributed" in name)
+    if "distributed" not in sys.modules:
+        return False
+    scheduler = dask.config.get("scheduler", None)
+    if scheduler is None:
+        return True
+    # "dask.distributed" if there is a default client
+    name = scheduler if isinstance(scheduler, str) else type(scheduler).__module__
+    return "distributed" in name
 
 
 def running_client() -> Any:
@@ -272,12 +284,12 @@ def workers_of(client: Any) -> Mapping[str, Mapping[str, Any]]:
     """
     if client.asynchronous:  # its answers cannot be awaited here
         return cast("Mapping[str, Any]", client.scheduler_info(n_workers=-1)["workers"])
-    asked, found = _seen.get(client, (-LASTS, {}))
-    if time.monotonic() - asked >= LASTS:
+    answered, workers = _seen.get(client, (-LASTS, {}))
+    if time.monotonic() - answered >= LASTS:
         with suppress(OSError):  # no connection: the last answer holds
-            found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
-        _seen[client] = time.monotonic(), found
-    return cast("Mapping[str, Mapping[str, Any]]", found)
+            workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+        _seen[client] = (time.monotonic(), workers)
+    return cast("Mapping[str, Mapping[str, Any]]", workers)
 
 
 #: Dask's names of the scheduler that runs one task after the other.
@@ -301,12 +313,15 @@ def task_threads() -> int:
     worker = current_worker()
     if worker is not None:
         return int(worker.state.nthreads)
-    scheduler, pool = (dask.config.get(key, None) for key in ("scheduler", "pool"))
+    scheduler = dask.config.get("scheduler", None)
     if scheduler in ONE_AT_A_TIME:
         return 1
-    names = "_max_workers", "_processes"  # of executors, and of pools of multiprocessing
-    sizes = (getattr(own, name, None) for own in (scheduler, pool) for name in names)
-    return int(next(filter(None, sizes), None) or dask.config.get("num_workers", None) or CPU_COUNT)
+    for pool in (scheduler, dask.config.get("pool", None)):
+        for name in ("_max_workers", "_processes"):  # of executors, of pools of multiprocessing
+            threads = getattr(pool, name, None)
+            if threads:
+                return int(threads)
+    return int(dask.config.get("num_workers", None) or CPU_COUNT)
 
 
 # Not frozen, as one is made for each event, and frozen ones take three times as long.
@@ -331,8 +346,13 @@ class Total:
         """
         if other is None:
             return self
-        sums = self.count + other.count, self.nbytes + other.nbytes, self.seconds + other.seconds
-        return Total(*sums, min(self.first, other.first), max(self.last, other.last))
+        return Total(
+            self.count + other.count,
+            self.nbytes + other.nbytes,
+            self.seconds + other.seconds,
+            first=min(self.first, other.first),
+            last=max(self.last, other.last),
+        )
 
 
 @dataclass(slots=True)
@@ -423,9 +443,13 @@ class Record:
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._lock = threading.Lock()
+        #: Records of plans by place and token, the latest plan last.
         self._plans: dict[str, OrderedDict[str, PlanRecord]] = {}
+        #: Numbers of threads, by their identity.
         self._lanes: dict[int, int] = {}
-        self._asked, self._rss = 0.0, 0
+        #: Resident memory in bytes, and the time of its measurement.
+        self._rss = 0
+        self._rss_time = 0.0
 
     def start_afresh(self) -> None:
         """Reset the record and its lock, which another thread may have held at a fork."""
@@ -433,58 +457,94 @@ class Record:
 
     def take(self, name: str, numbers: Mapping[str, Any]) -> None:
         """Add an event: a sink."""
-        token, watched = numbers.get("plan"), name in WATCHED
-        if token is None or not (watched or name in ("begun", "device_memory")):
+        token = numbers.get("plan")
+        is_watched = name in WATCHED
+        if token is None or not (is_watched or name in ("begun", "device_memory")):
             return
-        now, job, thread = time.time(), _job.get(), threading.get_ident()
+        now = time.time()
+        job = _job.get()
         place = current_place() if job is None else job.place
-        if not 0 <= now - self._asked < OFTEN:
-            self._asked = now  # first, so that no other thread asks meanwhile
-            self._rss = int(self._process.memory_info().rss)
-        nbytes, rss = int(numbers.get("nbytes", 0)), self._rss
+        rss = self._resident_nbytes(now)
         with self._lock:
-            plans = self._plans.get(place) or self._plans.setdefault(place, OrderedDict())
-            plan = plans.get(token) or plans.setdefault(token, PlanRecord(rss_before=rss))
-            plans.move_to_end(token)
-            while len(plans) > KEPT_PLANS:
-                plans.popitem(last=False)
+            record = self._record_of(token, place, rss)
             if name == "device_memory":
                 device = int(numbers["device"])
-                plan.devices[device] = max(plan.devices.get(device, 0), nbytes)
-            if not watched:
-                return
-            index, seconds = int(numbers.get("index", 0)), float(numbers.get("seconds", 0.0))
-            once = Total(1, nbytes, seconds, now - seconds, now)
-            plan.totals[name, index] = once.plus(plan.totals.get((name, index)))
-            latest = plan.latest.setdefault((name, index), LatestEvents())
-            latest.add(now, nbytes, seconds)
+                peak_nbytes = record.devices.get(device, 0)
+                record.devices[device] = max(peak_nbytes, int(numbers.get("nbytes", 0)))
+            if is_watched:
+                self._add(record, name, numbers, now, place)
             if name in PHASES:
-                plan.rss_peak = max(plan.rss_peak, rss)
-                lane = self._lanes.setdefault(thread, len(self._lanes))
-                block = numbers.get("block")
-                plan.spans.append(Span(name, index, now - seconds, now, lane, nbytes, place, block))
+                record.rss_peak = max(record.rss_peak, rss)
+
+    def _resident_nbytes(self, now: float) -> int:
+        """Return the resident memory of this process, measured at most `OFTEN` seconds ago."""
+        if not 0 <= now - self._rss_time < OFTEN:
+            self._rss_time = now  # first, so that no other thread asks meanwhile
+            self._rss = int(self._process.memory_info().rss)
+        return self._rss
+
+    def _record_of(self, token: str, place: str, rss: int) -> PlanRecord:
+        """Return the record of a plan, which is the latest one from now on; the lock is held."""
+        plans = self._plans.get(place)
+        if plans is None:
+            plans = OrderedDict[str, PlanRecord]()
+            self._plans[place] = plans
+        record = plans.get(token)
+        if record is None:
+            record = PlanRecord(rss_before=rss)
+            plans[token] = record
+        plans.move_to_end(token)
+        while len(plans) > KEPT_PLANS:
+            plans.popitem(last=False)
+        return record
+
+    def _add(
+        self,
+        record: PlanRecord,
+        name: str,
+        numbers: Mapping[str, Any],
+        now: float,
+        place: str,
+    ) -> None:
+        """Add an event that ends now to a record; the lock is held."""
+        index = int(numbers.get("index", 0))
+        nbytes = int(numbers.get("nbytes", 0))
+        seconds = float(numbers.get("seconds", 0.0))
+        start = now - seconds
+        phase = (name, index)
+        total = Total(1, nbytes, seconds, start, now)
+        record.totals[phase] = total.plus(record.totals.get(phase))
+        latest = record.latest.setdefault(phase, LatestEvents())
+        latest.add(now, nbytes, seconds)
+        if name in PHASES:
+            lane = self._lanes.setdefault(threading.get_ident(), len(self._lanes))
+            block = numbers.get("block")
+            span = Span(name, index, start, now, lane, nbytes, place, block)
+            record.spans.append(span)
 
     def plan(self, token: str, place: str = "") -> PlanRecord | None:
         """Return a copy of the record of a plan in a place, or None."""
         with self._lock:
-            found = self._plans.get(place, OrderedDict()).get(token)
-            if found is None:
+            plans = self._plans.get(place, OrderedDict())
+            record = plans.get(token)
+            if record is None:
                 return None
             return replace(
-                found,
-                totals=dict(found.totals),
-                spans=found.spans.copy(),
-                latest=deepcopy(found.latest),
-                devices=dict(found.devices),
+                record,
+                totals=dict(record.totals),
+                spans=record.spans.copy(),
+                latest=deepcopy(record.latest),
+                devices=dict(record.devices),
             )
 
     def counters(self, place: str = "") -> dict[str, list[list[Any]]]:
         """Return the totals of a place by plan, for a message: rows of phase, index and `Total`."""
+        rows_by_plan = {}
         with self._lock:
-            return {
-                token: [[*phase, *astuple(total)] for phase, total in found.totals.items()]
-                for token, found in self._plans.get(place, {}).items()
-            }
+            for token, record in self._plans.get(place, {}).items():
+                rows = [[*phase, *astuple(total)] for phase, total in record.totals.items()]
+                rows_by_plan[token] = rows
+        return rows_by_plan
 
     def forget(self, place: str) -> None:
         """Forget all plans of a place."""

@@ -71,14 +71,21 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
+        name = f"  {self.phase}" if self.is_part else f"{self.phase} {self.index} {self.steps}"
+        forecast = ""
+        ratio = ""
+        if self.forecast:
+            forecast = human_seconds(self.forecast)
+            ratio = f"{self.seconds / self.forecast:.2f}"
+        speed = f"{self.bytes_per_thread_second / 1e9:.2f}" if self.seconds else ""
         return (
-            f"  {self.phase}" if self.is_part else f"{self.phase} {self.index} {self.steps}",
+            name,
             str(self.count),
             human_bytes(self.nbytes),
             human_seconds(self.seconds),
-            human_seconds(self.forecast) if self.forecast else "",
-            f"{self.seconds / self.forecast:.2f}" if self.forecast else "",
-            f"{self.bytes_per_thread_second / 1e9:.2f}" if self.seconds else "",
+            forecast,
+            ratio,
+            speed,
         )
 
 
@@ -103,11 +110,11 @@ class RunReport:
     @cached_property
     def totals(self) -> dict[Phase, Total]:
         """The totals of each phase over all processes and runs."""
-        found: dict[Phase, Total] = {}
+        totals: dict[Phase, Total] = {}
         for record in self.places.values():
             for phase, total in record.totals.items():
-                found[phase] = total.plus(found.get(phase))
-        return found
+                totals[phase] = total.plus(totals.get(phase))
+        return totals
 
     @cached_property
     def _stops(self) -> dict[tuple[str, int, Block | None], list[float]]:
@@ -171,8 +178,9 @@ class RunReport:
     @property
     def seconds(self) -> float:
         """Time from the first to the last block of the last run."""
-        first = self.spans[0].start if self.spans else 0.0
-        return max((span.stop for span in self.spans), default=0.0) - first
+        if not self.spans:
+            return 0.0
+        return max(span.stop for span in self.spans) - self.spans[0].start
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -183,7 +191,7 @@ class RunReport:
             totals = self.totals
             runs = self.runs
         names = round_names(self.plan)
-        forecasts = {(found.name, found.index): found for found in phase_forecasts(self.plan)}
+        forecasts = {(phase.name, phase.index): phase for phase in phase_forecasts(self.plan)}
         is_measured = bool(self.plan.machine.profile.name)
         rows = []
         for phase in sorted(totals, key=lambda phase: (phase[1], WATCHED.index(phase[0]))):
@@ -210,57 +218,99 @@ class RunReport:
         Devices are numbered from 0 in each process; an empty address means this process. The work
         areas of FFT libraries are included as far as they are known.
         """
-        return {
-            (place, device): nbytes
-            for place, record in sorted(self.places.items())
-            for device, nbytes in sorted(record.devices.items())
-        }
+        peaks = {}
+        for place, record in sorted(self.places.items()):
+            for device, nbytes in sorted(record.devices.items()):
+                peaks[place, device] = nbytes
+        return peaks
 
     @property
     def shares(self) -> dict[int, float]:
         """Fraction of each shared round that devices did, by the number of the round from 1."""
         nbytes = Counter({(row.phase, row.index): row.nbytes for row in self.rows})
-        rounds = range(1, len(self.plan.rounds) + 1)
-        both = {i: (nbytes["round_cpu", i], nbytes["round_device", i]) for i in rounds}
-        return {i: gpu / (cpu + gpu) for i, (cpu, gpu) in both.items() if cpu + gpu}
+        shares = {}
+        for number in range(1, len(self.plan.rounds) + 1):
+            on_cpu = nbytes["round_cpu", number]
+            on_devices = nbytes["round_device", number]
+            if on_cpu + on_devices:
+                shares[number] = on_devices / (on_cpu + on_devices)
+        return shares
 
     @property
     def summary(self) -> list[tuple[str, str]]:
         """Forecast and measurement of the whole transform, as names and values."""
         if not self.totals:
             return [("nothing", "was measured here: has it been computed?")]
-        plan, seconds, forecast = self.plan, self.seconds, self.plan.expected
-        taken, expected = human_seconds(seconds), human_seconds(forecast.seconds)
-        spans = [span for span in self.spans if span.phase != "send"]  # sent beside tasks
-        threads = len({(span.place, span.lane) for span in spans})
-        worked, whole = sum(span.stop - span.start for span in spans), seconds * threads
-        busy = worked / whole if whole else 0.0
-        more = max(record.rss_peak - record.rss_before for record in self.places.values())
-        held = f"{human_bytes(max(0, more))} more at most in a process"
-        workers = sorted(self.places)
-        peaks = [
-            f"{human_bytes(nbytes)} of device {device}"
-            + (f" of worker {workers.index(place)}" if place else "")
-            for (place, device), nbytes in self.device_peaks.items()
-        ]
-        planned = {one.index: one.share for one in forecast.rounds if plan.shares}
-        shares = [
-            f"{100 * share:.0f} % of round {index}"
-            + (f" ({100 * planned[index]:.0f} % by the model)" if index in planned else "")
-            for index, share in self.shares.items()
-        ]
         rows = [
-            ("time", f"{taken} from the first block to the last; forecast {expected}"),
-            ("speed", human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"),
-            ("threads", f"{threads}, busy {100 * busy:.0f} % of the time"),
-            ("memory", f"{held}; forecast {budget_text(plan)}"),
-            ("kernel", plan.fallback or plan.kernel),
-            ("devices", ", ".join(shares)),
+            ("time", self._time_text),
+            ("speed", self._speed_text),
+            ("threads", self._threads_text),
+            ("memory", self._memory_text),
+            ("kernel", self.plan.fallback or self.plan.kernel),
+            ("devices", self._shares_text),
             ("bus", f"{self.passes:.2f} passes of the data" if self.passes else ""),
-            ("on GPUs", f"at most {', '.join(peaks)}" if peaks else ""),
+            ("on GPUs", self._device_peaks_text),
             ("runs", self._runs_text),
         ]
-        return [row for row in rows if row[1]]
+        return [(name, text) for name, text in rows if text]
+
+    @property
+    def _time_text(self) -> str:
+        """The time of the last run and its forecast."""
+        time = human_seconds(self.seconds)
+        forecast = human_seconds(self.plan.expected.seconds)
+        return f"{time} from the first block to the last; forecast {forecast}"
+
+    @property
+    def _speed_text(self) -> str:
+        """Flops per second."""
+        if not self.seconds:
+            return "not known"
+        return human_count(self.plan.expected.flops / self.seconds, "FLOP/s")
+
+    @property
+    def _threads_text(self) -> str:
+        """Number of threads, and the part of the time for which they worked."""
+        spans = [span for span in self.spans if span.phase != "send"]  # sent beside tasks
+        threads = len({(span.place, span.lane) for span in spans})
+        thread_seconds = self.seconds * threads
+        busy = 0.0
+        if thread_seconds:
+            busy = sum(span.stop - span.start for span in spans) / thread_seconds
+        return f"{threads}, busy {100 * busy:.0f} % of the time"
+
+    @property
+    def _memory_text(self) -> str:
+        """Additional memory of the process that needed most, and the forecast."""
+        increases = [record.rss_peak - record.rss_before for record in self.places.values()]
+        most = human_bytes(max(0, *increases))
+        return f"{most} more at most in a process; forecast {budget_text(self.plan)}"
+
+    @property
+    def _shares_text(self) -> str:
+        """Fraction of each shared round that devices did, and the fraction by the model."""
+        modelled = {}
+        if self.plan.shares:
+            modelled = {cost.index: cost.share for cost in self.plan.expected.rounds}
+        texts = []
+        for number, share in self.shares.items():
+            text = f"{100 * share:.0f} % of round {number}"
+            if number in modelled:
+                text += f" ({100 * modelled[number]:.0f} % by the model)"
+            texts.append(text)
+        return ", ".join(texts)
+
+    @property
+    def _device_peaks_text(self) -> str:
+        """Peak memory of each device; empty without devices."""
+        workers = sorted(self.places)
+        texts = []
+        for (place, device), nbytes in self.device_peaks.items():
+            text = f"{human_bytes(nbytes)} of device {device}"
+            if place:
+                text += f" of worker {workers.index(place)}"
+            texts.append(text)
+        return f"at most {', '.join(texts)}" if texts else ""
 
     @property
     def _runs_text(self) -> str:
@@ -274,7 +324,8 @@ class RunReport:
     @property
     def passes(self) -> float:
         """Bytes that a run brings to GPUs over those of the input."""
-        return sum(row.nbytes for row in self.rows if row.phase == "h2d") / self.plan.spec.nbytes
+        to_gpus = sum(row.nbytes for row in self.rows if row.phase == "h2d")
+        return to_gpus / self.plan.spec.nbytes
 
     @property
     def title(self) -> str:
@@ -282,9 +333,11 @@ class RunReport:
         return f"{self.plan.spec.title}: {self.plan.notation}"
 
     def __repr__(self) -> str:
-        lines = [self.title, *(f"  {name:9}{value}" for name, value in self.summary)]
+        lines = [self.title]
+        lines += [f"  {name:9}{text}" for name, text in self.summary]
         if self.totals:
-            lines += ["", *table([HEADINGS, *(row.cells for row in self.rows)])]
+            rows = [HEADINGS, *(row.cells for row in self.rows)]
+            lines += ["", *table(rows)]
         return "\n".join(lines)
 
     def timeline(self) -> str:
@@ -292,7 +345,9 @@ class RunReport:
         return timeline(self.plan, self.spans, self.seconds)
 
     def _repr_html_(self) -> str:
-        rows = [HEADINGS, *(row.cells for row in self.rows)] if self.totals else []
+        rows = []
+        if self.totals:
+            rows = [HEADINGS, *(row.cells for row in self.rows)]
         return (
             f"<div><p><b>{escape(self.title)}</b></p>{_table(self.summary)}{_table(rows)}"
             f'<div style="overflow-x:auto">{self.timeline()}</div></div>'
@@ -323,8 +378,13 @@ class Report:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> str:
-    lines = (f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table>{''.join(lines).replace('<td>  ', '<td>&emsp;')}</table>"
+    """Return a table of rows of cells (HTML)."""
+    lines = []
+    for row in rows:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        lines.append(f"<tr>{cells}</tr>")
+    indented = "".join(lines).replace("<td>  ", "<td>&emsp;")
+    return f"<table>{indented}</table>"
 
 
 # --- the picture ----------------------------------------------------------------------------
@@ -336,17 +396,27 @@ _OKABE_ITO = ("#0072B2", "#E69F00", "#CC79A7", "#999999", "#009E73", "#D55E00")
 COLOURS = dict(zip(PHASES, _OKABE_ITO, strict=True))
 
 #: Colours of rounds, which take turns.
-_ROUNDS = COLOURS["round"], "#56B4E9"
+_ROUND_COLOURS = (COLOURS["round"], "#56B4E9")
 
-#: Width, height of a row, left margin and top margin in pixels; maximum number of rows.
-_WIDTH, _LANE, _MARGIN, _TOP, _MOST_LANES = 900, 14, 120, 24, 32
+#: Width, height of a row, left margin and top margin in pixels.
+_WIDTH = 900
+_LANE = 14
+_MARGIN = 120
+_TOP = 24
+
+#: Maximum number of rows.
+_MOST_LANES = 32
 
 
 def _colour(phase: str, index: int) -> str:
-    return _ROUNDS[(index - 1) % 2] if phase == "round" else COLOURS[phase]
+    """Return the colour of a phase, given the number of its round."""
+    if phase == "round":
+        return _ROUND_COLOURS[(index - 1) % 2]
+    return COLOURS[phase]
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    """Return a text (SVG) at a point, in pixels from the upper left corner."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}" '
         f'fill="currentColor">{escape(text)}</text>'
@@ -358,46 +428,70 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
     if not spans:
         return ""
     lanes = sorted({(span.place, span.lane) for span in spans})
-    places = sorted({place for place, _ in lanes})
     tops = {lane: _TOP + _LANE * number for number, lane in enumerate(lanes[:_MOST_LANES])}
-    start, inside = spans[0].start, _WIDTH - _MARGIN - 10
-    scale = inside / max(seconds, 1e-9)
-    names = {f"round {i} {{{n}}}": _colour("round", i) for i, n in enumerate(round_names(plan), 1)}
-    names |= {span.phase: COLOURS[span.phase] for span in spans if span.phase != "round"}
-    drawn = legend(names.items(), _MARGIN)
-    for (place, lane), y in tops.items():
-        name = f"worker {places.index(place)}, thread {lane}" if place else f"thread {lane}"
-        drawn.append(_text(_MARGIN - 6, y + 10, name, "end"))
-    for span in spans:
-        if (y := tops.get((span.place, span.lane), 0)) > 0:
-            x, width = _MARGIN + (span.start - start) * scale, (span.stop - span.start) * scale
-            taken = f"{human_seconds(span.stop - span.start)}, {human_bytes(span.nbytes)}"
-            drawn.append(
-                f'<rect x="{x:.2f}" y="{y}" width="{max(width, 0.3):.2f}" height="{_LANE - 3}" '
-                f'fill="{_colour(span.phase, span.index)}">'
-                f"<title>{span.phase} {span.index}: {taken}</title></rect>"
-            )
     bottom = _TOP + _LANE * len(tops)
-    power = 10.0 ** math.floor(math.log10(max(seconds, 1e-9)))
-    step = next(part * power for part in (0.2, 0.5, 1, 2) if seconds <= 6 * part * power)
-    for i in range(int(seconds / step) + 1):
-        label = human_seconds(i * step) if i else "0"
-        drawn.append(_text(_MARGIN + i * step * scale, bottom + 16, label, "middle"))
+    scale = (_WIDTH - _MARGIN - 10) / max(seconds, 1e-9)
+    elements = legend(_colours_by_name(plan, spans).items(), _MARGIN)
+    workers = sorted({place for place, _ in lanes})
+    for (place, lane), top in tops.items():
+        name = f"worker {workers.index(place)}, thread {lane}" if place else f"thread {lane}"
+        elements.append(_text(_MARGIN - 6, top + 10, name, "end"))
+    for span in spans:
+        if (span.place, span.lane) in tops:
+            x = _MARGIN + (span.start - spans[0].start) * scale
+            elements.append(_bar(span, x, tops[span.place, span.lane], scale))
+    elements += _times(seconds, scale, bottom + 16)
+    hidden = len(lanes) - len(tops)
+    if hidden:
+        elements.append(_text(_MARGIN, bottom + 32, f"{hidden} threads not shown"))
     height = bottom + 40
-    if len(lanes) > len(tops):
-        drawn.append(_text(_MARGIN, bottom + 32, f"{len(lanes) - len(tops)} threads not shown"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="phases over time">'
-        f"{''.join(drawn)}</svg>"
+        f"{''.join(elements)}</svg>"
     )
+
+
+def _colours_by_name(plan: Plan, spans: Iterable[Span]) -> dict[str, str]:
+    """Return the colours of the rounds of a plan, and of the other phases of a run."""
+    colours = {}
+    for number, name in enumerate(round_names(plan), 1):
+        colours[f"round {number} {{{name}}}"] = _colour("round", number)
+    for span in spans:
+        if span.phase != "round":
+            colours[span.phase] = COLOURS[span.phase]
+    return colours
+
+
+def _bar(span: Span, x: float, y: float, scale: float) -> str:
+    """Return the bar of a span (SVG), with `scale` pixels for a second."""
+    seconds = span.stop - span.start
+    width = max(seconds * scale, 0.3)
+    values = f"{human_seconds(seconds)}, {human_bytes(span.nbytes)}"
+    return (
+        f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{_LANE - 3}" '
+        f'fill="{_colour(span.phase, span.index)}">'
+        f"<title>{span.phase} {span.index}: {values}</title></rect>"
+    )
+
+
+def _times(seconds: float, scale: float, y: float) -> list[str]:
+    """Return the round times up to some seconds (SVG), with `scale` pixels for a second."""
+    power = 10.0 ** math.floor(math.log10(max(seconds, 1e-9)))
+    step = next(part * power for part in (0.2, 0.5, 1, 2) if seconds <= 6 * part * power)
+    times = []
+    for number in range(int(seconds / step) + 1):
+        time = number * step
+        label = human_seconds(time) if number else "0"
+        times.append(_text(_MARGIN + time * scale, y, label, "middle"))
+    return times
 
 
 def legend(colours: Iterable[tuple[str, str]], x: float = 0.0) -> list[str]:
     """Return the elements of an SVG that name colours, from `x` to the right."""
-    drawn = []
+    elements = []
     for name, colour in colours:
-        drawn.append(f'<rect x="{x:.0f}" y="6" width="10" height="10" fill="{colour}"/>')
-        drawn.append(_text(x + 14, 15, name))
+        elements.append(f'<rect x="{x:.0f}" y="6" width="10" height="10" fill="{colour}"/>')
+        elements.append(_text(x + 14, 15, name))
         x += 30 + 7 * len(name)
-    return drawn
+    return elements

@@ -21,11 +21,12 @@ from dask_bigfft.errors import raise_invalid
 
 def encode(value: Any) -> dict[str, Any]:
     """Return a dataclass as a mapping: the `default` of `json.dumps`."""
-    found = {f.name: getattr(value, f.name) for f in fields(value)}
+    entries = {field.name: getattr(value, field.name) for field in fields(value)}
     if not isinstance(value, Group):
-        return found
-    found["chunks"] = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
-    return {name: item for name, item in found.items() if item}
+        return entries
+    runs = itertools.groupby(value.chunks)
+    entries["chunks"] = [[size, len(list(run))] for size, run in runs]
+    return {name: entry for name, entry in entries.items() if entry}
 
 
 def decode(hint: Any, value: Any) -> Any:
@@ -36,46 +37,77 @@ def decode(hint: Any, value: Any) -> Any:
     ValueError, TypeError, KeyError, AttributeError
         If the annotation does not allow it.
     """
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Group:
-        chunks = tuple(int(s) for size, count in value["chunks"] for s in (size,) * int(count))
-        digits = decode(tuple[Digit, ...], value["digits"])
-        arrangement = decode(tuple[Range, ...], value.get("arrangement", []))
-        return Group(digits, chunks, int(value.get("offset", 0)), arrangement)
+        return _decode_group(value)
     if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
-        unknown = set(value) - set(hints)
-        if unknown:
-            raise ValueError(f"unknown entries {sorted(unknown)}")
-        return typing.cast("Any", hint)(**{k: decode(hints[k], v) for k, v in value.items()})
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{value!r} is not a list")
-        args = args[:1] * len(value) if args[-1] is Ellipsis else args
-        return tuple(decode(a, item) for a, item in zip(args, value, strict=True))
-    if origin in (typing.Union, types.UnionType):
-        some = next(a for a in args if a is not type(None))
-        return None if value is None else decode(some, value)
-    if origin is typing.Literal:
-        if value not in args:
-            raise ValueError(f"{value!r} is not one of {args}")
-        return value
+        return _decode_dataclass(hint, value)
     if hint in (int, float):
-        if isinstance(value, bool) or not isinstance(value, (int, float) if hint is float else int):
-            raise TypeError(f"{value!r} is not {hint}")
-        if isinstance(value, int) and abs(value) > sys.float_info.max:
-            raise ValueError("a number that is too large")
-        return hint(value)
+        return _decode_number(hint, value)
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        return _decode_tuple(typing.get_args(hint), value)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        options = typing.get_args(hint)
+        return decode(next(option for option in options if option is not type(None)), value)
+    if origin is typing.Literal:
+        options = typing.get_args(hint)
+        if value not in options:
+            raise ValueError(f"{value!r} is not one of {options}")
+        return value
     if not isinstance(value, hint):
         raise TypeError(f"{value!r} is not {hint}")
     return value
+
+
+def _decode_group(value: Any) -> Group:
+    """Return a group, whose chunks are stored as runs of equal ones."""
+    chunks: list[int] = []
+    for size, count in value["chunks"]:
+        chunks += [int(size)] * int(count)
+    return Group(
+        digits=decode(tuple[Digit, ...], value["digits"]),
+        chunks=tuple(chunks),
+        offset=int(value.get("offset", 0)),
+        arrangement=decode(tuple[Range, ...], value.get("arrangement", [])),
+    )
+
+
+def _decode_dataclass(hint: Any, value: Any) -> Any:
+    """Return a dataclass, given a mapping of its fields; fields that are left out are defaults."""
+    hints = typing.get_type_hints(hint)
+    unknown = set(value) - set(hints)
+    if unknown:
+        raise ValueError(f"unknown entries {sorted(unknown)}")
+    return hint(**{name: decode(hints[name], entry) for name, entry in value.items()})
+
+
+def _decode_tuple(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """Return a tuple, given the annotated types of its entries; an ellipsis repeats the first."""
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    return tuple(decode(hint, entry) for hint, entry in zip(hints, value, strict=True))
+
+
+def _decode_number(hint: type[int] | type[float], value: Any) -> int | float:
+    """Return a number; whole ones are also allowed for floats."""
+    allowed = (int, float) if hint is float else (int,)
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        raise TypeError(f"{value!r} is not {hint}")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError("a number that is too large")
+    return hint(value)
 
 
 #: Version of the JSON. A profile of another version is not read.
 SCHEMA = 8
 
 #: Bounds of a plausible speed. They keep forecasts finite.
-LEAST, MOST = 1e-30, 1e30
+LEAST = 1e-30
+MOST = 1e30
 
 #: Assumed bytes per second between GPUs; those of two H200 with NVLink reach 352e9.
 LINK = 3e11
@@ -233,18 +265,24 @@ class Profile(_Prices):
 
     def library(self, name: str, dtype: str) -> LibrarySpeeds:
         """Return the speeds of a library in a complex dtype, or in another one as a fallback."""
-        of_name = [found for found in self.libraries if found.name == name]
-        supports_out = name in WITH_OUT
-        unknown = LibrarySpeeds(name, dtype, self.flops, 0.95 * self.flops, supports_out)
-        return min(of_name, key=lambda found: found.dtype != dtype, default=unknown)
+        measured = [library for library in self.libraries if library.name == name]
+        if not measured:
+            return LibrarySpeeds(
+                name,
+                dtype,
+                flops=self.flops,
+                large_flops=0.95 * self.flops,
+                supports_out=name in WITH_OUT,
+            )
+        return min(measured, key=lambda library: library.dtype != dtype)
 
     @cached_property
     def inside_gpus(self) -> "Profile":
         """Speeds of GPUs on blocks in their own memory; each counts as a thread."""
-        gpu = (self.devices or (DeviceProfile(),))[0]
+        gpu = self.devices[0] if self.devices else DeviceProfile()
         # Results are counted as fresh memory, whichever library would do them on the CPU.
         libraries = tuple(
-            LibrarySpeeds(name, dtype, gpu.flops, 0.95 * gpu.flops)
+            LibrarySpeeds(name, dtype, flops=gpu.flops, large_flops=0.95 * gpu.flops)
             for name in WITH_OUT
             for dtype in ("complex64", "complex128")
         )
@@ -275,13 +313,13 @@ class Profile(_Prices):
             If the text is not such a profile, or its version is another one.
         """
         try:
-            found = json.loads(text)
-            if found["schema"] != SCHEMA:
-                raise ValueError(f"schema {found['schema']!r} is not {SCHEMA}")
-            missing = {f.name for f in fields(cls)} - set(found["profile"])
+            document = json.loads(text)
+            if document["schema"] != SCHEMA:
+                raise ValueError(f"schema {document['schema']!r} is not {SCHEMA}")
+            missing = {field.name for field in fields(cls)} - set(document["profile"])
             if missing:
                 raise ValueError(f"no entries {sorted(missing)}")
-            profile: Profile = decode(cls, found["profile"])
+            profile: Profile = decode(cls, document["profile"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise_invalid("text", text[:60], f"the JSON of a profile ({error})")
         return profile

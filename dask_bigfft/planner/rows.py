@@ -77,9 +77,11 @@ class Stored:
         """
         if self.decoded:
             return 3 * max(DECODED, self.decoded)
-        first = next((axis for axis, unit in enumerate(self.unit) if unit > 1), 0) + 1
-        pairs = zip(self.unit[first:], shape[first:], strict=True)
-        return 0 if all(unit >= n for unit, n in pairs) else None
+        outer = next((axis for axis, length in enumerate(self.unit) if length > 1), 0)
+        inner = slice(outer + 1, None)
+        pairs = zip(self.unit[inner], shape[inner], strict=True)
+        is_one_run = all(length >= n for length, n in pairs)
+        return 0 if is_one_run else None
 
     def cut(self, shape: tuple[int, ...], itemsize: int) -> tuple[Chunks, ...]:
         """Return the chunks of an array in the smallest parts that are read efficiently.
@@ -89,10 +91,11 @@ class Stored:
         >>> Stored((4, 6), False).cut((8, 6), 16), Stored((4, 6), True, 192).cut((8, 6), 16)
         (((4, 4), (6,)), ((2, 2, 2, 2), (6,)))
         """
-        first, *inner = (min(n, unit) for n, unit in zip(shape, self.unit, strict=True))
+        widths = [min(n, length) for n, length in zip(shape, self.unit, strict=True)]
         if self.anywhere:
-            first = min(first, -(-self.row_nbytes // max(1, math.prod(inner) * itemsize)))
-        return tuple(wide_chunks(n, unit) for n, unit in zip(shape, (first, *inner), strict=True))
+            row_nbytes = math.prod(widths[1:]) * itemsize
+            widths[0] = min(widths[0], -(-self.row_nbytes // max(1, row_nbytes)))
+        return tuple(wide_chunks(n, width) for n, width in zip(shape, widths, strict=True))
 
 
 #: An array that is not in files, or is read by dask.
@@ -113,14 +116,19 @@ def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) ->
     """
     axes = []
     for axis, unit in zip(source.axes, stored.unit, strict=True):
-        if len(axis.groups) != 1 or axis.groups[0].offset or axis.groups[0].arrangement:
-            return False  # stored shifted
-        axes.append(AxisLayout((Group(axis.groups[0].digits, wide_chunks(axis.size, unit)),)))
-    if not (units := Layout(tuple(axes))).size:
+        group = axis.groups[0]
+        is_shifted = bool(group.offset or group.arrangement)
+        if len(axis.groups) != 1 or is_shifted:
+            return False
+        axes.append(AxisLayout((Group(group.digits, wide_chunks(axis.size, unit)),)))
+    units = Layout(tuple(axes))
+    if not units.size:
         return False
     if is_split(target, units):  # each chunk, or shard, is read once, as a whole
         return True
-    return stored.anywhere and exchange_shape(units, target).width * itemsize >= stored.row_nbytes
+    if not stored.anywhere:
+        return False
+    return exchange_shape(units, target).width * itemsize >= stored.row_nbytes
 
 
 def is_split(before: Layout, after: Layout) -> bool:
@@ -132,19 +140,27 @@ def is_split(before: Layout, after: Layout) -> bool:
 
 
 def _is_split(before: AxisLayout, after: AxisLayout) -> bool:
+    """Return whether each block of an axis after an exchange is a part of one block before it."""
     try:
         points = radix_points(before, after)
     except NoCommonDigits:
         return False
     if before.digits == after.digits and len(before.groups) == len(after.groups) == 1:
-        a = before.groups[0]
-        b = after.groups[0]
-        plain = not (a.offset or b.offset or a.arrangement or b.arrangement)
-        return plain and all(end in b.bounds for end in a.bounds if end < b.bounds[-1])
-    had, has = (_widths(axis, points) for axis in (before, after))
-    if had is None or has is None or had.keys() != has.keys():
+        return _keeps_cuts(before.groups[0], after.groups[0])
+    widths_before = _widths(before, points)
+    widths_after = _widths(after, points)
+    if widths_before is None or widths_after is None:
         return False
-    return all(had[digit] % has[digit] == 0 for digit in had)
+    if widths_before.keys() != widths_after.keys():
+        return False
+    return all(width % widths_after[digit] == 0 for digit, width in widths_before.items())
+
+
+def _keeps_cuts(before: Group, after: Group) -> bool:
+    """Return whether one of two cuts of the same digits has all cuts of the other."""
+    if before.offset or before.arrangement or after.offset or after.arrangement:
+        return False
+    return all(end in after.bounds for end in before.bounds if end < after.bounds[-1])
 
 
 def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
@@ -161,28 +177,39 @@ def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
     """
     widths = []
     for before, after in zip(last.axes, result.axes, strict=True):
-        if _is_split(before, after):
-            widths.append(after.largest)
-            continue
-        points = radix_points(before, after)
-        had = _widths(before, points)
-        digits = common_digits(after.groups[0], points)
-        if had is None or not {(stage, stride) for stage, stride, _ in digits} <= had.keys():
+        width = _split_width(before, after)
+        if width is None:
             return None
-        width = 1
-        for stage, stride, radix in reversed(digits):
-            width *= had[stage, stride]
-            if had[stage, stride] < radix:
-                break
         widths.append(width)
     if math.prod(widths) < least:
         return None
     axes = list(result.axes)
     for i, (axis, width) in enumerate(zip(result.axes, widths, strict=True)):
         if axis.largest != width:
-            axes[i] = AxisLayout((Group(axis.digits, wide_chunks(axis.groups[0].size, width)),))
-    found = Layout(tuple(axes))
-    return found if is_split(last, found) else None
+            chunks = wide_chunks(axis.groups[0].size, width)
+            axes[i] = AxisLayout((Group(axis.digits, chunks),))
+    split = Layout(tuple(axes))
+    return split if is_split(last, split) else None
+
+
+def _split_width(before: AxisLayout, after: AxisLayout) -> int | None:
+    """Return the length of the largest chunks of an axis that split its blocks; None without any.
+
+    The innermost digits are whole in such a chunk, up to the first one that is cut in the blocks.
+    """
+    if _is_split(before, after):
+        return after.largest
+    points = radix_points(before, after)
+    widths = _widths(before, points)
+    digits = common_digits(after.groups[0], points)
+    if widths is None or any((stage, stride) not in widths for stage, stride, _ in digits):
+        return None
+    length = 1
+    for stage, stride, radix in reversed(digits):
+        length *= widths[stage, stride]
+        if widths[stage, stride] < radix:
+            break
+    return length
 
 
 def _widths(
@@ -192,20 +219,30 @@ def _widths(
 
     Digits are named by their stage and stride.
     """
-    found: dict[tuple[int, int], int] = {}
+    widths: dict[tuple[int, int], int] = {}
     for group in axis.groups:
-        length = max(group.chunks, default=0)
-        even = set(group.chunks[:-1]) <= {length} and group.bounds[-1] == group.size
-        is_uneven = any(digit.is_partial for digit in group.digits)
-        if group.offset or group.arrangement or is_uneven or not even or not length:
+        if not _is_even(group):
             return None
-        digits = enumerate(common_digits(group, points))
-        for place, (stage, stride, radix) in reversed(list(digits)):
+        length = max(group.chunks)
+        digits = common_digits(group, points)
+        for stage, stride, radix in reversed(digits):
             width = min(length, radix)
-            if length % width or (place and radix % width):  # a block would be no box
-                return None
-            found[stage, stride], length = width, length // width
-    return found
+            is_outermost = (stage, stride, radix) == digits[0]
+            if length % width or (radix % width and not is_outermost):
+                return None  # a block would be no box
+            widths[stage, stride] = width
+            length //= width
+    return widths
+
+
+def _is_even(group: Group) -> bool:
+    """Return whether a group is stored whole and in order, in chunks of one length."""
+    length = max(group.chunks, default=0)
+    if group.offset or group.arrangement or not length:
+        return False
+    if any(digit.is_partial for digit in group.digits):
+        return False
+    return set(group.chunks[:-1]) <= {length} and group.bounds[-1] == group.size
 
 
 def row_factors(n: int, room: int, row: int) -> list[tuple[int, int]]:
@@ -225,5 +262,8 @@ def row_factors(n: int, room: int, row: int) -> list[tuple[int, int]]:
     >>> row_factors(2**29, 2**23, 2**16), row_factors(2**29, 2**16, 2**16)
     ([(128, 4194304), (4194304, 128)], [])
     """
-    short = max((d for d in divisors(n) if d > 1 and d * d <= n and d * row <= room), default=None)
-    return [] if short is None else [(short, n // short), (n // short, short)]
+    short_digits = [d for d in divisors(n) if d > 1 and d * d <= n and d * row <= room]
+    if not short_digits:
+        return []
+    short = max(short_digits)
+    return [(short, n // short), (n // short, short)]

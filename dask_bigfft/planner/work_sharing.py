@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dask_bigfft.decomposition.layout import admitted
-from dask_bigfft.decomposition.rounds import exchange_shape
+from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.plan_data import Machine, Request
+from dask_bigfft.planner.plan_data import Machine, Request, RoundForecast
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Stage
 from dask_bigfft.transforms.spec import TransformSpec
@@ -95,12 +95,15 @@ class Sharing:
         Blocks that cannot be divided are not shared either. CPU threads do small ones. With a
         `cpu_share` set by hand, the one with the larger share does blocks that cannot be divided.
         """
-        ours, theirs = self.rates
-        if cpu_share is not None and theirs > 0:
-            return round(1 - cpu_share, 4) if self.divides and self.free else float(cpu_share < 0.5)
+        cpu_rate, gpu_rate = self.rates
+        if cpu_share is not None and gpu_rate > 0:
+            if self.divides and self.free:
+                return round(1 - cpu_share, 4)
+            return 1.0 if cpu_share < 0.5 else 0.0
         if self.divides and self.blocks / max(self.rates) >= least * self.seconds:
-            return round(theirs / (theirs + ours), 4)
-        return float(theirs > ours and self.nbytes >= LEAST_NBYTES)
+            return round(gpu_rate / (gpu_rate + cpu_rate), 4)
+        gpus_are_faster = gpu_rate > cpu_rate and self.nbytes >= LEAST_NBYTES
+        return 1.0 if gpus_are_faster else 0.0
 
 
 def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
@@ -114,53 +117,98 @@ def sharings(plan: Plan, gpus: int = 0) -> tuple[Sharing, ...]:
         GPUs of each process, at least one, if the plan's machine has fewer.
     """
     machine = replace(plan.machine, gpus=max(1, gpus, plan.machine.gpus))
-    dtype = plan.spec.work_dtype.name
-    profile = machine.profile
-    devices = machine.devices
-    model = Model(machine, plan.kernel, dtype, plan.storage)
+    model = Model(machine, plan.kernel, plan.spec.work_dtype.name, plan.storage)
+    return tuple(_sharing(plan, model, number) for number in range(len(plan.rounds)))
+
+
+def _sharing(plan: Plan, model: Model, number: int) -> Sharing:
+    """Return the speeds of CPU threads and GPUs in a round; `model` is that of both together."""
+    machine = model.machine
+    gpu_count = len(machine.devices)
+    round_ = plan.rounds[number]
+    block_nbytes = max(round_.source.largest, round_.target.largest) * model.itemsize
+    own_blocks = -(-max(1, round_.source.blocks) // machine.workers)
+    tiles_of_gpus = [
+        tile_plans(round_, plan.spec.work_dtype.name, device.nbytes) for device in machine.devices
+    ]
+    stage = _stage(plan, number)
+    threads, gather_seconds = _gathering(model, stage)
+    gpu_seconds = math.inf
+    if all(tiles_of_gpus):
+        gpu_seconds = max(model.of_device(round_), 1e-12)
+    gpu_seconds = max(gpu_seconds, gather_seconds)
+    cpu_seconds = _cpu_seconds(model, stage)
+    rates = (threads / cpu_seconds, gpu_count / gpu_seconds)
+    # Fraction of the memory bandwidth that the threads take, which slows both down.
+    copy_rate = machine.threads * machine.profile.copy
+    busy = min(1.0, threads * block_nbytes / cpu_seconds / copy_rate)
+    speed = (1 - (1 - machine.profile.together) * busy) / (1 + threads / SHARED_TILES)
+    is_free = _has_free_dim(round_)
+    pass_counts = [tuple(len(tiles.passes) for tiles in parts) for parts in tiles_of_gpus]
+    takes_several_passes = set(pass_counts) != {(1,)}
+    beside = 0
+    divides = True
+    if takes_several_passes:
+        beside = min(admitted(block_nbytes) * gpu_count, own_blocks) * block_nbytes
+        divides = is_free and all(len(counts) == 1 for counts in pass_counts)
+    return Sharing(
+        nbytes=block_nbytes,
+        blocks=own_blocks,
+        device=gpu_seconds,
+        rates=rates,
+        seconds=own_blocks / (speed * sum(rates)) + machine.profile.shared_round,
+        divides=divides,
+        free=is_free,
+        beside=beside,
+    )
+
+
+def _stage(plan: Plan, number: int) -> Stage:
+    """Return a round and the exchange before it, whose blocks have memory of their own."""
+    exchange = plan.exchanges[number]
+    round_ = plan.rounds[number]
+    return Stage(
+        exchange.source,
+        round_,
+        round_.source,
+        source_dtype=exchange.source_dtype,
+        dtype=exchange.dtype,
+        result_dtype=plan.dtypes[2 * number + 1],
+    )
+
+
+def _cpu_seconds(model: Model, stage: Stage) -> float:
+    """Return the seconds of a block on one CPU thread."""
+    on_cpu = replace(model, storage="memory", device="cpu").stage(stage)
+    seconds = on_cpu.gather + on_cpu.fft + on_cpu.handling
+    return max(seconds / max(1, stage.after.blocks), 1e-12)
+
+
+def _gathering(model: Model, stage: Stage) -> tuple[int, float]:
+    """Return the threads that work on tiles, and the seconds in which a GPU gets a block.
+
+    Where GPUs cannot read the shards themselves, some threads gather for them.
+    """
+    gpu_count = len(model.machine.devices)
+    threads = lanes(model.machine.threads, gpu_count)
+    blocks = max(1, stage.after.blocks)
+    shape = exchange_shape(stage.before, stage.after)
+    read_seconds = model.read(shape, stage.after.size * model.itemsize / blocks)
+    if read_seconds is not None:
+        return threads, read_seconds
     in_memory = replace(model, storage="memory", device="cpu")
-    found = []
-    result_dtypes = plan.dtypes[1::2]
-    for number, round_ in enumerate(plan.rounds):
-        exchange = plan.exchanges[number]
-        before = exchange.source
-        blocks = max(1, round_.source.blocks)
-        shape = exchange_shape(before, round_.source)
-        threads = lanes(machine.threads, len(devices))
-        stage = Stage(
-            before,
-            round_,
-            round_.source,
-            source_dtype=exchange.source_dtype,
-            dtype=exchange.dtype,
-            result_dtype=result_dtypes[number],
-        )
-        alone = in_memory.stage(stage)
-        cpu = max((alone.gather + alone.fft + alone.handling) / blocks, 1e-12)
-        gather = in_memory.gather(stage, in_memory.flow(stage)) / blocks
-        tiles = [tile_plans(round_, dtype, one.nbytes) for one in devices]
-        device = max(model.of_device(round_), 1e-12) if all(tiles) else math.inf
-        if (read := model.read(shape, round_.source.size * model.itemsize / blocks)) is not None:
-            device = max(device, read)
-        elif gather > 0:
-            gatherers = min(FEEDERS * len(devices) * gathering_threads(threads), threads)
-            device = max(device, gather * len(devices) / gatherers)
-            threads = max(1, threads - gatherers)
-        nbytes = max(round_.source.largest, round_.target.largest) * model.itemsize
-        busy = threads * nbytes / cpu / (machine.threads * profile.copy)
-        together = (1 - (1 - profile.together) * min(1.0, busy)) / (1 + threads / SHARED_TILES)
-        rates = (threads / cpu, len(devices) / device)
-        own = -(-blocks // machine.workers)
-        seconds = own / (together * sum(rates)) + profile.shared_round
-        fixed = set(map(round_.dim, round_.steps))
-        extents = enumerate(round_.source.shape(round_.source.largest_block))
-        free = any(n > 1 and dim not in fixed for dim, n in extents)
-        passes = [tuple(len(found.passes) for found in plans) for plans in tiles]
-        several = set(passes) != {(1,)}
-        beside = several * min(admitted(nbytes) * len(devices), own) * nbytes
-        divides = not several or (free and all(len(counts) == 1 for counts in passes))
-        found.append(Sharing(nbytes, own, device, rates, seconds, divides, free, beside))
-    return tuple(found)
+    gather_seconds = in_memory.gather(stage, in_memory.flow(stage)) / blocks
+    if gather_seconds <= 0:
+        return threads, 0.0
+    gatherers = min(FEEDERS * gpu_count * gathering_threads(threads), threads)
+    return max(1, threads - gatherers), gather_seconds * gpu_count / gatherers
+
+
+def _has_free_dim(round_: Round) -> bool:
+    """Return whether blocks have a dimension that a round does not transform, of several values."""
+    transformed_dims = set(map(round_.dim, round_.steps))
+    extents = round_.source.shape(round_.source.largest_block)
+    return any(n > 1 and dim not in transformed_dims for dim, n in enumerate(extents))
 
 
 def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None) -> Plan:
@@ -177,36 +225,63 @@ def divided(plan: Plan, gpus: int, least: float, cpu_share: float | None = None)
     cpu_share : float, optional
         The CPU's share of the rows of each block, instead of the forecast one.
     """
+    free_nbytes = (plan.machine.memory_limit or math.inf) - plan.expected.peak_host
     shares = []
     rounds = list(plan.expected.rounds)
-    peak = plan.expected.peak_host
-    room = (plan.machine.memory_limit or math.inf) - peak
-    for number, found in enumerate(sharings(plan, gpus)):
-        if found.beside > room:
-            found = replace(found, divides=False)
-        share = found.share(least, cpu_share)
-        ours = rounds[number]
+    most_beside = 0
+    for number, sharing in enumerate(sharings(plan, gpus)):
+        if sharing.beside > free_nbytes:
+            sharing = replace(sharing, divides=False)
+        share = sharing.share(least, cpu_share)
         shares.append(share)
-        peak = max(peak, plan.expected.peak_host + (0 < share < 1) * found.beside)
-        # Tasks and travel take as long as without GPUs.
-        beside = ours.travel + max(0.0, ours.scheduling - ours.handling / plan.machine.workers)
-        work = found.seconds if share < 1 else found.blocks / found.rates[1]
-        if cpu_share is not None and 0 < share < 1:  # one of them ends later
-            later = sum(found.rates) * max((1 - share) / found.rates[0], share / found.rates[1])
-            work += (later - 1) * (work - plan.machine.profile.shared_round)
-        rounds[number] = replace(
-            ours,
-            seconds=work + beside if share else ours.seconds,
-            gather=(1 - share) * ours.gather,
-            fft=(1 - share) * ours.fft,
-            device=share * found.device if share else 0.0,
-            share=share,
-            bound="CPU threads and devices" if 0 < share < 1 else ours.bound,
-        )
-    total = plan.machine.profile.start + sum(found.seconds for found in rounds)
-    expected = replace(plan.expected, seconds=total, rounds=tuple(rounds), peak_host=peak)
+        rounds[number] = _shared_forecast(plan, number, sharing, share, cpu_share)
+        if 0 < share < 1:
+            most_beside = max(most_beside, sharing.beside)
+    start = plan.machine.profile.start
+    expected = replace(
+        plan.expected,
+        seconds=start + sum(round_.seconds for round_ in rounds),
+        rounds=tuple(rounds),
+        peak_host=plan.expected.peak_host + most_beside,
+    )
     settings = replace(plan.settings, cpu_share=cpu_share)
     return replace(plan, shares=tuple(shares), expected=expected, settings=settings)
+
+
+def _shared_forecast(
+    plan: Plan,
+    number: int,
+    sharing: Sharing,
+    share: float,
+    cpu_share: float | None,
+) -> RoundForecast:
+    """Return the forecast of a round of which GPUs do a share; `cpu_share` is set by hand."""
+    on_cpu = plan.expected.rounds[number]
+    if not share:
+        return replace(on_cpu, device=0.0, share=share)
+    cpu_rate, gpu_rate = sharing.rates
+    if share == 1:
+        bound = on_cpu.bound
+        work_seconds = sharing.blocks / gpu_rate
+    else:
+        bound = "CPU threads and devices"
+        work_seconds = sharing.seconds
+        if cpu_share is not None:
+            # One of them ends later than with the shares of the model.
+            delay = sum(sharing.rates) * max((1 - share) / cpu_rate, share / gpu_rate)
+            work_seconds += (delay - 1) * (work_seconds - plan.machine.profile.shared_round)
+    # Tasks and travel take as long as without GPUs.
+    own_handling = on_cpu.handling / plan.machine.workers
+    other_seconds = on_cpu.travel + max(0.0, on_cpu.scheduling - own_handling)
+    return replace(
+        on_cpu,
+        seconds=work_seconds + other_seconds,
+        gather=(1 - share) * on_cpu.gather,
+        fft=(1 - share) * on_cpu.fft,
+        device=share * sharing.device,
+        share=share,
+        bound=bound,
+    )
 
 
 # --- device choice ------------------------------------------------------------------------
@@ -245,16 +320,19 @@ def decided(
     cpu_share : float, optional
         The CPU's share of the rows of each block, set by hand.
     """
-    base = find_plan(spec, request, machine)
-    shared = divided(base, gpus, least, cpu_share)
+    shared_plan = divided(find_plan(spec, request, machine), gpus, least, cpu_share)
     if least == 0 or cpu_share is not None:
-        return shared
-    ours = find_plan(spec, replace(request, device="cpu"), machine)
-    ours = replace(ours, shares=(0.0,) * len(ours.rounds))
-    theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, gpus=gpus))
-    theirs = replace(theirs, shares=(1.0,) * len(theirs.rounds))
-    faster = theirs if theirs.expected.seconds < CERTAIN * ours.expected.seconds else ours
-    if any(math.isinf(one.device) for one in sharings(theirs, gpus)):
-        faster = ours  # a device has too little memory
-    both = any(0 < share < 1 for share in shared.shares)
-    return shared if both and faster.expected.seconds >= least * shared.expected.seconds else faster
+        return shared_plan
+    cpu_plan = find_plan(spec, replace(request, device="cpu"), machine)
+    cpu_plan = replace(cpu_plan, shares=(0.0,) * len(cpu_plan.rounds))
+    gpu_plan = find_plan(spec, replace(request, device="gpu"), replace(machine, gpus=gpus))
+    gpu_plan = replace(gpu_plan, shares=(1.0,) * len(gpu_plan.rounds))
+    faster_plan = gpu_plan
+    if gpu_plan.expected.seconds >= CERTAIN * cpu_plan.expected.seconds:
+        faster_plan = cpu_plan
+    if any(math.isinf(sharing.device) for sharing in sharings(gpu_plan, gpus)):
+        faster_plan = cpu_plan  # a device has too little memory
+    is_shared = any(0 < share < 1 for share in shared_plan.shares)
+    if is_shared and faster_plan.expected.seconds >= least * shared_plan.expected.seconds:
+        return shared_plan
+    return faster_plan

@@ -4,15 +4,16 @@ A source block is packed once for each worker and sent. A barrier waits until ev
 arrived. Each target block is then assembled from its shards. Distributed batches, limits, sends,
 stores and restarts. This module overrides the following, with measured benefits:
 
-- placement: target blocks are assigned to the workers in turn, evenly in any number of dimensions;
+- placement: target blocks are assigned to the workers in turn, evenly in any number of dimensions,
+  and only to running workers with the resources of the tasks;
 - shards for blocks of the same worker do not go through a socket;
 - the shards of a source block for one worker are one array instead of one message each;
 - shards wait in memory as far as there is room, and are freed block by block;
 - shards in memory are aligned, so that a gather needs no further copy;
 - a worker that cannot write a file reports the file and the missing room.
 
-Only this module uses distributed's private names. Its import fails if one is missing, and exchanges
-then use the carrier `tasks`.
+This module uses distributed's private names. Its import fails if one is missing, and exchanges then
+use the carrier `tasks`.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -306,7 +307,7 @@ class Spec(ArrayRechunkSpec):
         places = [along.index(i) for i, along in zip(partition, self.targets, strict=True)]
         return self.before + int(np.ravel_multi_index(places, [*map(len, self.targets)]))
 
-    def pick_worker(self, partition: Block, workers: Sequence[str]) -> str:
+    def pick_worker(self, partition: Block, workers: Collection[str]) -> str:
         """Return the worker of a target block, in round-robin order.
 
         Distributed rotates the list of workers for every shuffle. It is sorted here, so that the
@@ -317,17 +318,21 @@ class Spec(ArrayRechunkSpec):
     def create_new_run(self, worker_for: dict[Block, str], *arguments: Any, **named: Any) -> Any:
         """Return the scheduler's state of the shuffle, and restrict its tasks to their workers.
 
-        Otherwise tasks are first tried on any worker and rescheduled one by one. A restarted
-        shuffle frees no shards, because several computations may need the same blocks.
+        Otherwise tasks are first tried on any worker and rescheduled one by one. Workers that are
+        paused, or lack the resources of the tasks, get no blocks: these would wait for them. A
+        restarted shuffle frees no shards, because several computations may need the same blocks.
         """
         for scheduler in list(Scheduler._instances):
-            task = scheduler.tasks.get(barrier_key(self.id))
-            if task is not None and getattr(task.run_spec, "spec", None) is self:
+            barrier = scheduler.tasks.get(barrier_key(self.id))
+            if barrier is not None and getattr(barrier.run_spec, "spec", None) is self:
+                able = _addresses_able(scheduler, barrier)
+                if able and not able.issuperset(worker_for.values()):
+                    worker_for = {block: self.pick_worker(block, able) for block in worker_for}
                 plugin: Any = scheduler.plugins["shuffle"]
-                for made in task.dependents:
-                    key: Any = made.key  # fused tasks have other names, and no restriction
+                for task in barrier.dependents:
+                    key: Any = task.key  # fused tasks have other names, and no restriction
                     if isinstance(key, tuple) and key[0] == self.output:
-                        plugin._set_restriction(made, worker_for[key[1:]])
+                        plugin._set_restriction(task, worker_for[key[1:]])
         state = super(Spec, replace(self)).create_new_run(worker_for, *arguments, **named)
         object.__setattr__(self, "lasting", True)
         return state
@@ -365,6 +370,14 @@ class Spec(ArrayRechunkSpec):
             raise StorageError.of(Path(folder), error, 0, worker.address) from error
 
 
+def _addresses_able(scheduler: Any, task: Any) -> set[str]:
+    """Return the addresses of the running workers that the restrictions of a task allow."""
+    able = scheduler.valid_workers(task)
+    if able is None:  # there are no restrictions
+        able = scheduler.running
+    return {worker.address for worker in able if worker in scheduler.running}
+
+
 def _probe() -> None:
     """Raise if distributed does not have all names that are used here."""
     used = {
@@ -372,7 +385,7 @@ def _probe() -> None:
         ArrayRechunkRun: "_get_output_partition _read_from_disk _receive _shard_partition",
         ArrayRechunkSpec: "create_new_run create_run_on_worker pick_worker",
         DiskShardsBuffer: "_write_frames",
-        Scheduler: "_instances",
+        Scheduler: "_instances valid_workers",
         ShuffleSchedulerPlugin: "_set_restriction",
         ShuffleWorkerPlugin: "get_or_create_shuffle get_output_partition",
     }
@@ -389,9 +402,14 @@ def _probe() -> None:
 _probe()
 
 
+def schedulers_here() -> list[Scheduler]:
+    """Return the schedulers that run in this process."""
+    return [one for one in list(Scheduler._instances) if one.status == Status.running]
+
+
 def on_scheduler() -> bool:
     """Return whether a scheduler runs in this process, which turns received graphs into tasks."""
-    return any(scheduler.status == Status.running for scheduler in list(Scheduler._instances))
+    return bool(schedulers_here())
 
 
 def _asked(call: Callable[[], Any]) -> Any:

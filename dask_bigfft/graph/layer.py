@@ -25,7 +25,17 @@ from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.carriers import ON_GPUS, Chunks, Cut, Graph, Key, Known, cuts_of, resolved
+from dask_bigfft.graph.carriers import (
+    ON_GPUS,
+    Chunks,
+    Cut,
+    Graph,
+    Key,
+    Known,
+    cuts_of,
+    p2p,
+    resolved,
+)
 from dask_bigfft.graph.dask_private import (
     ARRAY_EXPRESSIONS,
     HighLevelGraph,
@@ -40,6 +50,7 @@ from dask_bigfft.graph.dask_private import (
     unfused,
 )
 from dask_bigfft.graph.in_place import assembled
+from dask_bigfft.graph.paused import watch_scheduler
 from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
@@ -182,6 +193,9 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
             if carrier not in self._made:
                 what = self.plan, self.token, self.source, carrier, recipe.carrier != "auto"
                 self._made[carrier] = build_graph(*what, self.known, place, alone, recipe.cuts)
+                if recipe.travelled and p2p():
+                    for scheduler in p2p().schedulers_here():
+                        scheduler.loop.add_callback(watch_scheduler, scheduler)
             found = self._read.tasks = self._made[carrier]
         return found
 

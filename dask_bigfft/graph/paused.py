@@ -1,20 +1,34 @@
-"""Watch on paused workers: they release idle memory, and waiting tasks fail after some time.
+"""Watch on paused workers: they free idle memory, and lose their waiting tasks after some time.
 
-Distributed pauses a worker that holds too much memory until it holds less. If all workers of a
-cluster are paused and none runs a task or releases memory, the computation would hang. Waiting
-tasks of transforms then fail with an error that gives the numbers.
+Distributed pauses a worker that holds too much memory until it holds less. If a worker stays
+paused, and neither runs a task nor frees memory, its tasks would wait for ever. Those of transforms
+are given to other workers. If all workers that may run them are paused, they fail with an error
+that gives the numbers::
+
+    worker     `_free_idle_memory`  lets a worker go on whose memory is idle
+    scheduler  `SchedulerWatch`     knows all tasks, also those that no worker has
+
+The client starts both when it makes a plan, tasks of transforms start both, and the scheduler
+starts its own when it receives a graph. So a worker may have been paused before. The scheduler's
+part uses private parts of distributed: transitions of tasks, and their restrictions.
 """
 
+import logging
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from dask_bigfft.errors import ClusterError
 from dask_bigfft.memory import default_arena
 
-#: Key of the watch in a worker's periodic callbacks.
+log = logging.getLogger(__name__)
+
+#: Key of a watch in the periodic callbacks of a worker or a scheduler.
 NAME = "bigfft-paused"
 
-#: Seconds between two checks of a worker, and seconds after which tasks of paused workers fail.
+#: Seconds between two checks, and seconds after which tasks of paused workers fail.
 EVERY, PATIENCE = 1.0, 20.0
 
 #: Minimum decrease of process memory, in bytes, that counts as progress.
@@ -23,80 +37,226 @@ NOTHING = 1 << 20
 #: Part of the names of all tasks of transforms.
 OURS = "bigfft"
 
-#: States of tasks that a worker has not begun.
-WAITING = frozenset({"waiting", "ready", "constrained"})
+#: States of tasks that run as soon as a worker takes them.
+RUNNABLE = frozenset({"queued", "no-worker", "processing"})
+
+#: Clients whose scheduler was asked to watch.
+_asked: WeakSet[Any] = WeakSet()
+
+
+def _start(node: Any, look: Callable[[], None]) -> None:
+    """Call `look` regularly in the event loop of a worker or a scheduler, until that closes."""
+    from tornado.ioloop import PeriodicCallback  # distributed, which has it, takes 0.2 s to import
+
+    node.periodic_callbacks[NAME] = PeriodicCallback(look, 1000 * EVERY)
+    node.periodic_callbacks[NAME].start()
+
+
+# --- on workers -----------------------------------------------------------------------------
 
 
 def watch_worker(worker: Any) -> None:
-    """Watch a worker from now on; call this in its event loop."""
-    from tornado.ioloop import PeriodicCallback  # distributed, which has it, takes 0.2 s to import
-
+    """Watch a worker and its scheduler from now on; call this in the worker's event loop."""
     if NAME not in worker.periodic_callbacks:
-        worker.periodic_callbacks[NAME] = PeriodicCallback(_Watch(worker).look, 1000 * EVERY)
-        worker.periodic_callbacks[NAME].start()
+        _start(worker, partial(_free_idle_memory, worker))
+        worker.loop.add_callback(_watch_scheduler_of, worker)
 
 
 def watch_worker_of_task(worker: Any) -> None:
-    """Watch the worker that runs the calling task from now on."""
+    """Watch the worker that runs the calling task, and its scheduler, from now on."""
     if NAME not in worker.periodic_callbacks:
         worker.loop.add_callback(watch_worker, worker)
 
 
-class _Watch:
-    """Time for which a worker has been paused without progress."""
+async def _watch_scheduler_of(worker: Any) -> None:
+    """Let the scheduler of a worker watch its workers."""
+    from distributed.protocol.pickle import dumps
 
-    def __init__(self, worker: Any) -> None:
-        self.worker = worker
-        self.since, self.least = 0.0, 0
+    try:
+        await worker.scheduler.run_function(function=dumps(watch_scheduler), args=(), kwargs={})
+    except OSError:
+        log.debug("the scheduler of %s does not answer", worker.address)
 
-    async def look(self) -> None:
-        """Release idle memory of a paused worker; fail its tasks if no worker can continue."""
-        worker, now = self.worker, time.monotonic()
-        if worker.status.name != "paused":
-            self.since = 0.0
-            return
+
+def _free_idle_memory(worker: Any) -> None:
+    """Free the idle memory of a worker's arena while the worker is paused."""
+    if worker.status.name == "paused":
         default_arena().trim()
-        memory = worker.monitor.get_process_memory()
-        moves = memory < self.least - NOTHING or worker.state.executing_count > 0
-        if not self.since or moves:
-            self.since, self.least = now, memory
-        if now - self.since >= PATIENCE:
-            self.since = now  # wait as long before the next try
-            if await self._for_ever() and worker.status.name == "paused":
-                self._fail(memory)
 
-    async def _for_ever(self) -> bool:
-        """Return whether transforms wait, all workers are paused, and no task runs."""
-        scheduler = self.worker.scheduler
-        workers = (await scheduler.identity(n_workers=-1))["workers"].values()
-        for found in workers:
-            executing = found["metrics"].get("task_counts", {}).get("executing")
-            if found["status"] != "paused" or executing:
-                return False
-        prefixes = await scheduler.get_task_prefix_states()
-        ours = [states for name, states in prefixes.items() if OURS in name]
-        return any(states["waiting"] + states["processing"] > 0 for states in ours)
 
-    def _fail(self, memory: int) -> None:
-        """Report waiting tasks of this worker to the scheduler as failed.
+# --- on the scheduler -----------------------------------------------------------------------
 
-        These are the tasks of transforms, or, if there are none here yet, all waiting tasks.
+
+def watch_cluster(client: Any) -> None:
+    """Let the scheduler of a client watch its workers from now on, without waiting for it."""
+    if client not in _asked:
+        _asked.add(client)
+        client.loop.add_callback(_watch_scheduler_by, client)
+
+
+async def _watch_scheduler_by(client: Any) -> None:
+    """Let the scheduler of a client watch its workers; call this in the client's event loop."""
+    if client.status != "running":
+        return
+    try:
+        await client.run_on_scheduler(watch_scheduler)
+    except (ImportError, OSError) as error:
+        log.debug("the scheduler does not watch for paused workers: %s", error)
+
+
+def watch_scheduler(dask_scheduler: Any = None) -> None:
+    """Watch the workers of the scheduler of this process; call this in its event loop."""
+    if NAME not in dask_scheduler.periodic_callbacks:
+        _start(dask_scheduler, SchedulerWatch(dask_scheduler).look)
+
+
+class SchedulerWatch:
+    """Watch on all workers of a cluster.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler of this process.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        #: Time since when each paused worker has made no progress, and its memory then, in bytes.
+        self.since: dict[Any, tuple[float, int]] = {}
+
+    def look(self) -> None:
+        """Move tasks of transforms from paused workers to others; fail those that none can run."""
+        stalled = self._stalled_workers(time.monotonic())
+        for worker in stalled:  # wait as long before the next try
+            del self.since[worker]
+        for tasks in self._computations(stalled):
+            self._relieve(tasks, stalled)
+
+    def _relieve(self, tasks: list[Any], stalled: set[Any]) -> None:
+        """Move the runnable tasks of one computation from stalled workers, or fail all.
+
+        While one of them runs, it may free the memory of stalled workers for the others.
         """
-        from distributed.core import error_message
+        movable = []
+        one_runs = False
+        for task in tasks:
+            worker = task.processing_on
+            is_held = worker in stalled and task not in worker.long_running
+            if worker is not None and not is_held:
+                one_runs = True
+            elif self._may_run_elsewhere(task, stalled):
+                one_runs = True
+                if is_held:
+                    movable.append(task)
+        if movable:
+            self._move(movable)
+        elif not one_runs:
+            self._fail(tasks, stalled)
 
-        worker, mib, arena = self.worker, 1 << 20, default_arena().counters()
-        there = [task for task in worker.state.tasks.values() if task.state in WAITING]
-        waiting = [task for task in there if OURS in str(task.key)] or there
-        limit = worker.memory_manager.memory_limit or 0
-        error = ClusterError(
-            f"all workers have been paused for {PATIENCE:.0f} s, and none can go on: worker "
-            f"{worker.address} uses {memory // mib} MiB of its memory limit of {limit // mib} MiB, "
-            f"of which {arena.allocated_bytes // mib} MiB are blocks; {len(waiting)} of its tasks "
-            "wait. Give workers more memory or fewer threads, or transforms smaller chunks or a "
-            "smaller memory_limit"
+    def _stalled_workers(self, now: float) -> set[Any]:
+        """Return the workers that have been paused for some time and have made no progress."""
+        paused = [w for w in self.scheduler.workers.values() if w.status.name == "paused"]
+        before = self.since
+        self.since = {}
+        for worker in paused:
+            memory = worker.memory.process
+            since, least = before.get(worker, (now, memory))
+            # A task that has left the worker's threads may itself wait for other tasks.
+            works = bool(worker.executing.keys() - worker.long_running)
+            if works or memory < least - NOTHING:
+                since = now
+                least = memory
+            self.since[worker] = since, least
+        return {worker for worker, (since, _) in self.since.items() if now - since >= PATIENCE}
+
+    def _computations(self, stalled: set[Any]) -> Iterator[list[Any]]:
+        """Yield the runnable tasks of each computation with a transform and a stalled worker."""
+        waiting = set(self._tasks_of(stalled))
+        while waiting:
+            related = _related_tasks(waiting.pop())
+            runnable = [task for task in related if task.state in RUNNABLE]
+            waiting.difference_update(runnable)
+            if any(OURS in str(task.key) for task in related):
+                yield runnable
+
+    def _tasks_of(self, stalled: set[Any]) -> Iterator[Any]:
+        """Yield the tasks that stalled workers have, or that only they may run."""
+        for worker in stalled:
+            yield from worker.processing
+        if len(stalled) == len(self.scheduler.workers):
+            yield from self.scheduler.queued
+        for task in self.scheduler.unrunnable:
+            if not stalled.isdisjoint(self._workers_for(task)):
+                yield task
+
+    def _may_run_elsewhere(self, task: Any, stalled: set[Any]) -> bool:
+        """Return whether the restrictions of a task allow a worker that is not stalled."""
+        if not _is_restricted(task):
+            return len(stalled) < len(self.scheduler.workers)
+        return not stalled.issuperset(self._workers_for(task))
+
+    def _workers_for(self, task: Any) -> set[Any]:
+        """Return the workers that the restrictions of a task allow, whatever their state."""
+        workers = set(self.scheduler.workers.values())
+        if not _is_restricted(task):
+            return workers
+        for name, amount in (task.resource_restrictions or {}).items():
+            workers = {worker for worker in workers if worker.resources.get(name, 0) >= amount}
+        if task.worker_restrictions or task.host_restrictions:
+            addresses = task.worker_restrictions or set()
+            hosts = set(map(self.scheduler.coerce_hostname, task.host_restrictions or ()))
+            workers = {w for w in workers if w.address in addresses or w.host in hosts}
+        return workers
+
+    def _move(self, tasks: list[Any]) -> None:
+        """Let the scheduler choose other workers for tasks that their workers have not begun."""
+        stimulus = f"{NAME}-{time.time()}"
+        self.scheduler.transitions({task.key: "released" for task in tasks}, stimulus)
+
+    def _fail(self, tasks: list[Any], stalled: set[Any]) -> None:
+        """Let tasks fail, and everything that needs them."""
+        from distributed.protocol.pickle import dumps
+
+        worker = max(stalled, key=lambda one: one.memory.process / (one.memory_limit or 1))
+        mib = 1 << 20
+        text = (
+            f"all workers that may run {len(tasks)} waiting tasks have been paused for "
+            f"{PATIENCE:.0f} s, and none can go on: worker {worker.address} uses "
+            f"{worker.memory.process // mib} MiB of its memory limit of "
+            f"{worker.memory_limit // mib} MiB, of which {worker.memory.managed // mib} MiB are "
+            "results of tasks. Give workers more memory or fewer threads, or transforms smaller "
+            "chunks or a smaller memory_limit"
         )
-        said = {key: value for key, value in error_message(error).items() if key != "status"}
-        said |= {"op": "task-erred", "thread": None, "startstops": []}
-        said["stimulus_id"] = f"bigfft-paused-{time.time()}"
-        for task in waiting:
-            worker.batched_send({**said, "key": task.key, "run_id": task.run_id})
+        log.info(text)
+        stimulus = f"{NAME}-{time.time()}"
+        exception = dumps(ClusterError(text))
+        for task in tasks:
+            if task.state not in RUNNABLE:  # the failure of another one has released it
+                continue
+            place = task.processing_on
+            recommendations = self.scheduler.transition(
+                task.key, "erred", stimulus_id=stimulus, cause=task.key, exception=exception
+            )
+            self.scheduler.transitions(recommendations, stimulus)
+            if place is not None:
+                message = {"op": "free-keys", "keys": [task.key], "stimulus_id": stimulus}
+                self.scheduler.worker_send(place.address, message)
+
+
+def _is_restricted(task: Any) -> bool:
+    """Return whether not every worker may run a task."""
+    names = task.worker_restrictions, task.host_restrictions, task.resource_restrictions
+    return any(names) and not task.loose_restrictions
+
+
+def _related_tasks(task: Any) -> set[Any]:
+    """Return all tasks of the computations that a task belongs to."""
+    related = {task}
+    stack = [task]
+    while stack:
+        current = stack.pop()
+        for neighbours in (current.dependencies, current.dependents):
+            new = neighbours - related
+            related |= new
+            stack += new
+    return related

@@ -9,6 +9,7 @@ import difflib
 import functools
 import math
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ from dask.utils import parse_bytes
 
 from dask_bigfft.errors import parse_type, raise_invalid
 
-__all__ = ["SETTINGS", "Setting", "argument", "check", "get"]
+__all__ = ["SETTINGS", "Setting", "argument", "check", "get", "own_version"]
 __dir__ = __all__.copy  # so that completion shows these names alone
 
 #: Minimum similarity of a suggested name, from 0 to 1.
@@ -34,6 +35,11 @@ _reported: set[str] = set()
 
 #: The settings that were checked last, as text.
 _valid = [""]
+
+
+def own_version() -> str:
+    """Return the version of the package in this process."""
+    return str(sys.modules["dask_bigfft"].__version__)
 
 
 @dataclass(frozen=True)

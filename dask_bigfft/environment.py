@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,18 +25,19 @@ import dask.config
 import numpy as np
 
 from dask_bigfft import config, files
-from dask_bigfft.errors import FallbackWarning, PlanError, raise_invalid
+from dask_bigfft.errors import FallbackWarning, PlanError
 from dask_bigfft.events import running_client, task_threads, workers_of
 from dask_bigfft.gpu.dispatch import METRIC, software
-from dask_bigfft.graph.paused import watch_worker
+from dask_bigfft.graph.paused import watch_cluster, watch_worker
 from dask_bigfft.kernels.fastest import best_of, fastest_library
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.memory_settings import (
     IMPORTS_NBYTES,
+    MEMORY_METRIC,
     WorkerMemory,
     assumed_memory,
     machine_nbytes,
-    measured_memory,
+    memory_of_worker,
     shuffle_nbytes,
 )
 from dask_bigfft.planner.plan_data import Machine
@@ -189,6 +189,8 @@ def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
     """
     client = running_client()
     workers = () if client is None else workers_of(client).values()
+    if client is not None:
+        watch_cluster(client)
     if not workers:
         machine = machine_nbytes()
         # Copies of zarr and xarray come on top of plans, too.
@@ -209,20 +211,28 @@ def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
 def smallest_worker() -> WorkerMemory | None:
     """Return the memory of the worker with the smallest budget; None without a limit.
 
-    Workers that do not answer are assumed to be like this process.
+    Each worker is asked once, and then tells its present memory with its heartbeats. Workers that
+    do not answer are assumed to hold nothing but libraries. Workers that are full get no tasks, so
+    they count only if all are.
     """
     client = running_client()
     workers = {} if client is None else workers_of(client)
     limits = {address: worker.get("memory_limit") for address, worker in workers.items()}
     answers = workers_answers(client, _tell_memory) if any(limits.values()) else {}
-    found = [answers.get(one) or assumed_memory(int(n)) for one, n in limits.items() if n]
-    return min(found, key=lambda memory: memory.budget, default=None)
+    memories = []
+    for address, limit in limits.items():
+        if limit:
+            numbers = workers[address].get("metrics", {}).get(MEMORY_METRIC)
+            memory = WorkerMemory(**numbers) if numbers else answers.get(address)
+            memories.append(memory or assumed_memory(int(limit)))
+    usable_memories = [memory for memory in memories if memory.budget > 0]
+    return min(usable_memories or memories, key=lambda memory: memory.budget, default=None)
 
 
 async def _tell_memory(dask_worker: Any) -> WorkerMemory | tuple[()]:
     """Return the memory of a worker, and let `watch_worker` resume it if it gets paused."""
     watch_worker(dask_worker)
-    return measured_memory(dask_worker)
+    return memory_of_worker(dask_worker)
 
 
 def workers_devices(workers: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -281,22 +291,6 @@ def _shared() -> bool:
     if scheduler in ("processes", "multiprocessing") or not config.get("bigfft.exchange.in-place"):
         return False
     return config.get("bigfft.exchange.carrier") in ("auto", "shared")
-
-
-def raise_if_asynchronous(client: Any) -> None:
-    """Raise an error for an asynchronous client, whose answers would have to be awaited.
-
-    Such a client can compute transforms.
-    """
-    if client is not None and client.asynchronous:
-        allowed = "a client made without asynchronous=True, in a thread other than that of an "
-        allowed += "event loop: another one for the same scheduler will do"
-        raise_invalid("client", client, allowed)
-
-
-def own_version() -> str:
-    """Return the version of the package in this process."""
-    return str(sys.modules["dask_bigfft"].__version__)
 
 
 def device_software() -> dict[str, str]:

@@ -30,6 +30,8 @@ import dask.config
 import psutil
 from dask.system import CPU_COUNT
 
+from dask_bigfft.errors import raise_invalid
+
 #: Called as ``sink(name, numbers)``. `plan` is the token of a plan; all other values are numbers.
 Sink = Callable[[str, Mapping[str, Any]], object]
 
@@ -290,6 +292,17 @@ def workers_of(client: Any) -> Mapping[str, Mapping[str, Any]]:
             workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
         _seen[client] = (time.monotonic(), workers)
     return cast("Mapping[str, Mapping[str, Any]]", workers)
+
+
+def raise_if_asynchronous(client: Any) -> None:
+    """Raise an error for an asynchronous client, whose answers would have to be awaited.
+
+    Such a client can compute transforms.
+    """
+    if client is not None and client.asynchronous:
+        allowed = "a client made without asynchronous=True, in a thread other than that of an "
+        allowed += "event loop: another one for the same scheduler will do"
+        raise_invalid("client", client, allowed)
 
 
 #: Dask's names of the scheduler that runs one task after the other.

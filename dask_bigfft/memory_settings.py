@@ -14,7 +14,19 @@ from dask_bigfft.memory.arena import configure, default_arena
 #: Share of the process's memory that the arena may hold if no limit is set.
 ARENA_SHARE = 0.4
 
+#: Minimum memory limit of a worker that loads compiled code, in bytes: numba and the loops take 110
+#: to 180 MiB, and plans for smaller workers need these for blocks.
+COMPILES_NBYTES = 1 << 30
+
 _applied: tuple[int, str | None, bool] | None = None
+
+#: Whether the memory of this process suffices for compiled code.
+_fits_compiled_code = [True]
+
+
+def fits_compiled_code() -> bool:
+    """Return whether this process, or the worker in it, has the memory to load compiled code."""
+    return _fits_compiled_code[0]
 
 
 def configure_arena(worker: Any = None, most: int | None = None) -> None:
@@ -36,6 +48,7 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     limit = config.get("bigfft.memory.arena-limit")
     worker = current_worker() if worker is None else worker
     nbytes = None if worker is None else worker.memory_manager.memory_limit
+    _fits_compiled_code[0] = nbytes is None or nbytes >= COMPILES_NBYTES
     if limit is None:
         limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))
     limit = limit if most is None else min(limit, most)
@@ -58,8 +71,12 @@ def machine_nbytes() -> int:
 #: Minimum memory of Python, imported libraries and compiled code in a worker, in bytes.
 IMPORTS_NBYTES = 256 << 20
 
-#: Measured memory is rounded up to multiples of this, so that plans are reproducible.
-_MEASURED_NBYTES = 16 << 20
+#: Name of the metric by which a worker tells its memory with each heartbeat.
+MEMORY_METRIC = "bigfft-memory"
+
+#: Measured memory is rounded up to steps of these bytes, or of this part of the worker's limit if
+#: that is more. So plans are reproducible.
+STEP_NBYTES, STEP_PART = 16 << 20, 1 / 64
 
 
 class WorkerMemory(NamedTuple):
@@ -88,8 +105,8 @@ class WorkerMemory(NamedTuple):
         mib = 1 << 20
         return (
             f"a worker with a memory limit of {self.limit // mib} MiB stops at "
-            f"{self.stop // mib} MiB (distributed.worker.memory.pause), and imported libraries "
-            f"take {self.used // mib} MiB of that"
+            f"{self.stop // mib} MiB (distributed.worker.memory.pause), of which libraries, and "
+            f"what else it holds beside blocks, take {self.used // mib} MiB"
         )
 
 
@@ -103,19 +120,48 @@ def assumed_memory(limit: int) -> WorkerMemory:
     return WorkerMemory(limit, _stop(limit, pause, True), IMPORTS_NBYTES)
 
 
-def measured_memory(worker: Any) -> WorkerMemory | tuple[()]:
-    """Return the present memory of the worker of this process; empty without a limit."""
-    limit, pause = worker.memory_manager.memory_limit, worker.memory_manager.memory_pause_fraction
-    if limit is None:
-        return ()
-    arena = default_arena().counters()
-    # Some blocks are both in the arena and known to the worker.
-    data = max(int(worker.state.nbytes), arena.allocated_bytes) + arena.idle_bytes
-    found = psutil.Process().memory_info().rss - data
-    # At most twice the minimum, because other transforms may be running.
-    used = min(max(found, IMPORTS_NBYTES), 2 * IMPORTS_NBYTES)
-    stop = _stop(limit, pause, bool(worker.nanny))
-    return WorkerMemory(limit, stop, -(-used // _MEASURED_NBYTES) * _MEASURED_NBYTES)
+class MemoryMetric:
+    """Metric of a worker's heartbeats: the numbers of its `WorkerMemory`, none without a limit."""
+
+    def __init__(self) -> None:
+        #: `WorkerMemory.used` of the last answer.
+        self.used = 0
+
+    def __call__(self, worker: Any) -> dict[str, int]:
+        """Return the present numbers of the worker of this process."""
+        limit = worker.memory_manager.memory_limit
+        if limit is None:
+            return {}
+        step = max(STEP_NBYTES, int(STEP_PART * limit))
+        used = -(-self._used_nbytes(worker) // step) * step
+        # Memory that is one step less may soon be one step more.
+        if used != self.used - step:
+            self.used = used
+        pause = worker.memory_manager.memory_pause_fraction
+        stop = _stop(limit, pause, bool(worker.nanny))
+        return WorkerMemory(limit, stop, self.used)._asdict()
+
+    def _used_nbytes(self, worker: Any) -> int:
+        """Return the bytes that the worker holds now beside blocks, at least those of libraries."""
+        arena = default_arena().counters()
+        spilled, _ = getattr(worker.data, "spilled_total", (0, 0))
+        # Some blocks are both in the arena and known to the worker.
+        data = max(int(worker.state.nbytes) - spilled, arena.allocated_bytes) + arena.idle_bytes
+        used = psutil.Process().memory_info().rss - data
+        if worker.state.executing_count:
+            # Memory that running tasks take for a short time does not count.
+            used = min(used, max(self.used, 2 * IMPORTS_NBYTES))
+        return max(int(used), IMPORTS_NBYTES)
+
+
+def memory_of_worker(worker: Any) -> WorkerMemory | tuple[()]:
+    """Return the present memory of the worker of this process; empty without a limit.
+
+    From now on the worker's heartbeats have it, too.
+    """
+    metric = worker.metrics.setdefault(MEMORY_METRIC, MemoryMetric())
+    numbers = metric(worker)
+    return WorkerMemory(**numbers) if numbers else ()
 
 
 def _stop(limit: int, pause: float | None, has_nanny: bool) -> int:

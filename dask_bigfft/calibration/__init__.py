@@ -19,9 +19,8 @@ from dask_bigfft import config, environment
 from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
-from dask_bigfft.environment import raise_if_asynchronous
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, raise_invalid
-from dask_bigfft.events import workers_of
+from dask_bigfft.events import raise_if_asynchronous, workers_of
 from dask_bigfft.gpu.dispatch import leases
 from dask_bigfft.kernels.fastest import fastest_library
 from dask_bigfft.kernels.libraries import usable

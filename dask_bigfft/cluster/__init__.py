@@ -7,25 +7,28 @@ This file is the client's side::
                               /bigfft/json, and gauges for Prometheus
                 dashboard.py  the page /bigfft
 
-The scheduler sends the plugins for workers to every worker, also to new and restarted ones.
+The scheduler sends the plugins for workers to every worker, also to new and restarted ones. For
+that, a worker imports this file and `worker`, and little else, because it may have little memory.
+What only the client or the scheduler needs is imported there.
 """
 
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.utils import parse_bytes
 from distributed import Client, as_completed, futures_of
 from distributed.protocol.pickle import loads
 
-from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import METRIC, MemoryPlugin, WatchWorker
-from dask_bigfft.environment import own_version, raise_if_asynchronous
+from dask_bigfft.config import own_version
 from dask_bigfft.errors import ClusterError, parse_count, raise_invalid
-from dask_bigfft.events import RECORD, PlanRecord
-from dask_bigfft.watch.progress import Display
+from dask_bigfft.events import RECORD, PlanRecord, raise_if_asynchronous
+
+if TYPE_CHECKING:
+    from dask_bigfft.watch.progress import Display
 
 __all__ = ["register", "unregister"]
 __dir__ = __all__.copy  # so that completion shows these names alone
@@ -47,10 +50,12 @@ def register(
 ) -> None:
     """Prepare a cluster for transforms and monitor them.
 
-    Workers open their devices, configure their arena and load compiled code before their first
-    task. They count their work and show its phases in dask's fine performance metrics. The
-    scheduler gets the page ``/bigfft`` in the menu of its dashboard, ``/bigfft/json``, and gauges
-    for Prometheus. New and restarted workers are prepared, too.
+    Workers open their devices and configure their arena before their first task. They count their
+    work and show its phases in dask's fine performance metrics. The scheduler gets the page
+    ``/bigfft`` in the menu of its dashboard, ``/bigfft/json``, and gauges for Prometheus. New and
+    restarted workers are prepared, too.
+
+    A worker without devices needs less than 30 MiB for this, beside the bytes of `prefault`.
 
     A second call changes only the numbers of bytes that are given and differ from the earlier ones.
     All workers then free their idle memory and prepare the new amount. Devices stay open, and
@@ -83,6 +88,8 @@ def register(
     --------
     unregister : Reverts this.
     """
+    from dask_bigfft.cluster.scheduler import WatchScheduler  # needs 90 MiB, for the dashboard
+
     if not isinstance(client, Client):
         raise_invalid("client", client, "a distributed.Client that is connected to a cluster")
     raise_if_asynchronous(client)
@@ -190,7 +197,7 @@ def _record(token: str, dask_worker: Any = None) -> PlanRecord | None:
 
 
 @contextlib.contextmanager
-def following(client: Any, display: Display) -> Iterator[None]:
+def following(client: Any, display: "Display") -> Iterator[None]:
     """Context manager that shows all transforms of the cluster that begin inside it.
 
     Parameters

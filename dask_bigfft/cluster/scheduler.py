@@ -23,10 +23,11 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.http.utils import RequestHandler
 
 from dask_bigfft.cluster.worker import METRIC
-from dask_bigfft.environment import own_version
+from dask_bigfft.config import own_version
 from dask_bigfft.events import PlanRecord, Total
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.carriers import PLAN_NAME
+from dask_bigfft.graph.paused import watch_scheduler
 from dask_bigfft.watch.progress import Board, PlanProgress
 from dask_bigfft.watch.report import RunReport
 
@@ -57,6 +58,7 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         self.seen: dict[str, dict[str, list[list[Any]]]] = {}
         scheduler.handlers["bigfft_state"] = self.state
         add_routes(scheduler)
+        watch_scheduler(scheduler)
         if prometheus_client is not None:
             _export()
             _exported.add(self)

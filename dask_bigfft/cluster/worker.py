@@ -1,9 +1,12 @@
 """Plugins of workers: preparation for transforms, and counters.
 
-`WatchWorker` opens devices, configures the arena and loads compiled code before the first task.
-This takes seconds, so it happens in a thread while the worker stays responsive. The measurements go
-to the scheduler with every heartbeat, and to dask's page of fine performance metrics.
-`MemoryPlugin` prefaults host memory, which is pinned if devices are open.
+`WatchWorker` opens devices and configures the arena before the first task. Devices take seconds, so
+this happens in a thread while the worker stays responsive. The measurements go to the scheduler
+with every heartbeat, and to dask's page of fine performance metrics. `MemoryPlugin` prefaults host
+memory, which is pinned if devices are open.
+
+Import nothing here that is large: every registered worker holds it. Dask's arrays take 63 MiB,
+numba and compiled code 110.
 
 Devices, the arena and sinks belong to the process. If several workers share a process
 (``processes=False``), the last one to leave releases them.
@@ -15,21 +18,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import dask.array as da
-import numpy as np
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import context_meter
 
-from dask_bigfft.environment import own_version
+from dask_bigfft.config import own_version
 from dask_bigfft.events import PHASES, RECORD, SUBPHASES, add_sink, current_worker, remove_sink
 from dask_bigfft.gpu import dispatch
-from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.kernels.copies import compile_at_once
+from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.memory.arena import default_arena
-from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.plan_data import Machine, Request
-from dask_bigfft.planner.search import find_plan
-from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.memory_settings import configure_arena, memory_of_worker
 
 #: Name of the plugins, and of the metric in a worker's heartbeats.
 METRIC = "bigfft"
@@ -57,17 +54,6 @@ def digest(name: str, numbers: Mapping[str, Any]) -> None:
         context_meter.digest_metric(label, float(numbers["seconds"]), "seconds")
     if "nbytes" in numbers:
         context_meter.digest_metric(label, int(numbers["nbytes"]), "bytes")
-
-
-def warm_up() -> None:
-    """Run small transforms to load compiled code and FFT libraries."""
-    compile_at_once()
-    for dtype, kind in (("c16", "fft"), ("c8", "fft"), ("f8", "rfft")):
-        values = np.ones(64, dtype)
-        request = Request(chunks=((16,) * 4,), floor_bytes=1)
-        plan = find_plan(transform_spec(kind, values.shape, values.dtype), request, Machine())
-        blocks = da.from_array(values, chunks=16)
-        transformed_array(blocks, plan, "shared").compute(scheduler="sync")
 
 
 class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
@@ -121,12 +107,13 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         self._told: dict[int, tuple[float, float]] = {}
         await asyncio.get_running_loop().run_in_executor(None, self._prepare, worker)
         worker.metrics |= {METRIC: self.metrics, dispatch.METRIC: self.device_metrics}
+        memory_of_worker(worker)
+        watch_worker(worker)
 
     def _prepare(self, worker: Any) -> None:
-        """Open the devices, and load compiled code."""
+        """Open the devices, and configure the arena."""
         dispatch.leases()
         configure_arena(worker)
-        warm_up()
 
     def metrics(self, worker: Any) -> dict[str, Any]:
         """Return the worker's measurements as plain numbers, for a heartbeat."""

@@ -198,11 +198,15 @@ def leases() -> Leases | None:
 
 def _opened() -> tuple[Device, ...]:
     """Open the devices that this process may use; return none if one of them fails."""
-    from dask_bigfft.gpu.cupy_gpu import CupyGPU  # imports numba
+    ordinals = cuda.available()
+    if not ordinals:
+        return ()
+
+    from dask_bigfft.gpu.cupy_gpu import CupyGPU  # numba and its kernels: 50 MiB
 
     devices: list[Device] = []
     try:
-        for ordinal in cuda.available():
+        for ordinal in ordinals:
             devices.append(CupyGPU(ordinal))
     except DeviceError as error:
         for device in devices:

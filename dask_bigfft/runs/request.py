@@ -17,7 +17,6 @@ import numpy as np
 
 from dask_bigfft import config, front
 from dask_bigfft.arguments import Extras, parse_array, parse_limit
-from dask_bigfft.environment import own_version
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_choice, parse_type, raise_invalid
 from dask_bigfft.files import URL
 from dask_bigfft.planner.explain import human_bytes, human_seconds
@@ -271,7 +270,7 @@ def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
     spec = plan.spec
     forward = any(order != "natural" for order in spec.orders_out)
     return {
-        "version": own_version(),
+        "version": config.own_version(),
         "kind": spec.name,
         "axes": list(spec.axes),
         "lengths": list(spec.lengths),

@@ -30,7 +30,7 @@ from dask_bigfft.errors import (
     ScratchError,
     raise_invalid,
 )
-from dask_bigfft.events import emit, running_client
+from dask_bigfft.events import emit, raise_if_asynchronous, running_client
 from dask_bigfft.exchange import folders
 from dask_bigfft.exchange.folders import unlock_folder
 from dask_bigfft.exchange.scratch import RESULT, Scratch, ScratchPlace, records
@@ -131,7 +131,7 @@ def store_now(result: da.Array, sink: Sink) -> None:
 
 def execute(request: RunRequest, store: Store = store_now) -> Done:
     """Do a run and return its report."""
-    environment.raise_if_asynchronous(running_client())
+    raise_if_asynchronous(running_client())
     if request.array is None:
         requests.refuse_places(request)
     if request.scratch is not None:
@@ -512,7 +512,7 @@ def _make(run: ScratchRun, store: Store) -> None:
 
 def _versions(plan: Plan) -> dict[str, str]:
     """Return the versions of all software that can change the last bit of a result."""
-    found = {"dask_bigfft": environment.own_version()}
+    found = {"dask_bigfft": config.own_version()}
     found |= environment.broadcast_event(run_json.versions, plan.kernel)
     for number, round_ in enumerate(plan.rounds):
         dtypes, grids = plan.dtypes[2 * number : 2 * number + 2], (round_.source, round_.target)

@@ -5,6 +5,7 @@ import io
 
 import dask.array as da
 import numpy as np
+import psutil
 import pytest
 from distributed import Client, LocalCluster, wait
 from support import failing, local, slowed
@@ -211,6 +212,28 @@ def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
     alone.wait_for_workers(2, timeout=60)
     assert [found[2] for found in alone.run(ready).values()] == [numbers] * 2
     unregister(alone)
+
+
+def memory_of_process(dask_worker):
+    return psutil.Process().memory_info().rss
+
+
+def import_transforms(dask_worker):
+    import dask_bigfft.fft  # noqa: F401 (as its first task does)
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_registering_takes_little_memory_of_a_worker(works):
+    """Of a fresh process, and of one that has all modules that transforms need."""
+    with local(workers=1, processes=True) as client:
+        if works:
+            client.run(import_transforms)
+        (before,) = client.run(memory_of_process).values()
+        register(client)
+        (after,) = client.run(memory_of_process).values()
+        assert after - before <= 30 * 2**20
+        y = dask_bigfft.fft.fft2(blocks(20))
+        assert np.allclose(y.compute(), np.fft.fft2(FIELD + 20))
 
 
 def test_versions_that_differ_are_said_process_by_process(client, monkeypatch):

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class _Lines:
     ----------
     rows, columns, real, chirp
         For contiguous lines, strided lines, real lines, and lengths with a large prime factor.
-    kept, kept_chirp : float
+    cached, cached_chirp : float
         Lines per length that the library caches in the process.
     """
 
@@ -45,18 +45,53 @@ class _Lines:
     columns: tuple[float, float]
     real: tuple[float, float]
     chirp: tuple[float, float]
-    kept: float
-    kept_chirp: float
+    cached: float
+    cached_chirp: float
 
 
 _LIBRARIES = {
-    "scipy": _Lines((0, 4), (0, 4), (0, 2), (0, 8), 1, 6),
-    "ducc0": _Lines((1, 0), (1, 4), (0, 8), (6, 4), 0, 0),
-    "mkl_fft": _Lines((2, 0), (10, 0), (10, 0), (16, 0), 0, 0),
-    "pyfftw": _Lines((1, 0), (1, 0), (1, 0), (6, 0), 1, 1),
+    "scipy": _Lines(
+        rows=(0, 4),
+        columns=(0, 4),
+        real=(0, 2),
+        chirp=(0, 8),
+        cached=1,
+        cached_chirp=6,
+    ),
+    "ducc0": _Lines(
+        rows=(1, 0),
+        columns=(1, 4),
+        real=(0, 8),
+        chirp=(6, 4),
+        cached=0,
+        cached_chirp=0,
+    ),
+    "mkl_fft": _Lines(
+        rows=(2, 0),
+        columns=(10, 0),
+        real=(10, 0),
+        chirp=(16, 0),
+        cached=0,
+        cached_chirp=0,
+    ),
+    "pyfftw": _Lines(
+        rows=(1, 0),
+        columns=(1, 0),
+        real=(1, 0),
+        chirp=(6, 0),
+        cached=1,
+        cached_chirp=1,
+    ),
 }
 
-_UNKNOWN = _Lines((2, 4), (10, 4), (10, 8), (16, 8), 1, 6)
+_UNKNOWN = _Lines(
+    rows=(2, 4),
+    columns=(10, 4),
+    real=(10, 8),
+    chirp=(16, 8),
+    cached=1,
+    cached_chirp=6,
+)
 
 
 def _has_large_prime(n: int) -> bool:
@@ -93,9 +128,9 @@ def library_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: 
             lines = _temporary_lines(library, round_, step, itemsize, threads)
             temporary = max(temporary, concurrent_calls * step.length * lines)
             is_real = step.kind != "c2c"
-            cached_lines = library.kept / 2 if is_real else library.kept
+            cached_lines = library.cached / 2 if is_real else library.cached
             if _has_large_prime(step.length):
-                cached_lines = library.kept_chirp
+                cached_lines = library.cached_chirp
             cached[step.length, is_real] = step.length * cached_lines
     return math.ceil((temporary + sum(cached.values())) * itemsize)
 
@@ -108,7 +143,11 @@ def _line_count(round_: Round, step: Step) -> int:
 
 
 def _temporary_lines(
-    library: _Lines, round_: Round, step: Step, itemsize: int, threads: int
+    library: _Lines,
+    round_: Round,
+    step: Step,
+    itemsize: int,
+    threads: int,
 ) -> float:
     """Return the complex lines that a call for a step takes in one thread of the library."""
     lanes = max(1, 16 // itemsize)
@@ -137,10 +176,18 @@ TILES = 4
 PACKED = 8 << 20
 
 
-def _made(plan: PlanData, number: int) -> tuple[int, int]:
-    """Return the arena bytes of all blocks after a round, and the bytes of the largest."""
-    blocks, itemsize = plan.rounds[number].target, np.dtype(plan.dtypes[2 * number + 1]).itemsize
-    return _stored(blocks, itemsize), blocks.largest * itemsize
+def _gathered_nbytes(plan: PlanData, number: int) -> int:
+    """Return the bytes of the largest block after an exchange."""
+    exchange = plan.exchanges[number]
+    return exchange.target.largest * np.dtype(exchange.dtype).itemsize
+
+
+def _result_nbytes(plan: PlanData, number: int) -> int:
+    """Return the bytes of the largest block after an exchange and its round, if it has one."""
+    if number == len(plan.rounds):
+        return _gathered_nbytes(plan, number)
+    itemsize = np.dtype(plan.dtypes[2 * number + 1]).itemsize
+    return plan.rounds[number].target.largest * itemsize
 
 
 #: Maximum bytes of a thread's chunk codecs, which take half a chunk. Measured with
@@ -171,87 +218,171 @@ def peak_host(plan: PlanData) -> int:
     blocks = _peak_on_disk(plan) if plan.storage == "disk" else _peak_in_memory(plan)
     if plan.machine.gpus and plan.device == "gpu":
         return blocks
-    itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
-    return blocks + library_bytes(plan.kernel, plan.rounds, itemsize, threads)
+    itemsize = plan.spec.work_dtype.itemsize
+    return blocks + library_bytes(plan.kernel, plan.rounds, itemsize, plan.machine.threads)
+
+
+@dataclass(frozen=True)
+class _StageMemory:
+    """Bytes of the blocks and tiles of an exchange and the round that follows it.
+
+    Parameters
+    ----------
+    before, gathered, results : int
+        All blocks before the exchange, after it, and after the round.
+    block, result : int
+        The largest block after the exchange, and the one after the round; 0 without a round.
+    blocks, threads : int
+        Number of blocks, and of tasks at a time.
+    share : float
+        Largest share of the blocks in one process.
+    tiles : int
+        Tiles of all running tasks.
+    """
+
+    before: int
+    gathered: int
+    results: int
+    block: int
+    result: int
+    blocks: int
+    threads: int
+    share: float
+    tiles: int
+
+
+def _stage_memory(plan: PlanData, number: int, before: int) -> _StageMemory:
+    """Return the bytes of an exchange and its round, given those of all blocks before."""
+    machine = plan.machine
+    exchange = plan.exchanges[number]
+    gathered = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
+    results = gathered
+    block = _gathered_nbytes(plan, number)
+    result = 0
+    if number < len(plan.rounds):
+        itemsize = np.dtype(plan.dtypes[2 * number + 1]).itemsize
+        results = _stored(plan.rounds[number].target, itemsize)
+        result = _result_nbytes(plan, number)
+    blocks = exchange.target.blocks
+    threads = min(machine.threads, blocks)
+    if machine.gpus and plan.device == "gpu":  # GPUs admit only a few tasks
+        threads = min(threads, admitted(block) * machine.gpus)
+    # A process has whole blocks: with few of them, more than its even share.
+    own_blocks = -(-blocks // machine.workers)
+    return _StageMemory(
+        before=before,
+        gathered=gathered,
+        results=results,
+        block=block,
+        result=result,
+        blocks=blocks,
+        threads=threads,
+        share=own_blocks / max(1, blocks),
+        tiles=threads * _tiles(plan, number, block, result),
+    )
 
 
 def _peak_in_memory(plan: PlanData) -> int:
     """Return the peak bytes of blocks, tiles and shards."""
-    machine = plan.machine
-    stages, shared_layouts = [0.0], shared_layouts_in(plan)
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
-    for i, exchange in enumerate(plan.exchanges):
-        after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
-        if plan.inside and i < len(plan.rounds):  # what came in is all there is
-            stages.append(float(before))
+    peaks = [0.0]
+    for number in range(len(plan.exchanges)):
+        if plan.inside and number < len(plan.rounds):  # rounds work inside the input
+            peaks.append(before)
             continue
-        block = exchange.target.largest * np.dtype(exchange.dtype).itemsize
-        made, out = _made(plan, i) if i < len(plan.rounds) else (after, 0)
-        blocks = exchange.target.blocks
-        threads = min(machine.threads, blocks)
-        if machine.gpus and plan.device == "gpu":  # which admit only a few tasks
-            threads = min(threads, admitted(block) * machine.gpus)
-        # A process has whole blocks: with few of them, more than its even share.
-        share = -(-blocks // machine.workers) / max(1, blocks)
-        tiles = threads * _tiles(plan, i, block, out)
-        if _stays_in_place(plan, i):
-            area = before if machine.holding else 0  # cuFFT's, as large as the block at most
-            stages.append(share * (before + area) + tiles)
-            continue
-        work = threads * (block + out) + tiles
-        if i + 1 < len(plan.exchanges) and shared_layouts.exchanges[i + 1] is not None:
-            work -= threads * out  # it is written to common memory
-        if shared_layouts.exchanges[i] is not None and (
-            i == len(plan.rounds) or shared_layouts.inside[i]
-        ):
-            stages.append(before + threads * _copied_in_place(plan, i, block))
-            continue
-        if _all_at_once(plan, blocks):
-            stages.append(before + made + tiles)  # results are those of the running tasks
-        elif machine.workers == 1 or exchange.local:
-            held = 0 if exchange.local else before
-            stages.append(share * (held + max(made, after)) + work)
-        elif machine.buffers is not None and shuffled(exchange.shape):
-            packed = machine.threads * 2 * exchange.source.largest * exchange.shard_dtype.itemsize
-            flying = min(machine.buffers, share * exchange.shard_nbytes)
-            kept = share * made if i == len(plan.exchanges) - 1 else 0
-            stages.append(flying + kept + packed + work)
+        memory = _stage_memory(plan, number, before)
+        if _stays_in_place(plan, number):
+            # The work area of cuFFT is as large as the block at most.
+            area = before if plan.machine.holding else 0
+            peaks.append(memory.share * (before + area) + memory.tiles)
+        elif _works_in_shared(plan, number):
+            copies = _copied_in_place(plan, number, memory.block)
+            peaks.append(before + memory.threads * copies)
         else:
-            stages.append(min(1.0, share * UNEVEN) * (2 * before + max(made, after)) + work)
-        before = made
-    return math.ceil(max(stages) + filter_bytes(plan)) + merging(plan)[0]
+            peaks.append(_peak_of_new_blocks(plan, number, memory))
+            before = memory.results
+    return math.ceil(max(peaks) + filter_bytes(plan)) + merging(plan).nbytes
+
+
+def _works_in_shared(plan: PlanData, number: int) -> bool:
+    """Return whether blocks share the memory of those before an exchange, and keep it."""
+    shared_layouts = shared_layouts_in(plan)
+    if shared_layouts.exchanges[number] is None:
+        return False
+    return number == len(plan.rounds) or shared_layouts.inside[number] is not None
+
+
+def _peak_of_new_blocks(plan: PlanData, number: int, memory: _StageMemory) -> float:
+    """Return the peak bytes of an exchange and a round whose results have memory of their own."""
+    machine = plan.machine
+    exchange = plan.exchanges[number]
+    if _all_at_once(plan, memory.blocks):
+        return memory.before + memory.results + memory.tiles  # results of the running tasks
+    is_last = number == len(plan.exchanges) - 1
+    work = memory.threads * memory.block + memory.tiles
+    if is_last or shared_layouts_in(plan).exchanges[number + 1] is None:
+        work += memory.threads * memory.result
+    larger = max(memory.results, memory.gathered)
+    if machine.workers == 1 or exchange.local:
+        waiting = 0 if exchange.local else memory.before
+        return memory.share * (waiting + larger) + work
+    if machine.buffers is not None and shuffled(exchange.shape):
+        shard_itemsize = exchange.shard_dtype.itemsize
+        packed = machine.threads * 2 * exchange.source.largest * shard_itemsize
+        in_flight = min(machine.buffers, memory.share * exchange.shard_nbytes)
+        results = memory.share * memory.results if is_last else 0
+        return in_flight + results + packed + work
+    return min(1.0, memory.share * UNEVEN) * (2 * memory.before + larger) + work
 
 
 def _all_at_once(plan: PlanData, blocks: int) -> bool:
     """Return whether CPU threads of one process work on all blocks of a round at the same time."""
     machine = plan.machine
-    on_cpu = plan.device == "cpu" or (plan.device != "hybrid" and not machine.gpus)
-    done_once = plan.verify == "none"  # what has no checksums is done twice and compared
-    return (
-        machine.workers == 1
-        and not machine.holding
-        and on_cpu
-        and done_once
-        and (blocks <= machine.threads)
-    )
+    if machine.workers > 1 or machine.holding or blocks > machine.threads:
+        return False
+    if plan.verify != "none":  # a block without checksums is transformed twice and compared
+        return False
+    return plan.device == "cpu" or (plan.device != "hybrid" and not machine.gpus)
 
 
 def _stays_in_place(plan: PlanData, number: int) -> bool:
-    """Return whether blocks become those after an exchange and its round where they are."""
+    """Return whether blocks become those after an exchange and its round in their own memory."""
     exchange = plan.exchanges[number]
-    same = exchange.source == exchange.target and exchange.dtype == exchange.source_dtype
-    if not same or exchange.mirror is not None or number == len(plan.rounds):
-        return same and plan.inside
-    round_, first = plan.rounds[number], (0,) * len(exchange.source.axes)
-    alike = all(step.kind == "c2c" and step.convolve is None for step in round_.steps)
-    alike = alike and round_.source.shape(first) == round_.target.shape(first)
-    apart = plan.verify != "none" or plan.device == "hybrid" or plan.shares
-    written = any(shared is not None for shared in plan.shared_layouts.exchanges[1:2])
-    if number or not plan.overwrite or not alike or apart or written:
+    if exchange.source != exchange.target or exchange.dtype != exchange.source_dtype:
         return False
-    devices = plan.machine.devices if plan.device != "cpu" else ()
-    nbytes = [plan.device_memory_limit or found.nbytes for found in devices]
-    return all(tile_plans(round_, exchange.dtype, n, plan.settings, inside=True) for n in nbytes)
+    if exchange.mirror is not None or number == len(plan.rounds):
+        return plan.inside
+    return number == 0 and _overwrites_input(plan)
+
+
+def _overwrites_input(plan: PlanData) -> bool:
+    """Return whether the first round writes its results into the input blocks that it reads."""
+    if not plan.overwrite or plan.verify != "none" or plan.device == "hybrid" or plan.shares:
+        return False
+    if any(shared is not None for shared in plan.shared_layouts.exchanges[1:2]):
+        return False
+    round_ = plan.rounds[0]
+    if any(step.kind != "c2c" or step.convolve is not None for step in round_.steps):
+        return False
+    if not _keeps_first_shape(round_):
+        return False
+    return plan.device == "cpu" or _fits_gpus_in_place(plan, round_)
+
+
+def _fits_gpus_in_place(plan: PlanData, round_: Round) -> bool:
+    """Return whether all GPUs have the memory for tiles of a round that works in place."""
+    dtype = plan.exchanges[0].dtype
+    for device in plan.machine.devices:
+        nbytes = plan.device_memory_limit or device.nbytes
+        if not tile_plans(round_, dtype, nbytes, plan.settings, inside=True):
+            return False
+    return True
+
+
+def _keeps_first_shape(round_: Round) -> bool:
+    """Return whether the first block of a round has the same shape before and after it."""
+    first = (0,) * len(round_.source.axes)
+    return round_.source.shape(first) == round_.target.shape(first)
 
 
 def _tiles_nbytes(plan: PlanData) -> int:
@@ -259,32 +390,34 @@ def _tiles_nbytes(plan: PlanData) -> int:
     return TILES * tile_bytes_of(plan.machine.threads)
 
 
-def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
+def _tiles(plan: PlanData, number: int, block: int, result: int) -> int:
     """Return the bytes of a task's tiles in a round, or of copies of a block that is not cut.
 
     Such a block is copied, unless it is gathered directly into its result. Libraries without
     `supports_out` allocate spectra of real values, and these blocks, in fresh memory.
     """
-    tiled, model = min(block * 5 // 4, _tiles_nbytes(plan)), model_of(plan)  # padded rows
+    padded = min(block * 5 // 4, _tiles_nbytes(plan))  # rows of tiles are padded
     if number >= len(plan.rounds) or _is_cut(plan, number):
-        return tiled
+        return padded
     if _compares(plan, number):
-        return _compared(plan, number, block, out)
-    spectra = 0 if model.library.supports_out else out
-    return tiled if _keeps_shape(plan.rounds[number]) else block + spectra
+        return _compared(plan, number, block, result)
+    if _keeps_shape(plan.rounds[number]):
+        return padded
+    return block if model_of(plan).library.supports_out else block + result
 
 
 def _is_cut(plan: PlanData, number: int) -> bool:
     """Return whether the blocks of a round are cut into tiles."""
-    dtypes = plan.dtypes
-    tiles = model_of(plan).tiles(plan.rounds[number], dtypes[2 * number], dtypes[2 * number + 1])
+    dtype, result_dtype = plan.dtypes[2 * number : 2 * number + 2]
+    tiles = model_of(plan).tiles(plan.rounds[number], dtype, result_dtype)
     return tiles is not None
 
 
 def _keeps_shape(round_: Round) -> bool:
     """Return whether a block after a round takes the memory of the block before it."""
-    real = any(step.kind != "c2c" for step in round_.steps)
-    return not real and round_.source.largest == round_.target.largest
+    if any(step.kind != "c2c" for step in round_.steps):
+        return False
+    return round_.source.largest == round_.target.largest
 
 
 def _compares(plan: PlanData, number: int) -> bool:
@@ -292,9 +425,9 @@ def _compares(plan: PlanData, number: int) -> bool:
     return plan.verify != "none" and not plan.rounds[number].keeps_energy
 
 
-def _compared(plan: PlanData, number: int, block: int, out: int) -> int:
+def _compared(plan: PlanData, number: int, block: int, result: int) -> int:
     """Return the bytes of two copies of a block that is not cut, and of their results."""
-    return 2 * block if _keeps_shape(plan.rounds[number]) else block + 2 * out
+    return 2 * block if _keeps_shape(plan.rounds[number]) else block + 2 * result
 
 
 def _copied_in_place(plan: PlanData, number: int, block: int) -> int:
@@ -316,41 +449,58 @@ def shared_layouts_in(plan: PlanData) -> SharedLayouts:
     return no_shared_layouts(len(plan.exchanges), len(plan.rounds))
 
 
-def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, int]:
-    """Return the peak bytes of a task in a round, and the bytes of the block that it makes.
+def _decoding_nbytes(plan: PlanData, number: int) -> int:
+    """Return the bytes of chunks that a task decodes: stored, decoded, and returned."""
+    if number > 0 or not plan.from_rows or not plan.stored.decoded:
+        return 0
+    return 3 * max(DECODED, plan.stored.decoded)
 
-    `here` is the bytes of the block that it reads, unless that comes from files.
+
+def _peak_of_gathering(plan: PlanData, number: int, input_nbytes: int) -> int:
+    """Return the peak bytes of a task that has its whole input before it begins a block.
+
+    Parameters
+    ----------
+    plan : PlanData
+        The plan.
+    number : int
+        Number of the exchange before the task, and of its round.
+    input_nbytes : int
+        Bytes of the block, or of the shards, that it reads.
     """
-    exchange = plan.exchanges[i]
-    gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
-    made, work = gathered, min(gathered, _tiles_nbytes(plan))
-    whole = False
-    compared = 0
-    if i < len(plan.rounds):
-        round_ = plan.rounds[i]
-        made = _made(plan, i)[1]
-        whole = (made, round_.source.largest) != (gathered, round_.target.largest)
-        if _compares(plan, i) and not _is_cut(plan, i):
-            compared = _compared(plan, i, gathered, made)
-    # As it is stored, as it is decoded, and as it is given out.
-    from_rows = i == 0 and plan.from_rows
-    decoding = 3 * max(DECODED, plan.stored.decoded) if from_rows and plan.stored.decoded else 0
-    if not is_read or not plan.assembles:
-        if is_read:
-            here = exchange.target.largest * exchange.shard_dtype.itemsize
-        if whole:
-            work = gathered  # where tiles cannot be cut
-        work = max(work, compared)
-        # Decoding lies beside the memory that the arena keeps for what the round makes.
-        return here + made + max(work, decoding), made
-    in_flight = decoding if from_rows else min(gathered, _under_way(exchange))
-    inside = True  # the round leaves each block where it was put together
-    if i < len(plan.rounds):
-        first, source = (0,) * len(round_.source.axes), round_.source
-        inside = made == gathered and source.shape(first) == round_.target.shape(first)
-        if not (inside and plan.verify == "none") and not _is_cut(plan, i):
-            work = max(gathered, compared)  # copies of it
-    return max(gathered + in_flight, gathered + work + (0 if inside else made)), made
+    gathered = _gathered_nbytes(plan, number)
+    result = _result_nbytes(plan, number)
+    work = min(gathered, _tiles_nbytes(plan))
+    if number < len(plan.rounds):
+        round_ = plan.rounds[number]
+        if result != gathered or round_.source.largest != round_.target.largest:
+            work = gathered  # tiles cannot be cut
+        if _compares(plan, number) and not _is_cut(plan, number):
+            work = max(work, _compared(plan, number, gathered, result))
+    # Decoding needs memory beside that which the arena keeps for the result of the round.
+    return input_nbytes + result + max(work, _decoding_nbytes(plan, number))
+
+
+def _peak_of_assembling(plan: PlanData, number: int) -> int:
+    """Return the peak bytes of a task that assembles a block while shards arrive from files."""
+    gathered = _gathered_nbytes(plan, number)
+    if number == 0 and plan.from_rows:
+        in_flight = _decoding_nbytes(plan, number)
+    else:
+        in_flight = min(gathered, _under_way(plan.exchanges[number]))
+    work = min(gathered, _tiles_nbytes(plan))
+    if number == len(plan.rounds):
+        return gathered + max(in_flight, work)
+    result = _result_nbytes(plan, number)
+    works_in_place = result == gathered and _keeps_first_shape(plan.rounds[number])
+    needs_copy = not works_in_place or plan.verify != "none"
+    if needs_copy and not _is_cut(plan, number):
+        work = gathered
+        if _compares(plan, number):
+            work = max(work, _compared(plan, number, gathered, result))
+    if not works_in_place:
+        work += result
+    return gathered + max(in_flight, work)
 
 
 def _under_way(exchange: Exchange) -> int:
@@ -369,90 +519,131 @@ def _peak_on_disk(plan: PlanData) -> int:
     chunks are decoded, beside the codecs' memory. It holds it once, beside a few chunks, where the
     array is reopened. Dask's schedulers keep the last result of a task until another one returns.
     """
-    exchanges = plan.exchanges
-    here = 0 if plan.from_rows else plan.source.largest * np.dtype(plan.spec.dtype).itemsize
-    last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
-    stages = [here + _beside(plan, here)]
+    block = 0
+    if not plan.from_rows:
+        block = plan.source.largest * np.dtype(plan.spec.dtype).itemsize
+    last = max(block, plan.result.largest * plan.spec.out_dtype.itemsize)
+    peaks = [block + _beside(plan, block)]
     if plan.merges:  # neighbours, the merged block, and its shards
-        stages.append(2 * here + min(here, 2 * PACKED))
-    for i, moves in enumerate(plan.moves):
-        is_read = moves or (i == 0 and plan.from_rows)
-        reading, made = _in_a_round(plan, i, here, is_read)
-        handed = 0 if plan.stored.result_as_is and plan.outgoing is None else made
-        if i + 1 < len(exchanges):
-            handed = min(made, _under_way(exchanges[i + 1])) if plan.moves[i + 1] else 0
-        kept = 0 if is_read else here
-        stages += [reading, kept + made + handed]
-        here = made
-    filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
+        peaks.append(2 * block + min(block, 2 * PACKED))
+    for number, moves in enumerate(plan.moves):
+        result = _result_nbytes(plan, number)
+        written = _written_nbytes(plan, number)
+        if not moves and not (number == 0 and plan.from_rows):  # the block is from another task
+            peaks.append(_peak_of_gathering(plan, number, block))
+            peaks.append(block + result + written)
+        else:
+            peaks.append(_peak_of_reading(plan, number))
+            peaks.append(result + written)
+        block = result
+    one_filter = filter_bytes(plan) // 2  # a spectrum, whole, while its blocks are waited for
     tiles = min(last, _tiles_nbytes(plan))
-    task = max(stages) + min(CODEC, plan.stored.decoded // 2)
-    return plan.machine.threads * task + last + tiles + filters + merging(plan)[0]
+    task = max(peaks) + min(CODEC, plan.stored.decoded // 2)
+    return plan.machine.threads * task + last + tiles + one_filter + merging(plan).nbytes
 
 
-def _beside(plan: PlanData, here: int) -> int:
+def _peak_of_reading(plan: PlanData, number: int) -> int:
+    """Return the peak bytes of a task that reads its shards, or rows, from files."""
+    if plan.assembles:
+        return _peak_of_assembling(plan, number)
+    exchange = plan.exchanges[number]
+    shard_nbytes = exchange.target.largest * exchange.shard_dtype.itemsize
+    return _peak_of_gathering(plan, number, shard_nbytes)
+
+
+def _written_nbytes(plan: PlanData, number: int) -> int:
+    """Return the bytes beside the result of a round while it is written to files."""
+    result = _result_nbytes(plan, number)
+    if number + 1 < len(plan.exchanges):
+        if plan.moves[number + 1]:
+            return min(result, _under_way(plan.exchanges[number + 1]))
+        return 0
+    return 0 if plan.stored.result_as_is and plan.outgoing is None else result
+
+
+def _beside(plan: PlanData, block: int) -> int:
     """Return the bytes beside an input block while it is read or its shards are written."""
     if not plan.reopened:
-        return 2 * here if plan.stored.decoded else here
-    read = plan.stored.read_beside(plan.spec.shape)
-    return max(here if read is None else read, min(here, _under_way(plan.exchanges[0])))
+        return 2 * block if plan.stored.decoded else block
+    units = plan.stored.read_beside(plan.spec.shape)
+    reading = block if units is None else units
+    return max(reading, min(block, _under_way(plan.exchanges[0])))
 
 
 def scratch_bytes(plan: PlanData) -> int:
     """Return the peak bytes of scratch files: those being read and those being written."""
     if plan.storage != "disk":
         return 0
-    pairs = zip(plan.exchanges, plan.moves, strict=True)
-    spilled = [e.shard_nbytes if moves else 0 for e, moves in pairs]
-    worst = max(a + b for a, b in itertools.pairwise([0, *spilled, 0]))
-    return worst + filter_bytes(plan)
+    spilled = [0]
+    for exchange, moves in zip(plan.exchanges, plan.moves, strict=True):
+        spilled.append(exchange.shard_nbytes if moves else 0)
+    spilled.append(0)
+    return max(map(sum, itertools.pairwise(spilled))) + filter_bytes(plan)
 
 
 def filter_bytes(plan: PlanData) -> int:
     """Return the bytes of the spectra of all Bluestein filters."""
     itemsize = plan.spec.work_dtype.itemsize
-    return sum(2 * math.prod(p.factors) * itemsize for p in plan.programs if p.bluestein)
+    nbytes = 0
+    for program in plan.programs:
+        if program.bluestein:
+            nbytes += 2 * math.prod(program.factors) * itemsize
+    return nbytes
 
 
 def task_count(plan: PlanData) -> int:
     """Return the number of tasks of the graph."""
-    total = 1 + merging(plan)[1]
+    total = 1 + merging(plan).tasks
     if plan.storage == "disk" and plan.moves[0]:
         total += plan.source.blocks  # each writes its shards
-    pairs = zip(plan.exchanges, plan.moves, strict=True)
-    total += sum(e.shape.blocks_out + moves * e.shape.groups for e, moves in pairs)
-    shared_layouts = enumerate(shared_layouts_in(plan).exchanges)
-    return total + sum(j.layout.blocks for i, j in shared_layouts if j is not None and j.home == i)
+    for exchange, moves in zip(plan.exchanges, plan.moves, strict=True):
+        total += exchange.shape.blocks_out
+        if moves:
+            total += exchange.shape.groups
+    for number, shared in enumerate(shared_layouts_in(plan).exchanges):
+        if shared is not None and shared.home == number:
+            total += shared.layout.blocks
+    return total
 
 
 def forecast(plan: PlanData) -> Forecast:
-    """Return what a plan is expected to need."""
-    result = None if plan.ends_in_round else plan.result
-    route = model_of(plan).route
-    dtypes = (plan.spec.dtype, *plan.dtypes)
-    rounds = route(plan.source, plan.rounds, result, dtypes, plan.moves, shared_layouts_in(plan))
-    seconds = plan.machine.profile.start + merging(plan)[2] + sum(r.seconds for r in rounds)
+    """Return the forecast memory, tasks and seconds of a plan."""
+    rounds = model_of(plan).route(
+        plan.source,
+        plan.rounds,
+        None if plan.ends_in_round else plan.result,
+        (plan.spec.dtype, *plan.dtypes),
+        plan.moves,
+        shared_layouts_in(plan),
+    )
+    start = plan.machine.profile.start
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
         flops=sum(map(flops, plan.rounds)),
-        seconds=seconds,
+        seconds=start + merging(plan).seconds + sum(round_.seconds for round_ in rounds),
         rounds=rounds,
     )
 
 
 def with_forecast(plan: P, **changes: Any) -> P:
     """Return a plan with some changes, and with its forecast."""
-    found = replace(plan, **changes)
-    return replace(found, expected=forecast(found))
+    changed_plan = replace(plan, **changes)
+    return replace(changed_plan, expected=forecast(changed_plan))
 
 
 def model_of(plan: PlanData) -> Model:
     """Return the cost model of a plan's machine and kernel."""
-    dtype = plan.spec.work_dtype.name
-    return Model(plan.machine, plan.kernel, dtype, plan.storage, plan.verify, plan.device)
+    return Model(
+        machine=plan.machine,
+        kernel=plan.kernel,
+        dtype=plan.spec.work_dtype.name,
+        storage=plan.storage,
+        verify=plan.verify,
+        device=plan.device,
+    )
 
 
 def task_seconds(machine: Machine) -> float:
@@ -478,22 +669,36 @@ def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> flo
     return after * task_seconds(machine) + copied / lanes
 
 
-def merging(plan: PlanData) -> tuple[int, int, float]:
-    """Return the bytes, tasks and seconds of merging incoming blocks and cutting outgoing ones.
+class Merging(NamedTuple):
+    """Cost of merging incoming blocks and cutting outgoing ones."""
+
+    #: Bytes of host memory per process.
+    nbytes: int
+    tasks: int
+    seconds: float
+
+
+def merging(plan: PlanData) -> Merging:
+    """Return the cost of merging incoming blocks and cutting outgoing ones.
 
     The bytes are host memory of a process: others may keep the input blocks. With scratch
     files these are read as needed and counted with the tasks of the moment.
     """
-    machine, spec = plan.machine, plan.spec
-    nbytes, tasks, seconds = 0, 0, 0.0
+    machine = plan.machine
+    spec = plan.spec
+    nbytes = 0
+    tasks = 0
+    seconds = 0.0
     if plan.incoming is not None and plan.storage != "disk":
         nbytes += spec.nbytes
     if plan.incoming is not None and plan.merges:
         tasks += plan.source.blocks
-        blocks = block_count(plan.incoming)
-        seconds += merge_seconds(machine, blocks, plan.source.blocks, spec.nbytes)
+        incoming_blocks = block_count(plan.incoming)
+        seconds += merge_seconds(machine, incoming_blocks, plan.source.blocks, spec.nbytes)
     if plan.outgoing is not None:
         nbytes += spec.out_nbytes
-        tasks += (blocks := block_count(plan.outgoing))
-        seconds += merge_seconds(machine, plan.result.blocks, blocks, spec.out_nbytes)
-    return math.ceil(nbytes * min(1.0, UNEVEN / machine.workers)), tasks, seconds
+        outgoing_blocks = block_count(plan.outgoing)
+        tasks += outgoing_blocks
+        seconds += merge_seconds(machine, plan.result.blocks, outgoing_blocks, spec.out_nbytes)
+    share = min(1.0, UNEVEN / machine.workers)
+    return Merging(math.ceil(nbytes * share), tasks, seconds)

@@ -1,13 +1,13 @@
 """Time and peak memory against the size of an array, in processes that may use 1 GiB.
 
 Each job opens a Zarr array of float64 with `da.from_zarr`, transforms it and stores the spectrum
-with `to_zarr`, in a process of its own in a memory cgroup: all seconds are those of first runs.
-Ours has 0.7 of the limit as `memory_limit`, because Python and libraries come on top. `da.fft` gets
-one axis in one chunk; of two axes it transforms one, rechunks and transforms the other, in chunks
-of 16 MiB. It runs on dask's threads, and on a worker of distributed, whose rechunk spills to the
-disk. It runs with glibc's defaults, which give freed memory back to the system, and with settings
-that keep it. Peaks are resident memory of Python, libraries and arrays without mapped files. The
-temporary folder needs 8 GiB.
+with `to_zarr`, both without compression, in a process of its own in a memory cgroup: all seconds
+are those of first runs. Ours has 0.7 of the limit as `memory_limit`, because Python and libraries
+come on top. `da.fft` gets one axis in one chunk; of two axes it transforms one, rechunks and
+transforms the other, in chunks of 16 MiB. It runs on dask's threads, and on a worker of
+distributed, whose rechunk spills to the disk. It runs with glibc's defaults, which give freed
+memory back to the system, and with settings that keep it. Peaks are resident memory of Python,
+libraries and arrays without mapped files. The temporary folder needs 8 GiB.
 """
 
 import json

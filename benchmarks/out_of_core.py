@@ -1,8 +1,9 @@
 """Arrays larger than memory, from Zarr to Zarr, against a plain copy of as many bytes.
 
 Everything runs in a memory cgroup of 2 GiB where one can be made. Runs and copies take turns; the
-efficiency is the bytes that a run has moved per second over those of the copy. The last of
-``--kernels`` is used. The temporary folder needs about 40 GiB.
+efficiency is the bytes that a run has moved per second over those of the copy. Neither source nor
+result is compressed (``compressors=None``; the default is zarr's). The last of ``--kernels`` is
+used. The temporary folder needs about 40 GiB.
 """
 
 import dataclasses

@@ -62,8 +62,8 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
     "out_of_core": (
         "Larger than memory, from Zarr to Zarr",
         "In a memory cgroup around everything; each run is the first of its process. A plain copy "
-        "of as many bytes takes turns with the runs. Efficiency: bytes per second over those of "
-        "the copy.",
+        "of as many bytes takes turns with the runs. Neither source nor result is compressed. "
+        "Efficiency: bytes per second over those of the copy.",
         {
             "problems": (
                 "Problems",

@@ -14,12 +14,16 @@ VICTIMS = ("actor", "first", "other", "scheduler", "client")
 
 @dataclass(frozen=True)
 class Case:
-    """A test: its name, what is in its brackets, what came out, and how long it took."""
+    """A test: its name, what is in its brackets, what came out, how long it took, and its kills.
+
+    `kills` is the number of times that a run was killed and resumed; None for other tests.
+    """
 
     name: str
     words: tuple[str, ...]
     outcome: str
     seconds: float
+    kills: int | None
 
 
 def cases(path: str) -> dict[str, Case]:
@@ -30,7 +34,12 @@ def cases(path: str) -> dict[str, Case]:
         bad = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
         outcome = bad[0] if bad else "passed"
         parts = tuple(words.rstrip("]").split("-")) if words else ()
-        found[case.attrib["name"]] = Case(name, parts, outcome, float(case.attrib["time"]))
+        properties = {
+            entry.attrib["name"]: entry.attrib["value"] for entry in case.iter("property")
+        }
+        kills = int(properties["kills"]) if "kills" in properties else None
+        seconds = float(case.attrib["time"])
+        found[case.attrib["name"]] = Case(name, parts, outcome, seconds, kills)
     return found
 
 
@@ -64,9 +73,15 @@ def main(first: str, *later: str) -> None:
     by_name = cases(first)
     again = {name: case for path in later for name, case in cases(path).items()}
     found = list({**by_name, **again}.values())
-    grid, rest = defaultdict(list), []
+    grid: dict[str, list[Case]] = defaultdict(list)
+    killed, rest = [], []
     for case in found:
-        (grid[case.words[0]] if len(case.words) == 4 else rest).append(case)
+        if case.kills is not None:
+            killed.append(case)
+        elif len(case.words) == 4:
+            grid[case.words[0]].append(case)
+        else:
+            rest.append(case)
     passed = sum(case.outcome == "passed" for case in found)
     print("# Faults by phase and victim\n")
     print(
@@ -81,6 +96,15 @@ def main(first: str, *later: str) -> None:
     for carrier, own in grid.items():
         print(f"\n## {carrier}\n")
         print("\n".join(table(own)))
+    if killed:
+        equal = sum(case.outcome == "passed" for case in killed)
+        kills = sum(case.kills or 0 for case in killed)
+        seconds = sum(case.seconds for case in killed)
+        print("\n## Runs from file to file that are killed again and again\n")
+        print(
+            f"{equal} of {len(killed)} results are equal to the bit to those of undisturbed runs, "
+            f"after {kills} kills, in {seconds / 60:.1f} minutes."
+        )
     if rest:
         print("\n## Others\n")
     for case in rest:

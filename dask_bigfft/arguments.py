@@ -53,7 +53,7 @@ from dask_bigfft.planner.plan import (
 )
 from dask_bigfft.planner.plan_data import DeviceChoice, Machine, Request, overwritten
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.rows import Stored
+from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.planner.work_sharing import decided
@@ -544,6 +544,7 @@ def make_plan(
     signal_digits: tuple[int, ...] | None = None,
     waves: CosineSum | None = None,
     stored: Stored | None = None,
+    writing: ResultWriting = BY_CALLER,
     **extras: Unpack[Extras],
 ) -> Plan:
     """Return the plan of a transform of a dask array.
@@ -560,6 +561,8 @@ def make_plan(
         Sum over cosines or sines along one axis, in place of an FFT; runs on the CPU.
     stored : Stored, optional
         Layout of the array in files that the first round can read directly.
+    writing : ResultWriting
+        Memory that writing a chunk of the result takes.
     """
     config.check()
     requested = extras.get
@@ -596,6 +599,7 @@ def make_plan(
         device=parse_device(requested("device"), spec.work_dtype),
         device_nbytes=parse_limit("device_memory_limit", requested("device_memory_limit")),
         stored=stored,
+        writing=writing,
         piece_nbytes=config.get("bigfft.scratch.min-write"),
     )
     memory_limit = parse_limit("memory_limit", requested("memory_limit"))

@@ -22,7 +22,7 @@ from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.kernels.views import empty_like
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan
-from dask_bigfft.planner.rows import Stored
+from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.storage.sources import Reader, stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale, takes_axes
 
@@ -308,7 +308,13 @@ def plan(
 
 
 def plan_of_stored(
-    a: Any, stored: Stored | None, kind: str, where: Mapping[str, Any], norm: Norm, extras: Extras
+    a: Any,
+    stored: Stored | None,
+    kind: str,
+    where: Mapping[str, Any],
+    norm: Norm,
+    extras: Extras,
+    writing: ResultWriting = BY_CALLER,
 ) -> Plan:
     """Return the plan of a transform from file to file, or of an array.
 
@@ -322,6 +328,8 @@ def plan_of_stored(
         Arguments of `plan`.
     where : mapping
         `n` and `axis`, or `s` and `axes`.
+    writing : ResultWriting
+        Memory that writing a chunk of the result takes.
     """
     one = not takes_axes(parse_name(kind))
     taken, others = (("n", "axis"), ("s", "axes")) if one else (("s", "axes"), ("n", "axis"))
@@ -334,7 +342,7 @@ def plan_of_stored(
     array = parse_array(a, kind)
     parse_options(extras, Extras)
     stored = stored or _described(array)
-    found = make_plan(array, kind, lengths, along, norm, stored=stored, **extras)
+    found = make_plan(array, kind, lengths, along, norm, stored=stored, writing=writing, **extras)
     return take_over(array, found)[1]
 
 

@@ -33,6 +33,22 @@ def count(text: str) -> int:
     return int(text)
 
 
+def compressors(text: str) -> Any:
+    """Return the compressors of a text such as ``zstd:3``, as `zarr.create_array` takes them.
+
+    >>> compressors("auto"), compressors("none"), compressors("gzip:5")
+    ('auto', None, ({'name': 'gzip', 'configuration': {'level': 5}},))
+    """
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    codecs = []
+    for part in text.split(","):
+        name, _, level = part.partition(":")
+        key = "clevel" if name == "blosc" else "level"
+        codecs.append({"name": name, "configuration": {key: int(level)} if level else {}})
+    return tuple(codecs)
+
+
 def words(text: str) -> Any:
     """Return a word or an integer, or a tuple of several: ``256,256,-1``."""
     values: list[str | int] = []
@@ -76,6 +92,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--planner", f"choice of the plan: {_names('planner.mode')}")
     text = "size of the blocks that are read (default: 4 to 128 MiB, or the plan's)"
     add("--block-size", text, "SIZE")
+    text = "compressors of the result: auto (default), which is zarr's, none, or names and levels, "
+    text += "such as zstd:3 or blosc:5,crc32c"
+    add("--compressors", text, "NAME:N", default="auto", type=compressors)
 
 
 def _add_place(parser: argparse.ArgumentParser, schedulers: str) -> None:

@@ -371,6 +371,13 @@ class HostArena:
             doomed = self._drain() + self._evict(target_bytes)
         return sum(buffer.nbytes for buffer in doomed)
 
+    def trim_by(self, nbytes: int) -> int:
+        """Free as much idle memory for others, or all of it; return the freed bytes."""
+        with self.lock:
+            doomed = self._drain()
+            doomed += self._evict(max(0, self._counters.idle_bytes - nbytes))
+        return sum(buffer.nbytes for buffer in doomed)
+
     def resize(self, limit: int) -> None:
         """Change the limit and free idle memory above it.
 

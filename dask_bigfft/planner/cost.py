@@ -23,7 +23,7 @@ from dask_bigfft.planner.plan_data import (
     block_count,
     no_shared_layouts,
 )
-from dask_bigfft.planner.rows import DECODED
+from dask_bigfft.planner.rows import BY_CALLER, DECODED
 from dask_bigfft.planner.seconds import Model, flops, shuffled
 
 
@@ -301,6 +301,9 @@ def _peak_in_memory(plan: PlanData) -> int:
         else:
             peaks.append(_peak_of_new_blocks(plan, number, memory))
             before = memory.results
+    if plan.writing != BY_CALLER:
+        result_blocks = math.prod(map(len, plan.chunks))
+        peaks[-1] += min(plan.machine.threads, result_blocks) * _writing_nbytes(plan)
     return math.ceil(max(peaks) + filter_bytes(plan)) + merging(plan).nbytes
 
 
@@ -343,6 +346,13 @@ def _all_at_once(plan: PlanData, blocks: int) -> bool:
     if plan.verify != "none":  # a block without checksums is transformed twice and compared
         return False
     return plan.device == "cpu" or (plan.device != "hybrid" and not machine.gpus)
+
+
+def _writing_nbytes(plan: PlanData) -> int:
+    """Return the bytes beside a chunk of the result while a task writes it."""
+    chunk = math.prod(max(cut, default=0) for cut in plan.chunks) * plan.spec.out_dtype.itemsize
+    has_ends = any(cut[-1:] != cut[:1] for cut in plan.chunks)
+    return plan.writing.nbytes(chunk, has_ends)
 
 
 def _stays_in_place(plan: PlanData, number: int) -> bool:
@@ -513,9 +523,9 @@ def _peak_on_disk(plan: PlanData) -> int:
     """Return the peak bytes of host memory with scratch files.
 
     A task first holds what it has read and the block that it makes. Then it holds this block and
-    some of its shards, or the sink's copy. A task that assembles a block while shards arrive holds
-    the block and some shards, and works in place if possible. A block from another task stays in
-    memory all the while. A task that reads an input block holds it twice, or three times where
+    some of its shards, or what writing it takes. A task that assembles a block while shards arrive
+    holds the block and some shards, and works in place if possible. A block from another task stays
+    in memory all the while. A task that reads an input block holds it twice, or three times where
     chunks are decoded, beside the codecs' memory. It holds it once, beside a few chunks, where the
     array is reopened. Dask's schedulers keep the last result of a task until another one returns.
     """
@@ -558,7 +568,8 @@ def _written_nbytes(plan: PlanData, number: int) -> int:
         if plan.moves[number + 1]:
             return min(result, _under_way(plan.exchanges[number + 1]))
         return 0
-    return 0 if plan.stored.result_as_is and plan.outgoing is None else result
+    cut_nbytes = 0 if plan.outgoing is None else result
+    return max(cut_nbytes, _writing_nbytes(plan))
 
 
 def _beside(plan: PlanData, block: int) -> int:

@@ -34,7 +34,7 @@ from dask_bigfft.decomposition.rounds import (
 from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode, encode
-from dask_bigfft.planner.rows import NOT_STORED, Stored, is_split
+from dask_bigfft.planner.rows import BY_CALLER, NOT_STORED, ResultWriting, Stored, is_split
 from dask_bigfft.planner.tile_plan import AS_IS, LEAST_WRITTEN_NBYTES, DeviceSettings
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -359,7 +359,9 @@ class PlanData:
     settings : DeviceSettings
         Settings of the GPU pipelines.
     stored : Stored
-        Layout of the input array and of the result in files.
+        Layout of the input array in files.
+    writing : ResultWriting
+        Memory that writing a chunk of the result takes.
     assembles : bool
         Whether tasks assemble blocks while shards, or rows, arrive from files. This is slower than
         one gather of all shards, but takes memory for one block less.
@@ -395,6 +397,7 @@ class PlanData:
     from_rows: bool = False
     settings: DeviceSettings = AS_IS
     stored: Stored = NOT_STORED
+    writing: ResultWriting = BY_CALLER
     assembles: bool = False
     reopened: bool = False
     incoming: tuple[Chunks, ...] | None = None
@@ -729,6 +732,8 @@ class Request:
     stored : Stored or None
         Storage of an input array in files that the first round can read directly. The result then
         goes to files, too.
+    writing : ResultWriting
+        Memory that writing a chunk of the result takes.
     reopened : bool
         Whether the stored array is reopened in these chunks.
     piece_nbytes : int
@@ -750,6 +755,7 @@ class Request:
     joined: bool = False
     device_nbytes: int | None = None
     stored: Stored | None = None
+    writing: ResultWriting = BY_CALLER
     reopened: bool = False
     piece_nbytes: int = 0
 

@@ -47,8 +47,6 @@ class Stored:
         Minimum bytes of a row that is read alone.
     decoded : int
         Bytes of a unit that is decoded when read; 0 if values are read into place.
-    result_as_is : bool
-        Whether blocks of the result are written to files without a copy.
     reopened : bool
         Whether the array can be reopened in the blocks that a plan wants, so that none are merged.
     dims : tuple of str
@@ -61,7 +59,6 @@ class Stored:
     anywhere: bool
     row_nbytes: int = 1 << 20
     decoded: int = 0
-    result_as_is: bool = False
     reopened: bool = False
     dims: tuple[str, ...] = ()
     resumable: bool = False
@@ -97,6 +94,51 @@ class Stored:
             widths[0] = min(widths[0], -(-self.row_nbytes // max(1, row_nbytes)))
         return tuple(wide_chunks(n, width) for n, width in zip(shape, widths, strict=True))
 
+
+#: Maximum bytes of a compressor's tables for each byte of a chunk. Measured with level 22 of zstd.
+ENCODER_RATIO = 16
+
+
+@dataclass(frozen=True)
+class ResultWriting:
+    """Memory of a task that writes a chunk of the result, beside the chunk.
+
+    Parameters
+    ----------
+    copies : int
+        Copies of the chunk: one that is cast, or encoded and compressed.
+    copies_at_ends : int
+        Copies of a chunk at the end of an axis, if it is smaller than the others. It may have to be
+        padded first.
+    encoder_nbytes : int
+        Maximum bytes that the compressor takes for its tables, which grow with the chunk.
+    """
+
+    copies: int = 1
+    copies_at_ends: int = 1
+    encoder_nbytes: int = 0
+
+    def nbytes(self, chunk: int, has_ends: bool) -> int:
+        """Return the bytes beside a chunk.
+
+        Parameters
+        ----------
+        chunk : int
+            Bytes of a chunk.
+        has_ends : bool
+            Whether some chunks are smaller than the others.
+
+        Examples
+        --------
+        >>> ResultWriting(1, 2).nbytes(100, False), ResultWriting(1, 2).nbytes(100, True)
+        (100, 200)
+        """
+        copies = self.copies_at_ends if has_ends else self.copies
+        return copies * chunk + min(self.encoder_nbytes, ENCODER_RATIO * chunk)
+
+
+#: The result is stored by the caller, with one copy.
+BY_CALLER = ResultWriting()
 
 #: An array that is not in files, or is read by dask.
 NOT_STORED = Stored((), anywhere=False)

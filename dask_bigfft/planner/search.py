@@ -97,6 +97,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         device_memory_limit=request.device_nbytes,
         from_rows=candidate.from_rows,
         stored=request.stored or NOT_STORED,
+        writing=request.writing,
         reopened=request.reopened and not candidate.from_rows,
     )
     return with_forecast(plan)

@@ -9,6 +9,7 @@
 """
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -43,6 +44,7 @@ def run(
     inner_chunks: tuple[int, ...] | None = None,
     missing_chunks: str = "refuse",
     missing: str | float = "refuse",
+    compressors: Any = "auto",
     **extras: Unpack[Extras],
 ) -> Done:
     """Transform a stored array into a Zarr array, and wait until it is done.
@@ -104,6 +106,11 @@ def run(
         `missing_value`. "refuse" (the default) raises an error as soon as one is read, and there is
         no result. NaN keeps them NaN. With ``missing_chunks="fill"``, a missing chunk that reads as
         `_FillValue` has missing values.
+    compressors : "auto", None, or one or several codecs
+        Compressors of the result, as `zarr.create_array` takes them. "auto" (the default) is zarr's
+        default, zstd; None is none. The task that stores a chunk compresses it as a whole. That
+        takes time, and memory for one chunk more, which the plan counts. Spectra of noise hardly
+        shrink; None writes them fastest, by direct I/O. Scratch files are never compressed.
     **extras
         `order`, `chunks`, `memory_limit` and the other keywords of transforms, see `fft`.
 
@@ -145,7 +152,28 @@ def run(
     parse_type("component", component, str | None, "the name of an array")
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
-    what = kind, component, n, s, axis, axes, norm, dict(extras)
-    how = block_size, inner_chunks, missing_chunks, missing
-    again = None if scratch is None else Path(scratch), resume, overwrite, checksum
-    return execute(RunRequest(Path(source), Path(destination), *what, *how, *again, array))
+    if isinstance(compressors, Iterable) and not isinstance(compressors, str | Mapping):
+        compressors = tuple(compressors)  # read several times
+    request = RunRequest(
+        Path(source),
+        Path(destination),
+        kind,
+        component=component,
+        n=n,
+        s=s,
+        axis=axis,
+        axes=axes,
+        norm=norm,
+        options=dict(extras),
+        block_size=block_size,
+        inner_chunks=inner_chunks,
+        missing_chunks=missing_chunks,
+        missing=missing,
+        compressors=compressors,
+        scratch=None if scratch is None else Path(scratch),
+        resume=resume,
+        overwrite=overwrite,
+        checksum=checksum,
+        array=array,
+    )
+    return execute(request)

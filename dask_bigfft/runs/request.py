@@ -21,11 +21,15 @@ from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_choice, parse
 from dask_bigfft.files import URL
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.runs.labels import labels_of, labels_of_array, numbers, transformed
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.sources import array_folder
 from dask_bigfft.storage.targets import Labels
 from dask_bigfft.transforms.spec import parse_name, with_dims
+
+#: Default compressor of zarr.
+ZARR_DEFAULT = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,9 @@ class RunRequest:
         As `run` takes them.
     options : mapping
         The keywords of transforms, such as ``order`` and ``chunks``.
-    block_size, inner_chunks, missing_chunks, missing, scratch, resume, overwrite, checksum
+    block_size, inner_chunks, missing_chunks, missing, compressors
+        As `run` takes them.
+    scratch, resume, overwrite, checksum
         As `run` takes them.
     array : dask.array.Array or xarray.DataArray, optional
         Source in the place of a stored one; `source` is then the working folder.
@@ -60,6 +66,7 @@ class RunRequest:
     inner_chunks: tuple[int, ...] | None = None
     missing_chunks: str = "refuse"
     missing: str | float = "refuse"
+    compressors: Any = "auto"
     scratch: Path | None = None
     resume: bool = False
     overwrite: bool = False
@@ -117,6 +124,7 @@ class RunRequest:
             "destination": str(self.destination.resolve()),
             "missing_chunks": self.missing_chunks,
             "missing": "refuse" if self.filled is None else repr(self.filled),
+            "compressors": targets.parse_compressors(self.compressors, np.dtype("c16")),
         }
         named = {name: value for name, value in self.options.items() if value is not None}
         given = {name: config.argument(name) for name in Extras.__annotations__}
@@ -125,6 +133,14 @@ class RunRequest:
             given[name] = parse_limit(name, given[name])
         found |= {name: value for name, value in given.items() if value is not None}
         return dict(json.loads(json.dumps(found, default=_plain)))
+
+    def writing(self, dtype: np.dtype[Any]) -> ResultWriting:
+        """Return the memory that writing a chunk of the result takes, for a source of a dtype."""
+        codecs = [ZARR_DEFAULT]
+        if self.compressors != "auto":  # plans of other files than Zarr arrays need no zarr
+            codecs = targets.parse_compressors(self.compressors, np.dtype("c16"))
+        in_shards = self.inner_chunks is not None
+        return targets.writing_of(codecs, in_shards=in_shards, is_cast=dtype.char == "e")
 
     @property
     def in_place(self) -> bool:
@@ -192,7 +208,7 @@ class Done:
     dtype : str
         Type of the source's values.
     read, written : int
-        Bytes of the source's decoded values, and of the result.
+        Bytes of the source's decoded values, and of the result before it is compressed.
     seconds : float
         Elapsed time.
     already : bool
@@ -244,20 +260,25 @@ def planned_input(request: RunRequest) -> tuple[da.Array, Plan]:
 
 def _planned(request: RunRequest, x: da.Array) -> Plan:
     """Return the plan, with chunks that a Zarr array can hold."""
-    # Chunks in shards, and half precision, are made by zarr and by a cast.
-    as_is = request.inner_chunks is None and x.dtype.char != "e"
     plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
     reopened = request.block_size is None and plain
     stored, resumable = None, request.scratch is not None
     if request.array is None:
-        stored = replace(
-            request.reader().described, result_as_is=as_is, reopened=reopened, resumable=resumable
-        )
+        stored = replace(request.reader().described, reopened=reopened, resumable=resumable)
 
     def plan(**more: Any) -> Plan:
         norm, extras = cast("front.Norm", request.norm), cast("Extras", {**request.options, **more})
-        given = x, stored, request.kind, request.where, norm, extras
-        return with_dims(getattr(request.array, "dims", ()), front.plan_of_stored, *given)
+        return with_dims(
+            getattr(request.array, "dims", ()),
+            front.plan_of_stored,
+            x,
+            stored,
+            request.kind,
+            request.where,
+            norm,
+            extras,
+            request.writing(x.dtype),
+        )
 
     found = plan()
     if targets.uniform(found.chunks) is None:

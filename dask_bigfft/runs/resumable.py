@@ -173,18 +173,37 @@ def _checked_plan(request: RunRequest) -> tuple[da.Array, Plan]:
     targets.check_dtype(dtype)
     targets.check_inner(request.inner_chunks, blocks)
     nbytes = int(np.prod(shape, dtype=object) * dtype.itemsize)
-    check_free_space(request.destination, nbytes, "the result takes")
+    _check_space_of_result(request, nbytes, dtype)
     return x, plan
+
+
+def _check_space_of_result(request: RunRequest, nbytes: int, dtype: np.dtype[Any]) -> None:
+    """Raise an error if the disk is too small for a result, or warn if that is compressed."""
+    try:
+        check_free_space(request.destination, nbytes, "the result takes")
+    except OSError as error:
+        if not targets.parse_compressors(request.compressors, dtype):
+            raise
+        text = f"{error.strerror}, before it is compressed: {request.destination}"
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 def _created(
     request: RunRequest, x: da.Array, plan: Plan, partial: Path, more: Mapping[str, Any]
 ) -> targets.Target:
     """Return a new, empty result."""
-    record = {**requests.attributes(plan, request.norm), **more}
-    layout, path = layout_of_result(plan, x), request.destination
-    inner, labels = request.inner_chunks, request.labels(plan)
-    return targets.created(path, partial, *layout, record, inner, labels)
+    shape, blocks, dtype = layout_of_result(plan, x)
+    return targets.created(
+        request.destination,
+        partial,
+        shape,
+        blocks,
+        dtype,
+        record={**requests.attributes(plan, request.norm), **more},
+        inner=request.inner_chunks,
+        labels=request.labels(plan),
+        compressors=request.compressors,
+    )
 
 
 def _warn(error: DamagedShardError) -> None:
@@ -414,9 +433,11 @@ class ScratchRun:
         try:
             target = targets.reopened(self.request.destination, partial)
             layout = target.array.shape, target.blocks, target.array.dtype
+            codecs = targets.codecs_of(target.array)
         except UNREADABLE as error:
             raise_invalid("scratch", str(self.scratch), f"{allowed} ({error})")
-        if layout != layout_of_result(self.plan, x):
+        wanted = targets.parse_compressors(self.request.compressors, target.array.dtype)
+        if layout != layout_of_result(self.plan, x) or codecs != wanted:
             raise_invalid("scratch", str(self.scratch), allowed)
         return target
 

@@ -37,7 +37,7 @@ from dask_bigfft.storage.targets import PARTIAL, Target
 RECORD = "run.json"
 
 #: Version of the format of `RECORD`.
-FORMAT = 7
+FORMAT = 8
 
 #: Names of the folders that a run makes in its scratch folder.
 _OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f-]+")

@@ -13,6 +13,7 @@ folder keeps its name. The name of any other run holds its host and process.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -33,6 +34,9 @@ import psutil
 from dask_bigfft.arrays import Array, Region
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.files import URL, sync_path
+from dask_bigfft.memory import default_arena
+from dask_bigfft.memory.pages import return_freed
+from dask_bigfft.planner.rows import ResultWriting
 from dask_bigfft.storage.formats import UNREADABLE, PlainChunks, chunk_region, plain_chunks
 from dask_bigfft.storage.sources import local_store, zarr_package
 
@@ -176,9 +180,20 @@ class Target:
         """Chunks of the array, if their files hold nothing but values."""
         return plain_chunks(self.array, self.folder)
 
+    @cached_property
+    def writing(self) -> ResultWriting:
+        """Memory that writing a block takes."""
+        in_shards = self.array.shards is not None
+        return writing_of(codecs_of(self.array), in_shards=in_shards, is_cast=False)
+
     def write(self, region: Region, values: Array) -> None:
-        """Write a region."""
-        if self.plain is None or not self.plain.write(region, values):
+        """Write a region, which zarr does unless its chunk is a plain file."""
+        if self.plain is None:  # zarr's memory takes the place of idle blocks
+            block_nbytes = math.prod(self.blocks) * int(self.array.dtype.itemsize)
+            return_freed()
+            default_arena().trim_by(self.writing.nbytes(block_nbytes, values.shape != self.blocks))
+            self.array[region] = values
+        elif not self.plain.write(region, values):
             self.array[region] = values
 
     def read(self, block: tuple[int, ...]) -> Array:
@@ -295,6 +310,7 @@ def created(
     record: dict[str, Any],
     inner: tuple[int, ...] | None,
     labels: Labels,
+    compressors: Any,
 ) -> Target:
     """Return a new Zarr array in `partial` for `path`. An earlier one in `partial` is deleted.
 
@@ -305,14 +321,15 @@ def created(
     partial : Path
         Folder in which it is written.
     shape, blocks, dtype
-        Shape and type of the array, and shape of its blocks. It is not compressed, because spectra
-        hardly shrink.
+        Shape and type of the array, and shape of its blocks.
     record : dict
         Attributes of the array; a mark that it is incomplete is added.
     inner : tuple of int, optional
         Shape of chunks if each block is a shard of several.
     labels : Labels
         Names and further attributes. With coordinates, the array is made in a group of all.
+    compressors
+        Compressors of the array and of its coordinates, as `zarr.create_array` takes them.
     """
     shutil.rmtree(partial, ignore_errors=True)
     zarr, store, grouped = zarr_package(), local_store(partial), bool(labels.coordinates)
@@ -321,8 +338,13 @@ def created(
         record[ATTRIBUTE]["array"] = labels.variable
         root = zarr.create_group(store, attributes=record)
         for name, (values, found) in labels.coordinates.items():
-            made = {"name": name, "data": values, "attributes": found}
-            root.create_array(**made, dimension_names=[name], compressors=None)
+            root.create_array(
+                name=name,
+                data=values,
+                attributes=found,
+                dimension_names=[name],
+                compressors=compressors,
+            )
     array = zarr.create_array(
         store,
         name=labels.variable if grouped else None,
@@ -330,7 +352,7 @@ def created(
         chunks=inner or blocks,
         shards=blocks if inner else None,
         dtype=dtype,
-        compressors=None,
+        compressors=compressors,
         attributes=labels.attributes if grouped else labels.attributes | record,
         dimension_names=labels.names or None,
         config={"write_empty_chunks": True},
@@ -358,6 +380,89 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
     except (TypeError, ValueError) as error:
         need = f"a dtype that Zarr can store ({error})"
         raise_invalid("source", f"with a result of {dtype}", need)
+
+
+#: Exceptions that zarr raises for compressors that it does not accept, or that are not installed.
+_REFUSALS: tuple[type[Exception], ...] = (*UNREADABLE, AttributeError, ImportError)
+
+
+def parse_compressors(compressors: Any, dtype: np.dtype[Any]) -> list[dict[str, Any]]:
+    """Return the codecs of an array's compressors in the form that ``zarr.json`` has.
+
+    Parameters
+    ----------
+    compressors
+        Argument of `zarr.create_array`.
+    dtype : dtype
+        Type of the array.
+
+    Raises
+    ------
+    ArgumentError
+        If zarr does not accept them.
+    """
+    zarr = zarr_package()
+    store = zarr.storage.MemoryStore()
+    try:
+        array = zarr.create_array(
+            store, shape=(1,), chunks=(1,), dtype=dtype, compressors=compressors
+        )
+    except _REFUSALS as error:
+        need = "'auto' (zarr's default), None, or compressors that zarr.create_array takes"
+        raise_invalid("compressors", compressors, f"{need} ({error})")
+    return codecs_of(array)
+
+
+def codecs_of(array: Any) -> list[dict[str, Any]]:
+    """Return the codecs of a Zarr array's compressors in the form that ``zarr.json`` has."""
+    codecs = [codec.to_dict() for codec in array.metadata.codecs]
+    if codecs[0]["name"] == "sharding_indexed":
+        codecs = list(codecs[0]["configuration"]["codecs"])
+    return codecs[1:]  # the first one makes bytes of numbers
+
+
+#: Maximum MiB of the tables of zstd by level, up to which it holds. They shrink for small chunks.
+ZSTD_TABLES = {4: 0, 6: 4, 8: 8, 9: 16, 11: 32, 15: 64, 18: 64, 19: 96, 20: 176, 21: 336, 22: 656}
+
+
+def writing_of(
+    codecs: Sequence[Mapping[str, Any]], *, in_shards: bool, is_cast: bool
+) -> ResultWriting:
+    """Return the memory that writing a chunk with some codecs takes.
+
+    Measured for random numbers, which hardly shrink. Tables of other compressors than zstd are
+    small and do not count.
+
+    Parameters
+    ----------
+    codecs : sequence of dict
+        Compressors, as `parse_compressors` returns them.
+    in_shards : bool
+        Whether several chunks are put together to a shard.
+    is_cast : bool
+        Whether zarr casts the values.
+
+    Examples
+    --------
+    >>> writing_of([], in_shards=False, is_cast=False).nbytes(100, has_ends=True)
+    0
+    """
+    if in_shards:  # its chunks, and all of them in a row
+        copies, copies_at_ends = 2, 2
+    elif codecs:  # the result of a codec, beside that of the one before
+        copies = min(len(codecs), 2)
+        copies_at_ends = 1 + copies
+    else:
+        copies = copies_at_ends = int(is_cast)
+    levels = [
+        codec["configuration"]["level"]
+        for codec in codecs
+        if codec["name"] in ("zstd", "numcodecs.zstd")
+    ]
+    mebibytes = [
+        next((size for most, size in ZSTD_TABLES.items() if level <= most), 0) for level in levels
+    ]
+    return ResultWriting(copies, copies_at_ends, max(mebibytes, default=0) << 20)
 
 
 #: Held while zarr has another setting: such changes that overlap would not be undone.

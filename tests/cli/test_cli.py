@@ -19,7 +19,6 @@ from support import environment, local, python
 from dask_bigfft.cli import Terminated, main
 from dask_bigfft.cli.places import CLOSING, handled, place
 from dask_bigfft.storage import targets
-from dask_bigfft.storage.formats import PlainChunks
 from dask_bigfft.testing.traps import until
 
 zarr = pytest.importorskip("zarr")
@@ -215,15 +214,15 @@ def test_an_unknown_option_names_the_nearest_one(here, capsys, wrong, right):
 def failing(monkeypatch, error, after=3):
     """Let writing fail at the fourth chunk."""
     calls = []
-    real = PlainChunks.write
+    real = targets.Target.write
 
-    def write(plain, index, values):
+    def write(target, index, values):
         calls.append(index)
         if len(calls) > after:
             raise error
-        return real(plain, index, values)
+        real(target, index, values)
 
-    monkeypatch.setattr(PlainChunks, "write", write)
+    monkeypatch.setattr(targets.Target, "write", write)
     return calls
 
 

@@ -96,6 +96,7 @@ compile_at_once()
 
 folder, job = Path(sys.argv[1]), json.loads(sys.argv[2])
 compressors = job.pop("compressors")
+job["compressors"] = job.pop("result", "auto")
 dask.config.set({"scheduler": "threads", "num_workers": job.pop("threads", 1),
                  "bigfft.scratch.directory": folder, "bigfft.exchange.carrier": "disk"})
 rng, size, chunk = np.random.default_rng(1), job.pop("size"), job.pop("chunk")
@@ -305,6 +306,7 @@ SLABS = job("fftn", 256, inner=[256, 256], fewer=3, small=2**22, block_size=2**2
 SLABS |= {"compressors": "auto"}
 LINE = job("fft", 2**24, chunk=2**18, threads=2, memory_limit=120 * MIB)
 PACKED = SLABS | {"size": 128, "chunk": 8, "packed": True, "memory_limit": 200 * MIB}
+ZSTD = {"name": "zstd", "configuration": {"level": 12}}
 THIN = {"rows": True, "local": True, "merges": False}
 
 
@@ -349,6 +351,17 @@ STORED = {
     # Values have four times the bytes of what is stored.
     "packed": stored(PACKED | {"compressors": None}, 0.4),
     "packed, decoded": stored(PACKED, 0.4),
+    # Results are compressed as zarr does, if nothing else is said here.
+    "written as it is": stored(LINE | {"size": 2**23, "result": None}),
+    "written in chunks that are cut at the end": stored(
+        SLABS | {"size": 128, "chunk": 16, "compressors": None, "chunks": (20, 256, 256)}, 0.4
+    ),
+    "written by several codecs": stored(
+        LINE | {"size": 2**23, "result": [ZSTD, {"name": "crc32c"}], "memory_limit": 300 * MIB}
+    ),
+    "written in shards": stored(
+        LINE | {"size": 2**23, "inner_chunks": (2**12,), "memory_limit": 300 * MIB}
+    ),
 }
 
 

@@ -62,8 +62,10 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def stored(folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool) -> RunRequest:
-    """The run of an array of complex64 in files."""
+def stored(
+    folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool, compressors: Any = None
+) -> RunRequest:
+    """The run of an array of complex64 in files; its result has the compressors."""
     zarr = pytest.importorskip("zarr")
     options: Any = {} if compressed else {"compressors": None}
     zarr.create_array(folder / "in.zarr", shape=shape, dtype="c8", chunks=chunks, **options)
@@ -71,6 +73,7 @@ def stored(folder: Path, shape: Any, chunks: Any, limit: int, compressed: bool) 
         folder / "in.zarr",
         folder / "out.zarr",
         missing_chunks="fill",
+        compressors=compressors,
         options={"memory_limit": limit},
     )
 
@@ -96,6 +99,23 @@ def test_stored_planes_and_slabs_at_64_times_the_memory(
     assert not plan.merges
     assert plan.piece_nbytes >= MIB
     assert plan.expected.peak_host <= gib * GIB
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ((2**15, 2**16), (2**5, 2**16)),
+        ((2**9, 2**11, 2**11), (4, 2**11, 2**11)),
+        ((2**31,), (2**20,)),
+    ],
+)
+def test_compressed_results_at_16_times_the_memory(shape: Any, chunks: Any, tmp_path: Path) -> None:
+    """A task that compresses a chunk has it twice."""
+    with dask.config.set(num_workers=2):
+        _, plan = planned_input(stored(tmp_path, shape, chunks, GIB, False, "auto"))
+    assert plan.storage == "disk"
+    assert plan.piece_nbytes >= MIB
+    assert plan.expected.peak_host <= GIB
 
 
 @pytest.mark.parametrize(("gib", "chunk", "compressed"), [(1, 2**20, False), (2, 2**24, True)])

@@ -73,7 +73,7 @@ def test_no_room_for_the_result_scratch_files_or_the_record_of_the_run(
 def test_too_little_room_for_the_result_is_said_before_anything_is_done(
     monkeypatch: pytest.MonkeyPatch, scratch: str | None
 ) -> None:
-    requested = {**ASKED, "scratch": scratch}
+    requested = {**ASKED, "scratch": scratch, "compressors": None}
 
     def almost_full(path: Path) -> tuple[int, int, int]:
         return 2**40, 0, VALUES.nbytes - 7 if Path(path).resolve() == Path.cwd() else 2**40

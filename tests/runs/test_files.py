@@ -47,7 +47,7 @@ def test_the_system_counts_no_more_than_we_do(scheme):
     """A byte that is read or written twice is no secret: what is left over is for records."""
     times = int(scheme[-1])
     shape, chunks = ((64, 96, 128), (4, 96, 128)) if times == 2 else ((2**20,), (2**16,))
-    requested = {"kind": "fftn" if times == 2 else "fft", "block_size": 2**20}
+    requested = {"kind": "fftn" if times == 2 else "fft", "block_size": 2**20, "compressors": None}
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "16 MiB"}
     if times == 3:
         requested |= {"rounds": [16, -1]}
@@ -247,7 +247,7 @@ def test_names_that_look_like_addresses_are_paths(component, scratch):
     with pytest.raises(ArgumentError, match="`component`='x'"):
         dask_bigfft.run(folder, "o::t", component="x")
     assert sources.open_reader(folder, component).plain is not None
-    requested = {"component": component, "scratch": scratch}
+    requested = {"component": component, "scratch": scratch, "compressors": None}
     for overwrite in (False, True):
         done = dask_bigfft.run(folder, "o::t", **requested, overwrite=overwrite)
     assert sources.open_reader(done.path).plain is not None

@@ -418,13 +418,26 @@ RUNS = [
 ]
 
 
+#: Compressors of the results of such runs.
+COMPRESSORS = (
+    "auto",
+    None,
+    {"name": "blosc", "configuration": {"cname": "lz4"}},
+    [{"name": "zstd", "configuration": {"level": 5}}, {"name": "crc32c"}],
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(50))
 def test_a_run_killed_at_random_moments_is_the_same_to_the_bit(number, tmp_path, record_property):
-    """Five times each by number of its events; every fifth run by the clock, with three threads."""
+    """Five times each by number of its events; every fifth run by the clock, with three threads.
+
+    Each kind of run has each of the compressors.
+    """
     rng, by_clock = random.Random(number), number % 5 == 4
     make, requested = RUNS[number % len(RUNS)]
     requested = requested | {"checksum": bool(number // len(RUNS) % 2), "resume": True}
+    requested["compressors"] = COMPRESSORS[number % len(COMPRESSORS)]
     threads = 3 if by_clock else 1
     source, out, scratch = (tmp_path / name for name in ("in", "out.zarr", "scratch"))
     make(source)

@@ -4,7 +4,8 @@ Functions that exist in `scipy.signal` have the same names and arguments. The mo
 
     arguments, transforms (forward and inverse; frequencies of the places of a spectrum)
     convolution (by spectra) -> kernel_spectrum (of a short array); overlap (block by block)
-    spectra (power, cross, radial); segments (Welch's averages); differentiation
+    spectra (power, cross, radial); differentiation
+    segments (Welch's averages) -> segment_plan (blocks, memory); segment_tasks
 """
 
 from dask_bigfft.signal import convolution, differentiation, segments, spectra

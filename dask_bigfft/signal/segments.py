@@ -1,21 +1,19 @@
 """Spectra averaged over segments (P. D. Welch, IEEE Trans. Audio Electroacoust. 15, 1967).
 
-Segments begin at multiples of nperseg - noverlap. Each belongs to the block in which it begins. A
-block has a halo with samples of the next blocks. SciPy computes the spectra of its segments, and a
-task returns only their sum::
+Segments begin at multiples of nperseg - noverlap. SciPy computes the spectra of those inside a
+block, and a task returns only their sum. Those across the edge of two blocks have tasks of their
+own (see `segment_plan`)::
 
-    blocks     |a-----------b|..halo..|
-    segments    |-----|
-                    |-----|
-                        |-----|
+    block --------> sum of spectra -----------------+--> average
+        `-> ends --> samples around edges --> sum --'
 
 For a median, tasks return the spectra of all segments, and one exchange collects them frequency by
 frequency. Its bias is that of B. Allen et al. (Phys. Rev. D 85, 2012, appendix B).
 """
 
-import itertools
 import math
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
@@ -23,9 +21,10 @@ import numpy as np
 import scipy.fft
 import scipy.signal
 
-from dask_bigfft.arguments import parse_array, parse_chunks
+from dask_bigfft.arguments import parse_array, parse_chunks, parse_limit
 from dask_bigfft.arrays import Array
 from dask_bigfft.decomposition.layout import even_chunks
+from dask_bigfft.environment import current_machine
 from dask_bigfft.errors import (
     ArgumentTypeError,
     parse_as,
@@ -34,66 +33,33 @@ from dask_bigfft.errors import (
     parse_flag,
     raise_invalid,
 )
-from dask_bigfft.gpu.cuda import scipy_signal
-from dask_bigfft.gpu.on_gpu import on_own_gpu
-from dask_bigfft.kernels.views import empty_like
+from dask_bigfft.events import task_threads
+from dask_bigfft.front import by_block
+from dask_bigfft.kernels.views import empty_like, is_on_gpu
+from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.signal.arguments import (
     SignalOptions,
     long_enough,
     parse_pair,
     parse_signal_options,
     refuse_unsupported,
-    with_halo,
     without_empty,
+)
+from dask_bigfft.signal.segment_plan import SegmentPlan
+from dask_bigfft.signal.segment_tasks import (
+    GPU_TILE_SAMPLES,
+    TILE_SAMPLES,
+    SpectraOfSegments,
+    edges_of_block,
+    median_of_block,
+    spectra_of_block,
+    without_line,
 )
 from dask_bigfft.transforms.spec import parse_axes
 
-__all__ = ["csd", "welch"]
+__all__ = ["csd", "plan_segments", "welch"]
 
 Average = Literal["mean", "median"]
-
-
-@on_own_gpu
-def _segments(
-    *blocks: Array,
-    block_id: tuple[int, ...],
-    begun: list[range],
-    axis: int,
-    count: int,
-    out_dtype: np.dtype[Any],
-    keywords: dict[str, Any],
-    summed: bool,
-) -> Any:
-    """Return the cross spectra of the segments that begin in a block, or their sum.
-
-    Segments run along `axis`, and frequencies along a new last axis. `begun` has the first samples
-    of segments within each block, `count` is the number of frequencies, and `keywords` are SciPy's.
-    """
-    starts = begun[block_id[axis]]
-    if not starts or blocks[0].size == 0:
-        shape = list(blocks[0].shape)
-        shape[axis] = 1 if summed else len(starts)
-        return np.zeros_like(blocks[0], out_dtype, shape=(*shape, count))
-    cut = (slice(None),) * axis + (slice(starts[0], starts[-1] + keywords["nperseg"]),)
-    common = np.result_type(*(a.dtype for a in blocks))  # small integers give single precision
-    spectra = [
-        scipy_signal(a).spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
-        for a in blocks
-    ]
-    found = np.swapaxes(np.conjugate(spectra[0]) * spectra[-1], axis, -1)
-    if keywords["return_onesided"]:  # add the power of the missing half
-        found[..., 1 : -1 if keywords["nfft"] % 2 == 0 else None] *= 2
-    found = (found.real if out_dtype.kind == "f" else found).astype(out_dtype, copy=False)
-    return np.sum(found, axis=axis, keepdims=True) if summed else found
-
-
-@on_own_gpu
-def _median(spectra: Array, axis: int, bias: float) -> Any:
-    """Return the medians of real and imaginary parts along an axis."""
-    found = np.median(spectra.real, axis=axis)
-    if spectra.dtype.kind == "c":
-        found = found + 1j * np.median(spectra.imag, axis=axis)
-    return (found / bias).astype(spectra.dtype, copy=False)
 
 
 def median_bias(count: int) -> float:
@@ -130,120 +96,213 @@ def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
 
 
 def _parse_detrend(detrend: Any, nperseg: int) -> Any:
+    """Return SciPy's `detrend` for segments along the last axis."""
     allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
-    named = isinstance(detrend, str) and detrend in ("constant", "c", "linear", "l")
-    known = named or detrend is None or detrend is False
-    if callable(detrend):
-        try:
-            known = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
-        except Exception as error:
-            raise_invalid("detrend", detrend, f"{allowed} ({error})", kind=ArgumentTypeError)
-    if not known:
+    if isinstance(detrend, str) and detrend in ("linear", "l"):
+        return without_line
+    if isinstance(detrend, str) and detrend in ("constant", "c"):
+        return detrend
+    if detrend is None or detrend is False:
+        return detrend
+    if not callable(detrend):
+        raise_invalid("detrend", detrend, allowed)
+    try:
+        keeps_shape = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
+    except Exception as error:
+        raise_invalid("detrend", detrend, f"{allowed} ({error})", kind=ArgumentTypeError)
+    if not keeps_shape:
         raise_invalid("detrend", detrend, allowed)
     return detrend
 
 
-def _without_line(segments: Array, axis: int) -> Any:
-    """Return segments minus the line of least squares along an axis.
+@dataclass(frozen=True)
+class SegmentArguments:
+    """Arguments of `welch` and `csd`, as `csd` describes them."""
 
-    `scipy.signal.detrend` solves for it by LAPACK, whose threads would compete with dask's.
-    """
-    count = segments.shape[axis]
-    shape = [1] * segments.ndim
-    shape[axis] = count
-    centred = (np.arange(count) - (count - 1) / 2).reshape(shape)
-    time = np.asarray(centred.astype(segments.real.dtype), like=segments)
-    norm = max(1.0, count * (count**2 - 1) / 12)  # the sum of squares of the times
-    slope = np.sum(segments * time, axis=axis, keepdims=True) / norm
-    return segments - np.mean(segments, axis=axis, keepdims=True) - slope * time
+    fs: Any = 1.0
+    window: Any = "hann"
+    nperseg: Any = None
+    noverlap: Any = None
+    nfft: Any = None
+    detrend: Any = "constant"
+    return_onesided: Any = True
+    scaling: Any = "density"
+    axis: Any = -1
+    average: Any = "mean"
 
 
-def _keywords(n: int, real: bool, given: tuple[Any, ...]) -> dict[str, Any]:
+def _keywords(given: SegmentArguments, n: int, real: bool) -> dict[str, Any]:
     """Return SciPy's keywords for an axis of `n` samples."""
-    fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling = given
-    parse_choice("scaling", scaling, "density", "spectrum")
+    parse_choice("scaling", given.scaling, "density", "spectrum")
+    window = given.window
     length = 256 if isinstance(window, str | tuple) else np.size(window) or 256
-    nperseg = min(length, n) if nperseg is None else nperseg
+    nperseg = min(length, n) if given.nperseg is None else given.nperseg
     nperseg = parse_count("nperseg", nperseg, 1, max(n, 1))
-    noverlap = nperseg // 2 if noverlap is None else noverlap
+    noverlap = nperseg // 2 if given.noverlap is None else given.noverlap
     noverlap = parse_count("noverlap", noverlap, 0, nperseg - 1)
-    onesided = parse_flag("return_onesided", return_onesided) and real
+    nfft = nperseg if given.nfft is None else given.nfft
+    onesided = parse_flag("return_onesided", given.return_onesided) and real
     return {
-        "fs": _parse_rate(fs),
+        "fs": _parse_rate(given.fs),
         "window": _parse_window(window, nperseg, onesided),
         "nperseg": nperseg,
         "noverlap": noverlap,
-        "nfft": parse_count("nfft", nperseg if nfft is None else nfft, nperseg, 2**31),
-        "detrend": _parse_detrend(detrend, nperseg),
+        "nfft": parse_count("nfft", nfft, nperseg, 2**31),
+        "detrend": _parse_detrend(given.detrend, nperseg),
         "return_onesided": onesided,
-        "scaling": scaling,
+        "scaling": given.scaling,
     }
 
 
-def _averaged(
-    *arrays: da.Array,
-    axis: Any,
-    average: Any,
-    given: tuple[Any, ...],
-    function: str,
-    options: SignalOptions,
-) -> tuple[Array, da.Array]:
-    """Return frequencies, and the average of the (cross) spectra of segments."""
+def _machine(options: SignalOptions, on_gpu: bool) -> Machine:
+    """Return the memory limit and the threads of a process."""
+    memory_limit = parse_limit("memory_limit", options.get("memory_limit"))
+    if on_gpu:  # whose memory no setting limits
+        return Machine(memory_limit, task_threads())
+    return current_machine(memory_limit)
+
+
+@dataclass(frozen=True)
+class SegmentCall:
+    """A validated call of `welch` or `csd`.
+
+    Parameters
+    ----------
+    arrays : tuple of dask.array.Array
+        One or two arrays in the blocks of the plan.
+    plan : SegmentPlan
+        Segments and blocks.
+    keywords : dict
+        SciPy's keywords.
+    options : SignalOptions
+        Keywords of the caller.
+    """
+
+    arrays: tuple[da.Array, ...]
+    plan: SegmentPlan
+    keywords: dict[str, Any]
+    options: SignalOptions
+
+    @property
+    def frequencies(self) -> Array:
+        """Frequencies of the spectra."""
+        named = scipy.fft.rfftfreq if self.keywords["return_onesided"] else scipy.fft.fftfreq
+        return cast("Array", named(self.keywords["nfft"], 1 / self.keywords["fs"]))
+
+
+def _parse_average(
+    arrays: tuple[da.Array, ...], function: str, given: SegmentArguments, options: SignalOptions
+) -> SegmentCall:
+    """Return the validated call of a function on one or two arrays."""
     parse_signal_options(options)
-    refuse_unsupported(options, arrays[0], function)
-    parse_choice("average", average, "mean", "median")
-    (axis,) = parse_axes("axis", (axis,), arrays[0].ndim)
-    arrays = arrays[:1] if arrays[0] is arrays[-1] else arrays
+    on_gpu = is_on_gpu(arrays[0]._meta)
+    refuse_unsupported(options, arrays[0], function, forecast=True)
+    parse_choice("average", given.average, "mean", "median")
+    (axis,) = parse_axes("axis", (given.axis,), arrays[0].ndim)
+    if arrays[0] is arrays[-1]:
+        arrays = arrays[:1]
     arrays = tuple(map(without_empty, arrays))
-    n, shown = arrays[0].shape[axis], arrays[0].chunks
-    keywords = _keywords(n, all(a.dtype.kind != "c" for a in arrays), given)
-    if keywords["detrend"] in ("linear", "l"):
-        keywords["detrend"] = partial(_without_line, axis=axis)
-    nperseg = keywords["nperseg"]
-    named = scipy.fft.rfftfreq if keywords["return_onesided"] else scipy.fft.fftfreq
-    frequencies = named(keywords["nfft"], 1 / keywords["fs"])
-    # For a median, each block has at least one segment.
-    cut = long_enough(shown[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
-    chunks = (*shown[:axis], cut, *shown[axis + 1 :])
-    wide = [with_halo(a.rechunk(chunks), {axis: (0, nperseg - 1)}) for a in arrays]
-    dtype = np.result_type(*(a.dtype for a in arrays), np.complex64)
-    dtype = np.empty(0, dtype).real.dtype if len(arrays) == 1 else dtype
-    bounds, step = (0, *itertools.accumulate(map(int, cut))), nperseg - keywords["noverlap"]
-    begun = [
-        range(-(-low // step) * step - low, min(high - 1, n - nperseg) - low + 1, step)
-        for low, high in itertools.pairwise(bounds)
-    ]
-    mean, total = average == "mean", sum(map(len, begun))
-    segments = tuple(1 if mean else len(starts) for starts in begun)
-    spectra: Any = da.map_blocks(
-        _segments,
-        *wide,
-        dtype=dtype,
-        meta=empty_like(arrays[0]._meta, arrays[0].ndim + 1, dtype),
-        chunks=(*shown[:axis], segments, *shown[axis + 1 :], (len(frequencies),)),
-        new_axis=[arrays[0].ndim],
-        begun=begun,
+    real = all(a.dtype.kind != "c" for a in arrays)
+    keywords = _keywords(given, arrays[0].shape[axis], real)
+    nperseg, nfft = keywords["nperseg"], keywords["nfft"]
+    chunks = list(arrays[0].chunks)
+    chunks[axis] = long_enough(chunks[axis], nperseg - 1)
+    wide = np.result_type(*(a.dtype for a in arrays), np.complex64)
+    plan = SegmentPlan(
+        function=function,
+        average=given.average,
         axis=axis,
-        count=len(frequencies),
-        out_dtype=dtype,
-        keywords=keywords,
-        summed=mean,
+        chunks=tuple(chunks),
+        joined=any(a.chunks != tuple(chunks) for a in arrays),
+        dtypes=tuple(a.dtype.str for a in arrays),
+        out_dtype=(np.empty(0, wide).real.dtype if len(arrays) == 1 else wide).str,
+        nperseg=nperseg,
+        noverlap=keywords["noverlap"],
+        nfft=nfft,
+        frequencies=nfft // 2 + 1 if keywords["return_onesided"] else nfft,
+        tile_samples=GPU_TILE_SAMPLES if on_gpu else TILE_SAMPLES,
+        machine=_machine(options, on_gpu),
     )
-    if mean:
-        result = spectra.sum(axis=axis) / dtype.type(total)
+    plan.refuse_above_limit()
+    return SegmentCall(tuple(a.rechunk(plan.chunks) for a in arrays), plan, keywords, options)
+
+
+def _spectra(call: SegmentCall) -> da.Array:
+    """Return sums of spectra of segments, or for a median all spectra.
+
+    They run along the axis of the samples, and frequencies along a new last axis.
+    """
+    plan, axis = call.plan, call.plan.axis
+    summed = plan.average == "mean"
+    work = SpectraOfSegments(
+        axis=axis,
+        keywords=call.keywords,
+        frequencies=plan.frequencies,
+        dtype=np.dtype(plan.out_dtype),
+        summed=summed,
+        tile_samples=plan.tile_samples,
+    )
+
+    def spectra(arrays: Sequence[da.Array], starts: list[range]) -> Any:
+        chunks = list(arrays[0].chunks)
+        chunks[axis] = tuple(1 if summed else len(own) for own in starts)
+        result: Any = da.map_blocks(
+            spectra_of_block,
+            *arrays,
+            dtype=work.dtype,
+            meta=empty_like(arrays[0]._meta, arrays[0].ndim + 1, work.dtype),
+            chunks=(*chunks, (plan.frequencies,)),
+            new_axis=[arrays[0].ndim],
+            starts=starts,
+            work=work,
+        )
+        return result if summed else without_empty(result)
+
+    inside = spectra(call.arrays, plan.inside)
+    if not any(plan.across):
+        return cast("da.Array", inside)
+    around = [_around_edges(a, axis, plan.edge) for a in call.arrays]
+    both: da.Array = da.concatenate([inside, spectra(around, plan.across)], axis=axis)
+    return both
+
+
+def _around_edges(a: da.Array, axis: int, count: int) -> da.Array:
+    """Return an array with a block for each edge between blocks, `count` samples on both sides."""
+    before, cut, after = a.chunks[:axis], a.chunks[axis], a.chunks[axis + 1 :]
+    own_edges = tuple(2 * count for _ in cut)
+    chunks = (*before, own_edges, *after)
+    ends: Any = by_block(edges_of_block, a, dtype=a.dtype, chunks=chunks, axis=axis, count=count)
+    inner = (*(slice(None) for _ in before), slice(count, ends.shape[axis] - count))
+    around: da.Array = ends[inner].rechunk({axis: own_edges[1:]})
+    return around
+
+
+def _averaged(call: SegmentCall) -> da.Array:
+    """Return the average of the (cross) spectra of segments."""
+    plan, axis = call.plan, call.plan.axis
+    dtype = np.dtype(plan.out_dtype)
+    spectra: Any = _spectra(call)
+    if plan.average == "mean":
+        total = spectra.sum(axis=axis) if spectra.numblocks[axis] > 1 else spectra.squeeze(axis)
+        result = total / dtype.type(plan.count)
     else:  # the result has as many chunks of frequencies as the input of samples
-        spectra = spectra.rechunk({axis: -1, -1: even_chunks(len(frequencies), len(begun))})
-        meta, bias = empty_like(arrays[0]._meta, arrays[0].ndim, dtype), median_bias(total)
+        parts = even_chunks(plan.frequencies, len(plan.chunks[axis]))
+        spectra = spectra.rechunk({axis: -1, -1: parts})
         result = spectra.map_blocks(
-            _median, axis=axis, bias=bias, drop_axis=axis, dtype=dtype, meta=meta
+            median_of_block,
+            axis=axis,
+            bias=median_bias(plan.count),
+            drop_axis=axis,
+            dtype=dtype,
+            meta=empty_like(call.arrays[0]._meta, call.arrays[0].ndim, dtype),
         )
     last = result.ndim - 1  # array expressions have no moveaxis
     result = result.transpose((*range(axis), last, *range(axis, last)))
-    requested = options.get("chunks")
-    if requested is not None:
-        cuts = parse_chunks(requested, arrays[0].chunks, result.shape, result.dtype)
+    chunks = call.options.get("chunks")
+    if chunks is not None:
+        cuts = parse_chunks(chunks, call.arrays[0].chunks, result.shape, result.dtype)
         result = result if cuts is None else result.rechunk(cuts)
-    return frequencies, cast("da.Array", result)
+    return cast("da.Array", result)
 
 
 def csd(
@@ -268,13 +327,17 @@ def csd(
     x, y : dask array or array-like
         Of one shape and any chunking.
     fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis
-        See `scipy.signal.csd`.
+        See `scipy.signal.csd`. A function `detrend` gets segments along its argument's last axis.
     average : {"mean", "median"}
         Average over segments. A median is less sensitive to outliers, but needs an exchange of the
         spectra of all segments.
+    chunks : "auto", "preserve", mapping or dask chunks, optional
+        Chunks of the result.
+    memory_limit : int or str, optional
+        Bytes that one process may use, such as ``"4 GiB"``. A forecast above it is an error.
     **options
-        `chunks` of the result, and other keywords of `fftconvolve` with values that ask for nothing
-        else than SciPy block by block, see `oaconvolve`. Others are refused.
+        Other keywords of `fftconvolve`, with values that ask for nothing else than SciPy block by
+        block, see `oaconvolve`. Others are refused.
 
     Returns
     -------
@@ -286,7 +349,16 @@ def csd(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For invalid arguments.
+        For invalid arguments, or a memory limit that is too small.
+
+    Notes
+    -----
+    Memory is that of one block for each thread, and little more. A median also takes that of the
+    spectra of all segments, twice, for the rows that threads work on.
+
+    See Also
+    --------
+    plan_segments : Forecast of the memory.
 
     Examples
     --------
@@ -294,11 +366,20 @@ def csd(
     >>> frequencies
     array([0.  , 0.25, 0.5 ])
     """
-    given = (fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling)
-    pair = parse_pair(x, y)
-    return _averaged(
-        *pair, axis=axis, average=average, given=given, function="csd", options=options
+    given = SegmentArguments(
+        fs=fs,
+        window=window,
+        nperseg=nperseg,
+        noverlap=noverlap,
+        nfft=nfft,
+        detrend=detrend,
+        return_onesided=return_onesided,
+        scaling=scaling,
+        axis=axis,
+        average=average,
     )
+    call = _parse_average(parse_pair(x, y), "csd", given, options)
+    return call.frequencies, _averaged(call)
 
 
 def welch(
@@ -321,7 +402,8 @@ def welch(
     ----------
     x : dask array or array-like
         Of any chunking.
-    fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average, **options
+    fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average, chunks, \
+memory_limit, **options
         See `csd`.
 
     Returns
@@ -334,7 +416,11 @@ def welch(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For invalid arguments.
+        For invalid arguments, or a memory limit that is too small.
+
+    See Also
+    --------
+    plan_segments : Forecast of the memory.
 
     Examples
     --------
@@ -343,8 +429,54 @@ def welch(
     >>> float(power.mean().compute().round(1))
     1.0
     """
-    given = (fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling)
-    array = parse_array(x, "fft")
-    return _averaged(
-        array, axis=axis, average=average, given=given, function="welch", options=options
+    given = SegmentArguments(
+        fs=fs,
+        window=window,
+        nperseg=nperseg,
+        noverlap=noverlap,
+        nfft=nfft,
+        detrend=detrend,
+        return_onesided=return_onesided,
+        scaling=scaling,
+        axis=axis,
+        average=average,
     )
+    call = _parse_average((parse_array(x, "fft"),), "welch", given, options)
+    return call.frequencies, _averaged(call)
+
+
+def plan_segments(x: Any, y: Any = None, **keywords: Any) -> SegmentPlan:
+    """Return the plan of `welch`, or of `csd` for two arrays, without touching data.
+
+    Parameters
+    ----------
+    x, y : dask array or array-like
+        Arguments of `welch` (without `y`) or `csd`.
+    **keywords
+        The other arguments of the function, by name.
+
+    Returns
+    -------
+    SegmentPlan
+        Segments and blocks. ``expected.peak_host`` is a forecast of the peak memory in bytes per
+        process, without that of imports and of the tasks that make the input; ``explain()``
+        returns all of it as text.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        In the same cases as the function.
+
+    Examples
+    --------
+    >>> x = da.zeros(2**24, chunks=2**20)
+    >>> plan = plan_segments(x, nperseg=1024, memory_limit="100 MiB")
+    >>> plan.count, plan.expected.peak_host < 100 * 2**20
+    (32767, True)
+    """
+    names = {field.name for field in fields(SegmentArguments)}
+    given = {name: value for name, value in keywords.items() if name in names}
+    options: Any = {name: value for name, value in keywords.items() if name not in names}
+    arrays = (parse_array(x, "fft"),) if y is None else parse_pair(x, y)
+    function = "welch" if y is None else "csd"
+    return _parse_average(arrays, function, SegmentArguments(**given), options).plan

@@ -317,8 +317,8 @@ def welch() -> None:
         The dimension; by default the only one.
     **keywords
         `window`, `nperseg`, `noverlap`, `nfft`, `detrend`, `return_onesided`, `scaling` and
-        `average` of `dask_bigfft.signal.welch`, with its defaults. The sampling rate is that of the
-        coordinate.
+        `average` of `dask_bigfft.signal.welch`, with its defaults, and its options, such as
+        `memory_limit`. The sampling rate is that of the coordinate.
 
     Returns
     -------

@@ -30,7 +30,7 @@ EXTRAS = tuple(Extras.__annotations__)
 #: Other names under which an error may speak of an argument: its parts, and those it clashes with.
 ALIASES = {
     "array": ("a", "dim"),
-    "x": ("a", "in1"),
+    "x": ("a", "in1", "nperseg"),
     "in1": ("a",),
     "in2": ("a",),
     "y": ("a",),
@@ -93,6 +93,7 @@ def calls(folder):
         for f in (getattr(fft, name) for name in fft.__all__)
     ]
     segments = {"welch": {"x": LINE, "nperseg": 4}, "csd": {"x": LINE, "y": LINE, "nperseg": 4}}
+    segments["plan_segments"] = segments["welch"]
     for name in signal.__all__:
         function = getattr(signal, name)
         given = segments.get(name, {})

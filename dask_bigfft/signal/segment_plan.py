@@ -1,0 +1,261 @@
+"""Where segments lie in blocks, and the memory that their spectra take.
+
+Most segments lie inside a block, which the task that reads it sums. The others lie across an edge
+between two blocks. They are made of copies of the last samples before the edge and of the first
+after it, so that no block waits for its neighbour::
+
+    blocks     |a-------------b|c-------------d|
+    inside      |----|               |----|
+                   |----|       |----|
+    edge of b and c        |--|-|
+                              |-|--|
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dask_bigfft.decomposition.factors import factorize
+from dask_bigfft.errors import MemoryLimitError, raise_invalid
+from dask_bigfft.planner.explain import enough_bytes, human_bytes
+from dask_bigfft.planner.plan_data import Machine
+
+#: Temporary memory for a sample of a tile, in complex numbers, with one array and with two.
+#: Measured for all dtypes with two halves of a spectrum: 2.8 to 3.1, and 4.3 to 4.6.
+TILE_COPIES = {1: 3.5, 2: 5.0}
+
+#: The same for one half of a spectrum, measured 1.5 to 2.1, and 2.1 to 2.9.
+HALF_TILE_COPIES = {1: 2.25, 2: 3.25}
+
+#: Temporary arrays of a window's length, in double precision.
+WINDOW_COPIES = 3
+
+#: Complex lines of an FFT's length in a thread, and cached in the process, as in
+#: `planner.cost` for SciPy: without and with large prime factors.
+FFT_LINES = {False: (2, 1), True: (8, 6)}
+
+#: Sums that dask adds at a time.
+SUMMED_AT_A_TIME = 4
+
+#: Bytes of dask's tasks for a block. Measured with 2,048 blocks: 29 KiB.
+TASKS_NBYTES = 32 << 10
+
+
+@dataclass(frozen=True)
+class SegmentForecast:
+    """Forecast peak memory of an average over segments, in bytes per process.
+
+    Parameters
+    ----------
+    blocks : int
+        Blocks of the input in running tasks. What else the input's own tasks take is not known.
+    edges : int
+        Copies of samples around edges between blocks.
+    tiles : int
+        Temporary memory of SciPy.
+    tasks : int
+        Dask's tasks.
+    spectra : int
+        Sums of spectra that wait for others; for a median, the spectra of all segments of the rows
+        that threads work on, twice.
+    result : int
+        The result.
+    """
+
+    blocks: int
+    edges: int
+    tiles: int
+    tasks: int
+    spectra: int
+    result: int
+
+    @property
+    def peak_host(self) -> int:
+        """Sum of all parts."""
+        waiting = self.edges + self.spectra
+        return self.blocks + waiting + self.tiles + self.tasks + self.result
+
+
+@dataclass(frozen=True, repr=False)
+class SegmentPlan:
+    """Segments and blocks of `welch` or `csd`, with a forecast of their memory.
+
+    Parameters
+    ----------
+    function : {"welch", "csd"}
+        The function.
+    average : {"mean", "median"}
+        Average over segments.
+    axis : int
+        Axis of the samples.
+    chunks : tuple of tuple of int
+        Blocks of the input, at least `nperseg` - 1 samples long.
+    joined : bool
+        True if the blocks are made of shorter ones.
+    dtypes : tuple of str
+        Dtypes of the inputs, one or two.
+    out_dtype : str
+        Dtype of the result.
+    nperseg, noverlap, nfft : int
+        Samples of a segment, samples that it shares with the next one, and length of its FFT.
+    frequencies : int
+        Number of frequencies.
+    tile_samples : int
+        Samples of the segments that are transformed at a time, at least one segment.
+    machine : Machine
+        Memory limit and threads of a process.
+    """
+
+    function: str
+    average: str
+    axis: int
+    chunks: tuple[tuple[int, ...], ...]
+    joined: bool
+    dtypes: tuple[str, ...]
+    out_dtype: str
+    nperseg: int
+    noverlap: int
+    nfft: int
+    frequencies: int
+    tile_samples: int
+    machine: Machine
+
+    @property
+    def step(self) -> int:
+        """Samples from the start of a segment to that of the next one."""
+        return self.nperseg - self.noverlap
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the input."""
+        return tuple(map(sum, self.chunks))
+
+    @property
+    def edge(self) -> int:
+        """Samples on each side of an edge between blocks that segments across it may have."""
+        return self.nperseg - 1
+
+    @cached_property
+    def bounds(self) -> tuple[int, ...]:
+        """First sample of each block along the axis, and the number of all samples."""
+        return (0, *itertools.accumulate(self.chunks[self.axis]))
+
+    def _starts(self, first: int, last: int, origin: int) -> range:
+        """Return starts of segments from sample `first` to `last`, counted from `origin`.
+
+        >>> segments = {"nperseg": 4, "noverlap": 1, "nfft": 4, "frequencies": 3}
+        >>> kind = {"function": "welch", "average": "mean", "dtypes": ("f8",), "out_dtype": "f8"}
+        >>> blocks = {"axis": 0, "chunks": ((5, 4),), "joined": False, "tile_samples": 8}
+        >>> plan = SegmentPlan(**kind, **blocks, **segments, machine=Machine())
+        >>> plan.inside, plan.across
+        ([range(0, 2, 3), range(1, 1, 3)], [range(1, 3, 3)])
+        """
+        start = -(-max(first, 0) // self.step) * self.step
+        stop = min(last, self.shape[self.axis] - self.nperseg) + 1
+        return range(start - origin, max(start, stop) - origin, self.step)
+
+    @cached_property
+    def inside(self) -> list[range]:
+        """Starts of the segments that lie inside each block, within the block."""
+        return [
+            self._starts(low, high - self.nperseg, low)
+            for low, high in itertools.pairwise(self.bounds)
+        ]
+
+    @cached_property
+    def across(self) -> list[range]:
+        """Starts of the segments that lie across each edge, within the samples around it."""
+        return [
+            self._starts(edge - self.edge, edge - 1, edge - self.edge) for edge in self.bounds[1:-1]
+        ]
+
+    @property
+    def count(self) -> int:
+        """Number of segments."""
+        return sum(map(len, self.inside)) + sum(map(len, self.across))
+
+    @cached_property
+    def expected(self) -> SegmentForecast:
+        """Forecast of the memory."""
+        blocks = math.prod(map(len, self.chunks))
+        threads = min(self.machine.threads, blocks)
+        along = self.chunks[self.axis]
+        other_chunks = [chunk for axis, chunk in enumerate(self.chunks) if axis != self.axis]
+        rows = math.prod(map(max, other_chunks))  # of a block
+        all_rows = math.prod(map(sum, other_chunks))
+        nbytes = sum(np.dtype(dtype).itemsize for dtype in self.dtypes)  # of a sample
+        line = self.frequencies * np.dtype(self.out_dtype).itemsize
+        block = rows * max(along) * nbytes
+        around = 2 * self.edge * rows * nbytes if any(self.across) else 0
+        if self.average == "mean":
+            levels = math.ceil(math.log(2 * len(along), SUMMED_AT_A_TIME))
+            waiting = min(2 * len(along), threads + SUMMED_AT_A_TIME * levels)
+            spectra = (waiting + 2 * threads) * rows * line
+        else:  # rows of blocks are collected one after the other
+            groups = min(threads, math.prod(map(len, other_chunks)))
+            spectra = 2 * self.count * groups * rows * line
+        return SegmentForecast(
+            blocks=(2 if self.joined else 1) * threads * block,
+            edges=2 * (threads + 1) * around,
+            tiles=self._tile_nbytes(rows, threads),
+            tasks=TASKS_NBYTES * blocks,
+            spectra=spectra,
+            result=all_rows * line,
+        )
+
+    def _tile_nbytes(self, rows: int, threads: int) -> int:
+        """Return the bytes that SciPy takes in some threads for tiles of blocks with some rows."""
+        width = max(self.nperseg, self.nfft)
+        most = max(map(len, (*self.inside, *self.across)), default=0) * rows * width
+        samples = max(width, min(self.tile_samples, most))
+        # Segments of integers have their mean subtracted in double precision.
+        common = np.result_type(*self.dtypes)
+        wide = np.result_type(common, np.complex64 if common.kind in "fc" else np.complex128)
+        half = self.frequencies < self.nfft
+        copies = (HALF_TILE_COPIES if half else TILE_COPIES)[len(self.dtypes)] * samples
+        is_chirp = max(factorize(self.nfft), default=1) ** 2 > self.nfft > 64
+        lines, cached = FFT_LINES[is_chirp]
+        nfft = self.nfft / 2 if half and not is_chirp else self.nfft
+        window = WINDOW_COPIES * 8 * self.nperseg
+        own = (copies + lines * nfft) * wide.itemsize + window
+        return math.ceil(threads * own + cached * nfft * wide.itemsize)
+
+    def refuse_above_limit(self) -> None:
+        """Raise an error if the forecast exceeds the memory limit of a process."""
+        limit, peak = self.machine.memory_limit, self.expected.peak_host
+        if limit is None or peak <= limit:
+            return
+        text = f"at least {enough_bytes(peak)} per process for {self.function} of these chunks "
+        text += f"with {self.machine.threads} threads, or smaller chunks, or fewer threads"
+        raise_invalid("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
+
+    def explain(self) -> str:
+        """Return the segments, the blocks and the forecast as text."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        parts = vars(self.expected)
+        limit = self.machine.memory_limit
+        budget = "no limit is known" if limit is None else f"of {human_bytes(limit)}"
+        crossing = sum(map(len, self.across))
+        return [
+            f"{self.function} of {self.shape} {' and '.join(self.dtypes)} along axis {self.axis}",
+            f"  {self.average} of {self.count} segments of {self.nperseg} samples, one every "
+            f"{self.step}; FFTs of length {self.nfft}",
+            f"  {math.prod(map(len, self.chunks))} blocks of at most "
+            f"{tuple(map(max, self.chunks))}{', joined' if self.joined else ''}; {crossing} "
+            "segments lie across edges",
+            "",
+            "forecast",
+            f"    {'peak memory':14}{human_bytes(self.expected.peak_host)} {budget}, per process "
+            f"of {self.machine.threads} threads",
+            *(f"    {f'  {name}':14}{human_bytes(nbytes)}" for name, nbytes in parts.items()),
+        ]
+
+    def __repr__(self) -> str:
+        peak = human_bytes(self.expected.peak_host)
+        segments = f"{self.count} segments of {self.nperseg} samples"
+        return f"<SegmentPlan: {self.function} of {self.shape}, {segments}, {peak} per process>"

@@ -1,0 +1,81 @@
+"""Averages over segments: where segments lie in blocks, memory limits and forecasts."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.signal
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft import signal
+from dask_bigfft.errors import MemoryLimitError
+from dask_bigfft.testing.strategies import chunks_of, random_array
+
+pytestmark = pytest.mark.usefixtures("sync")
+
+
+@given(data=st.data(), n=st.integers(1, 200))
+def test_every_segment_lies_in_one_block_or_across_one_edge(data, n):
+    nperseg = data.draw(st.integers(1, n))
+    noverlap = data.draw(st.integers(0, nperseg - 1))
+    x = da.zeros(n, chunks=(data.draw(chunks_of(n)),))
+    plan = signal.plan_segments(x, nperseg=nperseg, noverlap=noverlap)
+    starts = [
+        low + start for low, own in zip(plan.bounds, plan.inside, strict=False) for start in own
+    ]
+    for edge, own in zip(plan.bounds[1:], plan.across, strict=False):
+        starts += [edge - (nperseg - 1) + start for start in own]
+    assert sorted(starts) == [*range(0, n - nperseg + 1, nperseg - noverlap)]
+    assert plan.count == len(starts)
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1, -2])
+def test_a_function_that_detrends_gets_segments_along_the_last_axis(axis):
+    x = random_array((60, 70), "f8", 0)
+    options = {"nperseg": 16, "detrend": lambda segments: segments - np.arange(16)}
+    found = signal.welch(da.from_array(x, chunks=(25, 30)), axis=axis, **options)[1]
+    _, expected = scipy.signal.welch(np.moveaxis(x, axis, -1), **options)
+    np.testing.assert_allclose(found, np.moveaxis(expected, -1, axis), rtol=1e-10)
+
+
+@pytest.mark.parametrize("average", ["mean", "median"])
+def test_memory_limits(average):
+    x = da.ones(2**16, chunks=2**13)
+    options = {"nperseg": 256, "average": average}
+    plans = (signal.plan_segments(x, **options), signal.plan_segments(x, x + 1, **options))
+    calls = (
+        lambda **limit: signal.welch(x, **options, **limit),
+        lambda **limit: signal.csd(x, x + 1, **options, **limit),
+    )
+    for plan, call in zip(plans, calls, strict=True):
+        peak = plan.expected.peak_host
+        call(memory_limit=peak)
+        with pytest.raises(MemoryLimitError, match="memory_limit"):
+            call(memory_limit=peak - 1)
+        with dask.config.set({"bigfft.memory-limit": peak - 1}):
+            with pytest.raises(MemoryLimitError, match="memory_limit"):
+                call()
+            with pytest.raises(MemoryLimitError, match="memory_limit"):
+                signal.plan_segments(x, x + 1, **options)
+
+
+def test_a_plan_shows_its_forecast():
+    x = da.zeros((4, 2**16), chunks=(2, 2**13), dtype="f4")
+    plan = signal.plan_segments(x, nperseg=512, noverlap=128, memory_limit="1 GiB")
+    frequencies, power = signal.welch(x, nperseg=512, noverlap=128)
+    assert (plan.shape, plan.frequencies) == (x.shape, len(frequencies))
+    assert plan.expected.result == power.nbytes
+    assert f"{plan.count} segments" in plan.explain()
+    assert str(plan.count) in repr(plan)
+    with pytest.raises(TypeError, match="nprseg"):
+        signal.plan_segments(x, nprseg=512)
+
+
+def test_blocks_are_only_read():
+    x = random_array((3, 500), "f8", 0)
+    x.flags.writeable = False
+    lazy = da.from_array(x, chunks=(2, 90))
+    for average in ("mean", "median"):
+        signal.csd(lazy, lazy + 1, nperseg=40, average=average)[1].compute()
+        signal.welch(lazy, nperseg=40, detrend=False, window="boxcar", average=average)[1].compute()

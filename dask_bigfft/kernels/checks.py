@@ -52,7 +52,7 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
-from dask_bigfft.kernels.compiled import FAST, compiled, squares_of_line
+from dask_bigfft.kernels.compiled import FAST, added, compiled, squares_of_line
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import BoundFactor, CPUExecutor, bound_factor, run_round
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
@@ -244,13 +244,15 @@ def _sum_of_rows(x, rows, for_real, for_imag):  # type: ignore[no-untyped-def]
     """Return both parts of the weighted sum of all lines, and their energy."""
     width = len(for_real)
     squares = 0.0
+    squares_lost = 0.0
     total = 0j
+    total_lost = 0j
     for low in range(0, width, STRIP):
         high = min(width, low + STRIP)
         for j in range(len(rows)):
             s, t, e = _weighed_dot(x[j, low:high], for_real[low:high], for_imag[low:high])
-            total += rows[j] * complex(s, t)
-            squares += e
+            total, total_lost = added(total, total_lost, rows[j] * complex(s, t))
+            squares, squares_lost = added(squares, squares_lost, float(e))
     return total.real, total.imag, squares
 
 
@@ -264,7 +266,9 @@ def _sum_of_twiddled(x, a, outer, inner, rest, coarse, fine, shift, mask):  # ty
     n = x.shape[1] // 2
     width = len(inner)
     squares = 0.0
+    squares_lost = 0.0
     total = 0j
+    total_lost = 0j
     for_real = np.empty(2 * width, x.dtype)
     for_imag = np.empty(2 * width, x.dtype)
     for o in range(x.shape[0]):
@@ -282,8 +286,8 @@ def _sum_of_twiddled(x, a, outer, inner, rest, coarse, fine, shift, mask):  # ty
             s, t, e = _weighed_dot(x[o, start:stop], for_real, for_imag)
             place = r * i * width
             along += outer[i] * coarse[place >> shift] * fine[place & mask] * complex(s, t)
-            squares += e
-        total += a[o] * along
+            squares, squares_lost = added(squares, squares_lost, float(e))
+        total, total_lost = added(total, total_lost, a[o] * along)
     return total.real, total.imag, squares
 
 

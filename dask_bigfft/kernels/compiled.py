@@ -143,9 +143,21 @@ def squares(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def added(total, lost, more):  # type: ignore[no-untyped-def]
+    """Return a sum after one more value, and what its rounding has lost (Kahan's summation).
+
+    The rounding errors of thousands of additions would exceed the tolerance of a check.
+    """
+    value = more - lost
+    larger = total + value
+    return larger, (larger - total) - value
+
+
+@compiled
 def squares_of_line(x):  # type: ignore[no-untyped-def]
     """Return the sum of squares of a line, in double precision."""
     total = 0.0
+    lost = 0.0
     for start in range(0, len(x), STRETCH):
-        total += squares(x[start : start + STRETCH])
+        total, lost = added(total, lost, float(squares(x[start : start + STRETCH])))
     return total

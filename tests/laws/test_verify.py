@@ -170,6 +170,20 @@ def test_what_cannot_be_verified_says_so(found, mode, value):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("factor", [2, 3, 7])
+def test_thousands_of_short_lines_are_no_fault(found, mode, factor):
+    """Sums of so many lines keep their rounding errors below the tolerance."""
+    n = factor << 17
+    x = da.from_array(signal(n=n), chunks=n // 2)
+    rounds = [{0: factor}, {0: -1}]
+    assert plan(x, "fft", rounds=rounds).rounds[0].source.full_shape == (1 << 16, factor)
+    with dask.config.set(scheduler="sync"):
+        result = fft.fft(x, rounds=rounds, verify=mode).compute()
+    np.testing.assert_allclose(result, np.fft.fft(x.compute()), rtol=0, atol=1e-9)
+    assert not found
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("chunks", [(16, 256), (16, 16), (256, 8)])
 @pytest.mark.parametrize("dtype", ["f4", "c8", "f8", "c16"])
 def test_squares_of_what_is_checked_may_be_too_small(found, mode, chunks, dtype):

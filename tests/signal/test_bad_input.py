@@ -27,7 +27,7 @@ REFUSED = [
     (named(CONVOLVE, "axes", X, X), "axes", [3, ()], ["x"]),
     (named(CONVOLVE, "order", X, X), "order", [], ["natural"]),
     (of(CONVOLVE, X), "a.dtype", [], [np.array(["a"])]),
-    (named(CONVOLVE, "memory_limit", X, X), "memory_limit", [1000], []),
+    (named(CONVOLVE, "memory_limit", X, X), "memory_limit", [100], []),
     (named(signal.convolve, "method", X, X), "method", ["slow"], []),
     (named(signal.oaconvolve, "in2", da.zeros((4, 9)), axes=1), "in2", [np.ones((2, 3))], []),
     (named(POWER, "scaling"), "scaling", ["sum"], []),

@@ -62,8 +62,22 @@ def is_halved(round_: Round) -> bool:
 
 def changes(round_: Round) -> bool:
     """Return whether blocks change their shape or type in a round."""
-    real = any(step.kind != "c2c" for step in round_.steps)
-    return real or round_.source.full_shape != round_.target.full_shape
+    if any(step.kind != "c2c" for step in round_.steps):
+        return True
+    return round_.source.full_shape != round_.target.full_shape
+
+
+def _begins_with_call(round_: Round) -> bool:
+    """Return whether calls of the FFT library come before any other operation of a round."""
+    return round_.begins_with_ffts or is_halved(round_)
+
+
+def _calls_write_results(round_: Round, tile_is_contiguous: bool) -> bool:
+    """Return whether calls of the FFT library can write the results of a round to their place."""
+    if any(step.kind == "c2r" for step in round_.steps):
+        return True
+    takes_place = tile_is_contiguous or round_.is_one_call
+    return takes_place and _begins_with_call(round_)
 
 
 @dataclass(frozen=True)
@@ -133,6 +147,18 @@ class Stage:
         return exchange_shape(self.before, self.after)
 
     @property
+    def reads_one_array(self) -> bool:
+        """True if the round finds each block in one array: an input block or a shared buffer."""
+        if self.reads is not None:
+            return True
+        return self.before == self.after and self.source_dtype == self.dtype
+
+    @property
+    def is_done_before(self) -> bool:
+        """True for an exchange without a round whose blocks were written to their place."""
+        return self.reads is not None and self.round_ is None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all blocks after the exchange."""
         return self.after.size * np.dtype(self.dtype).itemsize
@@ -155,12 +181,34 @@ class Stage:
         return Place(shape, tuple(slice(n) for n in shape), tuple(range(len(shape))))
 
 
+@dataclass(frozen=True)
+class _Work:
+    """Seconds of the work on all blocks of a stage.
+
+    Parameters
+    ----------
+    gather, fft, handling : float
+        Sums over threads: gathering and storing, FFTs, and Python.
+    device : float
+        Of a GPU for each block.
+    seconds : float
+        Wall-clock time without Python.
+    """
+
+    gather: float
+    fft: float
+    handling: float
+    device: float
+    seconds: float
+
+
 #: Minimum bytes of a block for a GPU, unless the user chose the GPU.
 LEAST_NBYTES = 1 << 20
 
 #: Fraction of the bus speed at which a GPU reads shards of many blocks, and fraction of the price
 #: of a run where a kernel, not the copy engine, reads narrow rows.
-SHARDS, BY_KERNEL = 0.9, 0.25
+SHARDS = 0.9
+BY_KERNEL = 0.25
 
 #: Seconds of a thread for a shard that is a separate write to a scratch file.
 DISK_SHARD = 2e-4
@@ -210,8 +258,9 @@ class Model:
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
         """The GPUs of a process that may do rounds."""
-        possible = np.dtype(self.dtype).char in "FD" and self.device != "cpu"
-        return self.machine.devices if possible else ()
+        if self.device == "cpu" or np.dtype(self.dtype).char not in "FD":
+            return ()
+        return self.machine.devices
 
     # --- side by side ------------------------------------------------------------------------
 
@@ -220,7 +269,8 @@ class Model:
 
         A lane is a thread or a GPU.
         """
-        return math.ceil(math.ceil(blocks / self.machine.workers) / max(1, lanes))
+        own_blocks = math.ceil(blocks / self.machine.workers)
+        return math.ceil(own_blocks / max(1, lanes))
 
     def lanes(self, blocks: int) -> int:
         """Return the number of threads of a process that work at a time."""
@@ -228,10 +278,13 @@ class Model:
 
     # --- seconds of one thread that does everything ------------------------------------------
 
-    def _copied(self, nbytes: float, row: float, moved: bool = False) -> float:
+    def _copied(self, nbytes: float, row_nbytes: float, moved: bool = False) -> float:
         """Return the seconds of a copy, given the bytes of all values and of a row."""
         profile = self.machine.profile
-        return nbytes * (1 / profile.copy + profile.run / max(row, 1) + moved * profile.move)
+        per_byte = 1 / profile.copy + profile.run / max(row_nbytes, 1)
+        if moved:
+            per_byte += profile.move
+        return nbytes * per_byte
 
     def tiles(self, round_: Round, dtype: str, result_dtype: str) -> tuple[int, int] | None:
         """Return the dimension and the width of a round's tiles; None where blocks are not cut.
@@ -268,98 +321,115 @@ class Model:
             contiguous = contiguous and math.prod(shape[:dim]) == 1
             tile_shape = (*shape[:dim], min(width, shape[dim]), *shape[dim + 1 :])
             tile_count = -(-round_.source.full_shape[dim] // width)
-        direct = self._reads_in_place(stage, contiguous, tiles is not None)
-        stored = not direct
-        if stored:
-            tile_is_contiguous = stage.result_place.is_contiguous(tile_shape)
-            stored = not self._writes_in_place(stage, contiguous, tile_is_contiguous)
-        read: Literal["none", "block", "shards", "view"] = "shards"
-        if direct:
-            read = "none"
-        elif stage.reads is not None:
+        if self._reads_in_place(stage, round_, contiguous, tiles is not None):
+            if round_.is_one_call and len(round_.steps) == 1:
+                tile_count = 1
+            return Traffic(read="none", stored=False, direct=True, tiles=tile_count)
+        tile_is_contiguous = stage.result_place.is_contiguous(tile_shape)
+        writes_in_place = self._writes_in_place(stage, round_, contiguous, tile_is_contiguous)
+        read: Literal["block", "shards", "view"] = "shards"
+        if stage.reads is not None:
             read = "view"
         elif stage.before == round_.source:
             read = "block"
-        if direct and round_.is_one_call and len(round_.steps) == 1:
-            tile_count = 1
-        return Traffic(read, stored, direct, tile_count)
+        return Traffic(
+            read=read,
+            stored=not writes_in_place,
+            direct=False,
+            tiles=tile_count,
+        )
 
-    def _reads_in_place(self, stage: Stage, contiguous: bool, tiled: bool) -> bool:
-        """Return whether FFTs read a block where it is.
+    def _reads_in_place(
+        self,
+        stage: Stage,
+        round_: Round,
+        contiguous: bool,
+        tiled: bool,
+    ) -> bool:
+        """Return whether the FFTs of a stage's round read blocks in place.
 
         `contiguous` is true if the result and all its tiles are, `tiled` if the block is cut.
         """
-        round_ = stage.round_
-        assert round_ is not None
-        near = stage.before == round_.source and stage.source_dtype == stage.dtype
-        if self.verify != "none" or round_.rolls or not (near or stage.reads is not None):
+        if self.verify != "none" or round_.rolls or not stage.reads_one_array:
             return False
-        if not (contiguous or round_.is_one_call):
+        if not contiguous and not round_.is_one_call:
             return False  # other operations need contiguous tiles
         if stage.inside and contiguous and (round_.is_one_call or not tiled):
             return True  # any library overwrites a block
-        begins_with_call = round_.begins_with_ffts or is_halved(round_)
-        return self.library.supports_out and (begins_with_call or round_.is_one_call)
+        can_begin = _begins_with_call(round_) or round_.is_one_call
+        return self.library.supports_out and can_begin
 
-    def _writes_in_place(self, stage: Stage, contiguous: bool, tile_is_contiguous: bool) -> bool:
+    def _writes_in_place(
+        self,
+        stage: Stage,
+        round_: Round,
+        contiguous: bool,
+        tile_is_contiguous: bool,
+    ) -> bool:
         """Return whether FFTs that read copies of tiles leave the result in its place.
 
         `contiguous` is true if the result and all its tiles are, however wide.
         """
-        round_ = stage.round_
-        assert round_ is not None
-        verified = self.verify != "none"
-        if round_.rolls or (verified and stage.inside):
+        is_verified = self.verify != "none"
+        if round_.rolls or (is_verified and stage.inside):
             return False
-        alike = stage.dtype == stage.result_dtype and not changes(round_)
-        if alike and contiguous and not stage.inside:
+        keeps_shape = stage.dtype == stage.result_dtype and not changes(round_)
+        if keeps_shape and contiguous and not stage.inside:
             return True  # the copy is in the result's place
-        if not self.library.supports_out or (verified and not contiguous):
+        if not self.library.supports_out or (is_verified and not contiguous):
             return False
-        if any(step.kind == "c2r" for step in round_.steps):
-            return True
-        begins_with_call = round_.begins_with_ffts or is_halved(round_)
-        return begins_with_call and (tile_is_contiguous or round_.is_one_call)
+        return _calls_write_results(round_, tile_is_contiguous)
 
     def gather(self, stage: Stage, flow: Traffic) -> float:
         """Return the seconds of gathering all blocks of an exchange."""
-        shape, nbytes = stage.shape, stage.nbytes
+        shape = stage.shape
         seconds = 0.0
         if flow.read in ("shards", "view"):
-            tiles = self.tiles_of(stage)
             row = shape.width
+            tiles = self.tiles_of(stage)
             if tiles is not None:
                 dim, width = tiles
                 row_of_tile = width * math.prod(stage.after.full_shape[dim + 1 :])
                 row = min(row, max(1, row_of_tile))
             row_nbytes = row * np.dtype(stage.dtype).itemsize
-            seconds = self._copied(nbytes, row_nbytes, not shape.local)
+            seconds = self._copied(stage.nbytes, row_nbytes, moved=not shape.local)
         elif flow.read == "block":
-            seconds = self._copied(nbytes, nbytes)
-        on_disk = self.storage == "disk" and not shape.local
-        return seconds + (shape.shards * DISK_SHARD if on_disk else 0.0)
+            seconds = self._copied(stage.nbytes, stage.nbytes)
+        if self.storage == "disk" and not shape.local:
+            seconds += shape.shards * DISK_SHARD
+        return seconds
 
     def transform(self, stage: Stage, flow: Traffic) -> float:
         """Return the seconds of a round's FFTs on all blocks, with twiddles and checks."""
         round_ = stage.round_
         assert round_ is not None
-        profile, layout = self.machine.profile, round_.source
-        block = max(round_.source.largest, round_.target.largest) * self.itemsize
-        whole = flow.direct or self.tiles_of(stage) is None
-        large = whole and block > tile_bytes_of(self.machine.threads)
-        seconds = flops(round_) / (self.library.large_flops if large else self.library.flops)
-        seconds /= 1 + INNER_THREAD * (self.machine.threads // self.lanes(layout.blocks) - 1)
+        profile = self.machine.profile
+        source = round_.source
+        target = round_.target
+        block_nbytes = max(source.largest, target.largest) * self.itemsize
+        is_whole = flow.direct or self.tiles_of(stage) is None
+        if is_whole and block_nbytes > tile_bytes_of(self.machine.threads):
+            speed = self.library.large_flops
+        else:
+            speed = self.library.flops
+        inner_threads = self.machine.threads // self.lanes(source.blocks)
+        seconds = flops(round_) / speed
+        seconds /= 1 + INNER_THREAD * (inner_threads - 1)
         passes = sum(step.factors for step in round_.steps)
-        seconds += passes * round_.target.size * self.itemsize / (2 * profile.copy)
-        speeds = {"energy": profile.energy, "checksum": profile.checksum}
-        checked = (round_.source.size + round_.target.size) * self.itemsize
-        return seconds + (checked / speeds[self.verify] if self.verify in speeds else 0.0)
+        seconds += passes * target.size * self.itemsize / (2 * profile.copy)
+        checked_nbytes = (source.size + target.size) * self.itemsize
+        if self.verify == "energy":
+            seconds += checked_nbytes / profile.energy
+        elif self.verify == "checksum":
+            seconds += checked_nbytes / profile.checksum
+        return seconds
 
     def handling(self, shape: ExchangeShape, flow: Traffic) -> float:
         """Return the seconds of Python for all shards and tiles of an exchange and its round."""
-        gathered = flow.read == "shards" and self.storage != "disk"
-        shards = shape.shards if gathered else shape.blocks_out
-        tiles, profile = shape.blocks_out * flow.tiles, self.machine.profile
+        profile = self.machine.profile
+        gathers_shards = flow.read == "shards" and self.storage != "disk"
+        shards = shape.shards if gathers_shards else shape.blocks_out
+        tiles = shape.blocks_out * flow.tiles
         return shards * profile.shard + tiles * profile.tile
 
     # --- on a device -------------------------------------------------------------------------
@@ -373,30 +443,43 @@ class Model:
         return max(self._of_device(round_, device, order) for device in self.devices)
 
     def _of_device(self, round_: Round, device: DeviceProfile, order: tuple[int, ...]) -> float:
-        plans = tile_plans(round_, self.dtype, device.nbytes, order=order)
-        passes = [one for plan in plans for one in plan.passes]
-        bus = calls = most = 0.0
+        """Return the seconds of a device for each of many blocks of a round."""
+        parts = tile_plans(round_, self.dtype, device.nbytes, order=order)
+        passes = [tile_pass for tiles in parts for tile_pass in tiles.passes]
         blocks = max(1, round_.source.blocks)
-        each = self.blocks_per_lane(blocks, len(self.devices))
-        for one in passes:
-            ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
-            ways = [n / speed + (runs * BY_KERNEL - 1) * device.run for n, runs, speed in ends]
+        blocks_in_turn = 1
+        if len(passes) == 1:
+            blocks_in_turn = self.blocks_per_lane(blocks, len(self.devices))
+        bus = 0.0
+        calls = 0.0
+        largest_nbytes = 0
+        for tile_pass in passes:
+            nbytes_in, nbytes_out = tile_pass.nbytes
+            runs_in, runs_out = tile_pass.runs
+            loads = nbytes_in / device.h2d + (runs_in * BY_KERNEL - 1) * device.run
+            stores = nbytes_out / device.d2h + (runs_out * BY_KERNEL - 1) * device.run
             # Nothing is stored while the first tile is loaded, or loaded while the last is stored.
-            bus += max(ways) + min(ways) / (one.tiles * (each if len(passes) == 1 else 1))
-            calls += device.call * (len(round_.steps) + 2) * one.tiles
-            most = max(most, *one.nbytes)
-        counts = (count / blocks / device.flops for _, count in step_flops(round_))
-        kernels = sum(max(seconds, 4 * most / device.memory) for seconds in counts)
+            bus += max(loads, stores) + min(loads, stores) / (tile_pass.tiles * blocks_in_turn)
+            calls += device.call * (len(round_.steps) + 2) * tile_pass.tiles
+            largest_nbytes = max(largest_nbytes, nbytes_in, nbytes_out)
+        kernels = 0.0
+        for _, count in step_flops(round_):
+            kernels += max(count / blocks / device.flops, 4 * largest_nbytes / device.memory)
         return max(calls, bus, kernels)
 
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Return the seconds of a GPU's direct reads of a block; None if threads gather it."""
-        row = shape.width * self.itemsize
-        in_process = self.storage != "disk" and self.machine.workers == 1
-        if not in_process or row < NARROWEST_NBYTES:
+        if self.storage == "disk" or self.machine.workers > 1:
             return None
-        part, runs = 1.0 if shape.local else SHARDS, nbytes / row
-        return max(nbytes / d.h2d / part + runs * d.run * BY_KERNEL for d in self.devices)
+        row_nbytes = shape.width * self.itemsize
+        if row_nbytes < NARROWEST_NBYTES:
+            return None
+        fraction = 1.0 if shape.local else SHARDS
+        runs = nbytes / row_nbytes
+        return max(
+            nbytes / device.h2d / fraction + runs * device.run * BY_KERNEL
+            for device in self.devices
+        )
 
     # --- stages ------------------------------------------------------------------------------
 
@@ -407,75 +490,131 @@ class Model:
         """
         if stage not in self._stages:
             self._stages[stage] = self._stage(stage, number)
-        found = self._stages[stage]
-        return found if found.index == number else replace(found, index=number)
+        expected = self._stages[stage]
+        return expected if expected.index == number else replace(expected, index=number)
 
     def _stage(self, stage: Stage, number: int) -> RoundForecast:
-        profile, workers = self.machine.profile, self.machine.workers
-        round_, shape, blocks = stage.round_, stage.shape, max(1, stage.after.blocks)
-        on_gpu = bool(self.devices)
-        if round_ is not None and self.device != "gpu":
-            on_gpu = on_gpu and round_.source.largest * self.itemsize >= LEAST_NBYTES
-        if on_gpu and round_ is not None:  # else the CPU does it
-            on_gpu = all(tile_plans(round_, self.dtype, one.nbytes) for one in self.devices)
-        flow, nbytes = self.flow(stage), stage.after.size * self.itemsize
-        gather = fft = device = handling = 0.0
-        if stage.reads is None or round_ is not None:  # else blocks are in place
-            gather = self.gather(stage, flow)
-            handling = self.handling(shape, NO_ROUND if on_gpu else flow)
-        lanes = self.lanes(blocks)
+        """Return the forecast of a stage."""
+        shape = stage.shape
+        workers = self.machine.workers
+        blocks = max(1, stage.after.blocks)
+        runs_on_gpu = self._runs_on_gpu(stage)
+        work = self._work_on_gpu(stage) if runs_on_gpu else self._work_on_cpu(stage)
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
-        python = (handling + tasks * profile.task) / workers
-        if on_gpu:
-            if round_ is not None:
-                order = stage.writes.place(round_.target).written if stage.writes else ()
-                device = self.of_device(round_, order)
-            read = self.read(shape, nbytes / blocks) if round_ else None
-            if read is not None:
-                gather, device = 0.0, max(device, read)
-            # All threads gather a block for a device, which works on the one before meanwhile.
-            gathered = self.blocks_per_lane(blocks, 1) * gather / blocks / self.machine.threads
-            work = self.blocks_per_lane(blocks, len(self.devices)) * device
-            work = max(work, gathered) + min(device, gathered) + python
-        else:
-            if round_ is not None:
-                fft = self.transform(stage, flow)
-                if flow.stored:
-                    gather += stage.result_nbytes / (2 * profile.copy)  # from tiles in a cache
-            work = self.blocks_per_lane(blocks, lanes) * (gather + fft) / blocks + python
+        python = (work.handling + tasks * self.machine.profile.task) / workers
         scheduled, serial = self._scheduling(shape, tasks)
-        files = stage.moves or self.storage != "disk"
-        travel = self._travel(shape, nbytes) if files else 0.0
+        travel = 0.0
+        if stage.moves or self.storage != "disk":
+            travel = self._travel(shape, stage.after.size * self.itemsize)
+        lanes = self.lanes(blocks) * workers
         parts = {
-            "gathering": gather / (lanes * workers),
-            "FFTs": fft / (lanes * workers),
-            "the bus": self.blocks_per_lane(blocks, len(self.devices)) * device,
+            "gathering": work.gather / lanes,
+            "FFTs": work.fft / lanes,
+            "the bus": self.blocks_per_lane(blocks, len(self.devices)) * work.device,
             "what travels": travel,
             "scheduling": max(scheduled, python) + serial,
         }
-        bound, waits = max(parts, key=lambda name: parts[name]), parts["scheduling"]
-        share, seconds = float(on_gpu and bool(round_)), max(work, scheduled) + serial + travel
-        sums = gather, fft, handling, device, travel
-        return RoundForecast(number, blocks, seconds, *sums, waits, bound, share)
+        return RoundForecast(
+            index=number,
+            blocks=blocks,
+            seconds=max(work.seconds + python, scheduled) + serial + travel,
+            gather=work.gather,
+            fft=work.fft,
+            handling=work.handling,
+            device=work.device,
+            travel=travel,
+            scheduling=parts["scheduling"],
+            bound=max(parts, key=lambda name: parts[name]),
+            share=1.0 if runs_on_gpu and stage.round_ is not None else 0.0,
+        )
+
+    def _runs_on_gpu(self, stage: Stage) -> bool:
+        """Return whether GPUs do a stage; an exchange alone is theirs if there are any."""
+        round_ = stage.round_
+        if not self.devices or round_ is None:
+            return bool(self.devices)
+        if self.device != "gpu" and round_.source.largest * self.itemsize < LEAST_NBYTES:
+            return False
+        return all(tile_plans(round_, self.dtype, device.nbytes) for device in self.devices)
+
+    def _work_on_gpu(self, stage: Stage) -> _Work:
+        """Return the work of a stage that GPUs do."""
+        round_ = stage.round_
+        blocks = max(1, stage.after.blocks)
+        gather = 0.0
+        handling = 0.0
+        if not stage.is_done_before:
+            gather = self.gather(stage, self.flow(stage))
+            handling = self.handling(stage.shape, NO_ROUND)
+        device = 0.0
+        if round_ is not None:
+            order: tuple[int, ...] = ()
+            if stage.writes is not None:
+                order = stage.writes.place(round_.target).written
+            device = self.of_device(round_, order)
+            read = self.read(stage.shape, stage.after.size * self.itemsize / blocks)
+            if read is not None:
+                gather = 0.0
+                device = max(device, read)
+        # All threads gather a block for a device, which works on the one before meanwhile.
+        gathered = self.blocks_per_lane(blocks, 1) * gather / blocks / self.machine.threads
+        computed = self.blocks_per_lane(blocks, len(self.devices)) * device
+        return _Work(
+            gather=gather,
+            fft=0.0,
+            handling=handling,
+            device=device,
+            seconds=max(computed, gathered) + min(device, gathered),
+        )
+
+    def _work_on_cpu(self, stage: Stage) -> _Work:
+        """Return the work of a stage that CPU threads do."""
+        blocks = max(1, stage.after.blocks)
+        flow = self.flow(stage)
+        gather = 0.0
+        fft = 0.0
+        handling = 0.0
+        if not stage.is_done_before:
+            gather = self.gather(stage, flow)
+            handling = self.handling(stage.shape, flow)
+        if stage.round_ is not None:
+            fft = self.transform(stage, flow)
+            if flow.stored:
+                # Results are copied from tiles in a cache.
+                gather += stage.result_nbytes / (2 * self.machine.profile.copy)
+        blocks_in_turn = self.blocks_per_lane(blocks, self.lanes(blocks))
+        return _Work(
+            gather=gather,
+            fft=fft,
+            handling=handling,
+            device=0.0,
+            seconds=blocks_in_turn * (gather + fft) / blocks,
+        )
 
     def _scheduling(self, shape: ExchangeShape, tasks: int) -> tuple[float, float]:
         """Return the scheduler's seconds beside the work on blocks, and those before it."""
-        profile, workers = self.machine.profile, self.machine.workers
+        profile = self.machine.profile
         pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
-        serial = pairs * profile.pair + (0.0 if shape.local else profile.exchange)
-        if workers == 1:
+        serial = pairs * profile.pair
+        if not shape.local:
+            serial += profile.exchange
+        if self.machine.workers == 1:
             return 0.0, serial
-        messages = shape.blocks_in if shuffled(shape) else shape.shards
-        serial += 0.0 if shape.local else messages * profile.sent_shard
+        if not shape.local:
+            messages = shape.blocks_in if shuffled(shape) else shape.shards
+            serial += messages * profile.sent_shard
         return tasks * profile.sent_task, serial
 
     def _travel(self, shape: ExchangeShape, nbytes: int) -> float:
         """Return the seconds of the network or the disk for an exchange."""
-        workers, profile = self.machine.workers, self.machine.profile
-        if shape.local or (self.storage != "disk" and workers == 1):
+        profile = self.machine.profile
+        workers = self.machine.workers
+        if shape.local:
             return 0.0
         if self.storage == "disk":
             return nbytes * (1 / profile.write + 1 / profile.read)
+        if workers == 1:
+            return 0.0
         return nbytes * (1 - 1 / workers) / (workers * profile.network)
 
     # --- whole plans -------------------------------------------------------------------------
@@ -507,7 +646,7 @@ class Model:
         count = len(rounds)
         shared_layouts = shared_layouts or no_shared_layouts(count + 1, count)
         shared = [*shared_layouts.exchanges, None]
-        stages = list[Stage]()
+        stages: list[Stage] = []
         before = source
         for number, round_ in enumerate(rounds):
             writes = shared[number + 1]

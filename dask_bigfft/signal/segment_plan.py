@@ -1,4 +1,4 @@
-"""Where segments lie in blocks, and the memory that their spectra take.
+"""Places of segments in blocks, and the memory that their spectra take.
 
 Most segments lie inside a block, which the task that reads it sums. The others lie across an edge
 between two blocks. They are made of copies of the last samples before the edge and of the first

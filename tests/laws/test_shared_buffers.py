@@ -47,6 +47,7 @@ def test_blocks_find_in_a_shared_buffer_what_a_gather_would_bring(
     x = random_array(shape, "f8" if kind[0] == "r" else "c16", 1)
     in_place, shared = computed(x, chunks, kind, extras, True)
     gathered, none = computed(x, chunks, kind, extras, False)
-    np.testing.assert_array_equal(in_place, gathered)
+    # A library may join lines in another order where the strides differ: SciPy 1.18 does.
+    np.testing.assert_allclose(in_place, gathered, rtol=0, atol=1e-14 * np.abs(gathered).max())
     assert shared == expected or expected is None
     assert not none

@@ -14,8 +14,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
-from operator import mul
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -57,25 +56,6 @@ class Round(HashedOnce):
         groups = [group for axis in self.target.axes for group in axis.groups]
         dims = [self.dim(step) for step in self.steps]
         return tuple((dim, groups[dim].offset) for dim in dims if groups[dim].offset)
-
-    @cached_property
-    def begins_with_ffts(self) -> bool:
-        """True if complex FFTs of one sign come first, so that one library call does them all."""
-        begins = {(step.kind, step.sign, step.chirp_in) for step in self.steps}
-        return begins in ({("c2c", -1, None)}, {("c2c", 1, None)})
-
-    @cached_property
-    def is_one_call(self) -> bool:
-        """True if one library call, which divides as well, is the whole round."""
-        if any(step.factors for step in self.steps) or len({s.sign for s in self.steps}) != 1:
-            return False
-        real = [step.kind for step in self.steps if step.kind != "c2c"]
-        joins_complex_steps = real in ([], ["r2c"])
-        if not joins_complex_steps and len(self.steps) > 1:
-            return False
-        points = math.prod(step.length for step in self.steps)
-        divisor = reduce(mul, (step.divisor for step in self.steps))
-        return divisor in (Divisor(), Divisor(points), Divisor(1, points))
 
     @cached_property
     def keeps_energy(self) -> bool:

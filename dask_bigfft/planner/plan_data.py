@@ -36,6 +36,7 @@ from dask_bigfft.errors import raise_invalid
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode, encode
 from dask_bigfft.planner.rows import BY_CALLER, NOT_STORED, ResultWriting, Stored, is_split
 from dask_bigfft.planner.tile_plan import AS_IS, LEAST_WRITTEN_NBYTES, DeviceSettings
+from dask_bigfft.tiles.program import program_of
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Kind of executor of the rounds.
@@ -302,7 +303,7 @@ def block_dtypes(spec: TransformSpec, rounds: Sequence[Round]) -> tuple[str, ...
     before = work
     if any(step.kind == "r2c" for round_ in rounds for step in round_.steps):
         before = real
-    elif rounds and rounds[0].begins_with_ffts and spec.kind == "c2c":
+    elif rounds and program_of(rounds[0]).begins_with_all and spec.kind == "c2c":
         # The first FFTs of a complex transform may take real values directly.
         before = work if np.dtype(spec.dtype).kind == "c" else real
     dtypes: list[str] = []

@@ -30,6 +30,7 @@ from dask_bigfft.planner.plan_data import (
 )
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.tile_plan import NARROWEST_NBYTES
+from dask_bigfft.tiles.program import program_of
 
 #: Minimum shards of a connected group for which a shuffle between processes is faster than tasks.
 SHUFFLE_SHARDS = 64
@@ -69,14 +70,15 @@ def changes(round_: Round) -> bool:
 
 def _begins_with_call(round_: Round) -> bool:
     """Return whether calls of the FFT library come before any other operation of a round."""
-    return round_.begins_with_ffts or is_halved(round_)
+    program = program_of(round_)
+    return program.begins_with_all or program.begins_with_r2c
 
 
 def _calls_write_results(round_: Round, tile_is_contiguous: bool) -> bool:
     """Return whether calls of the FFT library can write the results of a round to their place."""
     if any(step.kind == "c2r" for step in round_.steps):
         return True
-    takes_place = tile_is_contiguous or round_.is_one_call
+    takes_place = tile_is_contiguous or program_of(round_).is_one_call
     return takes_place and _begins_with_call(round_)
 
 
@@ -322,7 +324,7 @@ class Model:
             tile_shape = (*shape[:dim], min(width, shape[dim]), *shape[dim + 1 :])
             tile_count = -(-round_.source.full_shape[dim] // width)
         if self._reads_in_place(stage, round_, contiguous, tiles is not None):
-            if round_.is_one_call and len(round_.steps) == 1:
+            if program_of(round_).is_one_call and len(round_.steps) == 1:
                 tile_count = 1
             return Traffic(read="none", stored=False, direct=True, tiles=tile_count)
         tile_is_contiguous = stage.result_place.is_contiguous(tile_shape)
@@ -352,12 +354,12 @@ class Model:
         """
         if self.verify != "none" or round_.rolls or not stage.reads_one_array:
             return False
-        if not contiguous and not round_.is_one_call:
+        is_one_call = program_of(round_).is_one_call
+        if not contiguous and not is_one_call:
             return False  # other operations need contiguous tiles
-        if stage.inside and contiguous and (round_.is_one_call or not tiled):
+        if stage.inside and contiguous and (is_one_call or not tiled):
             return True  # any library overwrites a block
-        can_begin = _begins_with_call(round_) or round_.is_one_call
-        return self.library.supports_out and can_begin
+        return self.library.supports_out and (_begins_with_call(round_) or is_one_call)
 
     def _writes_in_place(
         self,

@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache, reduce
 from operator import mul
 from typing import Literal
 
-from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout, half
+from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Kind, Step
 
@@ -125,15 +125,6 @@ class FFT:
         if points > 1 and self.divisor == Divisor(1, points):
             return "ortho", ONE
         return "none", self.divisor
-
-    def shape(self, before: Shape) -> Shape:
-        """Return the shape of a tile after the FFTs, given the one before."""
-        if self.kind == "c2c":
-            return before
-        dim = self.dims[-1]
-        length = self.lengths[-1]
-        after = length if self.kind == "c2r" else half(length)
-        return (*before[:dim], after, *before[dim + 1 :])
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from dask_bigfft import config, files
 from dask_bigfft.errors import FallbackWarning, PlanError
 from dask_bigfft.events import running_client, task_threads, workers_of
 from dask_bigfft.gpu.dispatch import METRIC, software
-from dask_bigfft.graph.paused import watch_cluster, watch_worker
+from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.fastest import best_of, fastest_library
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.memory_settings import (
@@ -189,8 +189,6 @@ def current_machine(memory_limit: int | None, on_gpus: bool = False) -> Machine:
     """
     client = running_client()
     workers = () if client is None else workers_of(client).values()
-    if client is not None:
-        watch_cluster(client)
     if not workers:
         machine = machine_nbytes()
         # Copies of zarr and xarray come on top of plans, too.

@@ -21,6 +21,7 @@ import numpy as np
 from dask.base import normalize_token, tokenize
 
 from dask_bigfft import config
+from dask_bigfft.events import running_client
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.on_gpu import gpus
@@ -50,7 +51,7 @@ from dask_bigfft.graph.dask_private import (
     unfused,
 )
 from dask_bigfft.graph.in_place import assembled
-from dask_bigfft.graph.paused import watch_scheduler
+from dask_bigfft.graph.paused import watch_cluster, watch_scheduler
 from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
@@ -193,9 +194,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
             if carrier not in self._made:
                 what = self.plan, self.token, self.source, carrier, recipe.carrier != "auto"
                 self._made[carrier] = build_graph(*what, self.known, place, alone, recipe.cuts)
-                if recipe.travelled and p2p():
-                    for scheduler in p2p().schedulers_here():
-                        scheduler.loop.add_callback(watch_scheduler, scheduler)
+                _watch_paused_workers(recipe.travelled)
             found = self._read.tasks = self._made[carrier]
         return found
 
@@ -230,6 +229,16 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+
+def _watch_paused_workers(travelled: bool) -> None:
+    """Let the scheduler that gets a graph watch its workers; the graph may have travelled to it."""
+    client = running_client()
+    if client is not None and not travelled:
+        watch_cluster(client)
+    elif travelled and p2p():
+        for scheduler in p2p().schedulers_here():
+            scheduler.loop.add_callback(watch_scheduler, scheduler)
 
 
 def gpus_of(x: da.Array) -> int:

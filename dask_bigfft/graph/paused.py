@@ -8,9 +8,9 @@ that gives the numbers::
     worker     `_free_idle_memory`  lets a worker go on whose memory is idle
     scheduler  `SchedulerWatch`     knows all tasks, also those that no worker has
 
-The client starts both when it makes a plan, tasks of transforms start both, and the scheduler
-starts its own when it receives a graph. So a worker may have been paused before. The scheduler's
-part uses private parts of distributed: transitions of tasks, and their restrictions.
+Plans and tasks of transforms start both, and a graph starts the scheduler's. So workers may have
+been paused before. The scheduler's part uses private parts of distributed: transitions of tasks,
+and their restrictions.
 """
 
 import logging

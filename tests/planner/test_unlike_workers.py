@@ -1,7 +1,6 @@
 """Plans for clusters whose workers have unlike devices, by what the scheduler says of them."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -51,7 +50,6 @@ class Client:
     """One that knows its workers, and can run nothing."""
 
     asynchronous = True
-    loop = SimpleNamespace(add_callback=lambda *callback: None)
 
     def __init__(self, workers):
         self.workers = workers

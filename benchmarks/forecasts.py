@@ -26,16 +26,16 @@ import numpy as np
 import dask_bigfft
 from benchmarks import core
 from benchmarks.problems import Problem, alternate, data_of, graph_of, plan_of, seconds_of, settings
-from dask_bigfft.environment import known_profile
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.memory_settings import machine_nbytes
+from dask_bigfft.machine.environment import known_profile
+from dask_bigfft.machine.tuner import region
+from dask_bigfft.memory.limits import machine_nbytes
 from dask_bigfft.planner.candidates import Candidates
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile
 from dask_bigfft.planner.search import all_whole, find_plan, finished, ladder
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec
-from dask_bigfft.tuning import region
 
 #: Problems of both sizes, of lengths that calibration does not measure.
 SMALL = {

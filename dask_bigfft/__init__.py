@@ -7,14 +7,14 @@ from dask_bigfft import config
 
 if TYPE_CHECKING:
     from dask_bigfft import cluster, errors, fft, signal, xarray
+    from dask_bigfft.api.calls import plan
     from dask_bigfft.calibration import calibrate
-    from dask_bigfft.decomposition.factors import transposed_index
-    from dask_bigfft.front import plan
+    from dask_bigfft.cluster.observe import progress, report
     from dask_bigfft.integrations import scipy_backend
     from dask_bigfft.integrations.installation import install, installed, uninstall
-    from dask_bigfft.observe import progress, report
     from dask_bigfft.planner.plan import Plan
     from dask_bigfft.runs import run
+    from dask_bigfft.transforms.factors import transposed_index
 
 __version__ = "0.1.0"
 
@@ -46,12 +46,12 @@ _MODULES = {
     "calibrate": "calibration",
     "install": "integrations.installation",
     "installed": "integrations.installation",
-    "plan": "front",
-    "progress": "observe",
-    "report": "observe",
+    "plan": "api.calls",
+    "progress": "cluster.observe",
+    "report": "cluster.observe",
     "run": "runs",
     "scipy_backend": "integrations.scipy_backend",
-    "transposed_index": "decomposition.factors",
+    "transposed_index": "transforms.factors",
     "uninstall": "integrations.installation",
 }
 

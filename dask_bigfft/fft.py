@@ -11,13 +11,13 @@ from typing import Any, SupportsIndex, Unpack
 import dask.array as da
 import scipy.fft
 
-from dask_bigfft.arguments import Extras
+from dask_bigfft.api.arguments import Extras
+from dask_bigfft.api.calls import Axes, N, Norm, S, transform, transforms_by
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
-from dask_bigfft.decomposition.factors import MAX_LENGTH
 from dask_bigfft.errors import parse_count, parse_flag
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
-from dask_bigfft.front import Axes, N, Norm, S, transform, transforms_by
 from dask_bigfft.shifts import fftshift, ifftshift
+from dask_bigfft.transforms.factors import MAX_LENGTH
 
 __all__ = ["fft", "fft2", "fftn", "ifft", "ifft2", "ifftn", "irfft", "rfft", "rfft2", "rfftn"]
 __all__ += ["hfft", "hfft2", "hfftn", "ihfft", "ihfft2", "ihfftn", "irfft2", "irfftn"]

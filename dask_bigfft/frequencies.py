@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
-from dask_bigfft.arguments import normalized_chunks
-from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
-from dask_bigfft.decomposition.layout import Order, flat_digits
+from dask_bigfft.api.arguments import normalized_chunks
+from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_count, raise_invalid
-from dask_bigfft.front import transforms_by
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Offsets, Plan, ShiftPlan
+from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
+from dask_bigfft.transforms.layout import Order, flat_digits
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
 

@@ -11,11 +11,11 @@ from typing import Any, SupportsIndex
 import dask.array as da
 import numpy as np
 
-from dask_bigfft.arguments import parse_array
-from dask_bigfft.decomposition.layout import Layout, plain_layout
-from dask_bigfft.front import applied
+from dask_bigfft.api.arguments import parse_array
+from dask_bigfft.api.calls import applied
 from dask_bigfft.graph.layer import Origin, origin, transformed_array
 from dask_bigfft.planner.plan import Offsets, Plan, ShiftPlan, offsets_of, rolled, shifted_plan
+from dask_bigfft.transforms.layout import Layout, plain_layout
 from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 Axes = SupportsIndex | Sequence[SupportsIndex] | None

@@ -15,7 +15,7 @@ from typing import Any
 import dask.config
 from dask.system import CPU_COUNT
 
-from dask_bigfft import config, environment
+from dask_bigfft import config
 from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.gpus import device_speeds
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
@@ -24,7 +24,8 @@ from dask_bigfft.events import raise_if_asynchronous, workers_of
 from dask_bigfft.gpu.dispatch import leases
 from dask_bigfft.kernels.fastest import fastest_library
 from dask_bigfft.kernels.libraries import usable
-from dask_bigfft.memory_settings import machine_nbytes
+from dask_bigfft.machine import environment
+from dask_bigfft.memory.limits import machine_nbytes
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_bigfft import calibration, runs
-from dask_bigfft.arguments import Extras
+from dask_bigfft.api.arguments import Extras
 from dask_bigfft.cli.places import place
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows, table
 from dask_bigfft.storage import targets

@@ -26,7 +26,7 @@ from dask_bigfft.events import PHASES, RECORD, SUBPHASES, add_sink, current_work
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.memory.arena import default_arena
-from dask_bigfft.memory_settings import configure_arena, memory_of_worker
+from dask_bigfft.memory.limits import configure_arena, memory_of_worker
 
 #: Name of the plugins, and of the metric in a worker's heartbeats.
 METRIC = "bigfft"

@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block, Ints, Region
-from dask_bigfft.decomposition.layout import Layout
-from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.errors import raise_invalid
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.shards import AxisPieces, ExchangeMap, Product, firsts
@@ -37,6 +35,8 @@ from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.tiles.pieces import Pieces, Side, stacked
+from dask_bigfft.transforms.layout import Layout
+from dask_bigfft.transforms.rounds import packed_dtype
 
 #: Transports between GPUs.
 TRANSPORTS = ("host", "staged", "swap", "direct")

@@ -57,7 +57,7 @@ from dask_bigfft.errors import CarrierError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.files import explained
 from dask_bigfft.memory import allocate
-from dask_bigfft.memory_settings import pressure
+from dask_bigfft.memory.limits import pressure
 
 #: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
 Message = tuple[Array, Array, Array, Array]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block, Ints
-from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.events import measured
 from dask_bigfft.exchange.gather import Copies, GpuTable
 from dask_bigfft.exchange.shards import ExchangeMap, Product
@@ -16,6 +15,7 @@ from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.copies import CopyTable, Segments
 from dask_bigfft.kernels.views import is_on_gpu, prefault
 from dask_bigfft.memory import allocate
+from dask_bigfft.transforms.rounds import packed_dtype
 
 #: Factor of the checksum of a shard's indices in the checksum of the shard.
 NAMES = 0xD1342543DE82EF95

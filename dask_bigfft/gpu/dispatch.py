@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 from dask.system import CPU_COUNT
 
-from dask_bigfft.decomposition.layout import ADMITTED, Layout, admitted, plain
-from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import cuda
@@ -39,6 +37,8 @@ from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.plan_data import DeviceChoice
 from dask_bigfft.planner.seconds import LEAST_NBYTES
 from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
+from dask_bigfft.transforms.layout import ADMITTED, Layout, admitted, plain
+from dask_bigfft.transforms.rounds import Round
 
 #: Name of the worker metric that describes its devices.
 METRIC = "bigfft-streams"

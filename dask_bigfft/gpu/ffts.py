@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import divisors
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.cuda import cupy
 from dask_bigfft.gpu.operations import FFT, Block, Dim
 from dask_bigfft.planner.tile_plan import aligned
+from dask_bigfft.transforms.factors import divisors
 
 #: Largest number of dimensions of a plan.
 MAX_RANK = 3

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_bigfft.decomposition.steps import CosineSum
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu import operations
@@ -33,6 +32,7 @@ from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Term, Twiddle
 from dask_bigfft.gpu.tile_work import NO_MODULUS, Computation, Job, TileWork
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TileLimits
+from dask_bigfft.transforms.steps import CosineSum
 
 Block = tuple[int, ...]
 

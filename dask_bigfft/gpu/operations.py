@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import interval_boxes
-from dask_bigfft.decomposition.steps import Kind
+from dask_bigfft.transforms.layout import interval_boxes
+from dask_bigfft.transforms.steps import Kind
 
 Block = tuple[int, ...]
 

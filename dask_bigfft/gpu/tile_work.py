@@ -6,7 +6,7 @@ They have no arrays or addresses, and follow the steps of `kernels.loop`::
 
 All factors after an FFT are one `Multiply`, which a following transpose applies in the same pass
 over the GPU's memory. A pass is a round with the block's dimensions as axes and its tiles as
-blocks. The steps of a split dimension are those of `decomposition.steps`. Twiddles and chirps
+blocks. The steps of a split dimension are those of `transforms.steps`. Twiddles and chirps
 depend on the index of an element in its axis, made of the digits of the tile and of its block.
 """
 
@@ -21,9 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, whole
-from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Kind, Step, axis_program
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.operations import (
     FFT,
@@ -54,6 +51,9 @@ from dask_bigfft.planner.tile_plan import (
     TilePlan,
     request_of,
 )
+from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, whole
+from dask_bigfft.transforms.rounds import Round, transformed
+from dask_bigfft.transforms.steps import AxisProgram, Divisor, Kind, Step, axis_program
 
 Array = npt.NDArray[Any]
 

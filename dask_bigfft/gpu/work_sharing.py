@@ -29,8 +29,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import ROW_BYTES, admitted, tile_bytes_of
-from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, task_threads, working_for
 from dask_bigfft.gpu.dispatch import Leases, Place, leases, takes
@@ -42,6 +40,8 @@ from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import allocate
 from dask_bigfft.planner.work_sharing import gathering_threads
+from dask_bigfft.transforms.layout import ROW_BYTES, admitted, tile_bytes_of
+from dask_bigfft.transforms.rounds import Round
 
 #: Fraction of its forecast share of the remaining rows that a device takes at once.
 PORTION = 0.5

@@ -26,7 +26,7 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.arrays import Block
-from dask_bigfft.decomposition.rounds import shared_blocks
+from dask_bigfft.dask_private import Alias, DataNode, Task, TaskRef
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap
@@ -44,10 +44,10 @@ from dask_bigfft.graph.carriers import (
     p2p,
     shuffles_of,
 )
-from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
 from dask_bigfft.graph.tasks import PlanRun
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
 from dask_bigfft.planner.plan_data import SharedAxis
+from dask_bigfft.transforms.rounds import shared_blocks
 
 Function = Callable[..., Any]
 

@@ -25,16 +25,16 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block
-from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
+from dask_bigfft.dask_private import ARRAY_EXPRESSIONS, TaskRef, old_to_new
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, emit, running_client, uses_clusters
 from dask_bigfft.exchange.packing import packed, shard_checksum
-from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS, TaskRef, old_to_new
 from dask_bigfft.graph.tasks import Filters, PlanRun, block_task, checked, put_together, reported
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan, ShiftPlan
 from dask_bigfft.planner.plan_data import Exchange
 from dask_bigfft.planner.seconds import shuffled
+from dask_bigfft.transforms.rounds import AxisComponents, axis_components
 
 Key = Any  # a dask key: a name, or a name and a block index
 Graph = dict[Key, Any]

@@ -27,15 +27,15 @@ import numpy as np
 from dask.core import flatten
 
 from dask_bigfft.arrays import Array, Block, Region
-from dask_bigfft.decomposition.layout import Layout
-from dask_bigfft.decomposition.rounds import place_of
+from dask_bigfft.dask_private import finalize, slices_from_chunks
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import current_worker, task_threads
-from dask_bigfft.graph.dask_private import finalize, slices_from_chunks
 from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import same_memory
 from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import allocate
+from dask_bigfft.transforms.layout import Layout
+from dask_bigfft.transforms.rounds import place_of
 
 Made = TypeVar("Made")
 Found = Mapping[Block, Any]

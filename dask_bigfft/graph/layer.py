@@ -21,6 +21,19 @@ import numpy as np
 from dask.base import normalize_token, tokenize
 
 from dask_bigfft import config
+from dask_bigfft.dask_private import (
+    ARRAY_EXPRESSIONS,
+    HighLevelGraph,
+    Layer,
+    Task,
+    TaskRef,
+    expression_array,
+    finished_by,
+    nearest_from_recipe,
+    recipe_of,
+    results_are_kept,
+    unfused,
+)
 from dask_bigfft.events import running_client
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.gpu import dispatch
@@ -36,19 +49,6 @@ from dask_bigfft.graph.carriers import (
     cuts_of,
     p2p,
     resolved,
-)
-from dask_bigfft.graph.dask_private import (
-    ARRAY_EXPRESSIONS,
-    HighLevelGraph,
-    Layer,
-    Task,
-    TaskRef,
-    expression_array,
-    finished_by,
-    nearest_from_recipe,
-    recipe_of,
-    results_are_kept,
-    unfused,
 )
 from dask_bigfft.graph.in_place import assembled
 from dask_bigfft.graph.paused import watch_cluster, watch_scheduler

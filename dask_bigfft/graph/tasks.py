@@ -56,7 +56,7 @@ from dask_bigfft.kernels.loop import axis_index, roll, run_round
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import BlockView, is_on_gpu, plain_array, refuse_wrapped
 from dask_bigfft.memory import allocate
-from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
 from dask_bigfft.planner.plan_data import Exchange
 

@@ -20,13 +20,13 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from dask_bigfft.api.calls import by_block
 from dask_bigfft.arrays import Array
+from dask_bigfft.dask_private import NumpyBackendEntrypoint, array_creation_dispatch
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
-from dask_bigfft.front import by_block
-from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint, array_creation_dispatch
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import NUMERIC_KINDS, is_allocated
-from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.memory.limits import configure_arena
 
 
 def _created_by(function: str, copy: bool = True) -> Any:

@@ -21,7 +21,8 @@ import dask.array as da
 import numpy as np
 import scipy.fft
 
-from dask_bigfft import fft, front
+from dask_bigfft import fft
+from dask_bigfft.api import calls
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.integrations import fftlog
 from dask_bigfft.planner.plan import Plan
@@ -81,12 +82,12 @@ def _transform(name: str, call: inspect.BoundArguments, plan: Any) -> da.Array:
     if axes is None and call.arguments.get("s") is not None:
         axes = range(-np.size(lengths), 0)  # as NumPy, which warns
     if plan is None:
-        return front.transform(
+        return calls.transform(
             name, array, lengths=lengths, axes=axes, norm=norm, out=None, extras={}
         )
     if not isinstance(plan, Plan):
         allowed = "None, or a plan of this library"
         raise_invalid("plan", type(plan).__name__, allowed, kind=ArgumentTypeError)
-    return front.transform_as_planned(
+    return calls.transform_as_planned(
         name, array, lengths=lengths, axes=axes, norm=norm, given=plan
     )

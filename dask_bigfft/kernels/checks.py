@@ -47,9 +47,6 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft.arrays import Array, Block, Ints
-from dask_bigfft.decomposition.layout import half
-from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.compiled import FAST, added, compiled, squares_of_line
@@ -58,6 +55,9 @@ from dask_bigfft.kernels.loop import BoundFactor, CPUExecutor, bound_factor, run
 from dask_bigfft.kernels.twiddle import phase_table, twiddle
 from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.tiles.program import program_of
+from dask_bigfft.transforms.layout import half
+from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.steps import Divisor, Step
 
 #: Length of the stretches of a line whose weights differ only by one factor.
 WIDTH = 128

@@ -23,7 +23,7 @@ from typing import Any, cast
 import numpy as np
 
 from dask_bigfft.kernels.compiled import load_types
-from dask_bigfft.memory_settings import fits_compiled_code
+from dask_bigfft.memory.limits import fits_compiled_code
 
 #: Number of entries of a row before its dimensions: both addresses, the dimension along the tiled
 #: one (-1: none), the first place of the copy along it, and the target's step along it.

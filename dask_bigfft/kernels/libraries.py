@@ -39,13 +39,13 @@ import scipy.fft
 from numpy.lib.stride_tricks import as_strided
 
 from dask_bigfft.arrays import Array
-from dask_bigfft.decomposition.layout import LONG_BYTES, ROW_BYTES, TILE_BYTES, half
 from dask_bigfft.errors import ArgumentError, KernelError, raise_invalid
 from dask_bigfft.events import current_place, measured
 from dask_bigfft.kernels.copies import copy_array, regular_strides
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.arena import ordinary_block
+from dask_bigfft.transforms.layout import LONG_BYTES, ROW_BYTES, TILE_BYTES, half
 
 #: Factor of the sum: 1 for "none", 1/sqrt(n) for "ortho", 1/n for "full".
 Scale = Literal["none", "ortho", "full"]

@@ -22,9 +22,6 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block
-from dask_bigfft.decomposition.layout import AxisLayout, Layout, half, tiling
-from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copies import copy_array
@@ -43,6 +40,9 @@ from dask_bigfft.tiles.program import (
     axis_terms,
     program_of,
 )
+from dask_bigfft.transforms.layout import AxisLayout, Layout, half, tiling
+from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.steps import Divisor
 
 Rolls = tuple[tuple[int, int], ...]
 

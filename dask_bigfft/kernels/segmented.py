@@ -24,8 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block, Ints
-from dask_bigfft.decomposition.layout import Ranges, interval_boxes
 from dask_bigfft.kernels.copies import strided_view
+from dask_bigfft.transforms.layout import Ranges, interval_boxes
 
 
 @dataclass(frozen=True)

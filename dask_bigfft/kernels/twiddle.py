@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.arrays import Array, Ints
-from dask_bigfft.decomposition.cosines import Cosines, point_digits
-from dask_bigfft.decomposition.layout import Digit
-from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.kernels.copies import pays
 from dask_bigfft.memory import allocate
+from dask_bigfft.transforms.cosines import Cosines, point_digits
+from dask_bigfft.transforms.layout import Digit
+from dask_bigfft.transforms.steps import Divisor
 
 Index = tuple[int, ...]
 

@@ -13,15 +13,6 @@ from functools import cached_property
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import (
-    balanced_split,
-    divisors,
-    smooth_length,
-    transposed_digits,
-)
-from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout, NoCommonDigits, plain_layout
-from dask_bigfft.decomposition.rounds import Round, exchange_shape
-from dask_bigfft.decomposition.steps import AxisProgram, axis_program
 from dask_bigfft.planner.layouts import Assignment, BlockCutter, Sizes
 from dask_bigfft.planner.plan_data import (
     Exchange,
@@ -34,7 +25,16 @@ from dask_bigfft.planner.plan_data import (
 )
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, Stage, flops, is_halved
+from dask_bigfft.transforms.factors import (
+    balanced_split,
+    divisors,
+    smooth_length,
+    transposed_digits,
+)
+from dask_bigfft.transforms.layout import AxisLayout, Group, Layout, NoCommonDigits, plain_layout
+from dask_bigfft.transforms.rounds import Round, exchange_shape
 from dask_bigfft.transforms.spec import TransformSpec
+from dask_bigfft.transforms.steps import AxisProgram, axis_program
 
 Factors = tuple[int, ...]
 

@@ -8,10 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import LONG_BYTES, Layout, admitted, tile_bytes_of
-from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import (
     Exchange,
@@ -25,6 +21,10 @@ from dask_bigfft.planner.plan_data import (
 )
 from dask_bigfft.planner.rows import BY_CALLER, DECODED
 from dask_bigfft.planner.seconds import Model, flops, shuffled
+from dask_bigfft.transforms.factors import factorize
+from dask_bigfft.transforms.layout import LONG_BYTES, Layout, admitted, tile_bytes_of
+from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.steps import Step
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from html import escape
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
-from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
-from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.planner.cost import shared_layouts_in
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import Exchange, PlanData, axis_letter
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.tile_plan import LINK_ROW_NBYTES, TilePlan, apart, digit_of_step
+from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.transforms.rounds import ExchangeShape, Round, exchange_shape
+from dask_bigfft.transforms.steps import AxisProgram, Step
 
 #: Maximum line length.
 WIDTH = 100

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from dask_bigfft.decomposition.layout import (
+from dask_bigfft.transforms.layout import (
     AxisLayout,
     Chunks,
     Digit,
@@ -19,8 +19,8 @@ from dask_bigfft.decomposition.layout import (
     even_chunks,
     stored_order,
 )
-from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import AxisProgram, Step
+from dask_bigfft.transforms.rounds import Round, transformed
+from dask_bigfft.transforms.steps import AxisProgram, Step
 
 #: Rounds in which the steps of each axis happen, in order.
 Assignment = Mapping[int, tuple[int, ...]]

@@ -18,9 +18,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import divisors
-from dask_bigfft.decomposition.layout import contiguous, even_chunks
-from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.tile_plan import (
     ALIGNMENT,
@@ -37,6 +34,9 @@ from dask_bigfft.planner.tile_plan import (
     digit_of_step,
     request_of,
 )
+from dask_bigfft.transforms.factors import divisors
+from dask_bigfft.transforms.layout import contiguous, even_chunks
+from dask_bigfft.transforms.rounds import Round
 
 #: Maximum passes of a block.
 MAX_PASSES = 4

@@ -8,10 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, scaled
-from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import AxisProgram, Chirp, Step, axis_program
 from dask_bigfft.errors import parse_count, parse_type
 from dask_bigfft.planner.cost import forecast, merge_seconds, merging, task_seconds, with_forecast
 from dask_bigfft.planner.explain import draw, explain, in_a_line, summary
@@ -32,7 +28,11 @@ from dask_bigfft.planner.plan_data import (
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.seconds import flops
 from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, LEAST_WRITTEN_NBYTES
+from dask_bigfft.transforms.factors import factorize
+from dask_bigfft.transforms.layout import AxisLayout, Chunks, Layout, scaled
+from dask_bigfft.transforms.rounds import Round, transformed
 from dask_bigfft.transforms.spec import TransformSpec
+from dask_bigfft.transforms.steps import AxisProgram, Chirp, Step, axis_program
 
 #: Bytes of shards that a worker's shuffles hold in memory by distributed's defaults.
 SHUFFLE_BUFFERS = (1 << 30) + (100 << 20)
@@ -256,7 +256,7 @@ def offsets_of(layout: Layout) -> dict[int, int]:
 def rolled(layout: Layout, offsets: Offsets) -> Layout:
     """Return the layout with the offsets of some axes set.
 
-    >>> from dask_bigfft.decomposition.layout import plain
+    >>> from dask_bigfft.transforms.layout import plain
     >>> offsets_of(rolled(Layout((plain(4, (4,)), plain(6, (3, 3)))), {1: 8}))
     {1: 2}
     """

@@ -18,8 +18,13 @@ from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Layout
-from dask_bigfft.decomposition.rounds import (
+from dask_bigfft.errors import raise_invalid
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode, encode
+from dask_bigfft.planner.rows import BY_CALLER, NOT_STORED, ResultWriting, Stored, is_split
+from dask_bigfft.planner.tile_plan import AS_IS, LEAST_WRITTEN_NBYTES, DeviceSettings
+from dask_bigfft.tiles.program import program_of
+from dask_bigfft.transforms.layout import AxisLayout, Chunks, Digit, Group, Layout
+from dask_bigfft.transforms.rounds import (
     ExchangeShape,
     Mirror,
     Place,
@@ -31,13 +36,8 @@ from dask_bigfft.decomposition.rounds import (
     shared_layout_of,
     transformed,
 )
-from dask_bigfft.decomposition.steps import AxisProgram, Step
-from dask_bigfft.errors import raise_invalid
-from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile, decode, encode
-from dask_bigfft.planner.rows import BY_CALLER, NOT_STORED, ResultWriting, Stored, is_split
-from dask_bigfft.planner.tile_plan import AS_IS, LEAST_WRITTEN_NBYTES, DeviceSettings
-from dask_bigfft.tiles.program import program_of
 from dask_bigfft.transforms.spec import TransformSpec
+from dask_bigfft.transforms.steps import AxisProgram, Step
 
 #: Kind of executor of the rounds.
 DeviceChoice = Literal["auto", "cpu", "gpu", "hybrid"]

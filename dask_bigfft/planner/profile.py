@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from dask_bigfft.decomposition.layout import Digit, Group, Range
 from dask_bigfft.errors import raise_invalid
+from dask_bigfft.transforms.layout import Digit, Group, Range
 
 
 def encode(value: Any) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from typing import NoReturn
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Chunks, wide_chunks
-from dask_bigfft.decomposition.rounds import divided
 from dask_bigfft.errors import MemoryLimitError, PlanError, raise_invalid
 from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, with_padding
 from dask_bigfft.planner.cost import with_forecast
@@ -35,6 +33,8 @@ from dask_bigfft.planner.plan_data import (
     largest_block,
 )
 from dask_bigfft.planner.rows import NOT_STORED
+from dask_bigfft.transforms.layout import Chunks, wide_chunks
+from dask_bigfft.transforms.rounds import divided
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Bytes below which a memory limit is taken for a number whose unit was forgotten.

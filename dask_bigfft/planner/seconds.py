@@ -17,9 +17,6 @@ from typing import Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Layout, tile_bytes_of, tiling
-from dask_bigfft.decomposition.rounds import ExchangeShape, Place, Round, exchange_shape
-from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import (
     Machine,
@@ -31,6 +28,9 @@ from dask_bigfft.planner.plan_data import (
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.tile_plan import NARROWEST_NBYTES
 from dask_bigfft.tiles.program import program_of
+from dask_bigfft.transforms.layout import Layout, tile_bytes_of, tiling
+from dask_bigfft.transforms.rounds import ExchangeShape, Place, Round, exchange_shape
+from dask_bigfft.transforms.steps import Step
 
 #: Minimum shards of a connected group for which a shuffle between processes is faster than tasks.
 SHUFFLE_SHARDS = 64

@@ -23,11 +23,11 @@ from typing import Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Kind
 from dask_bigfft.errors import DeviceError
+from dask_bigfft.transforms.factors import factorize
+from dask_bigfft.transforms.layout import even_chunks
+from dask_bigfft.transforms.rounds import Round, transformed
+from dask_bigfft.transforms.steps import Kind
 
 #: Characters of the dtypes that GPUs compute in: single and double precision.
 COMPUTED = "fdFD"

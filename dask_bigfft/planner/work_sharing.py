@@ -16,13 +16,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from dask_bigfft.decomposition.layout import admitted
-from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request, RoundForecast
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Stage
+from dask_bigfft.transforms.layout import admitted
+from dask_bigfft.transforms.rounds import Round, exchange_shape
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: CPU threads that halve all speeds while they work on tiles beside GPUs: each tile takes the GIL.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from dask_bigfft.arguments import Extras
+from dask_bigfft.api.arguments import Extras
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, parse_type, raise_invalid
 from dask_bigfft.runs.request import Done, RunRequest, planned_input
 from dask_bigfft.runs.resumable import Store, execute

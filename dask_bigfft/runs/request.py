@@ -15,8 +15,9 @@ from typing import Any, cast
 import dask.array as da
 import numpy as np
 
-from dask_bigfft import config, front
-from dask_bigfft.arguments import Extras, parse_array, parse_limit
+from dask_bigfft import config
+from dask_bigfft.api import calls
+from dask_bigfft.api.arguments import Extras, parse_array, parse_limit
 from dask_bigfft.errors import ArgumentTypeError, PlanError, parse_choice, parse_type, raise_invalid
 from dask_bigfft.files import URL
 from dask_bigfft.planner.explain import human_bytes, human_seconds
@@ -267,10 +268,10 @@ def _planned(request: RunRequest, x: da.Array) -> Plan:
         stored = replace(request.reader().described, reopened=reopened, resumable=resumable)
 
     def plan(**more: Any) -> Plan:
-        norm, extras = cast("front.Norm", request.norm), cast("Extras", {**request.options, **more})
+        norm, extras = cast("calls.Norm", request.norm), cast("Extras", {**request.options, **more})
         return with_dims(
             getattr(request.array, "dims", ()),
-            front.plan_of_stored,
+            calls.plan_of_stored,
             x,
             stored,
             request.kind,

@@ -21,10 +21,9 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.arguments import parse_chunks, parse_kernel
-from dask_bigfft.decomposition.layout import scaled
+from dask_bigfft.api.arguments import parse_chunks, parse_kernel
+from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.errors import parse_choice
-from dask_bigfft.front import applied, by_block
 from dask_bigfft.kernels.views import is_on_gpu
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import (
@@ -48,6 +47,7 @@ from dask_bigfft.signal.transforms import (
     product_phase,
     spectrum_axes,
 )
+from dask_bigfft.transforms.layout import scaled
 from dask_bigfft.transforms.spec import work_dtype
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]

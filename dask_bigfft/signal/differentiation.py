@@ -13,10 +13,10 @@ from typing import Any, Unpack
 import dask.array as da
 import numpy as np
 
-from dask_bigfft.arguments import parse_array
+from dask_bigfft.api.arguments import parse_array
+from dask_bigfft.api.calls import applied, by_block
 from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
-from dask_bigfft.front import applied, by_block
 from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.kernels.views import allocate_like
 from dask_bigfft.signal.arguments import (

@@ -17,8 +17,8 @@ from typing import Any, cast
 import dask.array as da
 import numpy as np
 
+from dask_bigfft.api.calls import by_block
 from dask_bigfft.arrays import Array
-from dask_bigfft.front import by_block
 from dask_bigfft.gpu.cuda import scipy_signal
 from dask_bigfft.gpu.on_gpu import on_own_gpu
 from dask_bigfft.kernels.views import is_on_gpu, plain_array

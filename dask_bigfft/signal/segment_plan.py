@@ -18,10 +18,10 @@ from functools import cached_property
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.errors import MemoryLimitError, raise_invalid
 from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.plan_data import Machine
+from dask_bigfft.transforms.factors import factorize
 
 #: Temporary memory for a sample of a tile, in complex numbers, with one array and with two.
 #: Measured for all dtypes with two halves of a spectrum: 2.8 to 3.1, and 4.3 to 4.6.

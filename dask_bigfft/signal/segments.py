@@ -21,10 +21,9 @@ import numpy as np
 import scipy.fft
 import scipy.signal
 
-from dask_bigfft.arguments import parse_array, parse_chunks, parse_limit
+from dask_bigfft.api.arguments import parse_array, parse_chunks, parse_limit
+from dask_bigfft.api.calls import by_block
 from dask_bigfft.arrays import Array
-from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.environment import current_machine
 from dask_bigfft.errors import (
     ArgumentTypeError,
     parse_as,
@@ -34,8 +33,8 @@ from dask_bigfft.errors import (
     raise_invalid,
 )
 from dask_bigfft.events import task_threads
-from dask_bigfft.front import by_block
 from dask_bigfft.kernels.views import empty_like, is_on_gpu
+from dask_bigfft.machine.environment import current_machine
 from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.signal.arguments import (
     SignalOptions,
@@ -55,6 +54,7 @@ from dask_bigfft.signal.segment_tasks import (
     spectra_of_block,
     without_line,
 )
+from dask_bigfft.transforms.layout import even_chunks
 from dask_bigfft.transforms.spec import parse_axes
 
 __all__ = ["csd", "plan_segments", "welch"]

@@ -11,14 +11,14 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.arguments import inner_extras, make_plan
-from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.decomposition.layout import Order, flat_digits
+from dask_bigfft.api.arguments import inner_extras, make_plan
 from dask_bigfft.events import emit
 from dask_bigfft.graph.layer import plan_token
 from dask_bigfft.kernels.twiddle import index_of_places
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.signal.arguments import SignalOptions
+from dask_bigfft.transforms.factors import transposed_digits
+from dask_bigfft.transforms.layout import Order, flat_digits
 
 
 @dataclass(frozen=True)

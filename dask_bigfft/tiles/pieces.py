@@ -30,7 +30,7 @@ from functools import cached_property
 import numpy as np
 
 from dask_bigfft.arrays import Ints
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, sub_radices
+from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, sub_radices
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ from functools import cached_property, lru_cache, reduce
 from operator import mul
 from typing import Literal
 
-from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout
-from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Chirp, Divisor, Kind, Step
+from dask_bigfft.transforms.layout import AxisLayout, Group, Layout
+from dask_bigfft.transforms.rounds import Round
+from dask_bigfft.transforms.steps import Chirp, Divisor, Kind, Step
 
 Shape = tuple[int, ...]
 
@@ -311,7 +311,7 @@ def axis_terms(axis: AxisLayout, stage: int, first_dim: int, skip: int | None = 
 
     Examples
     --------
-    >>> from dask_bigfft.decomposition.layout import Digit, whole
+    >>> from dask_bigfft.transforms.layout import Digit, whole
     >>> axis = AxisLayout((whole(Digit(0, 4, 3, 3)), whole(Digit(0, 1, 4, 4))))
     >>> [(term.dim, term.stride) for term in axis_terms(axis, stage=0, first_dim=2)]
     [(2, 4), (3, 1)]

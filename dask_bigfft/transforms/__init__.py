@@ -1,1 +1,7 @@
-"""Specification of a transform: kind, axes, lengths, norm and dtypes."""
+"""Transforms as requests and as arithmetic on digits, without arrays and without dask.
+
+`spec` says what is asked: kind, axes, lengths, norm, dtype. `factors` splits a length into digits.
+`layout` says in which block and place the digits of an axis are stored. `steps` lists the
+operations on each digit, and `rounds` assigns digits to rounds. `cosines` has the maps of cosine
+and sine transforms.
+"""

@@ -14,11 +14,11 @@ from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
-from dask_bigfft.decomposition.layout import Order, flat_digits
-from dask_bigfft.decomposition.rounds import Scale
-from dask_bigfft.decomposition.steps import CosineSum, Kind
 from dask_bigfft.errors import ArgumentTypeError, AxisError, parse_as, parse_type, raise_invalid
+from dask_bigfft.transforms.factors import MAX_LENGTH, parse_factors, transposed_digits
+from dask_bigfft.transforms.layout import Order, flat_digits
+from dask_bigfft.transforms.rounds import Scale
+from dask_bigfft.transforms.steps import CosineSum, Kind
 
 Norm = Literal["backward", "ortho", "forward"]
 R = TypeVar("R")

@@ -15,9 +15,9 @@ from dask.graph_manipulation import bind
 
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
+from dask_bigfft.api.calls import Norm, transforms_by
 from dask_bigfft.config import is_int
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, raise_invalid
-from dask_bigfft.front import Norm, transforms_by
 from dask_bigfft.transforms.spec import COSINES, parse_length, parse_orders, with_dims
 from dask_bigfft.xarray.attributes import (
     ARRAY_ATTRS,

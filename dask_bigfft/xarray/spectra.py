@@ -10,8 +10,8 @@ import numpy as np
 import xarray as xr
 
 from dask_bigfft import signal
+from dask_bigfft.api.calls import transforms_by
 from dask_bigfft.errors import parse_flag, raise_invalid
-from dask_bigfft.front import transforms_by
 from dask_bigfft.xarray import functions
 from dask_bigfft.xarray.arrays import (
     Dims,

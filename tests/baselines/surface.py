@@ -17,7 +17,8 @@ import numpy as np
 from dask.distributed import Client
 
 import dask_bigfft
-from dask_bigfft import cli, config, errors, events, observe
+from dask_bigfft import cli, config, errors, events
+from dask_bigfft.cluster import observe
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.traps import until
 

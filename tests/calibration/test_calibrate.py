@@ -11,11 +11,12 @@ import pytest
 from support import in_threads
 
 import dask_bigfft
-from dask_bigfft import calibration, environment, files
+from dask_bigfft import calibration, files
 from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.machine import environment
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
 

@@ -8,11 +8,11 @@ import pytest
 from calibration.test_calibrate import machine
 
 import dask_bigfft
-from dask_bigfft import environment
 from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.events import workers_of
 from dask_bigfft.kernels import libraries
+from dask_bigfft.machine import environment
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Profile
 
 

@@ -18,10 +18,11 @@ from distributed import Client
 from support import local
 
 import dask_bigfft
-from dask_bigfft import environment, events, fft
+from dask_bigfft import events, fft
 from dask_bigfft.errors import ArgumentError, FallbackWarning
 from dask_bigfft.kernels import fastest as wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
+from dask_bigfft.machine import environment
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds
 from dask_bigfft.runs import resumable
 from dask_bigfft.testing.clusters import Processes

@@ -19,7 +19,7 @@ from dask_bigfft.errors import ClusterError, PlanError
 from dask_bigfft.events import workers_of
 from dask_bigfft.graph import paused
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.memory_settings import IMPORTS_NBYTES
+from dask_bigfft.memory.limits import IMPORTS_NBYTES
 from dask_bigfft.testing.clusters import Processes
 from dask_bigfft.testing.traps import until
 

@@ -11,12 +11,12 @@ import pytest
 from devices.blocks import SMALL, distance, job_of, run, scipys, values
 from support import heard, in_threads
 
-from dask_bigfft.decomposition.layout import ADMITTED
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.gpu.dispatch import Leases
 from dask_bigfft.gpu.engine import Engine, Part, Source
 from dask_bigfft.gpu.operations import Multiply
 from dask_bigfft.testing.simulated import SimulatedGPU
+from dask_bigfft.transforms.layout import ADMITTED
 
 NBYTES = 1 << 15
 

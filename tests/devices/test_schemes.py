@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from devices.blocks import distance, engine, job_of, job_of_round, passes_of, scipys, values
 
-from dask_bigfft.decomposition.layout import Layout, plain
-from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import axis_program
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.engine import Source
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.planner.passes import find_tile_plan
 from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
+from dask_bigfft.transforms.layout import Layout, plain
+from dask_bigfft.transforms.rounds import Round, transformed
+from dask_bigfft.transforms.steps import axis_program
 
 #: Shape, bytes of the GPU, digits of each axis, and the passes.
 SCHEMES = [

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, even_chunks, half
 from dask_bigfft.testing.strategies import chunks_of
+from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, even_chunks, half
 
 
 @dataclass(frozen=True)

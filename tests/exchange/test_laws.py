@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 from laws.law import plan
 
 from dask_bigfft import fft
-from dask_bigfft.decomposition.layout import (
+from dask_bigfft.testing.strategies import chunks_of, random_array, round_cases
+from dask_bigfft.transforms.layout import (
     AxisLayout,
     Digit,
     Group,
@@ -36,8 +37,7 @@ from dask_bigfft.decomposition.layout import (
     half,
     plain_layout,
 )
-from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
-from dask_bigfft.testing.strategies import chunks_of, random_array, round_cases
+from dask_bigfft.transforms.rounds import Mirror, axis_components, exchange_shape
 
 #: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.
 DTYPES = [("f8", "f8"), ("f4", "c8"), ("c16", "c16"), ("i8", "f8"), ("c16", "f8"), ("i4", "c16")]

@@ -10,9 +10,10 @@ import pytest
 from dask.utils import parse_bytes
 
 import dask_bigfft
-from dask_bigfft import environment, fft, memory_settings
+from dask_bigfft import fft
 from dask_bigfft.errors import PlanError
-from dask_bigfft.memory import default_arena
+from dask_bigfft.machine import environment
+from dask_bigfft.memory import default_arena, limits
 
 X = np.random.default_rng(7).standard_normal((12, 20))
 
@@ -105,13 +106,13 @@ def worker_of(limit, target=0.6):
 
 
 def test_the_arena_on_a_worker_follows_its_limit(monkeypatch):
-    monkeypatch.setattr(memory_settings, "current_worker", lambda: worker_of(10**9))
-    memory_settings.configure_arena()
+    monkeypatch.setattr(limits, "current_worker", lambda: worker_of(10**9))
+    limits.configure_arena()
     assert default_arena().limit == 4 * 10**8
     monkeypatch.undo()
-    memory_settings.configure_arena()
+    limits.configure_arena()
     rss = psutil.Process().memory_info().rss
     for worker, loaded in ((worker_of(rss), True), (worker_of(100 * rss), False)):
-        assert memory_settings.pressure(worker)() is loaded
-    assert memory_settings.pressure(worker_of(None)) is None
-    assert memory_settings.pressure(worker_of(10**9, target=False)) is None
+        assert limits.pressure(worker)() is loaded
+    assert limits.pressure(worker_of(None)) is None
+    assert limits.pressure(worker_of(10**9, target=False)) is None

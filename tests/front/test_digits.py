@@ -6,8 +6,8 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft, transposed_index
-from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.transforms.factors import transposed_digits
 
 RNG = np.random.default_rng(3)
 LINE = RNG.standard_normal(1024)

@@ -4,7 +4,7 @@ import gc
 
 from dask.callbacks import Callback
 
-from dask_bigfft.graph.dask_private import DataNode
+from dask_bigfft.dask_private import DataNode
 from dask_bigfft.memory import default_arena
 from dask_bigfft.testing.traps import until
 

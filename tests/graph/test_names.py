@@ -14,7 +14,7 @@ from dask.utils import key_split
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.graph.dask_private import Alias
+from dask_bigfft.dask_private import Alias
 
 OURS = re.compile(r"bigfft_(filter\d+_)?(plan|unpack|(round|barrier|pack|common)\d+)(-[a-z_-]+)?")
 

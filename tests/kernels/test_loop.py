@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws.law import small_tiles
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
-from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.kernels.loop import run_round
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
 from dask_bigfft.testing.strategies import chunks_of, random_array
+from dask_bigfft.transforms.layout import AxisLayout, Digit, Group, Layout, plain, whole
+from dask_bigfft.transforms.rounds import Round, transformed
+from dask_bigfft.transforms.steps import Chirp, Divisor, Step, axis_program
 
 SCIPY = get_library("scipy")
 #: One that answers in the memory it transforms, and one that answers elsewhere as well.

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import environment
-from dask_bigfft.arguments import parse_kernel
+from dask_bigfft.api.arguments import parse_kernel
 from dask_bigfft.errors import KernelError
 from dask_bigfft.kernels import fastest as wisdom
 from dask_bigfft.kernels.fastest import fastest_library
 from dask_bigfft.kernels.libraries import get_library, usable
+from dask_bigfft.machine import environment
 
 several = pytest.mark.skipif(len(usable()) < 2, reason="only one FFT library is installed")
 

@@ -10,13 +10,13 @@ import numpy as np
 import scipy.fft
 
 import dask_bigfft
-import dask_bigfft.decomposition.layout
 import dask_bigfft.graph.tasks
 import dask_bigfft.kernels.loop
-from dask_bigfft.decomposition.layout import half
+import dask_bigfft.transforms.layout
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.testing.faults import Faulty
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
+from dask_bigfft.transforms.layout import half
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Relative errors up to this many times SciPy's own are as good as SciPy's.
@@ -30,8 +30,8 @@ FORCED_BLUESTEIN = 4.0
 
 def small_tiles(monkeypatch, nbytes):
     """Tiles so small that a block has many."""
-    monkeypatch.setattr(dask_bigfft.decomposition.layout, "TILE_BYTES", nbytes)
-    monkeypatch.setattr(dask_bigfft.decomposition.layout, "ROW_BYTES", 1)
+    monkeypatch.setattr(dask_bigfft.transforms.layout, "TILE_BYTES", nbytes)
+    monkeypatch.setattr(dask_bigfft.transforms.layout, "ROW_BYTES", 1)
 
 
 def damaged(monkeypatch, damage, when):

@@ -14,7 +14,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft, signal, transposed_index
-from dask_bigfft.arguments import Extras, Options
+from dask_bigfft.api.arguments import Extras, Options
 from dask_bigfft.errors import BigFFTError
 from dask_bigfft.signal.arguments import SignalOptions
 

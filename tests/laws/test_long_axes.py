@@ -14,9 +14,9 @@ import mpmath
 import numpy as np
 
 import dask_bigfft
-from dask_bigfft.decomposition.layout import AxisLayout, Layout
 from dask_bigfft.graph.tasks import PlanRun, generate_filter
 from dask_bigfft.planner.plan import filter_plans
+from dask_bigfft.transforms.layout import AxisLayout, Layout
 
 #: Largest number of elements of a block: 8 MiB.
 MOST = 1 << 19

@@ -28,7 +28,7 @@ from dask_bigfft.errors import PlanError
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory import allocate, default_arena
 from dask_bigfft.memory.arena import HostArena
-from dask_bigfft.memory_settings import assumed_memory
+from dask_bigfft.memory.limits import assumed_memory
 from dask_bigfft.testing.faults import DAMAGES, Times
 
 #: What Python's own objects may take beside blocks: graph, tables, compiled code.

@@ -9,7 +9,7 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.front import plan
+from dask_bigfft.api.calls import plan
 from dask_bigfft.graph import tasks
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.planner.tile_plan import TileLimits

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.layout import Digit, Group, Range
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan_data import Machine
 from dask_bigfft.planner.profile import (
@@ -17,6 +16,7 @@ from dask_bigfft.planner.profile import (
     decode,
     encode,
 )
+from dask_bigfft.transforms.layout import Digit, Group, Range
 
 RATE = st.floats(1e-3, 1e15)
 PART = st.floats(0, 1)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import arguments, fft
-from dask_bigfft.graph.dask_private import original_of
+from dask_bigfft import fft
+from dask_bigfft.api import arguments
+from dask_bigfft.dask_private import original_of
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import RunRequest, planned_input

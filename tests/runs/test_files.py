@@ -14,9 +14,9 @@ from runs.resuming import RNG, complex_values, refused_unless_filled, stored
 from support import local
 
 import dask_bigfft
+from dask_bigfft.dask_private import original_of
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.exchange.scratch import Scratch, ShardFile
-from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.runs.resumable import Sink
 from dask_bigfft.storage import formats, sources, targets
 from dask_bigfft.testing.oracles import relative_l2

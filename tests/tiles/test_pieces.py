@@ -9,8 +9,8 @@ from exchange.layouts import axis_pairs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.layout import radix_points
 from dask_bigfft.tiles.pieces import interval_table, refined, stored
+from dask_bigfft.transforms.layout import radix_points
 
 
 def values_by_brute_force(layout):

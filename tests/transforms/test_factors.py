@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.factors import factorize, smooth_length, transposed_digits
+from dask_bigfft.transforms.factors import factorize, smooth_length, transposed_digits
 
 SMALL = st.integers(1, 5000)
 

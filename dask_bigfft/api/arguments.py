@@ -18,11 +18,9 @@ from dask.array.core import normalize_chunks
 from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection
 
-from dask_bigfft import config, environment
+from dask_bigfft import config
 from dask_bigfft.config import is_int
-from dask_bigfft.decomposition.factors import factorize
-from dask_bigfft.decomposition.layout import Order, scaled
-from dask_bigfft.decomposition.steps import CosineSum
+from dask_bigfft.dask_private import ARRAY_EXPRESSIONS
 from dask_bigfft.errors import (
     ArgumentTypeError,
     MemoryLimitError,
@@ -36,10 +34,11 @@ from dask_bigfft.events import running_client, workers_of
 from dask_bigfft.exchange.gather import all_segmented
 from dask_bigfft.gpu.dispatch import device_count, known_nbytes, missing
 from dask_bigfft.graph.carriers import Chunks
-from dask_bigfft.graph.dask_private import ARRAY_EXPRESSIONS
 from dask_bigfft.graph.layer import gpus_of
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.machine import environment
+from dask_bigfft.machine.tuner import SHARE, tuned
 from dask_bigfft.planner.cost import peak_host, with_forecast
 from dask_bigfft.planner.plan import (
     Plan,
@@ -57,6 +56,8 @@ from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.planner.search import changes_that_fit, find_plan
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.planner.work_sharing import decided
+from dask_bigfft.transforms.factors import factorize
+from dask_bigfft.transforms.layout import Order, scaled
 from dask_bigfft.transforms.spec import (
     TRANSFORMS,
     TransformSpec,
@@ -66,7 +67,7 @@ from dask_bigfft.transforms.spec import (
     parse_some,
     transform_spec,
 )
-from dask_bigfft.tuning import SHARE, tuned
+from dask_bigfft.transforms.steps import CosineSum
 
 #: Cached search for a plan.
 _found_plan = lru_cache(maxsize=128)(find_plan)

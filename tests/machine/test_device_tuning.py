@@ -8,14 +8,15 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft import fft, plan, tuning
+from dask_bigfft import fft, plan
+from dask_bigfft.machine import tuner
+from dask_bigfft.machine.tuner import tuned
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import tuned
 
 SHAPE, CHUNKS = (256, 256), ((64,) * 4, (256,))
 NBYTES = 3 << 17
@@ -47,10 +48,10 @@ def test_answers_do_not_depend_on_settings(streams, seed):
 
 def test_settings_are_kept_with_the_plan(monkeypatch):
     """Of a region that can be tried as a whole."""
-    monkeypatch.setattr(tuning, "SCALES", (1.0,))
-    monkeypatch.setattr(tuning, "REPEAT", 1)
+    monkeypatch.setattr(tuner, "SCALES", (1.0,))
+    monkeypatch.setattr(tuner, "REPEAT", 1)
     values = {"buffers": (2, 3), "passes": (2, 16), "streams": ("role", "tile")}
-    monkeypatch.setattr(tuning, "VALUES", values)
+    monkeypatch.setattr(tuner, "VALUES", values)
     spec, request, on = requested()
     wanted = DeviceSettings(buffers=2, passes=16, streams="tile")
 

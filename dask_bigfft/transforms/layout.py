@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.transforms.factors import transposed_digits
 
 Order = Literal["natural", "transposed"]
 

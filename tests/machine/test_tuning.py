@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import fft, files, tuning
+from dask_bigfft import fft, files
+from dask_bigfft.machine import tuner
+from dask_bigfft.machine.tuner import problem_class, region, tuned
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import problem_class, region, tuned
 
 MACHINE = Machine(memory_limit=1 << 34, threads=2)
 
@@ -89,9 +90,9 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
 def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, monkeypatch, what):
     clock, gpus = Clock(lambda plan: True), int(what == "device_software")
     problem = (*requested(device="gpu" if gpus else "auto"), replace(MACHINE, gpus=gpus), ["scipy"])
-    monkeypatch.setattr(tuning, "on_devices", lambda plan: False)
+    monkeypatch.setattr(tuner, "on_devices", lambda plan: False)
     for value in ({"cupy": "14.0"}, {"cupy": "14.1"}):
-        monkeypatch.setattr(tuning, what, lambda value=value: dict(value))
+        monkeypatch.setattr(tuner, what, lambda value=value: dict(value))
         assert MEASURED in tuned(*problem, clock).reason
         assert MEASURED not in tuned(*problem, clock).reason
 

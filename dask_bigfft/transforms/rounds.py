@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dask_bigfft.arrays import Block, Ints
-from dask_bigfft.decomposition.layout import (
+from dask_bigfft.transforms.layout import (
     AxisLayout,
     Digit,
     Group,
@@ -30,7 +30,7 @@ from dask_bigfft.decomposition.layout import (
     contiguous,
     radix_points,
 )
-from dask_bigfft.decomposition.steps import AxisProgram, Divisor, Step
+from dask_bigfft.transforms.steps import AxisProgram, Divisor, Step
 
 
 @dataclass(frozen=True)

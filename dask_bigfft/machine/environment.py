@@ -31,7 +31,7 @@ from dask_bigfft.gpu.dispatch import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels.fastest import best_of, fastest_library
 from dask_bigfft.kernels.libraries import get_library, usable
-from dask_bigfft.memory_settings import (
+from dask_bigfft.memory.limits import (
     IMPORTS_NBYTES,
     MEMORY_METRIC,
     WorkerMemory,

@@ -15,12 +15,12 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.arguments import Extras, make_plan, parse_array, parse_options
+from dask_bigfft.api.arguments import Extras, make_plan, parse_array, parse_options
+from dask_bigfft.dask_private import original_of
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
-from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.graph.layer import origin, scratch_place, transformed_array
 from dask_bigfft.kernels.views import empty_like
-from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.planner.plan import Plan, ShiftPlan, shifted_plan
 from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
 from dask_bigfft.storage.sources import Reader, stored_reader

@@ -23,11 +23,11 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, files
-from dask_bigfft.environment import device_software, workers_place
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.kernels.libraries import LIBRARIES, version_of
+from dask_bigfft.machine.environment import device_software, workers_place
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import Machine, Request

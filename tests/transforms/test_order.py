@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.factors import transposed_digits, transposed_index
+from dask_bigfft.transforms.factors import transposed_digits, transposed_index
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 7, 8, 12, 30, 36, 49, 97, 100, 105, 194, 1000])

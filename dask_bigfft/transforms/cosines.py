@@ -33,8 +33,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.decomposition.layout import (
+from dask_bigfft.transforms.factors import transposed_digits
+from dask_bigfft.transforms.layout import (
     AxisLayout,
     Chunks,
     Digit,
@@ -43,7 +43,7 @@ from dask_bigfft.decomposition.layout import (
     even_chunks,
     flat_digits,
 )
-from dask_bigfft.decomposition.steps import CosineSum
+from dask_bigfft.transforms.steps import CosineSum
 
 Type = Literal[1, 2, 3, 4]
 

@@ -7,16 +7,17 @@ import dask.array as da
 import numpy as np
 import pytest
 from laws.test_hybrid import EVEN
-from tuning.test_tuning import Clock
+from machine.test_tuning import Clock
 
 import dask_bigfft
-from dask_bigfft import fft, tuning
+from dask_bigfft import fft
+from dask_bigfft.machine import tuner
+from dask_bigfft.machine.tuner import tuned
 from dask_bigfft.planner.plan_data import Machine, Request
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import tuned
 
 #: Of a machine with a device that is as fast as its threads.
 ALIKE = replace(EVEN, devices=(DeviceProfile(h2d=2e9, d2h=2e9),))
@@ -35,7 +36,7 @@ def requested(device, dtype="c16", **options):
 @pytest.mark.parametrize("device", ["hybrid", "auto"])
 @pytest.mark.parametrize("fastest", ["hybrid", "auto", "cpu"])
 def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, device, fastest):
-    monkeypatch.setattr(tuning, "SCALES", (1.0, 0.5))
+    monkeypatch.setattr(tuner, "SCALES", (1.0, 0.5))
     clock = Clock(lambda plan: plan.device == fastest)
     found = tuned(*requested(device), ["ducc0"], clock)
     assert {plan.device for plan in clock.calls} == {"hybrid", "auto", "cpu"}
@@ -54,13 +55,13 @@ def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, de
 
 @pytest.mark.parametrize("device", ["hybrid", "auto"])
 def test_from_the_front_door(tmp_path, monkeypatch, device):
-    real, tried = tuning.transformed_array, set()
+    real, tried = tuner.transformed_array, set()
 
     def seen(x, plan, carrier):
         tried.add(plan.device)
         return real(x, plan, carrier)
 
-    monkeypatch.setattr(tuning, "transformed_array", seen)
+    monkeypatch.setattr(tuner, "transformed_array", seen)
     path = tmp_path / "speeds.json"
     path.write_text(ALIKE.to_json())
     values = random_array(SHAPE, "c16", 0)

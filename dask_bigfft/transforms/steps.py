@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.decomposition.layout import Digit, Order, flat_digits, half
+from dask_bigfft.transforms.factors import transposed_digits
+from dask_bigfft.transforms.layout import Digit, Order, flat_digits, half
 
 Kind = Literal["c2c", "r2c", "c2r"]
 

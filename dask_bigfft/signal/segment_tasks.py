@@ -14,6 +14,7 @@ import numpy as np
 from dask_bigfft.arrays import Array
 from dask_bigfft.gpu.cuda import scipy_signal
 from dask_bigfft.gpu.on_gpu import on_own_gpu
+from dask_bigfft.kernels.views import is_on_gpu, plain_array
 
 #: Samples of the segments that are transformed at a time, which fit a cache. For 2^23 samples this
 #: took 0.14 s, a quarter as many 0.31 s, and all at once 0.78 s.
@@ -112,6 +113,8 @@ def spectra_of_block(
         Segments, or one sum, run along the axis of the samples, and frequencies along a new last
         axis.
     """
+    source_id = block_id[:-1]  # the result has an axis more, that of the frequencies
+    blocks = tuple(block if is_on_gpu(block) else plain_array(block, source_id) for block in blocks)
     own_starts = starts[block_id[work.axis]]
     lines = [np.moveaxis(block, work.axis, -1) for block in blocks]
     rows = lines[0].shape[:-1]
@@ -133,8 +136,10 @@ def spectra_of_block(
 
 
 @on_own_gpu
-def edges_of_block(block: Array, axis: int, count: int) -> Any:
+def edges_of_block(block: Array, axis: int, count: int, block_id: tuple[int, ...]) -> Any:
     """Return copies of the first and of the last `count` samples of a block, end to end."""
+    if not is_on_gpu(block):
+        block = plain_array(block, block_id)
     before = (slice(None),) * axis
     size = block.shape[axis]
     first, last = block[(*before, slice(count))], block[(*before, slice(size - count, size))]

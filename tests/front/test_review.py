@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import dask_bigfft
-from dask_bigfft import fft
+from dask_bigfft import fft, signal
 from dask_bigfft.errors import ArgumentTypeError
 from dask_bigfft.testing.oracles import relative_l2
 
@@ -112,6 +112,15 @@ def test_blocks_without_plain_numbers_are_refused_by_name(kind, carrier):
         for y in calls:
             with pytest.raises(ArgumentTypeError, match=rf"`a`.*block \(\d+,\).*{named}"):
                 y.compute(scheduler="sync")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BLOCKS if kind != "lists"])
+def test_averages_over_segments_refuse_blocks_without_plain_numbers(kind):
+    change, named = BLOCKS[kind]
+    x = da.zeros(256, chunks=64).map_blocks(change, dtype=float, meta=np.empty(0))
+    for _, spectrum in (signal.welch(x, nperseg=16), signal.csd(x, x, nperseg=16)):
+        with pytest.raises(ArgumentTypeError, match=rf"`a`.*block \(\d+,\).*{named}"):
+            spectrum.compute(scheduler="sync")
 
 
 def test_an_array_with_a_unit_is_refused_before_it_loses_it():

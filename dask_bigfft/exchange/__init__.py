@@ -3,7 +3,7 @@
 ::
 
     arithmetic       shards (strided copies along each axis, and their products)
-    one process      gather (copies in host memory or on GPUs, and segmented views without copies)
+    one process      gather (views of target blocks, and their parts without copies)
     between workers  packing (shards as contiguous arrays), p2p (distributed's rechunk)
     disk             scratch (files of shards, and their records) -> folders (locks);
                      gather (rows of stored arrays, and blocks assembled while shards are read)

@@ -8,12 +8,10 @@ import numpy as np
 
 from dask_bigfft.arrays import Array, Block, Ints
 from dask_bigfft.events import measured
-from dask_bigfft.exchange.gather import Copies, GpuTable
 from dask_bigfft.exchange.shards import ExchangeMap, Product
-from dask_bigfft.gpu.on_gpu import gpus
 from dask_bigfft.kernels.checks import checksum
 from dask_bigfft.kernels.copies import CopyTable, Segments
-from dask_bigfft.kernels.views import is_on_gpu, prefault
+from dask_bigfft.kernels.views import host_table, prefault
 from dask_bigfft.memory import allocate
 from dask_bigfft.transforms.rounds import packed_dtype
 
@@ -58,6 +56,7 @@ def packed(
     dtype: np.dtype[Any],
     owner_of: Callable[[Block], Hashable],
     unit: int = 1,
+    new_table: Callable[[int, np.dtype[Any]], Any] = host_table,
 ) -> Iterator[tuple[Any, Ints, Ints, Array]]:
     """Yield each owner of target blocks with their packed shards of a source block.
 
@@ -80,6 +79,8 @@ def packed(
         Returns the owner of a target block.
     unit : int
         Alignment of shards in elements; the padding is not initialised.
+    new_table : callable
+        Returns an empty table of copies into a new array of a size and dtype.
     """
     used: dict[Block, int] = {}
     copies = []
@@ -94,9 +95,7 @@ def packed(
     for owner, blocks in owners.items():
         bounds = np.zeros(len(blocks) + 1, np.int64)
         np.cumsum([-(-used[block] // unit) * unit for block in blocks], out=bounds[1:])
-        size, near = int(bounds[-1]), is_on_gpu(values)
-        table: Any = GpuTable(Copies(gpus().home(values)), size, kept) if near else None
-        table = table or CopyTable(allocate(size, kept))
+        table = new_table(int(bounds[-1]), kept)
         begins = dict(zip(blocks, bounds.tolist(), strict=False))
         for product, sources, (starts, steps) in copies:
             base = np.array([begins.get(b, -1) for b in product.blocks], np.int64)[product.which]
@@ -110,12 +109,26 @@ def packed(
 
 
 def pack(
-    exchange: ExchangeMap, block: Block, source: Block, values: Array, dtype: np.dtype[Any]
+    exchange: ExchangeMap,
+    block: Block,
+    source: Block,
+    values: Array,
+    dtype: np.dtype[Any],
+    new_table: Callable[[int, np.dtype[Any]], Any] = host_table,
 ) -> Array:
     """Return the shard of a source block for a target block as a contiguous array."""
     targets = tuple((i,) for i in block)
-    for *_, found in packed(exchange, targets, source, values, dtype, lambda _: None):
-        return found
+    shards_of_owners = packed(
+        exchange,
+        targets,
+        source,
+        values,
+        dtype,
+        owner_of=lambda _: None,
+        new_table=new_table,
+    )
+    for *_, shard in shards_of_owners:
+        return shard
     return np.empty(0, packed_dtype(values.dtype, dtype))
 
 

@@ -32,19 +32,12 @@ from dask_bigfft.errors import (
     raise_invalid,
 )
 from dask_bigfft.events import current_worker, during, emit, task_threads, workers_of
-from dask_bigfft.exchange.gather import (
-    Crossing,
-    by_turns,
-    crosses,
-    part_of_source,
-    spread,
-    transport_of,
-    view_of,
-)
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.gpu import dispatch
+from dask_bigfft.gpu.gather import Crossing, by_turns, crosses, part_of_source, spread, view_of
 from dask_bigfft.gpu.on_gpu import as_block, gpus, roll_on_gpu, round_on_gpu
+from dask_bigfft.gpu.peers import new_table_on, transport_of
 from dask_bigfft.gpu.work_sharing import shared_with_device
 from dask_bigfft.graph import in_place
 from dask_bigfft.graph.in_place import SharedBuffer
@@ -54,7 +47,13 @@ from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.loop import axis_index, roll, run_round
 from dask_bigfft.kernels.twiddle import chirp_filter
-from dask_bigfft.kernels.views import BlockView, is_on_gpu, plain_array, refuse_wrapped
+from dask_bigfft.kernels.views import (
+    BlockView,
+    host_table,
+    is_on_gpu,
+    plain_array,
+    refuse_wrapped,
+)
 from dask_bigfft.memory import allocate
 from dask_bigfft.memory.limits import configure_arena
 from dask_bigfft.planner.plan import FilterPlan, Plan, ShiftPlan, filter_plans
@@ -533,7 +532,9 @@ def pack_shard(
     """Return the packed shard of a source block for a target block, with a checksum if wanted."""
     started = time.perf_counter()
     values = checked(run, number, source, values)
-    packed = pack(run.map(number), block, source, values, np.dtype(run.exchange(number).dtype))
+    dtype = np.dtype(run.exchange(number).dtype)
+    new_table = new_table_on(gpus().home(values)) if is_on_gpu(values) else host_table
+    packed = pack(run.map(number), block, source, values, dtype, new_table)
     checksums = run.plan.verify == "checksum"
     found = (packed, shard_checksum(packed, number, source, block)) if checksums else packed
     emit("pack", nbytes=packed.nbytes, seconds=time.perf_counter() - started)

@@ -117,7 +117,8 @@ def prefault(block: Array) -> Array:
     return block
 
 
-def _new_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> CopyTable:
+def host_table(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> CopyTable:
+    """Return an empty table of copies into a new block in host memory."""
     return CopyTable(allocate(shape, dtype))
 
 
@@ -155,7 +156,7 @@ class BlockView:
         *,
         owned: bool = False,
         target: Array | None = None,
-        new_table: Callable[[tuple[int, ...], np.dtype[Any]], Any] = _new_block,
+        new_table: Callable[[tuple[int, ...], np.dtype[Any]], Any] = host_table,
         boxes: Callable[[bool], WindowView | None] = lambda partial: None,
         runs: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
@@ -168,7 +169,7 @@ class BlockView:
         self.boxes = boxes
         self.runs = runs
         self.new_table = new_table
-        self.on_gpu = new_table is not _new_block
+        self.on_gpu = new_table is not host_table
         self._padded = array is None and sum(t.size for t in tables) < math.prod(shape)
 
     @classmethod

@@ -23,9 +23,9 @@ from support import close, local
 
 from dask_bigfft import fft, plan, report, signal, transposed_index
 from dask_bigfft.errors import ArgumentError, PlanError
-from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu import cuda, cupy_gpu, on_gpu
 from dask_bigfft.gpu.operations import FFT, Strided
+from dask_bigfft.gpu.peers import TRANSPORTS
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.testing.simulated import computed
 from dask_bigfft.testing.strategies import random_array

@@ -10,9 +10,9 @@ from gpu.test_cupy_blocks import spread
 
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.exchange.gather import TRANSPORTS
 from dask_bigfft.gpu import on_gpu
 from dask_bigfft.gpu.cuda import available, cupy
+from dask_bigfft.gpu.peers import TRANSPORTS
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.testing.gpus import Batches, several_gpus

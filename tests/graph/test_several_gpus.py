@@ -14,7 +14,7 @@ from support import heard
 
 from dask_bigfft import plan, report
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.exchange.gather import TRANSPORTS
+from dask_bigfft.gpu.peers import TRANSPORTS
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.explain import human_bytes

@@ -719,7 +719,8 @@ class CheckedExecutor(CPUExecutor):
         tile = next(copies)
         before = self.check.before(tile)
         result = self.transform(tile, part)
-        self.check.after(result, before, 0 if self.tiling is None else self.tiling[0], part)
+        dim = 0 if self.way.tiling is None else self.way.tiling[0]
+        self.check.after(result, before, dim, part)
         return result
 
     def _compared(self, copies: Iterator[Array], part: slice | None) -> Array:

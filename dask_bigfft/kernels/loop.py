@@ -6,18 +6,18 @@
         result = executor.transform(tile)      in place, in the result, or in new memory
         executor.store(result)                 no copy if it is in the result already
 
-The operations on a tile are those of the round's program (`tiles.program`). `CPUProgram` lowers it
-to library calls, which are the same for all blocks and tiles. Factors and products depend on the
-place of a block: `bound` gives their tables. The digit of a step is the last group of its axis. A
-row of a tile therefore has one value of the axis' other digits, which determines the factors of the
-row.
+The operations on a tile are those of the round's program (`tiles.program`), lowered to library
+calls, which are the same for all blocks and tiles. Factors and products depend on the place of a
+block: `bound_operations` gives their tables. The digit of a step is the last group of its axis. A
+row of a tile therefore has one value of the axis' other digits, which determines the factors of
+the row. `tiles.way` decides what is read and written in place.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,11 +40,14 @@ from dask_bigfft.tiles.program import (
     axis_terms,
     program_of,
 )
-from dask_bigfft.transforms.layout import AxisLayout, Layout, half, tiling
+from dask_bigfft.tiles.way import BlockMemory, Way, WritingFFT, way_of
+from dask_bigfft.transforms.layout import AxisLayout, Layout, half
 from dask_bigfft.transforms.rounds import Round
 from dask_bigfft.transforms.steps import Divisor
 
 Rolls = tuple[tuple[int, int], ...]
+
+Slices = tuple[slice, ...]
 
 
 # --- the program of a round ---------------------------------------------------------------------
@@ -248,44 +251,37 @@ def _room(tile: Array, call: Call, out: Array) -> Array | None:
 
 def transform_tile(
     tile: Array,
-    program: Program,
     operations: Sequence[BoundOperation],
     library: FFTLibrary,
     out: Array | None = None,
+    writing_fft: WritingFFT = "none",
 ) -> Array:
     """Return a contiguous tile after all operations of a round.
 
-    The tile may be overwritten. A library with `supports_out` writes the result of the first FFT,
-    or of the last one of kind c2r, to `out`. Operations after the first FFT need a contiguous
-    `out`.
+    The tile may be overwritten.
 
     Parameters
     ----------
     tile : ndarray
         The tile.
-    program : Program
-        Program of the round.
     operations : sequence of LibraryFFT or BoundFactor
         Operations of the program on the tile.
     library : FFTLibrary
         FFT library.
     out : ndarray, optional
         The part of the result for the tile.
+    writing_fft : {"none", "first", "last"}
+        The operation that writes to `out` by the library, see `Way`.
     """
-    if out is not None and (not library.supports_out or np.may_share_memory(tile, out)):
-        out = None
-    first_out = None
-    if out is not None and (program.begins_with_all or program.begins_with_r2c):
-        first_out = out if program.is_one_call or out.flags.c_contiguous else None
+    writer = {"none": -1, "first": 0, "last": len(operations) - 1}[writing_fft]
+    if out is None or np.may_share_memory(tile, out):
+        writer = -1
     for number, operation in enumerate(operations):
         if isinstance(operation, BoundFactor):
             _apply(tile, operation)
             continue
         call = operation.call
-        call_out = out if call.kind == "c2r" else None
-        if number == 0 and call.kind != "c2r":
-            call_out = first_out
-        room = None if call_out is None else _room(tile, call, call_out)
+        room = _room(tile, call, out) if number == writer and out is not None else None
         tile = library.run(call, tile, room)
         if call.kind != "c2c":
             tile = np.ascontiguousarray(tile) if room is None else room
@@ -342,77 +338,79 @@ class CPUExecutor:
         self.rolls = round_.rolls if cut is None else ()
         self.program = program_of(round_)
         self.operations = bound_operations(round_, block, filters)
-        self._choose_way()
+        self.way = self._way()
 
-    def _choose_way(self) -> None:
-        """Choose the tiling, and if the library reads and writes in place."""
+    def _way(self) -> Way:
+        """Return the tiles of the block, and which copies are avoided."""
         source = self.source
         out = self.out
-        program = self.program
-        free = not self.rolls and not self.apart  # rolled tiles are stored in two parts
-        begins = self.library.supports_out and free
-        halved = begins and program.begins_with_r2c
-        reads = halved or (begins and (program.begins_with_all or program.is_one_call))
-        array = source.array if reads and not source.owned and not self.checked else None
-        # Libraries that return new memory have two tiles in cache.
-        changes = not halved and (out.shape != source.shape or out.dtype != source.dtype)
-        nbytes = max(out.nbytes, math.prod(source.shape) * source.dtype.itemsize)
-        dims = set(program.dims)
-        self.tiling = self.cut or tiling(source.shape, dims, nbytes, self.library.beside, changes)
-        dense = bool(out.flags.c_contiguous)
-        if self.tiling is not None:
-            dense = dense and math.prod(out.shape[: self.tiling[0]]) == 1
-        #: True if the library may write its result in place.
-        self.writes = free and (dense or not self.checked)
-        is_one_c2c = program.is_one_call and program.begins_with_all
-        if not dense and not program.is_one_call:
-            array = None  # other steps need contiguous tiles
-        elif dense and is_one_c2c and free and not self.checked and out is source.array:
-            array = out  # any library does it in place
-        #: The block if the library may read it in place, else None.
-        self.reads = array
-        if array is not None and program.is_one_call and len(dims) == 1 and self.cut is None:
-            self.tiling = None
+        if source.array is None:
+            kind: Literal["array", "owned", "shards"] = "shards"
+        else:
+            kind = "owned" if source.owned else "array"
+        memory = BlockMemory(
+            shape=source.shape,
+            result_shape=out.shape,
+            result_strides=tuple(stride // out.itemsize for stride in out.strides),
+            nbytes=max(out.nbytes, math.prod(source.shape) * source.dtype.itemsize),
+            keeps_form=out.shape == source.shape and out.dtype == source.dtype,
+            source=kind,
+            is_overwritten=out is source.array,
+        )
+        return way_of(
+            self.program,
+            memory,
+            threads=self.library.beside,
+            supports_out=self.library.supports_out,
+            rolls=bool(self.rolls),
+            checked=self.checked,
+            apart=self.apart,
+            cut=self.cut,
+        )
 
     def take(self, cuts: Iterable[slice] | None = None) -> Iterator[tuple[slice | None, Array]]:
         """Yield the slice and the values of each tile; None stands for the whole block.
 
         `cuts` are the requested slices, by default all.
         """
-        if self.tiling is None:
-            yield None, self._gathered() if self.reads is None else self.reads
+        source = self.source
+        if self.way.tiling is None:
+            if self.way.reads_in_place:
+                assert source.array is not None
+                yield None, source.array
+            else:
+                yield None, source.gather(self.out if self.way.fills_result else None)
             return
-        dim, width = self.tiling
-        if self.reads is None:
-            place = None if self.apart else self.out
-            yield from self.source.tiles(dim, width, place, cuts)
+        dim, width = self.way.tiling
+        if not self.way.reads_in_place:
+            yield from source.tiles(dim, width, None if self.apart else self.out, cuts)
             return
-        n = self.source.shape[dim]
-        for part in intervals(n, width) if cuts is None else cuts:
-            yield part, self.reads[(slice(None),) * dim + (part,)]
-
-    def _gathered(self) -> Array:
-        same = self.out.shape == self.source.shape and self.out.dtype == self.source.dtype
-        dense = same and self.out.flags.c_contiguous and not self.apart
-        return self.source.gather(self.out if dense else None)
+        assert source.array is not None
+        for part in intervals(source.shape[dim], width) if cuts is None else cuts:
+            yield part, source.array[(slice(None),) * dim + (part,)]
 
     def place(self, part: slice | None) -> Array:
         """Return the part of the result for a tile."""
-        if part is None or self.tiling is None:
+        if part is None or self.way.tiling is None:
             return self.out
-        return self.out[(slice(None),) * self.tiling[0] + (part,)]
+        return self.out[(slice(None),) * self.way.tiling[0] + (part,)]
 
     def transform(self, tile: Array, part: slice | None) -> Array:
         """Return a tile after the round."""
         operations = self.operations
-        if part is not None and self.tiling is not None:
-            dim, _ = self.tiling
+        if part is not None and self.way.tiling is not None:
+            dim, _ = self.way.tiling
             operations = [
                 operation.within(dim, part) if isinstance(operation, BoundFactor) else operation
                 for operation in operations
             ]
-        out = self.place(part) if self.writes else None
-        return transform_tile(tile, self.program, operations, self.library, out)
+        return transform_tile(
+            tile,
+            operations,
+            self.library,
+            out=self.place(part),
+            writing_fft=self.way.writing_fft,
+        )
 
     def store(self, result: Array, part: slice | None) -> None:
         """Copy a tile's result to the block's result, unless it is there."""
@@ -429,26 +427,41 @@ def _store(target: Array, result: Array, rolls: Rolls) -> None:
 
     Along a rolled dimension, its first values go behind the others.
     """
-    there = same_memory(result, target)
-    if there and not rolls:
+    is_in_target = same_memory(result, target)
+    if is_in_target and not rolls:
         return
-    if there:
-        kept = allocate(result.shape, result.dtype)
-        kept[...] = result
-        result = kept
-    whole: tuple[slice, ...] = (slice(None),) * target.ndim
+    if is_in_target:
+        copy = allocate(result.shape, result.dtype)
+        copy[...] = result
+        result = copy
+    with measured("scatter", target.nbytes):
+        for source_part, target_part in _rolled_parts(target.shape, rolls):
+            copy_array(target[target_part], result[source_part])
+
+
+def _rolled_parts(shape: tuple[int, ...], rolls: Rolls) -> list[tuple[Slices, Slices]]:
+    """Return the parts of an array, and of the rolled array where they go.
+
+    >>> _rolled_parts((5,), ((0, 2),))
+    [((slice(2, None, None),), (slice(None, 3, None),)), \
+((slice(None, 2, None),), (slice(3, None, None),))]
+    """
+    whole: Slices = (slice(None),) * len(shape)
     parts = [(whole, whole)]
     for dim, first in rolls:
-        rest = target.shape[dim] - first
-        ends = ((slice(first, None), slice(rest)), (slice(first), slice(rest, None)))
-        parts = [
-            ((*a[:dim], cut, *a[dim + 1 :]), (*b[:dim], place, *b[dim + 1 :]))
-            for a, b in parts
-            for cut, place in ends
+        moved_end = shape[dim] - first
+        cuts = [
+            (slice(first, None), slice(moved_end)),
+            (slice(first), slice(moved_end, None)),
         ]
-    with measured("scatter", target.nbytes):
-        for cut, place in parts:
-            copy_array(target[place], result[cut])
+        cut_parts: list[tuple[Slices, Slices]] = []
+        for source_part, target_part in parts:
+            for source_cut, target_cut in cuts:
+                new_source_part = (*source_part[:dim], source_cut, *source_part[dim + 1 :])
+                new_target_part = (*target_part[:dim], target_cut, *target_part[dim + 1 :])
+                cut_parts.append((new_source_part, new_target_part))
+        parts = cut_parts
+    return parts
 
 
 def roll(values: Array, rolls: Rolls) -> Array:
@@ -483,20 +496,20 @@ def run_round(
     ndarray
         The block in the round's target layout.
     """
-    if (found := _digits_last(round_)) is not None:  # two more copies, for rounds planned for a GPU
-        moved, orders = found
-        there, place = list[int](), list[int]()
-        for old, new, i, order in zip(
-            round_.source.axes, moved.source.axes, block, orders, strict=True
-        ):
-            first = len(there)
-            there += [first + g for g in order]
-            chunks = old.chunk_of(i)
-            place.append(new.block_of(tuple(chunks[g] for g in order)))
-        values = np.ascontiguousarray(source.gather().transpose(there))
-        view = BlockView.of(values, owned=True)
-        done = run_round(moved, tuple(place), view, library, out_dtype, filters, executor)
-        return np.ascontiguousarray(done.transpose(np.argsort(there)))
+    moved = _digits_last(round_)
+    if moved is not None:
+        # Two more copies, for rounds planned for a GPU.
+        values = np.ascontiguousarray(source.gather().transpose(moved.dims))
+        moved_result = run_round(
+            moved.round_,
+            moved.block(round_, block),
+            BlockView.of(values, owned=True),
+            library,
+            out_dtype,
+            filters,
+            executor,
+        )
+        return np.ascontiguousarray(moved_result.transpose(np.argsort(moved.dims)))
     out = source.result(round_.target.shape(block), out_dtype)
     if out.size and math.prod(source.shape):
         executor(round_, block, source, out, library, filters or {}).run()
@@ -506,22 +519,68 @@ def run_round(
 # --- other orders of digits ------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _MovedRound:
+    """A round with the group of each step last in its axis.
+
+    Parameters
+    ----------
+    round_ : Round
+        The round after the groups have moved.
+    orders : tuple of tuple of int
+        For each axis, the original numbers of its groups in their new order.
+    """
+
+    round_: Round
+    orders: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def dims(self) -> tuple[int, ...]:
+        """Original dimensions of a block in their new order."""
+        dims: list[int] = []
+        for order in self.orders:
+            first = len(dims)
+            dims += [first + group for group in order]
+        return tuple(dims)
+
+    def block(self, original: Round, block: Block) -> Block:
+        """Return the index of a block, given its index in the original round."""
+        numbers: list[int] = []
+        for axis, original_axis, number, order in zip(
+            self.round_.source.axes,
+            original.source.axes,
+            block,
+            self.orders,
+            strict=True,
+        ):
+            chunks = original_axis.chunk_of(number)
+            numbers.append(axis.block_of(tuple(chunks[group] for group in order)))
+        return tuple(numbers)
+
+
 @lru_cache(maxsize=256)
-def _digits_last(round_: Round) -> tuple[Round, tuple[tuple[int, ...], ...]] | None:
-    """Return a round with the group of each step last in its axis, and the orders of groups.
+def _digits_last(round_: Round) -> _MovedRound | None:
+    """Return a round with the group of each step last in its axis.
 
     The result is None if the groups are last already. Only rounds for GPUs may have other orders.
     """
-    steps = {step.axis: step.source for step in round_.steps}
-    orders = tuple(
-        tuple(sorted(range(len(a.groups)), key=lambda g: a.groups[g].digits == (steps.get(i),)))
-        for i, a in enumerate(round_.source.axes)
-    )
-    if all(order == tuple(sorted(order)) for order in orders):
+    digits = {step.axis: step.source for step in round_.steps}
+    orders: list[tuple[int, ...]] = []
+    for number, axis in enumerate(round_.source.axes):
+        groups = range(len(axis.groups))
+        own = [group for group in groups if axis.groups[group].digits == (digits.get(number),)]
+        others = [group for group in groups if group not in own]
+        orders.append((*others, *own))
+    if all(order == tuple(range(len(order))) for order in orders):
         return None
-    layouts = []
-    for layout in (round_.source, round_.target):
-        pairs = zip(layout.axes, orders, strict=True)
-        axes = (AxisLayout(tuple(axis.groups[g] for g in order)) for axis, order in pairs)
-        layouts.append(Layout(tuple(axes)))
-    return Round(round_.steps, *layouts), orders
+    source = _reordered(round_.source, orders)
+    target = _reordered(round_.target, orders)
+    return _MovedRound(Round(round_.steps, source, target), tuple(orders))
+
+
+def _reordered(layout: Layout, orders: Sequence[tuple[int, ...]]) -> Layout:
+    """Return a layout with the groups of each axis in another order."""
+    axes: list[AxisLayout] = []
+    for axis, order in zip(layout.axes, orders, strict=True):
+        axes.append(AxisLayout(tuple(axis.groups[group] for group in order)))
+    return Layout(tuple(axes))

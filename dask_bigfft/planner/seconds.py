@@ -10,7 +10,7 @@ block.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -28,9 +28,9 @@ from dask_bigfft.planner.plan_data import (
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.tile_plan import NARROWEST_NBYTES
 from dask_bigfft.tiles.program import program_of
-from dask_bigfft.transforms.layout import Layout, tile_bytes_of, tiling
-from dask_bigfft.transforms.rounds import ExchangeShape, Place, Round, exchange_shape
-from dask_bigfft.transforms.steps import Step
+from dask_bigfft.tiles.way import BlockMemory, Price, block_tiling, price, way_of
+from dask_bigfft.transforms.layout import Layout, tile_bytes_of
+from dask_bigfft.transforms.rounds import ExchangeShape, Round, exchange_shape
 
 #: Minimum shards of a connected group for which a shuffle between processes is faster than tasks.
 SHUFFLE_SHARDS = 64
@@ -41,19 +41,14 @@ def shuffled(shape: ExchangeShape) -> bool:
     return shape.shards >= SHUFFLE_SHARDS * shape.groups
 
 
-def step_flops(round_: Round) -> Iterator[tuple[Step, float]]:
-    """Yield each step with its floating point operations: 5 n log2 n for n complex values."""
-    halved = min(round_.source.size, round_.target.size)
-    whole = max(round_.source.size, round_.target.size)
-    for step in round_.steps:
-        passes = 2 if step.convolve is not None else 1
-        elements = halved if step.kind == "c2c" else whole / 2
-        yield step, passes * 5 * elements * math.log2(max(step.length, 2))
+def price_of(round_: Round) -> Price:
+    """Return the work of a round on all its blocks."""
+    return price(program_of(round_), round_.source.size, round_.target.size)
 
 
 def flops(round_: Round) -> float:
     """Return the floating point operations of a round's FFTs."""
-    return sum(count for _, count in step_flops(round_))
+    return sum(price_of(round_).flops)
 
 
 def is_halved(round_: Round) -> bool:
@@ -66,20 +61,6 @@ def changes(round_: Round) -> bool:
     if any(step.kind != "c2c" for step in round_.steps):
         return True
     return round_.source.full_shape != round_.target.full_shape
-
-
-def _begins_with_call(round_: Round) -> bool:
-    """Return whether calls of the FFT library come before any other operation of a round."""
-    program = program_of(round_)
-    return program.begins_with_all or program.begins_with_r2c
-
-
-def _calls_write_results(round_: Round, tile_is_contiguous: bool) -> bool:
-    """Return whether calls of the FFT library can write the results of a round to their place."""
-    if any(step.kind == "c2r" for step in round_.steps):
-        return True
-    takes_place = tile_is_contiguous or program_of(round_).is_one_call
-    return takes_place and _begins_with_call(round_)
 
 
 @dataclass(frozen=True)
@@ -95,6 +76,8 @@ class Traffic:
         Whether results are copied to their place.
     direct : bool
         Whether the FFT library reads blocks in place.
+    tiling : (int, int) or None
+        Dimension and width of the tiles; None where a block is not cut.
     tiles : int
         Tiles of a block: 1 where it is not cut.
     """
@@ -102,11 +85,12 @@ class Traffic:
     read: Literal["none", "block", "shards", "view"]
     stored: bool
     direct: bool
+    tiling: tuple[int, int] | None
     tiles: int
 
 
 #: Copies of an exchange that no round follows.
-NO_ROUND = Traffic("shards", stored=False, direct=False, tiles=0)
+NO_ROUND = Traffic("shards", stored=False, direct=False, tiling=None, tiles=0)
 
 
 @dataclass(frozen=True)
@@ -172,15 +156,47 @@ class Stage:
         return layout.size * np.dtype(self.result_dtype).itemsize
 
     @property
-    def result_place(self) -> Place:
-        """Position of a block after the round in its shared buffer, or in memory of its own."""
-        if self.inside and self.reads is not None:
-            return self.reads.place(self.after)
+    def result_strides(self) -> tuple[int, ...]:
+        """Strides of a block after the round, in elements of its shared buffer if it has one."""
         layout = self.after if self.round_ is None else self.round_.target
-        if self.writes is not None:
-            return self.writes.place(layout)
-        shape = layout.full_shape
-        return Place(shape, tuple(slice(n) for n in shape), tuple(range(len(shape))))
+        if self.inside and self.reads is not None:
+            place = self.reads.place(self.after)
+        elif self.writes is not None:
+            place = self.writes.place(layout)
+        else:
+            return contiguous_strides(layout.full_shape)
+        buffer_strides = contiguous_strides(place.shape)
+        return tuple(buffer_strides[dim] for dim in place.order)
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a contiguous array in elements.
+
+    >>> contiguous_strides((8, 6, 4))
+    (24, 4, 1)
+    """
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def _block_memory(
+    round_: Round,
+    dtype: str,
+    result_dtype: str,
+    result_strides: tuple[int, ...],
+) -> BlockMemory:
+    """Return the memory of a full block before and after a round, given its dtypes."""
+    shape = round_.source.full_shape
+    result_shape = round_.target.full_shape
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    result_nbytes = math.prod(result_shape) * np.dtype(result_dtype).itemsize
+    return BlockMemory(
+        shape=shape,
+        result_shape=result_shape,
+        result_strides=result_strides,
+        nbytes=max(nbytes, result_nbytes, 1),
+        keeps_form=dtype == result_dtype and not changes(round_),
+        source="shards",
+    )
 
 
 @dataclass(frozen=True)
@@ -293,115 +309,75 @@ class Model:
 
         The dtypes are those of the blocks before and after the round.
         """
-        shape = round_.source.full_shape
-        read = math.prod(shape) * np.dtype(dtype).itemsize
-        written = math.prod(round_.target.full_shape) * np.dtype(result_dtype).itemsize
-        fixed = {round_.dim(step) for step in round_.steps}
-        has_new_tiles = changes(round_) or dtype != result_dtype
-        if self.library.supports_out and is_halved(round_) and not round_.rolls:
-            has_new_tiles = False  # spectra are written to the result
-        return tiling(shape, fixed, max(read, written, 1), self.machine.threads, has_new_tiles)
+        shape = round_.target.full_shape
+        memory = _block_memory(round_, dtype, result_dtype, contiguous_strides(shape))
+        return block_tiling(
+            program_of(round_),
+            memory,
+            threads=self.machine.threads,
+            supports_out=self.library.supports_out,
+            rolls=bool(round_.rolls),
+            apart=False,
+        )
 
-    def tiles_of(self, stage: Stage) -> tuple[int, int] | None:
-        """Return the dimension and the width of a stage's tiles; None where blocks are not cut."""
-        if stage.round_ is None:
-            return None
-        return self.tiles(stage.round_, stage.dtype, stage.result_dtype)
-
-    def flow(self, stage: Stage) -> Traffic:
-        """Return the copies of a block; `kernels.loop.CPUExecutor` makes them."""
+    def traffic(self, stage: Stage) -> Traffic:
+        """Return the copies of a block, by the way that `kernels.loop.CPUExecutor` takes."""
         round_ = stage.round_
         if round_ is None:
             return NO_ROUND
-        tiles = self.tiles_of(stage)
-        shape = round_.target.full_shape
-        contiguous = stage.result_place.is_contiguous(shape)
-        tile_shape = shape
+        memory = _block_memory(round_, stage.dtype, stage.result_dtype, stage.result_strides)
+        is_verified = self.verify != "none"
+        way = way_of(
+            program_of(round_),
+            replace(
+                memory,
+                source="array" if stage.reads_one_array else "shards",
+                is_overwritten=stage.inside,
+            ),
+            threads=self.machine.threads,
+            supports_out=self.library.supports_out,
+            rolls=bool(round_.rolls),
+            checked=is_verified,
+            apart=is_verified and stage.inside,
+        )
         tile_count = 1
-        if tiles is not None:
-            dim, width = tiles
-            contiguous = contiguous and math.prod(shape[:dim]) == 1
-            tile_shape = (*shape[:dim], min(width, shape[dim]), *shape[dim + 1 :])
+        if way.tiling is not None:
+            dim, width = way.tiling
             tile_count = -(-round_.source.full_shape[dim] // width)
-        if self._reads_in_place(stage, round_, contiguous, tiles is not None):
-            if program_of(round_).is_one_call and len(round_.steps) == 1:
-                tile_count = 1
-            return Traffic(read="none", stored=False, direct=True, tiles=tile_count)
-        tile_is_contiguous = stage.result_place.is_contiguous(tile_shape)
-        writes_in_place = self._writes_in_place(stage, round_, contiguous, tile_is_contiguous)
-        read: Literal["block", "shards", "view"] = "shards"
-        if stage.reads is not None:
+        read: Literal["none", "block", "shards", "view"] = "shards"
+        if not way.is_copied:
+            read = "none"
+        elif stage.reads is not None:
             read = "view"
         elif stage.before == round_.source:
             read = "block"
         return Traffic(
             read=read,
-            stored=not writes_in_place,
-            direct=False,
+            stored=way.is_stored,
+            direct=way.reads_in_place,
+            tiling=way.tiling,
             tiles=tile_count,
         )
 
-    def _reads_in_place(
-        self,
-        stage: Stage,
-        round_: Round,
-        contiguous: bool,
-        tiled: bool,
-    ) -> bool:
-        """Return whether the FFTs of a stage's round read blocks in place.
-
-        `contiguous` is true if the result and all its tiles are, `tiled` if the block is cut.
-        """
-        if self.verify != "none" or round_.rolls or not stage.reads_one_array:
-            return False
-        is_one_call = program_of(round_).is_one_call
-        if not contiguous and not is_one_call:
-            return False  # other operations need contiguous tiles
-        if stage.inside and contiguous and (is_one_call or not tiled):
-            return True  # any library overwrites a block
-        return self.library.supports_out and (_begins_with_call(round_) or is_one_call)
-
-    def _writes_in_place(
-        self,
-        stage: Stage,
-        round_: Round,
-        contiguous: bool,
-        tile_is_contiguous: bool,
-    ) -> bool:
-        """Return whether FFTs that read copies of tiles leave the result in its place.
-
-        `contiguous` is true if the result and all its tiles are, however wide.
-        """
-        is_verified = self.verify != "none"
-        if round_.rolls or (is_verified and stage.inside):
-            return False
-        keeps_shape = stage.dtype == stage.result_dtype and not changes(round_)
-        if keeps_shape and contiguous and not stage.inside:
-            return True  # the copy is in the result's place
-        if not self.library.supports_out or (is_verified and not contiguous):
-            return False
-        return _calls_write_results(round_, tile_is_contiguous)
-
-    def gather(self, stage: Stage, flow: Traffic) -> float:
+    def gather(self, stage: Stage, traffic: Traffic) -> float:
         """Return the seconds of gathering all blocks of an exchange."""
         shape = stage.shape
         seconds = 0.0
-        if flow.read in ("shards", "view"):
+        if traffic.read in ("shards", "view"):
             row = shape.width
-            tiles = self.tiles_of(stage)
-            if tiles is not None:
-                dim, width = tiles
+            if traffic.tiling is not None:
+                dim, width = traffic.tiling
                 row_of_tile = width * math.prod(stage.after.full_shape[dim + 1 :])
                 row = min(row, max(1, row_of_tile))
             row_nbytes = row * np.dtype(stage.dtype).itemsize
             seconds = self._copied(stage.nbytes, row_nbytes, moved=not shape.local)
-        elif flow.read == "block":
+        elif traffic.read == "block":
             seconds = self._copied(stage.nbytes, stage.nbytes)
         if self.storage == "disk" and not shape.local:
             seconds += shape.shards * DISK_SHARD
         return seconds
 
-    def transform(self, stage: Stage, flow: Traffic) -> float:
+    def transform(self, stage: Stage, traffic: Traffic) -> float:
         """Return the seconds of a round's FFTs on all blocks, with twiddles and checks."""
         round_ = stage.round_
         assert round_ is not None
@@ -409,16 +385,16 @@ class Model:
         source = round_.source
         target = round_.target
         block_nbytes = max(source.largest, target.largest) * self.itemsize
-        is_whole = flow.direct or self.tiles_of(stage) is None
+        is_whole = traffic.direct or traffic.tiling is None
         if is_whole and block_nbytes > tile_bytes_of(self.machine.threads):
             speed = self.library.large_flops
         else:
             speed = self.library.flops
         inner_threads = self.machine.threads // self.lanes(source.blocks)
-        seconds = flops(round_) / speed
+        work = price_of(round_)
+        seconds = sum(work.flops) / speed
         seconds /= 1 + INNER_THREAD * (inner_threads - 1)
-        passes = sum(step.factors for step in round_.steps)
-        seconds += passes * target.size * self.itemsize / (2 * profile.copy)
+        seconds += work.products * target.size * self.itemsize / (2 * profile.copy)
         checked_nbytes = (source.size + target.size) * self.itemsize
         if self.verify == "energy":
             seconds += checked_nbytes / profile.energy
@@ -426,12 +402,12 @@ class Model:
             seconds += checked_nbytes / profile.checksum
         return seconds
 
-    def handling(self, shape: ExchangeShape, flow: Traffic) -> float:
+    def handling(self, shape: ExchangeShape, traffic: Traffic) -> float:
         """Return the seconds of Python for all shards and tiles of an exchange and its round."""
         profile = self.machine.profile
-        gathers_shards = flow.read == "shards" and self.storage != "disk"
+        gathers_shards = traffic.read == "shards" and self.storage != "disk"
         shards = shape.shards if gathers_shards else shape.blocks_out
-        tiles = shape.blocks_out * flow.tiles
+        tiles = shape.blocks_out * traffic.tiles
         return shards * profile.shard + tiles * profile.tile
 
     # --- on a device -------------------------------------------------------------------------
@@ -465,7 +441,7 @@ class Model:
             calls += device.call * (len(round_.steps) + 2) * tile_pass.tiles
             largest_nbytes = max(largest_nbytes, nbytes_in, nbytes_out)
         kernels = 0.0
-        for _, count in step_flops(round_):
+        for count in price_of(round_).flops:
             kernels += max(count / blocks / device.flops, 4 * largest_nbytes / device.memory)
         return max(calls, bus, kernels)
 
@@ -546,7 +522,7 @@ class Model:
         gather = 0.0
         handling = 0.0
         if not stage.is_done_before:
-            gather = self.gather(stage, self.flow(stage))
+            gather = self.gather(stage, self.traffic(stage))
             handling = self.handling(stage.shape, NO_ROUND)
         device = 0.0
         if round_ is not None:
@@ -572,16 +548,16 @@ class Model:
     def _work_on_cpu(self, stage: Stage) -> _Work:
         """Return the work of a stage that CPU threads do."""
         blocks = max(1, stage.after.blocks)
-        flow = self.flow(stage)
+        traffic = self.traffic(stage)
         gather = 0.0
         fft = 0.0
         handling = 0.0
         if not stage.is_done_before:
-            gather = self.gather(stage, flow)
-            handling = self.handling(stage.shape, flow)
+            gather = self.gather(stage, traffic)
+            handling = self.handling(stage.shape, traffic)
         if stage.round_ is not None:
-            fft = self.transform(stage, flow)
-            if flow.stored:
+            fft = self.transform(stage, traffic)
+            if traffic.stored:
                 # Results are copied from tiles in a cache.
                 gather += stage.result_nbytes / (2 * self.machine.profile.copy)
         blocks_in_turn = self.blocks_per_lane(blocks, self.lanes(blocks))

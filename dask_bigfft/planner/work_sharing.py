@@ -197,7 +197,7 @@ def _gathering(model: Model, stage: Stage) -> tuple[int, float]:
     if read_seconds is not None:
         return threads, read_seconds
     in_memory = replace(model, storage="memory", device="cpu")
-    gather_seconds = in_memory.gather(stage, in_memory.flow(stage)) / blocks
+    gather_seconds = in_memory.gather(stage, in_memory.traffic(stage)) / blocks
     if gather_seconds <= 0:
         return threads, 0.0
     gatherers = min(FEEDERS * gpu_count * gathering_threads(threads), threads)

@@ -13,7 +13,7 @@ import numpy as np
 from dask_bigfft.arrays import Array
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import BoundFactor, BoundOperation, transform_tile
-from dask_bigfft.tiles.program import Program, Twiddle
+from dask_bigfft.tiles.program import Twiddle
 
 Damage = Callable[[Array], object]
 
@@ -128,10 +128,13 @@ def dropping(when: Callable[[], bool]) -> Callable[..., Array]:
         return isinstance(operation, BoundFactor) and isinstance(operation.operation, Twiddle)
 
     def transform(
-        tile: Array, program: Program, operations: Sequence[BoundOperation], *arguments: Any
+        tile: Array,
+        operations: Sequence[BoundOperation],
+        library: FFTLibrary,
+        **options: Any,
     ) -> Array:
         if when():
             operations = [operation for operation in operations if not is_twiddle(operation)]
-        return transform_tile(tile, program, operations, *arguments)
+        return transform_tile(tile, operations, library, **options)
 
     return transform

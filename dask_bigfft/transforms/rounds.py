@@ -526,21 +526,6 @@ class Place:
         """Dimensions of the block in the order of the shared layout's block."""
         return tuple(sorted(range(len(self.order)), key=self.order.__getitem__))
 
-    def is_contiguous(self, part: Sequence[int]) -> bool:
-        """Return whether a part of the block, given its shape, is contiguous in memory.
-
-        >>> place = Place((4, 6), (slice(0, 4), slice(0, 3)), (0, 1))
-        >>> place.is_contiguous((1, 3)), place.is_contiguous((2, 3))
-        (True, False)
-        """
-        contiguous_stride = 1
-        for size, dim in zip(reversed(part), reversed(self.order), strict=True):
-            stride = math.prod(self.shape[dim + 1 :])
-            if size > 1 and stride != contiguous_stride:
-                return False
-            contiguous_stride *= size
-        return True
-
     @property
     def width(self) -> int:
         """Elements of each contiguous run of the block in the shared layout's block."""

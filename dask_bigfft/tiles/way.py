@@ -1,0 +1,273 @@
+"""The way of a block through a round on CPU threads: its tiles, and which copies are avoided.
+
+::
+
+    Program, BlockMemory --way_of--> Way --+--> executor: kernels.loop
+                                           +--> forecast: planner.seconds
+
+A round copies a tile to a buffer, transforms it there, and stores the result. Some libraries read
+one array and write another one (`supports_out`). Then the first FFT reads the block where it is, or
+an FFT writes to the result. Tiles can also be copied to their place in the result and transformed
+there.
+
+The price of a program (`price`) is what its operations cost, however memory is used.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from dask_bigfft.tiles.program import FFT, Multiply, Product, Program, Shape
+from dask_bigfft.transforms.layout import tiling
+
+#: Operation of a program that writes to the result.
+WritingFFT = Literal["none", "first", "last"]
+
+
+@dataclass(frozen=True)
+class BlockMemory:
+    """Memory of a block before and after a round.
+
+    Parameters
+    ----------
+    shape, result_shape : tuple of int
+        Shapes before and after.
+    result_strides : tuple of int
+        Strides of the result in elements.
+    nbytes : int
+        Bytes of the larger one of both.
+    keeps_form : bool
+        True if both have the same shape and dtype.
+    source : {"array", "owned", "shards"}
+        An array that is only read, an array that may be overwritten, or shards of several blocks.
+    is_overwritten : bool
+        True if the result is the same array as the block.
+    """
+
+    shape: Shape
+    result_shape: Shape
+    result_strides: Shape
+    nbytes: int
+    keeps_form: bool
+    source: Literal["array", "owned", "shards"]
+    is_overwritten: bool = False
+
+    def is_contiguous(self, tiles: tuple[int, int] | None) -> bool:
+        """Return whether the result is contiguous, and each of its tiles, however wide."""
+        if not is_contiguous(self.result_shape, self.result_strides):
+            return False
+        return tiles is None or math.prod(self.result_shape[: tiles[0]]) == 1
+
+    def has_contiguous_tiles(self, tiles: tuple[int, int] | None) -> bool:
+        """Return whether tiles of the result are contiguous, given their dimension and width."""
+        shape = self.result_shape
+        if tiles is not None:
+            dim, width = tiles
+            shape = (*shape[:dim], min(width, shape[dim]), *shape[dim + 1 :])
+        return is_contiguous(shape, self.result_strides)
+
+
+def is_contiguous(shape: Shape, strides: Shape) -> bool:
+    """Return whether an array is contiguous in C order, given its strides in elements.
+
+    >>> is_contiguous((1, 3), (6, 1)), is_contiguous((2, 3), (6, 1))
+    (True, False)
+    """
+    if math.prod(shape) == 0:
+        return True
+    contiguous_stride = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != contiguous_stride:
+            return False
+        contiguous_stride *= size
+    return True
+
+
+@dataclass(frozen=True)
+class Way:
+    """Tiles of a block, and copies that are avoided.
+
+    Parameters
+    ----------
+    tiling : (int, int) or None
+        Dimension along which the block is cut, and the maximum width of a tile; None for one tile.
+    reads_in_place : bool
+        True if the first FFT reads the block where it is.
+    fills_result : bool
+        True if tiles are copied to their place in the result, and transformed there.
+    writing_fft : {"none", "first", "last"}
+        The operation of the program that writes to the result, if the library can.
+    is_copied : bool
+        True if the values of the block are copied before the first operation.
+    is_stored : bool
+        True if tiles are copied to the result after the last operation.
+    """
+
+    tiling: tuple[int, int] | None
+    reads_in_place: bool
+    fills_result: bool
+    writing_fft: WritingFFT
+    is_copied: bool
+    is_stored: bool
+
+
+def block_tiling(
+    program: Program,
+    memory: BlockMemory,
+    *,
+    threads: int,
+    supports_out: bool,
+    rolls: bool,
+    apart: bool,
+) -> tuple[int, int] | None:
+    """Return the dimension and the width of the tiles of a block; None if it is not cut.
+
+    Parameters are those of `way_of`.
+    """
+    # A library that returns new memory has two tiles in cache.
+    writes_spectrum = program.begins_with_r2c and supports_out and not rolls and not apart
+    has_new_tiles = not writes_spectrum and not memory.keeps_form
+    return tiling(memory.shape, set(program.dims), memory.nbytes, threads, has_new_tiles)
+
+
+def way_of(
+    program: Program,
+    memory: BlockMemory,
+    *,
+    threads: int,
+    supports_out: bool,
+    rolls: bool = False,
+    checked: bool = False,
+    apart: bool = False,
+    cut: tuple[int, int] | None = None,
+) -> Way:
+    """Return the way of a block.
+
+    Parameters
+    ----------
+    program : Program
+        Program of the round.
+    memory : BlockMemory
+        Memory of the block before and after.
+    threads : int
+        Number of blocks that are transformed at the same time.
+    supports_out : bool
+        True if the FFT library reads one array and writes to another one.
+    rolls : bool
+        True if the result is stored in two parts, rolled along a dimension.
+    checked : bool
+        True if tiles are verified, and loaded once more after a mismatch.
+    apart : bool
+        True if tiles and results have memory of their own until they are stored.
+    cut : (int, int), optional
+        Dimension and maximum width of tiles of a block that is shared with other executors.
+    """
+    tiles = cut or block_tiling(
+        program,
+        memory,
+        threads=threads,
+        supports_out=supports_out,
+        rolls=rolls,
+        apart=apart,
+    )
+    contiguous = memory.is_contiguous(tiles)
+    is_direct = not rolls and not apart
+    reads_in_place = (
+        is_direct and not checked and _reads_in_place(program, memory, contiguous, supports_out)
+    )
+    if reads_in_place and program.is_one_call and len(program.dims) == 1 and cut is None:
+        tiles = None
+    fills_result = not reads_in_place and not apart and memory.keeps_form and contiguous
+    # Tiles of a block that is overwritten would be copied to where they are.
+    if memory.is_overwritten and tiles is not None:
+        fills_result = False
+    writing_fft: WritingFFT = "none"
+    if supports_out and is_direct and (contiguous or not checked):
+        writing_fft = _writing_fft(program, memory.has_contiguous_tiles(tiles))
+    is_in_place = reads_in_place or (memory.is_overwritten and fills_result)
+    is_written = reads_in_place or fills_result or writing_fft != "none"
+    return Way(
+        tiling=tiles,
+        reads_in_place=reads_in_place,
+        fills_result=fills_result,
+        writing_fft=writing_fft,
+        is_copied=not is_in_place and memory.source != "owned",
+        is_stored=rolls or not is_written,
+    )
+
+
+def _reads_in_place(
+    program: Program,
+    memory: BlockMemory,
+    contiguous: bool,
+    supports_out: bool,
+) -> bool:
+    """Return whether the first FFT reads a block where it is; its tiles are not verified.
+
+    `contiguous` is true if the result and all its tiles are contiguous.
+    """
+    if not contiguous and not program.is_one_call:
+        return False  # the operations after the first one need contiguous tiles
+    if contiguous and memory.is_overwritten and program.is_one_call and program.begins_with_all:
+        return True  # any library does this in place
+    if memory.source != "array" or not supports_out:
+        return False
+    return program.is_one_call or program.begins_with_all or program.begins_with_r2c
+
+
+def _writing_fft(
+    program: Program,
+    has_contiguous_tiles: bool,
+) -> WritingFFT:
+    """Return the operation that can write to the result."""
+    last = program.operations[-1] if program.operations else None
+    if isinstance(last, FFT) and last.kind == "c2r":
+        return "last"
+    begins_with_fft = program.begins_with_all or program.begins_with_r2c
+    if begins_with_fft and (program.is_one_call or has_contiguous_tiles):
+        return "first"
+    return "none"
+
+
+@dataclass(frozen=True)
+class Price:
+    """Work of a program.
+
+    Parameters
+    ----------
+    flops : tuple of float
+        Floating point operations of the FFTs over each of the program's dimensions.
+    products : int
+        Number of factors and spectra by which all values are multiplied.
+    """
+
+    flops: tuple[float, ...]
+    products: int
+
+
+def price(program: Program, size: int, result_size: int) -> Price:
+    """Return the work of a program on all values of some blocks.
+
+    An FFT of n complex values counts 5 n log2 n operations, one of real values half as many.
+
+    Parameters
+    ----------
+    program : Program
+        The program.
+    size, result_size : int
+        Number of values before and after.
+    """
+    flops = dict.fromkeys(program.dims, 0.0)
+    products = 0
+    for operation in program.operations:
+        if isinstance(operation, FFT):
+            for dim, length in zip(operation.dims, operation.lengths, strict=True):
+                is_real = operation.kind != "c2c" and dim == operation.dims[-1]
+                values = max(size, result_size) / 2 if is_real else min(size, result_size)
+                flops[dim] += 5 * values * math.log2(max(length, 2))
+        elif isinstance(operation, Multiply):
+            products += len(operation.factors)
+        else:
+            assert isinstance(operation, Product)
+            products += 1
+    return Price(tuple(flops.values()), products)

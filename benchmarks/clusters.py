@@ -95,7 +95,8 @@ def copies(nbytes: int, ready: Any, times: Any) -> None:
 def copy_seconds(processes: int, nbytes: int) -> float:
     """Return the seconds of processes that copy as many bytes each at the same time."""
     context = multiprocessing.get_context("spawn")
-    ready, times = context.Barrier(processes), context.Queue()
+    ready = context.Barrier(processes)
+    times = context.Queue()
     one = {"target": copies, "args": (nbytes, ready, times)}
     children = [context.Process(**one) for _ in range(processes)]
     for child in children:

@@ -33,7 +33,8 @@ RESULTS = ROOT / "ci" / "results"
 LIBRARIES = "dask distributed numpy scipy numba zarr ducc0 mkl_fft pyFFTW cupy-cuda12x cupy-cuda13x"
 
 #: Part of the probability that an interval holds, and bootstrap samples behind it.
-LEVEL, DRAWS = 0.90, 4000
+LEVEL = 0.90
+DRAWS = 4000
 
 
 # --- intervals ------------------------------------------------------------------------------
@@ -140,7 +141,8 @@ def encode(content: Any, depth: int = 0) -> str:
     flat = json.dumps(content, ensure_ascii=False)
     if len(flat) + depth <= 118 or not isinstance(content, dict | list) or not content:
         return flat
-    space, inner = " " * depth, " " * (depth + 1)
+    space = " " * depth
+    inner = " " * (depth + 1)
     if isinstance(content, dict):
         items = [f"{json.dumps(key)}: {encode(item, depth + 1)}" for key, item in content.items()]
         return "{\n" + ",\n".join(inner + item for item in items) + f"\n{space}}}"
@@ -161,7 +163,8 @@ class Results:
     """
 
     def __init__(self, args: argparse.Namespace, program: str, **conditions: Any) -> None:
-        self.path, self.until = args.out, time.monotonic() + args.budget
+        self.path = args.out
+        self.until = time.monotonic() + args.budget
         self.content: dict[str, Any] = {
             "program": program,
             "state": commit(ROOT),
@@ -369,7 +372,8 @@ class Cgroup:
     """A group of processes with a memory limit, the page cache included, and without swap."""
 
     def __init__(self, folder: Path, version: int) -> None:
-        self.folder, self.version = folder, version
+        self.folder = folder
+        self.version = version
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """Return a command that runs another one inside the group."""

@@ -69,14 +69,19 @@ GPU = {
 }
 
 #: Allowed error of a forecast, and of the plan ranked first against the fastest.
-ERROR, BEHIND = 0.30, 0.15
+ERROR = 0.30
+BEHIND = 0.15
 
 #: How many times as long as the fastest a plan may take before it drops out of the ranking.
 HOPELESS = 3.0
 
 #: Cheapest plans in memory and by disk that are run, those of all others, finalists, their turns,
 #: and turns of the last two.
-BY_CARRIER, DROPPED, FINALISTS, FINALS, DUELS = {"shared": 40, "disk": 5}, 40, 6, 9, 31
+BY_CARRIER = {"shared": 40, "disk": 5}
+DROPPED = 40
+FINALISTS = 6
+FINALS = 9
+DUELS = 31
 
 
 def calibrate(args: Any, results: core.Results) -> None:
@@ -96,7 +101,8 @@ def errors(args: Any, results: core.Results, problems: dict[str, Problem]) -> No
             break
         calibrate(args, results)
         for name, kernel in itertools.product(problems, args.kernels):
-            problem, row = problems[name], f"{name}, {kernel}"
+            problem = problems[name]
+            row = f"{name}, {kernel}"
             array, truth = data_of(problem)
             plan = plan_of(problem, array, kernel=kernel, device="cpu")
             y = graph_of(problem, array, kernel=kernel, device="cpu")

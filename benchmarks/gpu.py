@@ -47,7 +47,9 @@ class Bench:
     """What the parts share: arguments, results, sizes and the speed of the bus."""
 
     def __init__(self, args: Any, results: core.Results) -> None:
-        self.args, self.results, self.duplex = args, results, 0.0
+        self.args = args
+        self.results = results
+        self.duplex = 0.0
 
     def size(self, nbytes: float) -> int:
         """Return a size as the scale makes it, a power of two."""
@@ -86,11 +88,13 @@ class Bench:
 
 def bus(bench: Bench) -> None:
     """Measure copies between pinned memory and the GPU, one way and both ways."""
-    cp, size = cupy(), bench.size(GIB)
+    cp = cupy()
+    size = bench.size(GIB)
     import cupyx
 
     hosts = [cupyx.empty_pinned(size, np.uint8) for _ in range(2)]
-    card, streams = cp.cuda.Memory(2 * size), [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
+    card = cp.cuda.Memory(2 * size)
+    streams = [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
 
     def copy(there: bool, back: bool) -> None:
         for _ in range(8):
@@ -184,13 +188,17 @@ PEAKS = (3, 32 * MIB, 1), (2, 8 * GIB, 32), (3, 16 * GIB, 8)
 
 def peak(bench: Bench) -> None:
     """Measure memory of transforms in place on the GPU and beside the data, every 2 ms."""
-    memory, process = cupy().cuda.runtime.memGetInfo, psutil.Process()
+    memory = cupy().cuda.runtime.memGetInfo
+    process = psutil.Process()
     for ndim, nbytes, blocks in PEAKS:
-        size, seen, stop = bench.size(nbytes), list[tuple[int, int]](), threading.Event()
+        size = bench.size(nbytes)
+        seen = list[tuple[int, int]]()
+        stop = threading.Event()
         data = GpuData.of(size, size // blocks, True, bench.budget)
         problem = data.whole(ndim, "c16")
         fill_memory(data.memory, "c16")
-        truth, y = data.truth(problem), data.graph(problem, overwrite_x=True)
+        truth = data.truth(problem)
+        y = data.graph(problem, overwrite_x=True)
         dispatch.release()
 
         def look(seen: Any = seen, stop: Any = stop) -> None:
@@ -235,11 +243,14 @@ def fits(bench: Bench) -> None:
             continue
         size = bench.size(nbytes)
         data = GpuData.of(size, size // blocks, True, 16 * GIB)
-        target, problem = GpuData.of(size, size, True, 16 * GIB), data.whole(ndim, "c16")
+        target = GpuData.of(size, size, True, 16 * GIB)
+        problem = data.whole(ndim, "c16")
         fill_memory(data.memory, "c16")
-        truth, y = data.truth(problem), data.graph(problem)
+        truth = data.truth(problem)
+        y = data.graph(problem)
         check = truth.check(y.persist())
-        x, out = data.whole_array(problem), target.whole_array(problem)
+        x = data.whole_array(problem)
+        out = target.whole_array(problem)
         pageable = np.array(x)
 
         def by_cupy(source: np.ndarray, result: np.ndarray | None) -> Any:
@@ -298,7 +309,8 @@ def hybrid(bench: Bench) -> None:
     """
     for row in HYBRID:
         together(bench, row)
-    copy, kernel = CupyGPU._copy, cupy().RawKernel(WAIT, "wait")
+    copy = CupyGPU._copy
+    kernel = cupy().RawKernel(WAIT, "wait")
     profile = plan(da.zeros(8), "fft").machine.profile
     slow = tuple(replace(one, h2d=SLOW, d2h=SLOW) for one in profile.devices)
 
@@ -323,13 +335,15 @@ def together(bench: Bench, row: tuple[Any, ...], more: str = "") -> None:
     label += f", rows of {length}" * bool(axes) + more
     if not bench.results.lacks("hybrid", label):
         return
-    nbytes, block = bench.size(mib * MIB), bench.size(block_mib * MIB)
+    nbytes = bench.size(mib * MIB)
+    block = bench.size(block_mib * MIB)
     data = GpuData.of(nbytes, block, True, 64 * GIB)
     elements = data.nbytes // np.dtype(dtype).itemsize
     shape = (elements // length, length) if length else even_shape(elements, ndim)
     problem = Problem("fftn", shape, dtype, len(data.memory), axes)
     fill_memory(data.memory, dtype)
-    truth, x = data.truth(problem), data.array(shape, dtype)
+    truth = data.truth(problem)
+    x = data.array(shape, dtype)
     graphs = {place: graph_of(problem, x, device=place) for place in ("cpu", "gpu", "hybrid")}
     check = worst(truth.check(y.persist()) for y in graphs.values())
     times = alternate({place: y.persist for place, y in graphs.items()}, 2 * bench.args.repeat)
@@ -387,7 +401,8 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 def main(argv: Sequence[str]) -> int:
     args = core.arguments("gpu", __doc__, repeat=3, budget=540.0).parse_args(argv)
     results = core.Results(args, "gpu", gpu=gpus())
-    bench, started = Bench(args, results), time.monotonic()
+    bench = Bench(args, results)
+    started = time.monotonic()
     chosen = core.chosen(PARTS, args.only)
     with dask.config.set(scheduler="threads", num_workers=args.threads):
         bus(bench)

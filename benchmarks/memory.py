@@ -245,7 +245,8 @@ def paired(
     runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], key: str
 ) -> dict[str, float]:
     """Return the ratio of the seconds of two contestants, in pairs of processes of one turn."""
-    above, below = [], []
+    above = []
+    below = []
     for run, other in zip(runs, others, strict=True):
         pairs = min(len(run[key]), len(other[key]))
         above += run[key][:pairs]

@@ -92,8 +92,11 @@ def made(
 ) -> da.Array:
     """Return an array of random blocks, batch after batch on each GPU, or of parts of an array."""
     chunks = da.core.normalize_chunks([-(-n // g) for n, g in zip(shape, grid, strict=True)], shape)
-    keys, places = list(np.ndindex(*map(len, chunks))), da.core.slices_from_chunks(chunks)
-    name, graph, cp = f"on-gpus-{time.time_ns()}", {}, cupy()
+    keys = list(np.ndindex(*map(len, chunks)))
+    places = da.core.slices_from_chunks(chunks)
+    name = f"on-gpus-{time.time_ns()}"
+    graph = {}
+    cp = cupy()
     for number, (key, place) in enumerate(zip(keys, places, strict=True)):
         with cp.cuda.Device(number * count // len(keys)):
             if whole is None:
@@ -112,7 +115,8 @@ def random_block(sizes: Sequence[int], dtype: str, number: int) -> Any:
 
 def sums(block: Any, first: Sequence[int], shape: Sequence[int], places: np.ndarray) -> np.ndarray:
     """Return a block's part of the transform at some frequencies, one in each row of `places`."""
-    found, axes = block, list(zip(first, block.shape, shape, places.T, strict=True))
+    found = block
+    axes = list(zip(first, block.shape, shape, places.T, strict=True))
     with block.device:
         for start, n, length, frequencies in reversed(axes):
             width = min(n, 4096)  # the phases of a long axis would take much memory
@@ -183,7 +187,9 @@ def one_row(
     name: str, shape: Sequence[int], dtype: str, grid: Sequence[int], repeat: int
 ) -> dict[str, Any]:
     """Return the figures of an array on one GPU."""
-    cp, ours, theirs = cupy(), getattr(fft, name), getattr(cupy().fft, name)
+    cp = cupy()
+    ours = getattr(fft, name)
+    theirs = getattr(cupy().fft, name)
     x = made(shape, dtype if name == "fftn" else f"f{int(dtype[1:]) // 2}", grid, 1)
     before = whole = x.compute()
     if name == "irfftn":
@@ -203,7 +209,8 @@ def one_row(
 
 def several(args: Any, results: core.Results) -> None:
     """Measure arrays on 2 and more GPUs, by each copy method, against torch and NCCL."""
-    most, room = cupy().cuda.runtime.getDeviceCount(), cupy().cuda.runtime.memGetInfo()[1]
+    most = cupy().cuda.runtime.getDeviceCount()
+    room = cupy().cuda.runtime.memGetInfo()[1]
     for count, (shape, dtype) in itertools.product((8, 6, 4, 2, 1), SEVERAL):
         shape, peer = tuple(n or 1024 * count for n in shape), dict[str, Any]()
         size = np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
@@ -268,7 +275,8 @@ def exchange_alone(x: da.Array, count: int, repeat: int) -> float:
 
 def processes(args: Any, results: core.Results) -> None:
     """Measure clusters with a worker for each GPU."""
-    most, room = cupy().cuda.runtime.getDeviceCount(), cupy().cuda.runtime.memGetInfo()[1]
+    most = cupy().cuda.runtime.getDeviceCount()
+    room = cupy().cuda.runtime.memGetInfo()[1]
     for count, protocol, shape in itertools.product((8, 6, 4, 2), args.protocols, PROCESSES):
         label = f"{count} GPUs, {'x'.join(map(str, shape))} c8, {count} blocks"
         if count > most or 3.2 * 8 * np.prod(shape, dtype=np.int64) / count > room:

@@ -27,7 +27,8 @@ def copied(given: dict[str, Any], name: str, nbytes: int) -> dict[str, Any]:
     source = source_path(STORED[name].scaled(task.scale), task)
     files = [path for path in sorted(source.rglob("*")) if path.is_file()]
     drop_cache(source)
-    left, started = nbytes // 2, time.perf_counter()
+    left = nbytes // 2
+    started = time.perf_counter()
     while left > 0:
         with open(task.folder / "copy", "wb", buffering=0) as target:
             for path in files:

@@ -27,8 +27,10 @@ import numpy as np
 import dask_bigfft
 from dask_bigfft import fft
 
-GIB, MIB = 1 << 30, 1 << 20
-SEED, SAMPLES = 20260, 64
+GIB = 1 << 30
+MIB = 1 << 20
+SEED = 20260
+SAMPLES = 64
 
 #: Names that a setting has had, the current one first.
 SETTINGS = {
@@ -115,7 +117,8 @@ class Problem:
         """
         if scale >= 1:
             return self
-        factor, prime = scale ** (1 / len(self.shape)), is_prime(self.shape[0])
+        factor = scale ** (1 / len(self.shape))
+        prime = is_prime(self.shape[0])
         least = (4096,) if len(self.shape) == 1 else (64, 4, 4)
         shape = tuple(
             min(n, max(low, 1 << round(math.log2(n * factor))))
@@ -143,7 +146,8 @@ def fill(array: np.ndarray, key: int = 0) -> np.ndarray:
 def lazy(x: np.ndarray, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
     """Return a dask array whose blocks are views of `x`, or copies where these are strided."""
     name = f"row-{dask.base.tokenize(x.shape, str(x.dtype), x.ctypes.data)}"
-    keys, places = np.ndindex(*map(len, chunks)), da.core.slices_from_chunks(chunks)
+    keys = np.ndindex(*map(len, chunks))
+    places = da.core.slices_from_chunks(chunks)
     blocks = {(name, *key): np.ascontiguousarray(x[i]) for key, i in zip(keys, places, strict=True)}
     return da.Array(blocks, name, chunks, dtype=x.dtype)
 
@@ -213,10 +217,12 @@ def direct(problem: Problem, block: np.ndarray, start: int, places: np.ndarray) 
             if inside.any():
                 total[inside] = direct(problem, block, start, places[inside])
             return total
-    axis, last = block.ndim - 1, block.shape[-1]
+    axis = block.ndim - 1
+    last = block.shape[-1]
     # Of a long axis, the factors of parts and within a part: all of them would take much memory.
     width = 4096 if problem.along(axis) and last % 4096 == 0 else last
-    rows, inner = block.reshape(-1, width), factors(problem, axis, places, np.arange(width))
+    rows = block.reshape(-1, width)
+    inner = factors(problem, axis, places, np.arange(width))
     sums = np.empty((len(rows), len(places)), np.complex128)
     for part in parts(rows):
         sums[part] = rows[part].astype(np.complex128) @ inner
@@ -249,7 +255,8 @@ def blocks_of(result: Any) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
         return
     graph = result.__dask_graph__() if isinstance(result, da.Array) else None
     chunks = da.core.normalize_chunks(result.chunks, result.shape)
-    keys, places = np.ndindex(*map(len, chunks)), da.core.slices_from_chunks(chunks)
+    keys = np.ndindex(*map(len, chunks))
+    places = da.core.slices_from_chunks(chunks)
     for key, place in zip(keys, places, strict=True):
         value = result[place] if graph is None else graph[(result.name, *key)]
         yield tuple(cut.start for cut in place), getattr(value, "value", value)
@@ -289,8 +296,10 @@ class Truth:
     @classmethod
     def stored(cls, problem: Problem, source: Path) -> "Truth":
         """Return the truth that `save` has written beside a source."""
-        found, known = cls.of(problem), np.load(source.with_suffix(".npz"))
-        found.values, found.energy = known["values"], float(known["energy"])
+        found = cls.of(problem)
+        known = np.load(source.with_suffix(".npz"))
+        found.values = known["values"]
+        found.energy = float(known["energy"])
         return found
 
     def save(self, path: Path) -> None:
@@ -304,7 +313,8 @@ class Truth:
 
     def check(self, result: Any) -> dict[str, Any]:
         """Return the relative errors of a result, and whether both are within the tolerance."""
-        found, n = np.full(SAMPLES, np.nan, np.complex128), self.problem.shape[-1]
+        found = np.full(SAMPLES, np.nan, np.complex128)
+        n = self.problem.shape[-1]
 
         def of_block(item: tuple[tuple[int, ...], np.ndarray]) -> float:
             first, block = item
@@ -334,7 +344,8 @@ class Truth:
 
 def sample_of_convolution(x: np.ndarray, y: np.ndarray, place: int) -> float:
     """Return one sample of the full convolution by its definition."""
-    first, last = max(0, place - y.size + 1), min(x.size, place + 1)
+    first = max(0, place - y.size + 1)
+    last = min(x.size, place + 1)
     sums = []
     for low in range(first, last, 1 << 20):
         high = min(low + (1 << 20), last)
@@ -347,7 +358,8 @@ def check_convolution(x: np.ndarray, y: np.ndarray, result: Any) -> dict[str, An
     full = x.size + y.size - 1
     places = np.random.default_rng(SEED + 1).integers(0, full, 24)
     rms = math.sqrt(min(x.size, y.size)) / 12
-    found, total = np.full(len(places), np.nan), 0.0
+    found = np.full(len(places), np.nan)
+    total = 0.0
     for (first,), block in blocks_of(result):
         inside = (places >= first) & (places < first + len(block))
         found[inside] = block[places[inside] - first]

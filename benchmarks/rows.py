@@ -138,7 +138,8 @@ def verified(
         fill(x)
         truth = Truth.of(problem, x)
         with dask.config.set(options):
-            array, ways = problems.lazy(x, problem.chunks), {"again": "none"}
+            array = problems.lazy(x, problem.chunks)
+            ways = {"again": "none"}
             graphs = {
                 mode: graph_of(problem, array, kernel=task.kernel, verify=ways.get(mode, mode))
                 for mode in modes
@@ -173,7 +174,8 @@ def convolution(samples: int, task: Task) -> Found:
     samples = max(4096, int(samples * task.scale))
     x, y = (fill(np.empty(samples), key) for key in range(2))
     cut = Problem("fft", (samples,), "f8", 16).chunks
-    lazy_x, lazy_y = problems.lazy(x, cut), problems.lazy(y, cut)
+    lazy_x = problems.lazy(x, cut)
+    lazy_y = problems.lazy(y, cut)
 
     def work() -> Any:
         return signal.fftconvolve(lazy_x, lazy_y, kernel=task.kernel).persist()
@@ -197,7 +199,8 @@ def write_source(problem: Problem, task: Task) -> None:
     import zarr
 
     problem = problem.scaled(task.scale)
-    path, truth = source_path(problem, task), Truth.of(problem)
+    path = source_path(problem, task)
+    truth = Truth.of(problem)
     array = zarr.create_array(
         str(path),
         shape=problem.shape,
@@ -229,7 +232,8 @@ def out_of_core(problem: Problem, limit: int, task: Task) -> Found:
     import zarr
 
     problem = problem.scaled(task.scale)
-    source, target = source_path(problem, task), task.folder / "result.zarr"
+    source = source_path(problem, task)
+    target = task.folder / "result.zarr"
     small = Problem(problem.kind, (4096, 16, 16)[: len(problem.shape)], problem.dtype, 4)
     room = task.folder / "scratch"
     room.mkdir(exist_ok=True)
@@ -385,7 +389,8 @@ def even_shape(elements: int, ndim: int) -> tuple[int, ...]:
     >>> even_shape(2**10, 3)
     (8, 8, 16)
     """
-    bits, shape = elements.bit_length() - 1, []
+    bits = elements.bit_length() - 1
+    shape = []
     for left in range(ndim, 0, -1):
         shape.append(1 << (bits // left))
         bits -= bits // left
@@ -450,7 +455,8 @@ class GpuData:
 
     def array(self, shape: tuple[int, ...], dtype: str) -> da.Array:
         """Return the blocks side by side along the first axis of a shape."""
-        rows, name = shape[0] // len(self.memory), f"gpu-{shape}-{dtype}-{id(self)}"
+        rows = shape[0] // len(self.memory)
+        name = f"gpu-{shape}-{dtype}-{id(self)}"
         graph = {
             (name, i, *(0,) * (len(shape) - 1)): block.view(dtype).reshape(rows, *shape[1:])
             for i, block in enumerate(self.memory)
@@ -491,7 +497,8 @@ class GpuData:
 
     def whole(self, ndim: Any, dtype: str) -> Problem:
         """Return the problem of a transform of all data; "X" has a row in each block."""
-        size, rows = self.nbytes // np.dtype(dtype).itemsize, len(self.memory)
+        size = self.nbytes // np.dtype(dtype).itemsize
+        rows = len(self.memory)
         shape = (rows, size // rows) if ndim == "X" else even_shape(size, ndim)
         return Problem("fftn", shape, dtype, len(self.memory))
 
@@ -518,7 +525,9 @@ def on_gpu(what: str, task: Task) -> Found:
     budget = max(1 << 20, int(2 * GIB * task.scale))
     pinned = what in ("rounds", "transforms")
     pin = settings(**{"pin-arrays": what != "ring"})
-    data, figures, checks = GpuData.of(nbytes, block, pinned, budget), {}, []
+    data = GpuData.of(nbytes, block, pinned, budget)
+    figures = {}
+    checks = []
     chosen = {name: data.round(name, "c16") for name, *_ in ROUNDS}
     if what in ("transforms", "unpinned"):
         chosen = {f"{ndim}D": data.whole(ndim, "c16") for ndim in (1, 2, 3)}
@@ -526,7 +535,8 @@ def on_gpu(what: str, task: Task) -> Found:
         for name, problem in chosen.items():
             options = {"overwrite_x": True} if what in ("rounds", "ring") else {}
             times, check, _ = measured_on_gpu(data, problem, task.repeat, **options)
-            figures[name], _ = statistics.median(times), checks.append(check)
+            figures[name] = statistics.median(times)
+            checks.append(check)
     return figures, worst(checks)
 
 
@@ -594,7 +604,8 @@ def answered(name: str, given: dict[str, Any], prepare: bool = False) -> dict[st
     """Run or prepare one row with a task of JSON; return what was found."""
     task = Task(**given)
     task.folder.mkdir(parents=True, exist_ok=True)
-    row, answer = ROWS[name], {"package": str(Path(dask_bigfft.__file__).resolve().parent.parent)}
+    row = ROWS[name]
+    answer = {"package": str(Path(dask_bigfft.__file__).resolve().parent.parent)}
     with dask.config.set(scheduler="threads", num_workers=task.threads):
         if prepare and row.prepare is not None:
             row.prepare(task)

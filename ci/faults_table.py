@@ -74,7 +74,8 @@ def main(first: str, *later: str) -> None:
     again = {name: case for path in later for name, case in cases(path).items()}
     found = list({**by_name, **again}.values())
     grid: dict[str, list[Case]] = defaultdict(list)
-    killed, rest = [], []
+    killed = []
+    rest = []
     for case in found:
         if case.kills is not None:
             killed.append(case)

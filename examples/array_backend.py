@@ -51,7 +51,8 @@ def main():
     given = parser.parse_args()
 
     rows = int((given.mib * 2**20 / 8) ** 0.5) // 8 * 8
-    shape, chunks = (rows, rows), (rows // 8, rows)
+    shape = (rows, rows)
+    chunks = (rows // 8, rows)
     random = da.random.default_rng(0)
     ordinary = random.standard_normal(shape, chunks=chunks).map_blocks(np.copy).persist()
     lent = ordinary.to_backend("bigfft").persist()
@@ -78,7 +79,8 @@ def main():
     for name, *functions in jobs:
         first, second = seconds(functions, given.repetitions)
         ratios = sorted(a / b for a, b in zip(first, second, strict=True))
-        a, b = statistics.median(first), statistics.median(second)
+        a = statistics.median(first)
+        b = statistics.median(second)
         print(f"| {name} | {a:.4f} | {b:.4f} | {a / b:.2f} ({ratios[0]:.2f}..{ratios[-1]:.2f}) |")
 
     if not np.array_equal(fft.rfft2(ordinary).compute(), fft.rfft2(lent).compute()):

@@ -17,7 +17,10 @@ from extras import extra
 
 from dask_bigfft import signal
 
-SEED, TIMES, RATE = 7, 4, 1000.0  # the noise has a standard deviation of 1; samples per second
+# the noise has a standard deviation of 1; samples per second
+SEED = 7
+TIMES = 4
+RATE = 1000.0
 
 
 def pattern():
@@ -61,7 +64,8 @@ def run(n):
         "fftconvolve, long filter": scipy.signal.fftconvolve(heard, long, mode="same"),
         "correlate, pattern": scipy.signal.correlate(heard, pattern(), mode="valid"),
     }
-    results, seconds = {}, {}
+    results = {}
+    seconds = {}
     for name, job in lazy.items():
         start = time.perf_counter()
         results[name] = job.compute()
@@ -85,7 +89,8 @@ def run(n):
 
 def peaks(heights):
     """Return where the highest peaks are, in rising order."""
-    left, found = heights.copy(), []
+    left = heights.copy()
+    found = []
     for _ in range(TIMES):
         found.append(int(np.argmax(left)))
         left[max(0, found[-1] - 256) : found[-1] + 256] = -np.inf
@@ -115,7 +120,8 @@ def draw(found, path):
     with extra("demo"):
         plt = importlib.import_module("matplotlib.pyplot")
     place = int(found["places"][0])
-    low, high = max(0, place - 700), place + 1300
+    low = max(0, place - 700)
+    high = place + 1300
     t = np.arange(low, high) / RATE
     figure, (above, below) = plt.subplots(2, 1, figsize=(8, 5), sharex=True)
     above.plot(t, found["heard"][low:high], color="0.8", label="record")

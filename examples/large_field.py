@@ -29,7 +29,10 @@ with extra("zarr"):
     import zarr
 
 SEED = 2011
-RELIEF, NOISE, STRIPES = 400.0, 30.0, 25.0  # metres
+# metres
+RELIEF = 400.0
+NOISE = 30.0
+STRIPES = 25.0
 WAVELENGTHS = ((25.0, 200.0), (-90.0, 30.0))  # of the stripes, in samples along y and x
 SMOOTHING = 6.0  # samples, the standard deviation of the Gaussian
 NOTCH = 0.001  # cycles per sample, the standard deviation of the hole for a set of stripes
@@ -68,7 +71,8 @@ def interpolation(places, length, cells):
     near = np.arange(cell[0], cell[-1] + 2, dtype=int)
     weight = rest**3 * (rest * (6 * rest - 15) + 10)  # smooth to the second derivative
     matrix = np.zeros((len(places), len(near)))
-    each, left = np.arange(len(places)), cell.astype(int) - near[0]
+    each = np.arange(len(places))
+    left = cell.astype(int) - near[0]
     matrix[each, left] = 1 - weight
     matrix[each, left + 1] = weight
     return near % cells, matrix
@@ -87,11 +91,13 @@ def terrain(y, x, shape, levels):
 def field_block(shape, levels, block_info=None):
     """Return a chunk of the field: terrain, stripes and noise."""
     (y0, y1), (x0, x1) = block_info[None]["array-location"]
-    y, x = np.arange(y0, y1), np.arange(x0, x1)
+    y = np.arange(y0, y1)
+    x = np.arange(x0, x1)
     field = terrain(y, x, shape, levels)
     for ky, kx in stripe_frequencies(shape):
         # cos(a + b) as two products of a column and a row
-        a, b = 2 * np.pi * ky / shape[0] * y, 2 * np.pi * kx / shape[1] * x
+        a = 2 * np.pi * ky / shape[0] * y
+        b = 2 * np.pi * kx / shape[1] * x
         field += STRIPES * np.stack([np.cos(a), -np.sin(a)], 1) @ np.stack([np.cos(b), np.sin(b)])
     random = np.random.default_rng([SEED, y0, x0])
     return field + NOISE * random.standard_normal(field.shape)
@@ -203,7 +209,8 @@ class SciPy:
 
     def cleaned(self, spectrum, shape):
         """Return the cleaned field; the spectrum is overwritten."""
-        fy, fx = np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])[None, :]
+        fy = np.fft.fftfreq(shape[0])[:, None]
+        fx = np.fft.rfftfreq(shape[1])[None, :]
         with self.stages.stage(f"{SCIPY}: filter, inverse", 2 * 8 * math.prod(shape)):
             for start in range(0, shape[0], 256):
                 rows = slice(start, start + 256)
@@ -216,7 +223,8 @@ def run(gib, folder):
     shape = field_shape(gib)
     chunks = tuple(math.ceil(n / 8) for n in shape)
     nbytes = 8 * math.prod(shape)
-    source, sink = str(folder / "field.zarr"), str(folder / "cleaned.zarr")
+    source = str(folder / "field.zarr")
+    sink = str(folder / "cleaned.zarr")
     stages = Stages()
     # Memory that is kept from one transform for the next would be in the way of SciPy's later.
     dask.config.set({"bigfft.memory.arena-limit": nbytes // 4})

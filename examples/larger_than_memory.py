@@ -28,7 +28,8 @@ def make_field(path, shape, rows):
     field = zarr.create_array(
         path, shape=shape, chunks=(rows, *shape[1:]), dtype="c8", compressors=None
     )
-    rng, energy = np.random.default_rng(1), 0.0
+    rng = np.random.default_rng(1)
+    energy = 0.0
     for first in range(0, shape[0], rows):
         height = min(rows, shape[0] - first)
         slab = rng.standard_normal((height, *shape[1:], 2), dtype="f4").view("c8")[..., 0]
@@ -76,7 +77,9 @@ def by_hand(field, at, rows):
 def errors_of(field, energy, rows, path):
     """Return relative errors of some frequencies and of the energy."""
     spectrum = zarr.open_array(path, mode="r")
-    size, found = np.sqrt(energy), {}  # size of a typical element of the spectrum
+    # size of a typical element of the spectrum
+    size = np.sqrt(energy)
+    found = {}
     for at in [(0, 0, 0), (1, 2, 3), tuple(n - 5 for n in field.shape)]:
         found[f"frequency {at}"] = abs(spectrum[at] - by_hand(field, at, rows)) / size
     total = sum(
@@ -89,7 +92,8 @@ def errors_of(field, energy, rows, path):
 def run(gib, folder):
     """Return the run that resumed a killed one, and how far its result is from the truth."""
     edge = max(4, round((gib * 2**30 / 8) ** (1 / 3) / 16)) * 16
-    shape, rows = (edge, edge, edge), max(1, edge // 64)
+    shape = (edge, edge, edge)
+    rows = max(1, edge // 64)
     field, energy = make_field(folder / "field.zarr", shape, rows)
     limit = field.nbytes // 4
     records = kill_in_the_middle(folder, limit)
@@ -104,7 +108,8 @@ def run(gib, folder):
 
 def report(found):
     """Print what a run did, how fast, and how far from the answer it is."""
-    done, limit = found["done"], found["limit"]
+    done = found["done"]
+    limit = found["limit"]
     print(f"{found['shape']} complex64 ({format_bytes(done.read)}) in Zarr, all axes")
     print(
         f"  at most {format_bytes(limit)} of memory; SciPy needs field and spectrum in memory,"

@@ -19,12 +19,16 @@ from extras import extra
 
 from dask_bigfft import signal
 
-SEED, SLOPE, TONE, RATE = 11, -11 / 3, 50.0, 1000.0
+SEED = 11
+SLOPE = -11 / 3
+TONE = 50.0
+RATE = 1000.0
 
 
 def field(n):
     """Return a periodic random field of n by n, n even, whose mean spectrum is known."""
-    fy, fx = np.fft.fftfreq(n)[:, None], np.fft.rfftfreq(n)[None, :]
+    fy = np.fft.fftfreq(n)[:, None]
+    fx = np.fft.rfftfreq(n)[None, :]
     radius = np.hypot(fy, fx) * n
     # No mean, and nothing at the highest frequency of an axis, which has no slope.
     radius[0, 0] = radius[n // 2] = radius[:, n // 2] = np.inf

@@ -15,7 +15,10 @@ import scipy.fft
 import dask_bigfft
 from dask_bigfft import fft
 
-SEED, ECHOES, LOUDNESS = 2023, 5, 0.5  # the noise has a standard deviation of 1
+# the noise has a standard deviation of 1
+SEED = 2023
+ECHOES = 5
+LOUDNESS = 0.5
 CHIRP = 4096  # samples
 REPETITIONS = 5
 

@@ -65,21 +65,24 @@ def transform(source, target):
     field = xr.open_zarr(source).height
     spectrum = field.bigfft.rfft(["y", "x"], memory_limit="300 MiB")
     spectrum.to_dataset().to_zarr(target)
-    seconds, peak = time.perf_counter() - started, status("VmHWM") - base
+    seconds = time.perf_counter() - started
+    peak = status("VmHWM") - base
     print(f"From Zarr to Zarr in {seconds:.1f} s; peak memory {peak:.2f} GiB above the imports.")
 
 
 def larger_than_memory(gib):
     """Transform a field of a size in another process, and check its lowest frequencies along y."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        source, target = f"{folder}/field.zarr", f"{folder}/spectrum.zarr"
+        source = f"{folder}/field.zarr"
+        target = f"{folder}/spectrum.zarr"
         store_field(source, gib)
         process = multiprocessing.get_context("spawn").Process(
             target=transform, args=(source, target)
         )
         process.start()
         process.join()
-        found, wanted = xr.open_zarr(target).height, xr.open_zarr(source).height.sum("y")
+        found = xr.open_zarr(target).height
+        wanted = xr.open_zarr(source).height.sum("y")
         error = abs(found[0].values - np.fft.rfft(wanted.values)).max() / abs(found[0].values).max()
         print(f"Frequencies and units as stored: {found.freq_x.attrs['units']}, error {error:.1e}.")
         if process.exitcode or not error < 1e-12:

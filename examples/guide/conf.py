@@ -38,7 +38,8 @@ napoleon_use_rtype = False
 class PlanDirective(Directive):
     """The drawing of a plan: the directive's argument is that of `dask_bigfft.plan`."""
 
-    required_arguments, final_argument_whitespace = 1, True
+    required_arguments = 1
+    final_argument_whitespace = True
 
     def run(self):
         """Return the drawing as HTML."""

@@ -68,7 +68,8 @@ def test_rows_for_a_gpu_run_on_a_simulated_one(what, tmp_path):
 def test_checks_find_a_wrong_value():
     problem = problems.Problem("fftn", (64, 8), "c16", 4)
     x = problems.fill(np.empty(problem.shape, problem.dtype))
-    truth, right = problems.Truth.of(problem, x), np.fft.fftn(x)
+    truth = problems.Truth.of(problem, x)
+    right = np.fft.fftn(x)
     assert truth.check(right)["ok"]
     for wrong in (right[::-1], right * (1 + 1e-9), right[:, :4], np.full_like(right, np.nan)):
         assert not truth.check(np.ascontiguousarray(wrong))["ok"]

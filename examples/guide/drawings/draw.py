@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 COLORS = ("#7fb2e5", "#f2b56b", "#8fce9b", "#d99bc6")
-GREY, DARK = "#e8e8e8", "#333333"
+GREY = "#e8e8e8"
+DARK = "#333333"
 
 mpl.rcParams |= {
     "svg.hashsalt": "dask_bigfft",
@@ -55,7 +56,8 @@ def layouts():
     label(axes, 20, 0.6, "after: block b has column n2 = b")
     for row in range(4):
         for column in range(4):
-            n, color = 4 * row + column, COLORS[row]
+            n = 4 * row + column
+            color = COLORS[row]
             box(axes, 1 + 1.5 * column, 1.5 + 1.7 * row, 1.5, 1.2, f"{n}", color)
             box(axes, 16 + 2 * column, 1.9 + 1.5 * row, 1.4, 1.5, f"{n}", color)
         box(axes, 1, 1.5 + 1.7 * row, 6, 1.2, color="none", line=2.2)

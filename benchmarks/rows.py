@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Task:
 
 
 Figures = dict[str, float]
-Found = tuple[Figures, dict[str, Any]]
+Measurement = tuple[Figures, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Row:
         Whether it needs a GPU.
     """
 
-    run: Callable[[Task], Found]
+    run: Callable[[Task], Measurement]
     limit: int = 0
     bound: float = 1.05
     prepare: Callable[[Task], None] | None = None
@@ -91,7 +92,7 @@ class Row:
 # --- in memory ------------------------------------------------------------------------------
 
 
-def in_memory(problem: Problem, task: Task) -> Found:
+def in_memory(problem: Problem, task: Task) -> Measurement:
     """Measure `persist()`, `compute()` and peak memory of a transform of data in memory."""
     problem = problem.scaled(task.scale)
     x, truth = problems.data_of(problem)
@@ -104,14 +105,18 @@ def in_memory(problem: Problem, task: Task) -> Found:
     times = alternate({"persist": y.persist, "compute": y.compute}, task.repeat)
     check = worst([check, truth.check(y.compute())])
     return {
-        **{name: statistics.median(seconds) for name, seconds in times.items()},
+        "persist": statistics.median(times["persist"]),
+        "compute": statistics.median(times["compute"]),
         "compute / persist": problems.median_ratio(times["compute"], times["persist"]),
         "peak bytes": float(peak),
     }, check
 
 
 def verified(
-    problem: Problem, task: Task, modes: Sequence[str], stored: bool = False
+    problem: Problem,
+    task: Task,
+    modes: Sequence[str],
+    stored: bool = False,
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Return seconds of transforms by kind of verification, in alternating turns, and a check.
 
@@ -139,11 +144,10 @@ def verified(
         truth = Truth.of(problem, x)
         with dask.config.set(options):
             array = problems.lazy(x, problem.chunks)
-            ways = {"again": "none"}
-            graphs = {
-                mode: graph_of(problem, array, kernel=task.kernel, verify=ways.get(mode, mode))
-                for mode in modes
-            }
+            graphs = {}
+            for mode in modes:
+                verify = "none" if mode == "again" else mode
+                graphs[mode] = graph_of(problem, array, kernel=task.kernel, verify=verify)
 
             def work(mode: str) -> Any:
                 if not stored:
@@ -158,24 +162,28 @@ def verified(
     return times, worst(checks)
 
 
-def verification(problem: Problem, task: Task) -> Found:
+def verification(problem: Problem, task: Task) -> Measurement:
     """Measure transforms with each kind of verification against one without."""
     modes = ("none", "energy", "checksum")
-    times, check = verified(problem, dataclasses.replace(task, repeat=3 * task.repeat), modes)
-    none = times.pop("none")
-    return {f"{mode} / none": problems.median_ratio(t, none) for mode, t in times.items()}, check
+    longer = dataclasses.replace(task, repeat=3 * task.repeat)
+    times, check = verified(problem, longer, modes)
+    figures = {
+        f"{mode} / none": problems.median_ratio(times[mode], times["none"]) for mode in modes[1:]
+    }
+    return figures, check
 
 
 # --- convolution ----------------------------------------------------------------------------
 
 
-def convolution(samples: int, task: Task) -> Found:
+def convolution(samples: int, task: Task) -> Measurement:
     """Measure the convolution of two arrays: time and peak memory."""
     samples = max(4096, int(samples * task.scale))
-    x, y = (fill(np.empty(samples), key) for key in range(2))
-    cut = Problem("fft", (samples,), "f8", 16).chunks
-    lazy_x = problems.lazy(x, cut)
-    lazy_y = problems.lazy(y, cut)
+    x = fill(np.empty(samples), key=0)
+    y = fill(np.empty(samples), key=1)
+    chunks = Problem("fft", (samples,), "f8", 16).chunks
+    lazy_x = problems.lazy(x, chunks)
+    lazy_y = problems.lazy(y, chunks)
 
     def work() -> Any:
         return signal.fftconvolve(lazy_x, lazy_y, kernel=task.kernel).persist()
@@ -218,13 +226,15 @@ def write_source(problem: Problem, task: Task) -> None:
 def drop_cache(folder: Path) -> None:
     """Drop the files below a folder from the page cache, so that they are read from the disk."""
     os.sync()
-    for path in folder.rglob("*") if hasattr(os, "posix_fadvise") else ():
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def out_of_core(problem: Problem, limit: int, task: Task) -> Found:
+def out_of_core(problem: Problem, limit: int, task: Task) -> Measurement:
     """Measure a transform from Zarr to Zarr in a process with a memory limit.
 
     Neither array is compressed: the values are noise, and the row is compared with plain copies.
@@ -234,46 +244,99 @@ def out_of_core(problem: Problem, limit: int, task: Task) -> Found:
     problem = problem.scaled(task.scale)
     source = source_path(problem, task)
     target = task.folder / "result.zarr"
-    small = Problem(problem.kind, (4096, 16, 16)[: len(problem.shape)], problem.dtype, 4)
-    room = task.folder / "scratch"
-    room.mkdir(exist_ok=True)
+    scratch = task.folder / "scratch"
+    scratch.mkdir(exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     options: dict[str, Any] = {"overwrite": True, "kernel": task.kernel}
     if "compressors" in inspect.signature(dask_bigfft.run).parameters:  # older trees have none
         options["compressors"] = None
-    with dask.config.set(settings(carrier="disk", scratch=str(room))):
-        warm = dataclasses.replace(task, folder=task.folder / "warm", scale=1.0)
-        write_source(small, warm)
-        dask_bigfft.run(source_path(small, warm), warm.folder / "out.zarr", small.kind, **options)
-        share = int(0.8 * (limit - problems.status("RssAnon")))
+    with dask.config.set(settings(carrier="disk", scratch=str(scratch))):
+        run_small(problem, task, options)
+        memory_limit = int(0.8 * (limit - problems.status("RssAnon")))
         if task.scale < 1:
-            share = max(256 * problems.MIB, int(share * task.scale))
-        block = problem.nbytes // problem.ways
+            memory_limit = max(256 * problems.MIB, int(memory_limit * task.scale))
 
         def work() -> Any:
             return dask_bigfft.run(
-                source, target, problem.kind, memory_limit=share, block_size=block, **options
+                source,
+                target,
+                problem.kind,
+                memory_limit=memory_limit,
+                block_size=problem.nbytes // problem.ways,
+                **options,
             )
 
         before = problems.moved_bytes()
-        seconds, (peak, done) = problems.seconds_of(lambda: problems.peak_of(work))
+        seconds, (peak, run) = problems.seconds_of(lambda: problems.peak_of(work))
         moved = problems.moved_bytes() - before
     check = Truth.stored(problem, source).check(zarr.open_array(str(target), mode="r"))
-    check |= {"moved": moved, "rounds": done.plan.notation}
+    check |= {"moved": moved, "rounds": run.plan.notation}
     return {"seconds": seconds, "peak bytes": float(peak)}, check
+
+
+def run_small(problem: Problem, task: Task, options: dict[str, Any]) -> None:
+    """Run a small problem of the same kind from Zarr to Zarr, so that code is compiled."""
+    shape = (4096, 16, 16)[: len(problem.shape)]
+    small = Problem(problem.kind, shape, problem.dtype, 4)
+    warm = dataclasses.replace(task, folder=task.folder / "warm", scale=1.0)
+    write_source(small, warm)
+    target = warm.folder / "out.zarr"
+    dask_bigfft.run(source_path(small, warm), target, small.kind, **options)
+
+
+# --- plans and graphs -----------------------------------------------------------------------
+
+
+#: Elements of a block of the arrays whose graphs are built. No block is computed.
+PLANNED_BLOCK = 1 << 22
+
+#: Turns of planning for each turn of other rows, because one takes milliseconds.
+PLANNING_TURNS = 5
+
+
+def planning(blocks: int, task: Task) -> Measurement:
+    """Measure the call of a transform of one axis, which plans it, and its optimised graph.
+
+    The memory limit of each call is another one, so that no plan is known from a call before.
+    """
+    block = max(1 << 10, int(PLANNED_BLOCK * task.scale))
+    x = da.zeros(blocks * block, chunks=block, dtype="c8")
+    figures: dict[str, list[float]] = {"plan": [], "graph": []}
+    missing = 0
+    for turn in range(1 + PLANNING_TURNS * task.repeat):
+        memory_limit = (1 << 40) - turn * problems.MIB
+        call = partial(fft.fft, x, memory_limit=memory_limit, kernel=task.kernel)
+        seconds_of_call, y = problems.seconds_of(call)
+        seconds_of_graph, graph = problems.seconds_of(partial(tasks_of, y))
+        missing += sum(key not in graph for key in dask.core.flatten(y.__dask_keys__()))
+        if turn == 0:  # imports, and reads measured speeds
+            continue
+        figures["plan"].append(seconds_of_call)
+        figures["graph"].append(seconds_of_graph)
+    check = {"ok": missing == 0 and y.shape == x.shape, "tasks": len(graph)}
+    return {name: statistics.median(seconds) for name, seconds in figures.items()}, check
+
+
+def tasks_of(array: da.Array) -> dict[Any, Any]:
+    """Return the tasks of an array as a scheduler gets them, by key."""
+    (optimized,) = dask.optimize(array)
+    return dict(optimized.__dask_graph__())
 
 
 # --- clusters -------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def cluster(workers: int, folder: Path, **wanted: Any) -> Iterator[Any]:
+def cluster(workers: int, folder: Path, **values: Any) -> Iterator[Any]:
     """Give a client of single-threaded worker processes that use the p2p carrier."""
     import distributed
 
-    kept = {f"distributed.worker.memory.{limit}": False for limit in ("spill", "target")}
+    no_spilling = {
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.target": False,
+    }
     with (
-        dask.config.set(settings(carrier="p2p", **wanted) | kept),
+        dask.config.set(settings(carrier="p2p", **values) | no_spilling),
         distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
@@ -281,8 +344,8 @@ def cluster(workers: int, folder: Path, **wanted: Any) -> Iterator[Any]:
             memory_limit=0,
             dashboard_address=None,
             local_directory=str(folder),
-        ) as made,
-        distributed.Client(made) as client,
+        ) as local_cluster,
+        distributed.Client(local_cluster) as client,
     ):
         client.wait_for_workers(workers)
         yield client
@@ -304,19 +367,25 @@ def marking(block: np.ndarray, mark: str) -> np.ndarray:
 
 
 def first_task(
-    shape: tuple[int, ...], chunks: tuple[int, ...], task: Task, merge: bool = False
-) -> Found:
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    task: Task,
+    merge: bool = False,
+) -> Measurement:
     """Measure the time from `compute` to the first task, and memory of the client.
 
     The other tasks are not waited for. Without `merge` blocks stand for large ones, which are not
     merged before the transform.
     """
-    split = sum(n > c for n, c in zip(shape, chunks, strict=True))
-    factor = min(1.0, task.scale) ** (1 / split)
-    shape = tuple(max(1, round(n // c * factor)) * c for n, c in zip(shape, chunks, strict=True))
+    split_axes = sum(n > chunk for n, chunk in zip(shape, chunks, strict=True))
+    factor = min(1.0, task.scale) ** (1 / split_axes)
+    shape = tuple(
+        max(1, round(n // chunk * factor)) * chunk for n, chunk in zip(shape, chunks, strict=True)
+    )
+    merging = {} if merge else {"merge": 0}
     with tempfile.TemporaryDirectory(dir=task.folder) as name:
         folder = Path(name)
-        with cluster(2, folder, **({} if merge else {"merge": 0})) as client:
+        with cluster(2, folder, **merging) as client:
             mark = folder / "mark"
             before = problems.reset_peak()
             x = da.zeros(shape, chunks=chunks, dtype="c8")
@@ -338,13 +407,17 @@ def first_task(
 
 def random_block(block_info: Any = None) -> np.ndarray:
     """Return a block of random numbers, for `dask.array.map_blocks`."""
-    info = block_info[None]
-    return fill(np.empty(info["chunk-shape"], info["dtype"]), info["chunk-location"][0])
+    block = block_info[None]
+    values = np.empty(block["chunk-shape"], block["dtype"])
+    return fill(values, block["chunk-location"][0])
 
 
 @contextlib.contextmanager
 def on_workers(
-    problem: Problem, workers: int, kernel: str = "auto", folder: Path | None = None
+    problem: Problem,
+    workers: int,
+    kernel: str = "auto",
+    folder: Path | None = None,
 ) -> Iterator[tuple[Any, da.Array, Callable[[], da.Array], dict[str, Any]]]:
     """Give a client, an array on its workers, its transform as a call, and a check of it."""
     from distributed import wait
@@ -356,7 +429,8 @@ def on_workers(
         tempfile.TemporaryDirectory(dir=folder) as name,
         cluster(workers, Path(name)) as client,
     ):
-        x = client.persist(da.map_blocks(random_block, chunks=problem.chunks, dtype=problem.dtype))
+        lazy_x = da.map_blocks(random_block, chunks=problem.chunks, dtype=problem.dtype)
+        x = client.persist(lazy_x)
         wait(x)
 
         def work() -> da.Array:
@@ -364,13 +438,15 @@ def on_workers(
             wait(y)
             return y
 
-        yield client, x, work, truth.check(client.compute(work()).result())
+        check = truth.check(client.compute(work()).result())
+        yield client, x, work, check
 
 
-def by_p2p(problem: Problem, workers: int, task: Task) -> Found:
+def by_p2p(problem: Problem, workers: int, task: Task) -> Measurement:
     """Measure a transform by p2p between single-threaded workers."""
     problem = problem.scaled(task.scale)
-    with on_workers(problem, workers, task.kernel, task.folder) as (_, _, work, check):
+    on_cluster = on_workers(problem, workers, kernel=task.kernel, folder=task.folder)
+    with on_cluster as (_, _, work, check):
         alternate({"seconds": work}, 2)
         times = alternate({"seconds": work}, task.repeat)
     return {"seconds": statistics.median(times["seconds"])}, check
@@ -379,8 +455,14 @@ def by_p2p(problem: Problem, workers: int, task: Task) -> Found:
 # --- GPU --------------------------------------------------------------------------------------
 
 
-#: Rounds: name, number of dimensions, transformed axes.
-ROUNDS = (("X", 2, (1,)), ("Y", 2, (0,)), ("1D", 1, (0,)), ("2D", 2, (0, 1)), ("3D", 3, (0, 1, 2)))
+#: Number of dimensions and transformed axes of rounds by name.
+ROUNDS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "X": (2, (1,)),
+    "Y": (2, (0,)),
+    "1D": (1, (0,)),
+    "2D": (2, (0, 1)),
+    "3D": (3, (0, 1, 2)),
+}
 
 
 def even_shape(elements: int, ndim: int) -> tuple[int, ...]:
@@ -391,9 +473,10 @@ def even_shape(elements: int, ndim: int) -> tuple[int, ...]:
     """
     bits = elements.bit_length() - 1
     shape = []
-    for left in range(ndim, 0, -1):
-        shape.append(1 << (bits // left))
-        bits -= bits // left
+    for remaining_axes in range(ndim, 0, -1):
+        axis_bits = bits // remaining_axes
+        shape.append(1 << axis_bits)
+        bits -= axis_bits
     return tuple(shape)
 
 
@@ -444,7 +527,13 @@ class GpuData:
     budget: int
 
     @classmethod
-    def of(cls, nbytes: int, block_nbytes: int, pinned: bool, budget: int) -> "GpuData":
+    def of(
+        cls,
+        nbytes: int,
+        block_nbytes: int,
+        pinned: bool,
+        budget: int,
+    ) -> "GpuData":
         whole = host_memory(nbytes, pinned)
         pieces = [whole[low : low + block_nbytes] for low in range(0, nbytes, block_nbytes)]
         return cls(pieces, budget)
@@ -457,31 +546,38 @@ class GpuData:
         """Return the blocks side by side along the first axis of a shape."""
         rows = shape[0] // len(self.memory)
         name = f"gpu-{shape}-{dtype}-{id(self)}"
-        graph = {
-            (name, i, *(0,) * (len(shape) - 1)): block.view(dtype).reshape(rows, *shape[1:])
-            for i, block in enumerate(self.memory)
-        }
+        other_indices = (0,) * (len(shape) - 1)
+        graph = {}
+        for number, block in enumerate(self.memory):
+            graph[(name, number, *other_indices)] = block.view(dtype).reshape(rows, *shape[1:])
         chunks = ((rows,) * len(self.memory), *((n,) for n in shape[1:]))
         return da.Array(graph, name, chunks, dtype=dtype)
 
     def whole_array(self, problem: Problem) -> np.ndarray:
         """Return all blocks as one array in memory."""
         first = self.memory[0]
-        whole = np.asarray(first if first.base is None else first.base)[: self.nbytes]
+        owner = first if first.base is None else first.base
+        whole = np.asarray(owner)[: self.nbytes]
         return whole.view(problem.dtype).reshape(problem.shape)
 
     def truth(self, problem: Problem) -> Truth:
         """Return the truth about the present contents."""
         blocks = list(problems.blocks_of(self.array(problem.shape, problem.dtype)))
 
-        def part(i: int) -> Truth:
-            found = Truth.of(problem)
-            found.add(blocks[i][1], blocks[i][0][0])
-            return found
+        def truth_of_block(number: int) -> Truth:
+            first_indices, block = blocks[number]
+            truth = Truth.of(problem)
+            truth.add(block, first_indices[0])
+            return truth
 
-        found = problems.at_once(part, range(len(self.memory)), most=4)  # each needs much memory
-        total = sum((one.values for one in found), np.zeros(problems.SAMPLES, np.complex128))
-        return Truth(problem, found[0].places, total, sum(one.energy for one in found))
+        # Each thread needs much memory.
+        truths = problems.at_once(truth_of_block, range(len(self.memory)), most=4)
+        values = np.zeros(problems.SAMPLES, np.complex128)
+        energy = 0.0
+        for truth in truths:
+            values += truth.values
+            energy += truth.energy
+        return Truth(problem, truths[0].places, values, energy)
 
     def graph(self, problem: Problem, **options: Any) -> da.Array:
         """Return a lazy transform on the GPU, not normalised."""
@@ -490,17 +586,19 @@ class GpuData:
 
     def round(self, name: str, dtype: str) -> Problem:
         """Return the problem of a round over axes that lie whole in each block."""
-        ndim, axes = next((ndim, axes) for known, ndim, axes in ROUNDS if known == name)
-        inner = even_shape(self.memory[0].nbytes // np.dtype(dtype).itemsize, ndim)
-        shape = (len(self.memory), *inner)
-        return Problem("fftn", shape, dtype, len(self.memory), tuple(axis + 1 for axis in axes))
+        ndim, axes = ROUNDS[name]
+        blocks = len(self.memory)
+        elements = self.memory[0].nbytes // np.dtype(dtype).itemsize
+        shape = (blocks, *even_shape(elements, ndim))
+        inner_axes = tuple(axis + 1 for axis in axes)
+        return Problem("fftn", shape, dtype, ways=blocks, axes=inner_axes)
 
     def whole(self, ndim: Any, dtype: str) -> Problem:
         """Return the problem of a transform of all data; "X" has a row in each block."""
         size = self.nbytes // np.dtype(dtype).itemsize
-        rows = len(self.memory)
-        shape = (rows, size // rows) if ndim == "X" else even_shape(size, ndim)
-        return Problem("fftn", shape, dtype, len(self.memory))
+        blocks = len(self.memory)
+        shape = (blocks, size // blocks) if ndim == "X" else even_shape(size, ndim)
+        return Problem("fftn", shape, dtype, blocks)
 
 
 def measured_on_gpu(data: GpuData, problem: Problem, repeat: int, **options: Any) -> Any:
@@ -518,22 +616,33 @@ def measured_on_gpu(data: GpuData, problem: Problem, repeat: int, **options: Any
     return times, check, y
 
 
-def on_gpu(what: str, task: Task) -> Found:
+def power_of_two(nbytes: float) -> int:
+    """Return the largest power of two up to a number of bytes, at least 64 KiB.
+
+    >>> power_of_two(3 << 20) == 2 << 20
+    True
+    """
+    return 1 << (max(1 << 16, int(nbytes)).bit_length() - 1)
+
+
+def on_gpu(what: str, task: Task) -> Measurement:
     """Measure rounds or whole transforms on a GPU, of data in blocks of 256 MiB."""
-    nbytes, block = (max(1 << 16, int(n * task.scale)) for n in (4 * GIB, 256 * problems.MIB))
-    nbytes, block = (1 << (n.bit_length() - 1) for n in (nbytes, block))
-    budget = max(1 << 20, int(2 * GIB * task.scale))
-    pinned = what in ("rounds", "transforms")
-    pin = settings(**{"pin-arrays": what != "ring"})
-    data = GpuData.of(nbytes, block, pinned, budget)
-    figures = {}
-    checks = []
-    chosen = {name: data.round(name, "c16") for name, *_ in ROUNDS}
+    data = GpuData.of(
+        nbytes=power_of_two(4 * GIB * task.scale),
+        block_nbytes=power_of_two(256 * problems.MIB * task.scale),
+        pinned=what in ("rounds", "transforms"),
+        budget=max(1 << 20, int(2 * GIB * task.scale)),
+    )
     if what in ("transforms", "unpinned"):
         chosen = {f"{ndim}D": data.whole(ndim, "c16") for ndim in (1, 2, 3)}
-    with dask.config.set(pin):
+    else:
+        chosen = {name: data.round(name, "c16") for name in ROUNDS}
+    options = {"overwrite_x": True} if what in ("rounds", "ring") else {}
+    pin_arrays = settings(**{"pin-arrays": what != "ring"})
+    figures = {}
+    checks = []
+    with dask.config.set(pin_arrays):
         for name, problem in chosen.items():
-            options = {"overwrite_x": True} if what in ("rounds", "ring") else {}
             times, check, _ = measured_on_gpu(data, problem, task.repeat, **options)
             figures[name] = statistics.median(times)
             checks.append(check)
@@ -570,48 +679,60 @@ FIRST = {
 }
 
 
+#: Numbers of blocks of the rows that plan and build graphs.
+PLANNED = (1, 16, 1024, 4096)
+
+
 def all_rows() -> Iterable[tuple[str, Row]]:
+    """Yield the name of each row and the row."""
     for name, shape, dtype in ARRAYS:
         for ways in (16, 64):
             problem = Problem("fftn", shape, dtype, ways)
             bound = 1.10 if ways == 64 else 1.05
-            yield f"{name}-x{ways}", Row(lambda t, p=problem: in_memory(p, t), bound=bound)
-    yield "convolution-2p26", Row(lambda t: convolution(1 << 26, t))
+            yield f"{name}-x{ways}", Row(partial(in_memory, problem), bound=bound)
+    yield "convolution-2p26", Row(partial(convolution, 1 << 26))
     for name, problem in STORED.items():
-        yield (
-            f"out-of-core-{name}",
-            Row(
-                lambda t, p=problem: out_of_core(p, 2 * GIB, t),
-                limit=2 * GIB,
-                prepare=lambda t, p=problem: write_source(p, t),
-            ),
-        )
+        run = partial(out_of_core, problem, 2 * GIB)
+        prepare = partial(write_source, problem)
+        yield f"out-of-core-{name}", Row(run, limit=2 * GIB, prepare=prepare)
+    for blocks in PLANNED:
+        yield f"planning-{blocks}", Row(partial(planning, blocks))
     for name, (shape, chunks) in FIRST.items():
-        yield f"first-task-{name}", Row(lambda t, s=shape, c=chunks: first_task(s, c, t))
+        yield f"first-task-{name}", Row(partial(first_task, shape, chunks))
     p2p = Problem("fftn", (256, 512, 512), "c8", 16)
-    yield "p2p-2-workers", Row(lambda t: by_p2p(p2p, 2, t))
+    yield "p2p-2-workers", Row(partial(by_p2p, p2p, 2))
     for name, problem in VERIFIED.items():
-        yield f"verification-{name}", Row(lambda t, p=problem: verification(p, t))
+        yield f"verification-{name}", Row(partial(verification, problem))
     for what in ("rounds", "transforms", "ring", "unpinned"):
         bound = 1.05 if what in ("rounds", "transforms") else 1.10
-        yield f"gpu-{what}", Row(lambda t, w=what: on_gpu(w, t), bound=bound, gpu=True)
+        yield f"gpu-{what}", Row(partial(on_gpu, what), bound=bound, gpu=True)
 
 
 ROWS: dict[str, Row] = dict(all_rows())
 
 
-def answered(name: str, given: dict[str, Any], prepare: bool = False) -> dict[str, Any]:
-    """Run or prepare one row with a task of JSON; return what was found."""
-    task = Task(**given)
+def answered(name: str, fields: dict[str, Any], prepare: bool = False) -> dict[str, Any]:
+    """Run or prepare one row; return its figures, its check and the folder of the package.
+
+    Parameters
+    ----------
+    name : str
+        Name of the row.
+    fields : dict
+        Fields of a `Task`.
+    prepare : bool
+        Whether to write the row's files only.
+    """
+    task = Task(**fields)
     task.folder.mkdir(parents=True, exist_ok=True)
     row = ROWS[name]
     answer = {"package": str(Path(dask_bigfft.__file__).resolve().parent.parent)}
     with dask.config.set(scheduler="threads", num_workers=task.threads):
-        if prepare and row.prepare is not None:
-            row.prepare(task)
-        elif not prepare:
+        if not prepare:
             figures, check = row.run(task)
-            answer |= {"figures": figures, "check": check}
+            return answer | {"figures": figures, "check": check}
+        if row.prepare is not None:
+            row.prepare(task)
     return answer
 
 

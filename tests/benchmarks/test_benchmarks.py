@@ -41,13 +41,14 @@ PROGRAMS = {
 def test_programs_run_and_check_their_results(program, tmp_path):
     arguments, count = PROGRAMS[program]
     arguments = arguments.split() if isinstance(arguments, str) else arguments
-    out = tmp_path / "found.json"
+    out = tmp_path / "results.json"
     python("-m", "benchmarks", program, *TINY, *arguments, "--out", out, cwd=core.ROOT)
-    found = json.loads(out.read_text())
-    written = [row for section in found["sections"].values() for row in section]
+    content = json.loads(out.read_text())
+    written = [row for section in content["sections"].values() for row in section]
     assert len(written) == count
     assert all(row["ok"] for row in written if "tasks" not in row)  # on paper
-    assert all(row["name"] in pages.page(found) for row in written)
+    page = pages.page(content)
+    assert all(row["name"] in page for row in written)
 
 
 def test_every_program_is_run_by_a_test_or_needs_a_gpu():
@@ -63,6 +64,29 @@ def test_rows_for_a_gpu_run_on_a_simulated_one(what, tmp_path):
         figures, check = rows.on_gpu(what, task)
     assert check["ok"]
     assert len(figures) == (5 if what in ("rounds", "ring") else 3)
+
+
+@pytest.mark.parametrize("blocks", [1, 16, 1024, 4096])
+def test_a_row_for_each_number_of_blocks_times_plan_and_graph(blocks, tmp_path):
+    task = rows.Task(2**-10, 2, 1, "scipy", tmp_path)
+    with dask.config.set({"bigfft.planner.min-chunk": 0}):
+        figures, check = rows.ROWS[f"planning-{blocks}"].run(task)
+    assert check["ok"]
+    assert check["tasks"] > blocks
+    assert figures.keys() == {"plan", "graph"}
+    assert all(seconds > 0 for seconds in figures.values())
+
+
+def test_a_graph_without_a_block_of_the_result_is_wrong(tmp_path, monkeypatch):
+    def tasks_of_others(array):
+        tasks = all_tasks(array)
+        last_block = (array.name, *(n - 1 for n in array.numblocks))
+        return {key: task for key, task in tasks.items() if key != last_block}
+
+    all_tasks = rows.tasks_of
+    monkeypatch.setattr(rows, "tasks_of", tasks_of_others)
+    _, check = rows.planning(16, rows.Task(2**-10, 2, 1, "scipy", tmp_path))
+    assert not check["ok"]
 
 
 def test_checks_find_a_wrong_value():
@@ -118,11 +142,12 @@ def test_processes_give_freed_memory_back_or_keep_it(monkeypatch):
 def test_peers_run_with_memory_freed_and_kept(tmp_path):
     problem = "1d-2p26-x16"
     options = f"--only {problem} --scale 0.125 --repeat 1 --processes 1 --kernels scipy"
-    peers = ("scipy", "da.fft")
+    peers = ["scipy", "da.fft"]
     sections = run("memory", *options.split(), "--peers", *peers, out=tmp_path / "out.json")
     rows = sections[problem]
     for peer in peers:
-        assert rows[f"{peer}, memory freed"]["faults"] > 4 * rows[f"{peer}, memory kept"]["faults"]
+        faults = {mode: rows[f"{peer}, memory {mode}"]["faults"] for mode in ("freed", "kept")}
+        assert faults["freed"] > 4 * faults["kept"]
     for row in rows.values():
         assert row["ok"]
         assert row["first"] > 0

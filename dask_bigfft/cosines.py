@@ -25,17 +25,18 @@ from dask_bigfft.api.arguments import (
     Extras,
     Options,
     inner_extras,
-    make_plan,
     parse_array,
     parse_chunks,
     parse_options,
 )
 from dask_bigfft.api.calls import applied, by_block, transforms_by
+from dask_bigfft.api.plans import make_plan
 from dask_bigfft.errors import ArgumentTypeError, parse_as, parse_flag, raise_invalid
 from dask_bigfft.gpu.on_gpu import on_own_gpu, waved_on_gpu
 from dask_bigfft.kernels import twiddle
 from dask_bigfft.kernels.views import allocate_like, is_on_gpu, plain_array
-from dask_bigfft.planner.plan import FEWER, MANY, MOST_PADDED, ShiftPlan
+from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
+from dask_bigfft.planner.plan import ShiftPlan
 from dask_bigfft.transforms.cosines import Cosines, Type, array_axis, point_axis, point_chunks
 from dask_bigfft.transforms.layout import AxisLayout, Chunks, Layout, even_chunks, plain_layout
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec, work_dtype

@@ -1,5 +1,8 @@
 """From a call to a lazy array.
 
-`arguments` parses what a user passes and chooses the plan. `calls` normalises a call, asks for its
-plan, and returns the dask array; the public modules of transforms use it.
+::
+
+    calls        normalises a call, and returns the dask array
+    plans        makes a request of the arguments, and gives it to the strategies of `planner`
+    arguments    parses each argument
 """

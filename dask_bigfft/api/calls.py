@@ -15,7 +15,8 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.api.arguments import Extras, make_plan, parse_array, parse_options
+from dask_bigfft.api.arguments import Extras, parse_array, parse_options
+from dask_bigfft.api.plans import make_plan
 from dask_bigfft.dask_private import original_of
 from dask_bigfft.errors import ArgumentTypeError, raise_invalid
 from dask_bigfft.graph.layer import origin, scratch_place, transformed_array

@@ -4,19 +4,18 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dask_bigfft.planner.merging import UNEVEN, merging
 from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import (
     Exchange,
     Forecast,
-    Machine,
     P,
     PlanData,
     SharedLayouts,
-    block_count,
     no_shared_layouts,
 )
 from dask_bigfft.planner.rows import BY_CALLER, DECODED
@@ -193,9 +192,6 @@ def _result_nbytes(plan: PlanData, number: int) -> int:
 #: Maximum bytes of a thread's chunk codecs, which take half a chunk. Measured with
 #: Zarr's default compression at both ends: 4 to 6 MiB beside blocks and chunks.
 CODEC = 8 << 20
-
-#: Largest share of a process in units of the even share, where the scheduler places blocks.
-UNEVEN = 1.5
 
 
 def _stored(layout: Layout, itemsize: int) -> int:
@@ -655,61 +651,3 @@ def model_of(plan: PlanData) -> Model:
         verify=plan.verify,
         device=plan.device,
     )
-
-
-def task_seconds(machine: Machine) -> float:
-    """Return the overhead of a task in seconds."""
-    profile = machine.profile
-    return profile.task if machine.workers == 1 else profile.sent_task
-
-
-def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> float:
-    """Return the seconds of merging blocks into fewer, or of cutting them from fewer.
-
-    Parameters
-    ----------
-    machine : Machine
-        Machine of the plan.
-    before, after : int
-        Number of blocks.
-    nbytes : int
-        Bytes of all of them.
-    """
-    lanes = max(1, min(after, machine.threads * machine.workers))
-    copied = before * machine.profile.shard + nbytes / machine.profile.copy
-    return after * task_seconds(machine) + copied / lanes
-
-
-class Merging(NamedTuple):
-    """Cost of merging incoming blocks and cutting outgoing ones."""
-
-    #: Bytes of host memory per process.
-    nbytes: int
-    tasks: int
-    seconds: float
-
-
-def merging(plan: PlanData) -> Merging:
-    """Return the cost of merging incoming blocks and cutting outgoing ones.
-
-    The bytes are host memory of a process: others may keep the input blocks. With scratch
-    files these are read as needed and counted with the tasks of the moment.
-    """
-    machine = plan.machine
-    spec = plan.spec
-    nbytes = 0
-    tasks = 0
-    seconds = 0.0
-    if plan.incoming is not None and plan.storage != "disk":
-        nbytes += spec.nbytes
-    if plan.incoming is not None and plan.merges:
-        tasks += plan.source.blocks
-        incoming_blocks = block_count(plan.incoming)
-        seconds += merge_seconds(machine, incoming_blocks, plan.source.blocks, spec.nbytes)
-    if plan.outgoing is not None:
-        nbytes += spec.out_nbytes
-        outgoing_blocks = block_count(plan.outgoing)
-        tasks += outgoing_blocks
-        seconds += merge_seconds(machine, plan.result.blocks, outgoing_blocks, spec.out_nbytes)
-    share = min(1.0, UNEVEN / machine.workers)
-    return Merging(math.ceil(nbytes * share), tasks, seconds)

@@ -24,7 +24,8 @@ from dask_bigfft.planner.candidates import Candidate, Candidates, program_of, wi
 from dask_bigfft.planner.cost import with_forecast
 from dask_bigfft.planner.explain import enough_bytes, human_bytes
 from dask_bigfft.planner.layouts import Sizes
-from dask_bigfft.planner.plan import Plan, merged_up_to
+from dask_bigfft.planner.merging import merged_up_to
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.plan_data import (
     Forecast,
     Machine,

@@ -11,7 +11,8 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.api.arguments import inner_extras, make_plan
+from dask_bigfft.api.arguments import inner_extras
+from dask_bigfft.api.plans import make_plan
 from dask_bigfft.events import emit
 from dask_bigfft.graph.layer import plan_token
 from dask_bigfft.kernels.twiddle import index_of_places

@@ -7,7 +7,8 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.planner.plan import MANY, Plan
+from dask_bigfft.planner.merging import MANY
+from dask_bigfft.planner.plan import Plan
 
 RNG = np.random.default_rng(5)
 NEVER = {"bigfft.planner.min-chunk": 0}

@@ -13,9 +13,8 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.api import arguments
 from dask_bigfft.dask_private import original_of
-from dask_bigfft.planner import search
+from dask_bigfft.planner import search, strategies
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import RunRequest, planned_input
 from dask_bigfft.storage import sources
@@ -37,10 +36,10 @@ LARGER = {
 
 @pytest.fixture(autouse=True)
 def two_threads():
-    arguments._found_plan.cache_clear()  # which knows nothing of what a test patches
+    strategies.find_cached_plan.cache_clear()  # which knows nothing of what a test patches
     with dask.config.set({"scheduler": "threads", "num_workers": 2}):
         yield
-    arguments._found_plan.cache_clear()
+    strategies.find_cached_plan.cache_clear()
 
 
 def planned(kind: str, shape: tuple[int, ...], chunks: object, limit: int) -> tuple[Plan, Plan]:

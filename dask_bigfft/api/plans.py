@@ -1,0 +1,260 @@
+"""From the arguments of a transform to its plan."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Unpack
+
+import dask.array as da
+
+from dask_bigfft import config
+from dask_bigfft.api.arguments import (
+    Extras,
+    parse_chunks,
+    parse_device,
+    parse_kernel,
+    parse_limit,
+    parse_rounds,
+    refuse_uneven,
+)
+from dask_bigfft.dask_private import ARRAY_EXPRESSIONS
+from dask_bigfft.errors import PlanError, parse_flag, raise_invalid
+from dask_bigfft.events import running_client, workers_of
+from dask_bigfft.exchange.gather import all_segmented
+from dask_bigfft.gpu.dispatch import device_count, known_nbytes
+from dask_bigfft.graph.layer import gpus_of
+from dask_bigfft.kernels.views import is_on_gpu
+from dask_bigfft.machine import environment
+from dask_bigfft.machine.tuner import SHARE, tuned
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.plan_data import Machine, Request
+from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.rows import BY_CALLER, ResultWriting, Stored
+from dask_bigfft.planner.strategies import (
+    PlannerSettings,
+    Problem,
+    choose_plan,
+    find_plan_by_model,
+)
+from dask_bigfft.planner.tile_plan import DeviceSettings
+from dask_bigfft.transforms.layout import Order
+from dask_bigfft.transforms.spec import TransformSpec, transform_spec
+from dask_bigfft.transforms.steps import CosineSum
+
+
+def make_plan(
+    a: da.Array,
+    name: str,
+    n_or_s: Any = None,
+    axis_or_axes: Any = None,
+    norm: str | None = None,
+    windows: Mapping[int, tuple[int, int]] | None = None,
+    signal_digits: tuple[int, ...] | None = None,
+    waves: CosineSum | None = None,
+    stored: Stored | None = None,
+    writing: ResultWriting = BY_CALLER,
+    **extras: Unpack[Extras],
+) -> Plan:
+    """Return the plan of a transform of a dask array.
+
+    Parameters
+    ----------
+    a, name, n_or_s, axis_or_axes, norm, **extras
+        Arguments of a transform in `dask_bigfft.fft`.
+    windows : mapping, optional
+        Start and count of the returned values by axis; they follow `start` cyclically.
+    signal_digits : tuple of int, optional
+        Digits of the signal along its one axis; its spectrum has them reversed.
+    waves : CosineSum, optional
+        Sum over cosines or sines along one axis, in place of an FFT; runs on the CPU.
+    stored : Stored, optional
+        Layout of the array in files that the first round can read directly.
+    writing : ResultWriting
+        Memory that writing a chunk of the result takes.
+    """
+    config.check()
+    if waves is not None:
+        extras["device"] = "cpu"
+    order = extras.get("order")
+    variant = config.argument("variant", extras.get("variant"))
+    spec = transform_spec(
+        name,
+        a.shape,
+        a.dtype,
+        n_or_s,
+        axis_or_axes,
+        norm,
+        config.get("bigfft.order") if order is None else order,
+        extras.get("digits"),
+    )
+    rounds = parse_rounds(extras.get("rounds"), spec, variant)
+    if signal_digits is not None:
+        (axis,) = spec.axes
+        orders: tuple[Order, ...] = ("transposed",)
+        spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, signal_digits),))
+    spec = replace(
+        spec,
+        windows=tuple((axis, *window) for axis, window in sorted((windows or {}).items())),
+        dims=spec.dims or (() if stored is None else stored.dims),
+    )
+    if waves is not None:
+        spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
+    chunks = tuple(tuple(map(int, axis_chunks)) for axis_chunks in a.chunks)
+    if variant == "pease" and rounds is None:
+        refuse_uneven(spec, chunks)
+    kernel, fallback = parse_kernel(extras.get("kernel"), spec.work_dtype)
+    is_resumable = stored is not None and stored.resumable
+    request = Request(
+        chunks=chunks,
+        wanted=parse_chunks(extras.get("chunks"), chunks, spec.out_shape, spec.out_dtype),
+        rounds=rounds,
+        variant=variant,
+        kernel=kernel,
+        verify=config.argument("verify", extras.get("verify")),
+        max_rounds=config.get("bigfft.planner.max-rounds"),
+        floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
+        storage="disk" if is_resumable else environment.possible_storage(),
+        device=parse_device(extras.get("device"), spec.work_dtype),
+        device_nbytes=parse_limit("device_memory_limit", extras.get("device_memory_limit")),
+        stored=stored,
+        writing=writing,
+        piece_nbytes=config.get("bigfft.scratch.min-write"),
+    )
+    memory_limit = parse_limit("memory_limit", extras.get("memory_limit"))
+    is_on_gpus = is_on_gpu(a._meta)
+    if is_on_gpus and request.verify != "none":
+        allowed = "'none' for blocks on a GPU, or blocks in host memory"
+        raise_invalid("verify", request.verify, allowed)
+    machine = _machine_of(a, memory_limit, is_resumable)
+    measured_kernels: tuple[str, ...] | None = None
+    if config.argument("planner", extras.get("planner")) == "measure":
+        is_free = (extras.get("kernel") or config.get("bigfft.kernel")) == "auto"
+        measured_kernels = (kernel,)
+        if is_free:
+            measured_kernels = environment.common_libraries(spec.work_dtype)[0]
+    overwrite_x = extras.get("overwrite_x")
+    may_overwrite = overwrite_x is not None and parse_flag("overwrite_x", overwrite_x)
+    try:
+        plan = _chosen_plan(spec, request, machine, measured_kernels, may_overwrite)
+    except PlanError as error:
+        reason = None if memory_limit or is_on_gpus else environment.smallest_worker()
+        if reason is None:
+            raise
+        raise PlanError(f"{error}. {reason}") from error
+    return replace(plan, fallback=fallback) if fallback else plan
+
+
+def _machine_of(a: da.Array, memory_limit: int | None, is_resumable: bool) -> Machine:
+    """Return the machine that transforms an array, without GPUs for blocks in host memory."""
+    is_on_gpus = is_on_gpu(a._meta)
+    machine = environment.current_machine(memory_limit, is_on_gpus)
+    if is_on_gpus and running_client() is None:
+        count = gpus_of(a)
+        speeds = machine.profile.inside_gpus
+        return Machine(memory_limit, threads=count, profile=speeds, holding=count)
+    return replace(machine, shared=False) if is_resumable else machine
+
+
+def _chosen_plan(
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    kernels: tuple[str, ...] | None,
+    may_overwrite: bool,
+) -> Plan:
+    """Return the plan for a transform, chosen by the planner's strategies.
+
+    Parameters
+    ----------
+    spec, request, machine
+        The arguments of `find_plan`.
+    kernels : tuple of str or None
+        FFT libraries to measure plans with; None takes the cheapest plan by the model.
+    may_overwrite : bool
+        Whether the contents of the array may be destroyed.
+
+    Raises
+    ------
+    PlanError
+        If no plan meets the memory limit.
+    """
+    settings = _planner_settings(request)
+    works_inside = may_overwrite and machine.workers == 1
+
+    def search(request: Request, machine: Machine) -> Plan:
+        """Return the best plan for a request: by measurement, else by the model."""
+        if request.device == "hybrid" and not machine.gpus:
+            request = replace(request, device="cpu")  # no worker has a device
+        is_set_by_hand = request.device == "hybrid" and settings.cpu_share is not None
+        measures = bool(kernels) and not is_set_by_hand
+        if kernels and measures:
+            measured_plan = tuned(spec, request, machine, kernels)
+            if measured_plan is not None:
+                return measured_plan
+        has_slabs = all_segmented if works_inside else None
+        plan = find_plan_by_model(spec, request, machine, settings, has_slabs)
+        if not measures:
+            return plan
+        percent = f"{100 * SHARE:.0f} %"
+        text = f"not measured: array and result take more than {percent} of the memory"
+        return replace(plan, reason=f"{plan.reason}; {text}")
+
+    machine_with_gpus = _with_gpus(machine, request)
+    gpu_machine = machine_with_gpus
+    if request.device == "hybrid":
+        gpu_machine = _with_gpus(machine, replace(request, device="gpu"))
+    problem = Problem(
+        spec=spec,
+        request=request,
+        machine=machine_with_gpus,
+        gpu_machine=gpu_machine,
+        may_overwrite=may_overwrite,
+        settings=settings,
+        search=search,
+        has_slabs=all_segmented,
+    )
+    return choose_plan(problem)
+
+
+def _planner_settings(request: Request) -> PlannerSettings:
+    """Return the settings that strategies read."""
+    pipeline = {}
+    for name in ("buffers", "tiles", "streams"):
+        value = config.get(f"bigfft.gpu.{name}")
+        pipeline[name] = None if value in (0, "auto") else value
+    return PlannerSettings(
+        whole_nbytes=config.get("bigfft.planner.small"),
+        merged_nbytes=config.get("bigfft.planner.min-chunk"),
+        min_speedup=config.get("bigfft.hybrid.min-speedup"),
+        cpu_share=config.get("bigfft.hybrid.cpu-share"),
+        pipeline=DeviceSettings(pipeline["buffers"], pipeline["tiles"], pipeline["streams"]),
+        cuts_gpu_blocks=not ARRAY_EXPRESSIONS,  # which would copy all blocks to one GPU
+    )
+
+
+def _with_gpus(machine: Machine, request: Request) -> Machine:
+    """Return the machine with the number of GPUs of each process that a plan may use.
+
+    On a cluster this is the smallest number that a worker has reported. Hybrid plans take the
+    largest number, because each worker uses its own GPUs. Workers that have not reported are
+    assumed to have the GPUs that the request needs.
+    """
+    device = request.device
+    if device == "cpu" or machine.holding:
+        return machine
+    limits = [nbytes for nbytes in (request.device_nbytes, known_nbytes()) if nbytes is not None]
+    if limits:
+        devices = []
+        for profile in machine.profile.devices or (DeviceProfile(),):
+            devices.append(replace(profile, nbytes=min(profile.nbytes, *limits)))
+        machine = replace(machine, profile=replace(machine.profile, devices=tuple(devices)))
+    client = running_client()
+    if client is None:
+        return replace(machine, gpus=device_count())
+    counts = environment.workers_devices(workers_of(client).values())  # in ascending order
+    if device == "hybrid":
+        reported = counts[-1:]
+        assumed = int(not counts)
+    else:
+        reported = counts[:1]
+        assumed = int(device == "gpu")
+    return replace(machine, gpus=max([assumed, *reported]))

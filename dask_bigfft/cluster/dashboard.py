@@ -25,10 +25,13 @@ from dask_bigfft.watch.progress import run_html
 from dask_bigfft.watch.report import COLOURS, legend
 
 #: Number of runs on the page, and milliseconds between two updates.
-SHOWN, REFRESH = 6, 500
+SHOWN = 6
+REFRESH = 500
 
 #: Colours of parts of a round, of memory, and of bars inside.
-PART, GREY, DARK = "#A6CEE3", "#BBBBBB", "#555555"
+PART = "#A6CEE3"
+GREY = "#BBBBBB"
+DARK = "#555555"
 
 
 def add_page(scheduler: Any, prefix: str) -> None:
@@ -154,7 +157,8 @@ def phases(run: Mapping[str, Any]) -> list[Bar]:
     """Return a bar for each phase of a run: bytes per second of a thread, and by the profile."""
     bars = []
     for phase in run["phases"]:
-        speed, colour = phase["bytes_per_thread_second"], COLOURS.get(phase["phase"], PART)
+        speed = phase["bytes_per_thread_second"]
+        colour = COLOURS.get(phase["phase"], PART)
         text = f"{human_count(speed, 'B/s')}: {made(phase)}"
         name = f"{phase['phase']} {phase['index']}"
         bars.append(Bar(name, speed, text, colour, mark=phase["limit"]))
@@ -172,7 +176,8 @@ def balance(run: Mapping[str, Any], workers: Mapping[str, str]) -> list[Bar]:
 def memory_bar(worker: Mapping[str, Any]) -> Bar:
     """Return a bar with the memory of a worker, of its arena, and the limit."""
     arena = worker["arena"].get("allocated_bytes", 0) + worker["arena"].get("idle_bytes", 0)
-    limit, memory = worker["memory_limit"] or None, worker["memory"]
+    limit = worker["memory_limit"] or None
+    memory = worker["memory"]
     text = human_bytes(memory) + (f" of {human_bytes(limit)}" if limit else "")
     return Bar(worker["name"], memory, text, inside=arena, mark=limit)
 
@@ -181,8 +186,10 @@ def device_bars(worker: Mapping[str, Any]) -> list[Bar]:
     """Return a bar for each device of a worker: its load, its memory and the budget."""
     bars = []
     for place, device in enumerate(worker["devices"]):
-        memory, budget = device["memory"], device["budget"]
-        used, tasks = f"{human_bytes(memory)} of {human_bytes(budget)}", worker["devices_in_use"]
+        memory = device["memory"]
+        budget = device["budget"]
+        used = f"{human_bytes(memory)} of {human_bytes(budget)}"
+        tasks = worker["devices_in_use"]
         text = f"{100 * device['busy_share']:.0f} %, {used}, {tasks} tasks on the worker's devices"
         name = f"{worker['name']}: {device['name']} {place}"
         held = memory / budget if budget else 0.0

@@ -110,7 +110,8 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
             for address, plans in self.seen.items()
             if run.token in plans
         }
-        report, balance = RunReport(run.plan, run.token, places), {}
+        report = RunReport(run.plan, run.token, places)
+        balance = {}
         for address, record in places.items():
             rounds = [total for (name, _), total in record.totals.items() if name == "round"]
             balance[address] = {

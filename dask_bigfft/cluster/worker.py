@@ -128,7 +128,8 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
 
         ``busy_share`` is the busy fraction of the time since the last heartbeat.
         """
-        now, devices = time.perf_counter(), []
+        now = time.perf_counter()
+        devices = []
         for place, use in enumerate(dispatch.uses()):
             then, busy = self._told.get(place, (now, use["busy_seconds"]))
             share = (use["busy_seconds"] - busy) / (now - then) if now > then else 0.0

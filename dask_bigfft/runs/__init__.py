@@ -144,7 +144,8 @@ def run(
         need = "the path of the result"
         raise_invalid("destination", type(destination).__name__, need, kind=ArgumentTypeError)
     if array is not None:
-        source, stored = ".", {"scratch": scratch, "component": component, "block_size": block_size}
+        source = "."
+        stored = {"scratch": scratch, "component": component, "block_size": block_size}
         for name, given in stored.items():
             if given is not None:
                 raise_invalid(name, given, "None for an array: only files are resumed")

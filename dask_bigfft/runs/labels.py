@@ -50,7 +50,8 @@ def _variables(path: Path, component: str | None, stored: Any) -> Iterator[tuple
             found = file[stored.name]
             yield found, found.parent, found.name.rpartition("/")[2]
         return
-    zarr, beside = zarr_package(), dict[str, Any]()
+    zarr = zarr_package()
+    beside = dict[str, Any]()
     name = (component or path.name).strip("/").rpartition("/")[2]
     with contextlib.suppress(*UNREADABLE):
         if path.suffix == ".zip" and path.is_file():
@@ -64,7 +65,8 @@ def _variables(path: Path, component: str | None, stored: Any) -> Iterator[tuple
 
 def labels_of(path: Path, component: str | None) -> Labels:
     """Return the labels of a stored array."""
-    reader, coordinates = open_reader(path, component), {}
+    reader = open_reader(path, component)
+    coordinates = {}
     if isinstance(reader.stored, NpyFile):
         return Labels()
     with _variables(path, component, reader.stored) as (stored, beside, variable):
@@ -83,7 +85,8 @@ def labels_of_array(array: Any) -> Labels:
         return Labels()
     import xarray as xr
 
-    coordinates, names = {}, tuple(map(str, array.dims))
+    coordinates = {}
+    names = tuple(map(str, array.dims))
     for name in (name for name in array.dims if name in array.coords):
         stored = xr.conventions.encode_cf_variable(array.coords[name].variable)
         if stored.dtype.kind in "biuf":
@@ -116,7 +119,8 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
     if spec.name.startswith("i"):
         with contextlib.suppress(ImportError):
             attributes = _source_attributes(labels, spec.axes)
-    names, coordinates = list(labels.names), dict(labels.coordinates)
+    names = list(labels.names)
+    coordinates = dict(labels.coordinates)
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
         name = labels.names[axis]
         coordinates.pop(name, None)
@@ -150,11 +154,13 @@ def _coordinate(
     from dask_bigfft.xarray.attributes import ARRAY_ATTRS, attrs_as_text
     from dask_bigfft.xarray.coordinates import remembered, samples_of
 
-    spec, name = plan.spec, labels.names[axis]
+    spec = plan.spec
+    name = labels.names[axis]
     values, attrs = labels.coordinates[name]
     known = xr.decode_cf(xr.Dataset(coords={name: (name, values, attrs)}))
     array = xr.DataArray(np.zeros(len(values)), known.coords, [name])
-    last, size = axis == spec.axes[-1], spec.out_shape[axis]
+    last = axis == spec.axes[-1]
+    size = spec.out_shape[axis]
     if not forward:
         own = remembered(array, name, last and spec.kind == "c2r").resampled(length)
         if (places := own.coordinate(size)) is None:

@@ -153,9 +153,11 @@ class RunRequest:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
         if self.array is not None:
             return parse_array(getattr(self.array, "data", self.array), self.kind)
-        found, chunks = self.reader(), None
+        found = self.reader()
+        chunks = None
         if plan is not None:
-            found.few, chunks = plan.reopened, plan.chunks_in
+            found.few = plan.reopened
+            chunks = plan.chunks_in
         keep = self.options.get("chunks") == "preserve" and self.block_size is None
         return found.array(self.block_nbytes, keep=keep, chunks=chunks)
 
@@ -185,7 +187,9 @@ class RunRequest:
 
     def done(self, plan: Plan, started: float, already: bool = False) -> "Done":
         """Return the report of a run that began at `started`."""
-        seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
+        seconds = time.perf_counter() - started
+        spec = plan.spec
+        dtype = np.dtype(plan.spec.dtype)
         ends = spec.nbytes, spec.out_nbytes
         component = targets.read_attributes(self.destination).get("array")
         return Done(self.destination, plan, str(dtype), *ends, seconds, already, component)
@@ -245,7 +249,9 @@ def planned_input(request: RunRequest) -> tuple[da.Array, Plan]:
 
     If no plan fits, blocks are halved, unless their size was given.
     """
-    x, size, refused = request.open(), None, None
+    x = request.open()
+    size = None
+    refused = None
     while True:
         try:
             plan = _planned(request, x)
@@ -263,12 +269,14 @@ def _planned(request: RunRequest, x: da.Array) -> Plan:
     """Return the plan, with chunks that a Zarr array can hold."""
     plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
     reopened = request.block_size is None and plain
-    stored, resumable = None, request.scratch is not None
+    stored = None
+    resumable = request.scratch is not None
     if request.array is None:
         stored = replace(request.reader().described, reopened=reopened, resumable=resumable)
 
     def plan(**more: Any) -> Plan:
-        norm, extras = cast("calls.Norm", request.norm), cast("Extras", {**request.options, **more})
+        norm = cast("calls.Norm", request.norm)
+        extras = cast("Extras", {**request.options, **more})
         return with_dims(
             getattr(request.array, "dims", ()),
             calls.plan_of_stored,
@@ -326,7 +334,8 @@ def refuse_places(request: RunRequest) -> None:
     ArgumentError
         With the name of the argument.
     """
-    read, destination = _resolved("source", request.source), str(request.destination)
+    read = _resolved("source", request.source)
+    destination = str(request.destination)
     if request.component is not None and read.is_dir():  # the array's folder may be a link
         read = _resolved("component", array_folder(read, request.component))
     written = _resolved("destination", request.destination)

@@ -79,8 +79,11 @@ class Sink:
     parts: Mapping[Block, Block] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._parts_of, array = dict[Block, list[Block]](), self.target.array
-        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+        self._parts_of = dict[Block, list[Block]]()
+        array = self.target.array
+        self.shape = array.shape
+        self.dtype = array.dtype
+        self.ndim = array.ndim
         for part, whole in self.parts.items():
             self._parts_of.setdefault(whole, []).append(part)
 
@@ -253,7 +256,8 @@ def refuse_changed_source(
     path = str(now["path"])
     if (before["path"], before["component"]) != (now["path"], now["component"]):
         raise_invalid("source", path, f"{before['path']}, which the scratch folder is of")
-    was, found = before["files"], now["files"]
+    was = before["files"]
+    found = now["files"]
     for name in sorted(was.keys() | found.keys()):
         if was.get(name) != found.get(name):
             what = "is gone" if name not in found else "has changed" if name in was else "is new"
@@ -414,7 +418,8 @@ class ScratchRun:
         """Return the scratch folder with its finished blocks, and begin a new life in it."""
         life = folders.begin_life(self.scratch, run_json.digest(self.scratch))
         finished = run_json.finished_blocks(self.scratch, self.plan)
-        sync, memory = config.get("bigfft.scratch.sync"), self.plan.expected.peak_host
+        sync = config.get("bigfft.scratch.sync")
+        memory = self.plan.expected.peak_host
         rows = self.request.reader() if self.plan.from_rows else None
         return ScratchPlace(str(self.scratch), "", sync, True, 0, memory, finished, rows, life)
 
@@ -457,7 +462,8 @@ def _go_on(request: RunRequest, store: Store, scratch: Path) -> Done:
     if found is not None and not request.resume:
         raise_invalid("scratch", str(scratch), "a folder where no run has begun, or resume=True")
     run = None if found is None else ScratchRun(request, scratch, found)
-    complete, there = run is not None and run.is_complete, None
+    complete = run is not None and run.is_complete
+    there = None
     if run is not None:
         targets.end_replacement(Path(run.found["partial"]), complete)
     request.open()  # errors of the source come first
@@ -470,7 +476,8 @@ def _go_on(request: RunRequest, store: Store, scratch: Path) -> Done:
         if there is None:
             return request.done(made["plan"], started, already=True)
     if not complete:
-        source, path = request.source, request.destination
+        source = request.source
+        path = request.destination
         targets.check_target(path, source, overwrite=request.overwrite, there=there)
     if run is None:
         run = _begun(request, scratch)
@@ -501,8 +508,11 @@ def _begun(request: RunRequest, scratch: Path) -> ScratchRun:
 
 def _make(run: ScratchRun, store: Store) -> None:
     """Do the unfinished part of a run, and move the result to its final path."""
-    plan, scratch, has_content = run.plan, run.scratch, _has_content(run.found)
-    x, place = run.request.open(plan), run.place()
+    plan = run.plan
+    scratch = run.scratch
+    has_content = _has_content(run.found)
+    x = run.request.open(plan)
+    place = run.place()
     target = run.target(x, begun=bool(dict(place.finished)[len(plan.exchanges)]))
     recorded = records(scratch, RESULT, run_json.digest(scratch))
     synced = has_content or plan.verify != "none"
@@ -537,7 +547,8 @@ def _versions(plan: Plan) -> dict[str, str]:
     found = {"dask_bigfft": config.own_version()}
     found |= environment.broadcast_event(run_json.versions, plan.kernel)
     for number, round_ in enumerate(plan.rounds):
-        dtypes, grids = plan.dtypes[2 * number : 2 * number + 2], (round_.source, round_.target)
+        dtypes = plan.dtypes[2 * number : 2 * number + 2]
+        grids = (round_.source, round_.target)
         pairs = zip(grids, dtypes, strict=True)
         largest = max(grid.largest * np.dtype(dtype).itemsize for grid, dtype in pairs)
         if takes(plan.device, largest, *dtypes):

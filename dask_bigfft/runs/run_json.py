@@ -153,9 +153,11 @@ def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[st
         With the first argument or library that differs.
     """
     for what in ("asked", "versions"):
-        given, began = json.loads(json.dumps(now[what])), before[what]
+        given = json.loads(json.dumps(now[what]))
+        began = before[what]
         for name in sorted(given.keys() | began.keys()):
-            value, was = given.get(name), began.get(name)
+            value = given.get(name)
+            was = began.get(name)
             if value == was:
                 continue
             if what == "asked":
@@ -267,7 +269,8 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
 def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block]) -> None:
     """Invalidate the source blocks of deleted files of an exchange, and of earlier exchanges."""
     while blocks and number >= 0 and plan.moves[number]:
-        exchange, folder = plan.exchanges[number], exchange_folder("", number)
+        exchange = plan.exchanges[number]
+        folder = exchange_folder("", number)
         gone = [block for block in blocks if not files.path(folder, block).exists()]
         shards = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
         blocks = {source for block in gone for source in shards.sources(block)}
@@ -286,7 +289,8 @@ def result_files(plan: Plan) -> tuple[int | None, dict[Block, Block]]:
     dict
         Block of the last round for each chunk of the result that is a part of one.
     """
-    last, moves = len(plan.moves) - 1, plan.moves
+    last = len(plan.moves) - 1
+    moves = plan.moves
     if moves[last] or len(moves) <= len(plan.rounds) or plan.exchanges[last].local:
         return (last if moves[last] else None), {}
     shards = ExchangeMap(plan.exchanges[last].source, plan.exchanges[last].target)

@@ -183,7 +183,8 @@ def parse_inputs(
     first, second = (without_empty(parse_array(a, "fftn")) for a in (in1, in2))
     mode = parse_choice("mode", mode, *get_args(Mode))
     if first.ndim != second.ndim:
-        found, need = f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}"
+        found = f"an array with {second.ndim} axes"
+        need = f"as many axes as in1: {first.ndim}"
         raise_invalid("in2", found, need)
     named = several_axes(axes, first.ndim)
     shapes = list(zip(first.shape, second.shape, strict=True))
@@ -211,7 +212,8 @@ def parse_inputs(
 
 def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
     """Return two arrays of numbers; refuse arrays of different shapes."""
-    first, second = parse_array(x, "fft"), parse_array(y, "fft")
+    first = parse_array(x, "fft")
+    second = parse_array(y, "fft")
     if first.shape != second.shape:
         raise_invalid("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
     return first, second

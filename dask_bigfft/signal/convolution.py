@@ -65,7 +65,8 @@ def _kernel_axes(plan: Plan, kernel: da.Array) -> tuple[SpectrumAxis, ...] | Non
         split = size != 1 and len(plan.chunks[axis]) > 1
         if axis not in plan.spec.axes and (split or size > plan.spec.shape[axis]):
             return None
-    axes, on_gpu = spectrum_axes(plan), is_on_gpu(kernel._meta)
+    axes = spectrum_axes(plan)
+    on_gpu = is_on_gpu(kernel._meta)
     local = not on_gpu and all(is_local(along, kernel.shape[along.axis]) for along in axes)
     return axes if local else None
 
@@ -136,7 +137,8 @@ def _after(a: Any, first: Any) -> Any:
 
 def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.Array:
     """Return the convolution or the correlation by spectra."""
-    first, second = inputs.first, inputs.second
+    first = inputs.first
+    second = inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     if not real:
         first, second = (a.astype(work_dtype(a.dtype)) for a in (first, second))
@@ -151,7 +153,8 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: SignalOptions) -> da.
     )
     transforms, there = planned(large, Transforms(axes, lengths, real), options)
     pair = _spectra(large, small, transforms, there, options)
-    index, dtype = tuple(range(large.ndim)), np.result_type(*(a.dtype for a in pair))
+    index = tuple(range(large.ndim))
+    dtype = np.result_type(*(a.dtype for a in pair))
     x, y = pair[::-1] if swapped else pair
     spectrum: Any = da.blockwise(
         *(product, index, x, index, y, index),
@@ -193,7 +196,8 @@ def _convolution(
     inputs: Inputs, method: str, options: SignalOptions, *, correlated: bool = False
 ) -> da.Array:
     """Return the convolution or correlation by `fft`, `direct`, `overlap` or `auto`."""
-    first, second = inputs.first, inputs.second
+    first = inputs.first
+    second = inputs.second
     if first.size == 0 or second.size == 0:
         empty: Any = da.zeros((0,), dtype=np.result_type(first.dtype, second.dtype, np.float32))
         return cast("da.Array", empty)

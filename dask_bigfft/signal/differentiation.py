@@ -119,7 +119,8 @@ def _times(
 
 def _derivative(frequencies: Sequence[Any], spacing: Sequence[float]) -> Any:
     """Return the factor 2j*pi*f of one axis, zero for frequency N/2, which has no sign."""
-    (f,), (d,) = frequencies, spacing
+    (f,) = frequencies
+    (d,) = spacing
     return 2j * np.pi * np.where(f == 0.5, 0, f) / d
 
 

@@ -106,7 +106,8 @@ def _dft_rows(x: Array, low: int, high: int, modulus: int, library: str) -> Arra
     ndarray
         Complex, of shape (lines, high - low, columns).
     """
-    rows, count = x.shape[1], high - low
+    rows = x.shape[1]
+    count = high - low
     if rows * count <= SUMMED_ROWS * (rows + count):
         return _summed_rows(x, low, high, modulus)
     return _chirped_rows(x, low, high, modulus, get_library(library))
@@ -118,7 +119,8 @@ def _in_digits(x: Array, along: SpectrumAxis, low: int, high: int, library: str)
     lines = math.prod(x.shape[:-1])
     count = _rows(along, x.shape[-1])
     padded = _padded(x, count * n2).reshape(lines, count, n2)
-    first, last = low // n2, -(-high // n2)
+    first = low // n2
+    last = -(-high // n2)
     sums = _dft_rows(padded, first, last, n1, library)
     flat = np.ascontiguousarray(sums).reshape(-1, n2, 1)
     rest = np.tile(np.arange(first, last, dtype=np.int64), lines)

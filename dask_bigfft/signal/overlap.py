@@ -70,8 +70,10 @@ def _convolved(
         full = scipy_signal(x).oaconvolve(x, h, "full", axes)
     crop = [slice(None)] * full.ndim
     for w in windows:
-        first, last = block_id[w.axis] == 0, block_id[w.axis] == blocks[w.axis] - 1
-        start, count = w.start if first else w.second - 1, x.shape[w.axis]
+        first = block_id[w.axis] == 0
+        last = block_id[w.axis] == blocks[w.axis] - 1
+        start = w.start if first else w.second - 1
+        count = x.shape[w.axis]
         count -= 0 if first else w.second - 1 - w.start  # samples of the previous block
         count += w.count - w.first if last else -w.start  # samples of the next block
         crop[w.axis] = slice(start, start + count)
@@ -80,7 +82,8 @@ def _convolved(
 
 def _by_blocks(inputs: Inputs, direct: bool, dtype: np.dtype[Any]) -> da.Array:
     """Return the convolution of a long array, first, with a short one, in one block."""
-    x, h = inputs.first, inputs.second
+    x = inputs.first
+    h = inputs.second
     same = [axis not in inputs.axes and x.shape[axis] == n for axis, n in enumerate(h.shape)]
     h = h.rechunk({a: cut if same[a] else -1 for a, cut in enumerate(x.chunks)})
     x = x.rechunk({w.axis: long_enough(x.chunks[w.axis], w.second - 1) for w in inputs.windows})

@@ -225,7 +225,8 @@ class SegmentPlan:
 
     def refuse_above_limit(self) -> None:
         """Raise an error if the forecast exceeds the memory limit of a process."""
-        limit, peak = self.machine.memory_limit, self.expected.peak_host
+        limit = self.machine.memory_limit
+        peak = self.expected.peak_host
         if limit is None or peak <= limit:
             return
         text = f"at least {enough_bytes(peak)} per process for {self.function} of these chunks "

@@ -142,7 +142,8 @@ def edges_of_block(block: Array, axis: int, count: int, block_id: tuple[int, ...
         block = plain_array(block, block_id)
     before = (slice(None),) * axis
     size = block.shape[axis]
-    first, last = block[(*before, slice(count))], block[(*before, slice(size - count, size))]
+    first = block[(*before, slice(count))]
+    last = block[(*before, slice(size - count, size))]
     return np.concatenate([first, last], axis=axis)
 
 

@@ -204,7 +204,8 @@ def _parse_average(
     arrays = tuple(map(without_empty, arrays))
     real = all(a.dtype.kind != "c" for a in arrays)
     keywords = _keywords(given, arrays[0].shape[axis], real)
-    nperseg, nfft = keywords["nperseg"], keywords["nfft"]
+    nperseg = keywords["nperseg"]
+    nfft = keywords["nfft"]
     chunks = list(arrays[0].chunks)
     chunks[axis] = long_enough(chunks[axis], nperseg - 1)
     wide = np.result_type(*(a.dtype for a in arrays), np.complex64)
@@ -232,7 +233,8 @@ def _spectra(call: SegmentCall) -> da.Array:
 
     They run along the axis of the samples, and frequencies along a new last axis.
     """
-    plan, axis = call.plan, call.plan.axis
+    plan = call.plan
+    axis = call.plan.axis
     summed = plan.average == "mean"
     work = SpectraOfSegments(
         axis=axis,
@@ -268,7 +270,9 @@ def _spectra(call: SegmentCall) -> da.Array:
 
 def _around_edges(a: da.Array, axis: int, count: int) -> da.Array:
     """Return an array with a block for each edge between blocks, `count` samples on both sides."""
-    before, cut, after = a.chunks[:axis], a.chunks[axis], a.chunks[axis + 1 :]
+    before = a.chunks[:axis]
+    cut = a.chunks[axis]
+    after = a.chunks[axis + 1 :]
     own_edges = tuple(2 * count for _ in cut)
     chunks = (*before, own_edges, *after)
     ends: Any = by_block(edges_of_block, a, dtype=a.dtype, chunks=chunks, axis=axis, count=count)
@@ -279,7 +283,8 @@ def _around_edges(a: da.Array, axis: int, count: int) -> da.Array:
 
 def _averaged(call: SegmentCall) -> da.Array:
     """Return the average of the (cross) spectra of segments."""
-    plan, axis = call.plan, call.plan.axis
+    plan = call.plan
+    axis = call.plan.axis
     dtype = np.dtype(plan.out_dtype)
     spectra: Any = _spectra(call)
     if plan.average == "mean":

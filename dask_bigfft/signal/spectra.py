@@ -210,7 +210,8 @@ def _sums_of_bins(
     bins = np.searchsorted(np.asarray(edges, like=block), radius, side="right") - 1
     weights = np.where((bins >= 0) & (bins < count), weights, 0.0)
     bins = np.clip(bins, 0, count - 1)
-    along, ends = [a.axis for a in axes], range(-len(axes), 0)
+    along = [a.axis for a in axes]
+    ends = range(-len(axes), 0)
     flat, weight = (np.moveaxis(values, along, ends).reshape(-1) for values in (bins, weights))
     power = np.moveaxis(block.real.astype(float) ** 2 + block.imag.astype(float) ** 2, along, ends)
     rows = power.reshape(-1, len(flat))

@@ -74,14 +74,17 @@ def planned(
     estimated = without_measuring(options)
     there = natural.forward(a, estimated)
     split = [program.axis for program in there.programs if len(program.steps) > 1]
-    transforms, least = natural, there
+    transforms = natural
+    least = there
     price = _price(a, natural, there, estimated, back) if split else (0, 0.0)
     for axis in split:
         transposed = replace(natural, transposed=axis)
         there = transposed.forward(a, estimated)
         other_price = _price(a, transposed, there, estimated, back)
         if other_price < price:
-            transforms, least, price = transposed, there, other_price
+            transforms = transposed
+            least = there
+            price = other_price
     if is_measured(options):
         least = transforms.forward(a, options)
     return transforms, least
@@ -101,7 +104,8 @@ def _price(
     a: da.Array, transforms: Transforms, there: Plan, options: SignalOptions, back: bool
 ) -> tuple[int, float]:
     """Return the number of exchanges of both transforms, and their forecast seconds."""
-    plans, spec = [there], there.spec
+    plans = [there]
+    spec = there.spec
     if back:
         spectrum = da.zeros_like(a, spec.out_dtype, chunks=there.chunks, shape=spec.out_shape)
         plans.append(transforms.inverse(spectrum, {**options, "chunks": "auto"}, {}))

@@ -112,7 +112,8 @@ class PlainChunks:
 
         A chunk at the end of an axis may be clipped to the array. Its file is padded with zeros.
         """
-        shape, dtype = self.array.chunks, self.array.dtype
+        shape = self.array.chunks
+        dtype = self.array.dtype
         chunk = chunk_of(region, shape)
         whole = region == chunk_region(chunk, shape, self.array.shape)
         if not whole or values.dtype != dtype or not values.flags.c_contiguous:
@@ -319,7 +320,8 @@ def packing_of(
     stored = dtype if other is None else np.dtype(f"{other}{dtype.itemsize}")
     fills = tuple(_wrapped(fill, dtype, stored) for fill in given if fill == fill)  # not NaN
     masked = bool(given if dtype.kind in "fc" else fills)  # integers are never NaN
-    packed, decoded = scale is not None or offset is not None, stored
+    packed = scale is not None or offset is not None
+    decoded = stored
     if packed and (fills or not masked):  # floating-point numbers beside NaN keep their dtype
         decoded = _scaled_dtype(stored, scale, offset)
     elif fills and stored.kind in "iu":
@@ -442,7 +444,8 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
                 found = list(_lacking(file, 0, file.seek(0, os.SEEK_END), levels, shape, extent))
             missing += [(count, f"{chunk} in the shard {key}") for count, chunk in found]
     if missing:
-        of, count = math.prod(_counts(array.shape, smallest)), sum(n for n, _ in missing)
+        of = math.prod(_counts(array.shape, smallest))
+        count = sum(n for n, _ in missing)
         need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
         raise_invalid("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
 
@@ -467,10 +470,13 @@ def _lacking(
     A shard that is too short for its index yields nothing: zarr reports it when it is read.
     Chunks outside of the array do not count.
     """
-    (sharding, *inner), smallest = levels, tuple(levels[-1]["chunk_shape"])
-    shape, (first, *others) = tuple(sharding["chunk_shape"]), sharding["index_codecs"]
+    (sharding, *inner) = levels
+    smallest = tuple(levels[-1]["chunk_shape"])
+    shape = tuple(sharding["chunk_shape"])
+    (first, *others) = sharding["index_codecs"]
     grid = _counts(shard, shape)
-    size, crc = 16 * math.prod(grid), 4 * len(others)
+    size = 16 * math.prod(grid)
+    crc = 4 * len(others)
     if nbytes < size + crc:
         return
     file.seek(begin if sharding["index_location"] == "start" else begin + nbytes - size - crc)

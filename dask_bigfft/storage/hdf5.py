@@ -37,10 +37,13 @@ class H5Dataset:
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
+        self.path = path
+        self.name = name
         with _h5py().File(path, "r") as file:
             found = file[name]
-            self.shape, self.dtype, self.ndim = found.shape, found.dtype, found.ndim
+            self.shape = found.shape
+            self.dtype = found.dtype
+            self.ndim = found.ndim
             self.chunks: tuple[int, ...] | None = found.chunks
             there = [name for name in ATTRIBUTES if name in found.attrs]
             self.attributes = {name: _attribute(found.attrs[name]) for name in there}
@@ -92,7 +95,8 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
     try:
         with _h5py().File(path, "r") as file:
             if component is not None and _dataset(file, component) is not None:
-                own, known = [component], [component]
+                own = [component]
+                known = [component]
             else:
                 own, known = _names(file)
         one = len(own) == 1 and component in (None, own[0])
@@ -111,7 +115,8 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
 def _names(file: Any) -> tuple[list[str], list[str]]:
     """Return the names of a file's own datasets, and of these and links to datasets."""
     h5py = _h5py()
-    there, links = dict[str, Any](), dict[str, Any]()
+    there = dict[str, Any]()
+    links = dict[str, Any]()
     file.visititems(there.__setitem__)
     file.visititems_links(links.__setitem__)
     own = [name for name, found in there.items() if isinstance(found, h5py.Dataset)]
@@ -177,7 +182,8 @@ class Places:
 
     def _plain(self, dataset: Any, own: Path) -> None:
         """Collect plain files of a dataset's values (external storage)."""
-        prefix, external = dataset.id.get_access_plist().get_efile_prefix(), dataset.external or ()
+        prefix = dataset.id.get_access_plist().get_efile_prefix()
+        external = dataset.external or ()
         left = dataset.nbytes if external else 0  # nbytes fails on a damaged dataset
         for name, begins, room in external:
             nbytes = min(room, left)
@@ -233,7 +239,8 @@ def _linked_files(group: Any, name: str) -> Iterator[Path]:
     """Yield the files of the links on the way to an existing object."""
     h5py = _h5py()
     for part in filter(None, name.split("/")):
-        link, own = group.get(part, getlink=True), Path(group.file.filename)
+        link = group.get(part, getlink=True)
+        own = Path(group.file.filename)
         if isinstance(link, h5py.SoftLink):
             start = group.file["/"] if link.path.startswith("/") else group
             yield from _linked_files(start, link.path)

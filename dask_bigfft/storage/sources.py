@@ -44,7 +44,8 @@ from dask_bigfft.storage.formats import (
 from dask_bigfft.storage.hdf5 import H5Dataset, is_hdf5, open_hdf5
 
 #: Maximum size of a block of several chunks, and minimum size of a task's block, in bytes.
-LARGEST, SMALLEST = 128 << 20, 4 << 20
+LARGEST = 128 << 20
+SMALLEST = 4 << 20
 
 #: Minimum number of blocks of an array, unless they would be smaller than `SMALLEST`.
 FEWEST = 16
@@ -91,7 +92,9 @@ class NpyFile:
         implied = mapped.offset + mapped.nbytes
         if nbytes != implied:  # NumPy refuses shorter files alone
             raise ValueError(f"it has {nbytes} bytes, and {implied} by its header")
-        self.shape, self.dtype, self.ndim = mapped.shape, mapped.dtype, mapped.ndim
+        self.shape = mapped.shape
+        self.dtype = mapped.dtype
+        self.ndim = mapped.ndim
         self.columns_first = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
 
     def _mapped(self) -> "np.memmap[Any, DType]":
@@ -135,7 +138,8 @@ class Reader:
     few: bool = False
 
     def __post_init__(self) -> None:
-        self.shape, self.ndim = self.stored.shape, self.stored.ndim
+        self.shape = self.stored.shape
+        self.ndim = self.stored.ndim
         self.dtype = (self.packing or self.stored).dtype
 
     @property
@@ -146,11 +150,13 @@ class Reader:
     @property
     def described(self) -> Stored:
         """Layout of the files for the planner."""
-        row, size = config.get("bigfft.scratch.row-size"), self.dtype.itemsize
+        row = config.get("bigfft.scratch.row-size")
+        size = self.dtype.itemsize
         decoded = 0 if self.dtype == self.stored.dtype else size
         if self.plain is None and self.unit is not None:
             decoded = math.prod(self.unit) * size
-        unit, dims = self.unit or self.shape, self.dims
+        unit = self.unit or self.shape
+        dims = self.dims
         return Stored(unit, self.anywhere, row, int(decoded), dims=dims)
 
     @property
@@ -188,7 +194,8 @@ class Reader:
                 values[...] = raw
 
     def __getitem__(self, index: Any) -> Array:
-        started, whole = time.perf_counter(), is_region(index, self.shape)
+        started = time.perf_counter()
+        whole = is_region(index, self.shape)
         if self.packing is not None and not whole:
             return np.asarray(self[tuple(slice(0, n) for n in self.shape)][index])
         fills = isinstance(self.stored, H5Dataset) if self.unit is None else self.few
@@ -261,7 +268,8 @@ class Reader:
         ArgumentError
             If the blocks are too small.
         """
-        itemsize, unit = max(1, self.dtype.itemsize), self.unit or (1,) * self.ndim
+        itemsize = max(1, self.dtype.itemsize)
+        unit = self.unit or (1,) * self.ndim
         wanted = nbytes or block_bytes(math.prod(self.shape) * itemsize)
         cut = (keep and self.unit) or grown(
             self.shape, unit, itemsize, wanted, last_first=self.last_first
@@ -304,7 +312,8 @@ def _folder_of(store: Any) -> Path | None:
 
 
 def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:
-    plain, unit = plain_chunks(stored, folder), stored.shards or stored.chunks
+    plain = plain_chunks(stored, folder)
+    unit = stored.shards or stored.chunks
     return Reader(stored, unit, plain, stored.order == "C", packing)
 
 
@@ -437,7 +446,8 @@ def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator
 
 
 def _open_zarr(path: Path, component: str | None) -> Any:
-    zarr, place = zarr_package(), path.resolve()
+    zarr = zarr_package()
+    place = path.resolve()
     folder = place.is_dir()
     store = local_store(place, True) if folder else zarr.storage.ZipStore(place, mode="r")
     try:

@@ -48,7 +48,8 @@ _OTHERS = (".npy", ".npz", ".h5", ".hdf5", ".nc", ".zip")
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 
 #: Text between the names of a result and of its run, in the names of folders beside it.
-PARTIAL, REPLACED = ".partial-", ".replaced-"
+PARTIAL = ".partial-"
+REPLACED = ".replaced-"
 
 
 Variable = tuple[Array, dict[str, Any]]
@@ -332,7 +333,9 @@ def created(
         Compressors of the array and of its coordinates, as `zarr.create_array` takes them.
     """
     shutil.rmtree(partial, ignore_errors=True)
-    zarr, store, grouped = zarr_package(), local_store(partial), bool(labels.coordinates)
+    zarr = zarr_package()
+    store = local_store(partial)
+    grouped = bool(labels.coordinates)
     record = {ATTRIBUTE: record | {"complete": False}}
     if grouped:
         record[ATTRIBUTE]["array"] = labels.variable
@@ -448,7 +451,8 @@ def writing_of(
     0
     """
     if in_shards:  # its chunks, and all of them in a row
-        copies, copies_at_ends = 2, 2
+        copies = 2
+        copies_at_ends = 2
     elif codecs:  # the result of a codec, beside that of the one before
         copies = min(len(codecs), 2)
         copies_at_ends = 1 + copies
@@ -510,7 +514,8 @@ def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
     Runs of other hosts, and runs with a scratch folder, may still go on and are left out. With
     `REPLACED` the old arrays of `path` are returned, except those of running processes.
     """
-    start, wanted = f"{path.name}{what}", (True, None) if what == REPLACED else (True,)
+    start = f"{path.name}{what}"
+    wanted = (True, None) if what == REPLACED else (True,)
     found = (p for p in path.parent.iterdir() if p.name.startswith(start))
     return sorted(p for p in found if ended(p.name.removeprefix(start)) in wanted)
 

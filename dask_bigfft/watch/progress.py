@@ -30,7 +30,9 @@ from dask_bigfft.graph.layer import plans_among, run_of
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.planner.plan import Plan, phase_forecasts, plan_summary
 
-READ, WRITE, PLAN = "read", "write", "plan"
+READ = "read"
+WRITE = "write"
+PLAN = "plan"
 
 #: Minimum seconds of compilation to be shown.
 COMPILED = 0.05
@@ -39,7 +41,8 @@ COMPILED = 0.05
 KEPT_RUNS = 24
 
 #: Seconds between lines if the output is no terminal, and between updates of a terminal.
-SPARSE, OFTEN = 10.0, 0.1
+SPARSE = 10.0
+OFTEN = 0.1
 
 _STAGE = re.compile(r"bigfft_(round\d+|unpack)(?=-|$)")
 _OURS = re.compile(r"bigfft_\w+-")
@@ -59,7 +62,8 @@ class Stage(NamedTuple):
 
 def stages(plan: Plan) -> list[Stage]:
     """Return the stages of a run that reads an array, transforms it and writes the result."""
-    spec, last = plan.spec, len(plan.rounds)
+    spec = plan.spec
+    last = len(plan.rounds)
     work = {phase.index: phase.flops for phase in phase_forecasts(plan) if phase.name == "round"}
     found = [Stage(READ, "reading", plan.source.size * np.dtype(spec.dtype).itemsize)]
     for number, exchange in enumerate(plan.exchanges, 1):
@@ -108,14 +112,19 @@ class PlanProgress:
     """
 
     def __init__(self, plan: Plan, token: str, now: Callable[[], float] = time.time) -> None:
-        self.plan, self.token, self.now = plan, token, now
+        self.plan = plan
+        self.token = token
+        self.now = now
         self.stages = stages(plan)
         #: Number of tasks of each stage: total, and finished.
-        self.total, self.done = Counter[str](), Counter[str]()
-        self.started, self.begun = now(), False
+        self.total = Counter[str]()
+        self.done = Counter[str]()
+        self.started = now()
+        self.begun = False
         self.stopped: float | None = None
         #: Seconds of compilation, and whether it is going on.
-        self.compiled, self.compiling = 0.0, False
+        self.compiled = 0.0
+        self.compiling = False
         #: Failure of a stopped run: ``"erred"`` or ``"cancelled"``.
         self.failure: str | None = None
 
@@ -134,7 +143,8 @@ class PlanProgress:
     def stop(self, failure: str | None = None) -> None:
         """Stop the clock, unless it is stopped."""
         if self.stopped is None:
-            self.failure, self.stopped = failure, self.now()
+            self.failure = failure
+            self.stopped = self.now()
 
     def _progress(self) -> Iterator[tuple[Stage, int, int, int]]:
         """Yield each stage with tasks, its bytes, and its numbers of finished and all tasks.
@@ -348,26 +358,32 @@ class TextDisplay:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.stream, self.terminal = stream, stream.isatty()
-        self._shown, self._label, self._width = -1e9, "", 0
+        self.stream = stream
+        self.terminal = stream.isatty()
+        self._shown = -1e9
+        self._label = ""
+        self._width = 0
 
     def show(self, runs: Sequence[Summary], last: bool = False) -> None:
         """Show the progress of runs, if the last update is old enough.
 
         The last call ends the line, or removes it if no run has begun.
         """
-        now, label = time.monotonic(), label_of(runs) if runs else ""
+        now = time.monotonic()
+        label = label_of(runs) if runs else ""
         if self.terminal and (last or now - self._shown >= OFTEN):
             done, total = _bytes_of(runs)
             filled = 20 * done // total if total else 0
             line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
             line, end = ("", "\r") if last and not runs else (line, "\n" if last else "")
             print(f"\r{line.ljust(self._width)}", end=end, file=self.stream, flush=True)
-            self._shown, self._width = now, len(line)
+            self._shown = now
+            self._width = len(line)
         elif not self.terminal and (label != self._label or now - self._shown >= SPARSE):
             if runs or not last:
                 print(line_of(runs), file=self.stream, flush=True)
-            self._shown, self._label = now, label
+            self._shown = now
+            self._label = label
 
 
 class NotebookDisplay:
@@ -382,7 +398,8 @@ class NotebookDisplay:
     """
 
     def __init__(self, display: Callable[..., Any], html: Callable[[str], Any]) -> None:
-        self._html, self._shown = html, -1e9
+        self._html = html
+        self._shown = -1e9
         self._handle = display(html(runs_html([])), display_id=True)
 
     def show(self, runs: Sequence[Summary], last: bool = False) -> None:
@@ -443,7 +460,8 @@ class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, display: Display) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
-        self.display, self.board = display, Board()
+        self.display = display
+        self.board = Board()
         self._lock = threading.Lock()
 
     def _show(self, changed: Any) -> None:

@@ -262,7 +262,10 @@ def prepared(
     if not isinstance(detrend, str | None) or detrend not in (None, "constant", "linear"):
         raise_invalid("detrend", detrend, "'constant', 'linear' or None")
     least = np.float32 if array.dtype.kind in "fc" else np.float64
-    found, trends, windows, dtype = array, [], [], np.result_type(array.dtype, least)
+    found = array
+    trends = []
+    windows = []
+    dtype = np.result_type(array.dtype, least)
     shapes = [] if detrend is None else [xr.DataArray(np.ones((), dtype))]
     for dim in dims if detrend == "linear" else ():
         places = np.arange(array.sizes[dim]) - (array.sizes[dim] - 1) / 2

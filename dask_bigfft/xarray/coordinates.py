@@ -90,7 +90,8 @@ class Samples:
         """Return the times in the coarsest unit with whole steps, else in the finest that fits."""
         found = self
         for unit in list(SECONDS)[list(SECONDS).index(self.time_unit) + 1 :]:
-            first, step = int(found.first) * 1000, found.step * 1000
+            first = int(found.first) * 1000
+            step = found.step * 1000
             if found.step.is_integer() or max(abs(first), abs(first + step * self.length)) >= 2**63:
                 break
             dtype = f"{np.dtype(self.dtype).kind}8[{unit}]"
@@ -101,7 +102,8 @@ class Samples:
         """Return the positions of the first `count` samples, None without a coordinate."""
         if self.dtype is None:
             return None
-        dtype, places = np.dtype(self.dtype), np.arange(self.length)[:count]
+        dtype = np.dtype(self.dtype)
+        places = np.arange(self.length)[:count]
         found: Any = self.first + places * self.step
         if self.is_time:
             steps = np.rint(places * self.step).astype(np.int64) + int(self.first)
@@ -120,14 +122,16 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     if dim not in array.coords:
         return Samples(dim, length)
     coordinate = array.coords[dim]
-    places, units = coordinate.values, coordinate.attrs.get("units")
+    places = coordinate.values
+    units = coordinate.attrs.get("units")
     calendar = getattr(next(iter(places), None), "calendar", None)
     if calendar is not None:
         places = np.asarray(import_module("cftime").date2num(places, SINCE)).astype("m8[us]")
     if places.dtype.kind not in "iufmM":
         need = f"numbers or times, or none: drop_vars({dim!r})"
         raise_invalid(f"coordinate {dim}", f"of dtype {places.dtype}", need, kind=ArgumentTypeError)
-    dtype, time_unit = str(places.dtype), "ns"
+    dtype = str(places.dtype)
+    time_unit = "ns"
     if places.dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
         own = np.datetime_data(places.dtype)
         time_unit = own[0] if own[0] in SECONDS and own[1] == 1 else "ns"
@@ -181,7 +185,8 @@ def refuse_parts(
     """
     if "direct_step" not in array[dim].attrs:
         return  # the original frequencies are not known
-    found, n = array.coords[dim].values, before.length
+    found = array.coords[dim].values
+    n = before.length
     distance = 1 / (n * abs(before.spacing))
     if waves is not None:
         right = [waves]
@@ -207,7 +212,8 @@ def cosine_frequencies(samples: Samples, name: str, kind: int) -> npt.NDArray[np
     >>> cosine_frequencies(Samples("x", 4), "dct", 2) * 8
     array([0., 1., 2., 3.])
     """
-    n, sine = samples.length, "s" in name
+    n = samples.length
+    sine = "s" in name
     steps = n if kind > 1 else n + 1 if sine else n - 1
     first = 0.5 if kind > 2 else float(sine)
     return np.asarray((first + np.arange(n)) / (2 * steps * samples.spacing))

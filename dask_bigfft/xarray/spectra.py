@@ -152,7 +152,8 @@ def _isotropic(
     arrays: Sequence[xr.DataArray], dim: Dims, scaling: str = "density", **extras: Any
 ) -> xr.DataArray:
     """Return the mean of the power spectrum over all directions."""
-    (array,), radii = arrays, []
+    (array,) = arrays
+    radii = []
 
     def work(data: Any, **keywords: Any) -> Any:
         middles, power = signal.radial_power_spectrum(data, **keywords)
@@ -176,12 +177,14 @@ def _averaged(arrays: Sequence[xr.DataArray], dim: Dims, **keywords: Any) -> xr.
     dims = parse_dims(arrays[0], dim, lambda _: True)
     if len(dims) > 1:
         raise_invalid("dim", dims, "one dimension")
-    (dim,), own = dims, samples_of(arrays[0], dims[0])
+    (dim,) = dims
+    own = samples_of(arrays[0], dims[0])
     work: Any = signal.welch if len(arrays) == 1 else signal.csd
     keywords |= {"fs": 1 / abs(own.spacing), "axis": arrays[0].get_axis_num(dim)}
     found, data = work(*(array.data for array in arrays), **keywords)
     length = round(1 / abs(found[1] * own.spacing)) if len(found) > 1 else 1
-    samples, places = {dim: replace(own, length=length)}, {dim: found * np.sign(own.spacing)}
+    samples = {dim: replace(own, length=length)}
+    places = {dim: found * np.sign(own.spacing)}
     return _labelled(arrays, data, places, samples, keywords.get("scaling", "density"))
 
 

@@ -100,7 +100,8 @@ def _interpolation(dim: str, values: npt.NDArray[Any], count: int) -> str:
     >>> _interpolation("x", np.array([0.0, 1.0, 4.0]), 5)
     'array.interp(x=np.linspace(0.0, 4.0, 5))'
     """
-    first, last = _value_text(values[0]), _value_text(values[-1])
+    first = _value_text(values[0])
+    last = _value_text(values[-1])
     if values.dtype.kind == "M":
         return f"array.interp({dim}=xr.date_range({first!r}, {last!r}, periods={count}))"
     if values.dtype.kind in "iuf":

@@ -137,18 +137,13 @@ def run(
     '{Y, X}'
     """
     array = source if hasattr(source, "__dask_graph__") else None
-    if array is None and not isinstance(source, str | os.PathLike):
-        need = "the path of a stored array, a dask array or a chunked xarray.DataArray"
-        raise_invalid("source", type(source).__name__, need, kind=ArgumentTypeError)
-    if not isinstance(destination, str | os.PathLike):
-        need = "the path of the result"
-        raise_invalid("destination", type(destination).__name__, need, kind=ArgumentTypeError)
+    _refuse_other_types(source, array, destination)
     if array is not None:
         source = "."
-        stored = {"scratch": scratch, "component": component, "block_size": block_size}
-        for name, given in stored.items():
-            if given is not None:
-                raise_invalid(name, given, "None for an array: only files are resumed")
+        file_arguments = {"scratch": scratch, "component": component, "block_size": block_size}
+        for name, value in file_arguments.items():
+            if value is not None:
+                raise_invalid(name, value, "None for an array: only files are resumed")
     parse_type("scratch", scratch, str | os.PathLike | None, "the path of a folder")
     parse_type("component", component, str | None, "the name of an array")
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
@@ -178,3 +173,13 @@ def run(
         array=array,
     )
     return execute(request)
+
+
+def _refuse_other_types(source: Any, array: Any, destination: Any) -> None:
+    """Raise an error if the source is neither a path nor an array, or the result no path."""
+    if array is None and not isinstance(source, str | os.PathLike):
+        need = "the path of a stored array, a dask array or a chunked xarray.DataArray"
+        raise_invalid("source", type(source).__name__, need, kind=ArgumentTypeError)
+    if not isinstance(destination, str | os.PathLike):
+        need = "the path of the result"
+        raise_invalid("destination", type(destination).__name__, need, kind=ArgumentTypeError)

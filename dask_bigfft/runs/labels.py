@@ -32,14 +32,17 @@ _STORED |= {"DIMENSION_LABELS", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coor
 
 def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that a transform keeps, as JSON values."""
-    found = {}
+    plain = {}
     for name, value in attributes.items():
-        if name not in _STORED:
-            value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-            value = value.decode(errors="replace") if isinstance(value, bytes) else value
-            if isinstance(value, str | int | float | list | dict | None):
-                found[name] = value
-    return found
+        if name in _STORED:
+            continue
+        if isinstance(value, np.ndarray | np.generic):
+            value = value.tolist()
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        if isinstance(value, str | int | float | list | dict | None):
+            plain[name] = value
+    return plain
 
 
 @contextlib.contextmanager
@@ -47,8 +50,8 @@ def _variables(path: Path, component: str | None, stored: Any) -> Iterator[tuple
     """Yield the stored array, a mapping of the arrays beside it, and its name."""
     if isinstance(stored, H5Dataset):
         with package("h5py", "HDF5 files", "hdf5").File(stored.path, "r") as file:
-            found = file[stored.name]
-            yield found, found.parent, found.name.rpartition("/")[2]
+            dataset = file[stored.name]
+            yield dataset, dataset.parent, dataset.name.rpartition("/")[2]
         return
     zarr = zarr_package()
     beside = dict[str, Any]()
@@ -66,17 +69,25 @@ def _variables(path: Path, component: str | None, stored: Any) -> Iterator[tuple
 def labels_of(path: Path, component: str | None) -> Labels:
     """Return the labels of a stored array."""
     reader = open_reader(path, component)
-    coordinates = {}
     if isinstance(reader.stored, NpyFile):
         return Labels()
+    coordinates = {}
     with _variables(path, component, reader.stored) as (stored, beside, variable):
         for name, length in zip(reader.dims, stored.shape, strict=False):
-            found: Any = beside.get(name)
-            if getattr(found, "shape", None) != (length,) or found.dtype.kind not in "biuf":
-                continue
-            if not set(found.attrs) & set(ATTRIBUTES[:2]):  # packed ones would have to be decoded
-                coordinates[name] = np.asarray(found[:]), _plain(found.attrs)
+            coordinate: Any = beside.get(name)
+            if _is_coordinate(coordinate, length):
+                coordinates[name] = np.asarray(coordinate[:]), _plain(coordinate.attrs)
         return Labels(reader.dims, _plain(stored.attrs), coordinates, variable)
+
+
+def _is_coordinate(array: Any, length: int) -> bool:
+    """Return True if a stored array, or None, can be the coordinate of a dimension.
+
+    Packed ones are not, because they would have to be decoded.
+    """
+    if getattr(array, "shape", None) != (length,) or array.dtype.kind not in "biuf":
+        return False
+    return not set(array.attrs) & set(ATTRIBUTES[:2])
 
 
 def labels_of_array(array: Any) -> Labels:
@@ -85,9 +96,11 @@ def labels_of_array(array: Any) -> Labels:
         return Labels()
     import xarray as xr
 
-    coordinates = {}
     names = tuple(map(str, array.dims))
-    for name in (name for name in array.dims if name in array.coords):
+    coordinates = {}
+    for name in array.dims:
+        if name not in array.coords:
+            continue
         stored = xr.conventions.encode_cf_variable(array.coords[name].variable)
         if stored.dtype.kind in "biuf":
             coordinates[str(name)] = np.asarray(stored.values), _plain(stored.attrs)
@@ -112,11 +125,12 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
     `dask_bigfft.xarray`, and the inverse turns it back. Coordinates need xarray; of uneven
     samples, none is made.
     """
-    spec = plan.spec
     if not labels.names:
         return labels
+    spec = plan.spec
+    forward = not spec.name.startswith("i")
     attributes = labels.attributes
-    if spec.name.startswith("i"):
+    if not forward:
         with contextlib.suppress(ImportError):
             attributes = _source_attributes(labels, spec.axes)
     names = list(labels.names)
@@ -124,13 +138,14 @@ def transformed(labels: Labels, plan: Plan) -> Labels:
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
         name = labels.names[axis]
         coordinates.pop(name, None)
-        forward = not spec.name.startswith("i")
         names[axis] = f"freq_{name}" if forward else name.removeprefix("freq_")
-        if name in labels.coordinates:
-            with contextlib.suppress(ImportError, ArgumentError, ArgumentTypeError):
-                names[axis], made = _coordinate(labels, plan, axis, length, forward)
-                if made is not None:
-                    coordinates[names[axis]] = made
+        if name not in labels.coordinates:
+            continue
+        with contextlib.suppress(ImportError, ArgumentError, ArgumentTypeError):
+            coordinate_of = _frequencies if forward else _samples
+            names[axis], variable = coordinate_of(labels, plan, axis, length)
+            if variable is not None:
+                coordinates[names[axis]] = variable
     if len(set(names)) < len(names):
         return Labels((), attributes)
     return Labels(tuple(names), attributes, coordinates, labels.variable)
@@ -145,36 +160,58 @@ def _source_attributes(labels: Labels, axes: Sequence[int]) -> dict[str, Any]:
     return _plain(source_attrs(labels.attributes, coordinates, labels.variable))
 
 
-def _coordinate(
-    labels: Labels, plan: Plan, axis: int, length: int, forward: bool
-) -> tuple[str, Variable | None]:
-    """Return the name and the coordinate of a transformed dimension."""
+def _decoded(labels: Labels, name: str) -> Any:
+    """Return an `xarray.DataArray` of zeros that has the stored coordinate of a dimension."""
     import xarray as xr
 
+    values, attrs = labels.coordinates[name]
+    dataset = xr.decode_cf(xr.Dataset(coords={name: (name, values, attrs)}))
+    return xr.DataArray(np.zeros(len(values)), dataset.coords, [name])
+
+
+def _frequencies(
+    labels: Labels,
+    plan: Plan,
+    axis: int,
+    length: int,
+) -> tuple[str, Variable | None]:
+    """Return the name and the frequencies of a transformed dimension."""
     from dask_bigfft.xarray.attributes import ARRAY_ATTRS, attrs_as_text
-    from dask_bigfft.xarray.coordinates import remembered, samples_of
+    from dask_bigfft.xarray.coordinates import samples_of
 
     spec = plan.spec
     name = labels.names[axis]
-    values, attrs = labels.coordinates[name]
-    known = xr.decode_cf(xr.Dataset(coords={name: (name, values, attrs)}))
-    array = xr.DataArray(np.zeros(len(values)), known.coords, [name])
-    last = axis == spec.axes[-1]
-    size = spec.out_shape[axis]
-    if not forward:
-        own = remembered(array, name, last and spec.kind == "c2r").resampled(length)
-        if (places := own.coordinate(size)) is None:
-            return str(own.dim), None
-        stored = xr.conventions.encode_cf_variable(places)
-        return str(own.dim), (np.asarray(stored.values), _plain(stored.attrs))
-    own = samples_of(array, name)
+    samples = samples_of(_decoded(labels, name), name)
     order = spec.orders_out[spec.axes.index(axis)]
     digits = None if order == "natural" else spec.digits_of(axis)
-    named = rfftfreq if last and spec.kind == "r2c" else fftfreq
-    found = named(length, own.spacing, order=order, digits=digits)
-    more = {
-        "spacing": 1 / abs(length * own.spacing),
+    is_half = axis == spec.axes[-1] and spec.kind == "r2c"
+    frequencies_of = rfftfreq if is_half else fftfreq
+    frequencies = frequencies_of(length, samples.spacing, order=order, digits=digits)
+    origin = {
+        "spacing": 1 / abs(length * samples.spacing),
         "direct_length": length,
         ARRAY_ATTRS: attrs_as_text(labels.attributes),
     }
-    return f"freq_{name}", (found.compute(scheduler="sync"), own.attrs | more)
+    return f"freq_{name}", (frequencies.compute(scheduler="sync"), samples.attrs | origin)
+
+
+def _samples(
+    labels: Labels,
+    plan: Plan,
+    axis: int,
+    length: int,
+) -> tuple[str, Variable | None]:
+    """Return the name and the coordinate of a dimension that is transformed back."""
+    import xarray as xr
+
+    from dask_bigfft.xarray.coordinates import remembered
+
+    spec = plan.spec
+    name = labels.names[axis]
+    is_half = axis == spec.axes[-1] and spec.kind == "c2r"
+    samples = remembered(_decoded(labels, name), name, is_half).resampled(length)
+    places = samples.coordinate(spec.out_shape[axis])
+    if places is None:
+        return str(samples.dim), None
+    stored = xr.conventions.encode_cf_variable(places)
+    return str(samples.dim), (np.asarray(stored.values), _plain(stored.attrs))

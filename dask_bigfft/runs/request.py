@@ -104,12 +104,11 @@ class RunRequest:
     @property
     def filled(self) -> float | None:
         """Value that replaces missing ones; None if they are refused."""
-        given = self.missing
-        if isinstance(given, str) and given == "refuse":
+        if isinstance(self.missing, str) and self.missing == "refuse":
             return None
-        if not isinstance(given, Real) or isinstance(given, bool):
-            raise_invalid("missing", given, "'refuse' or a number", kind=ArgumentTypeError)
-        return float(given)
+        if not isinstance(self.missing, Real) or isinstance(self.missing, bool):
+            raise_invalid("missing", self.missing, "'refuse' or a number", kind=ArgumentTypeError)
+        return float(self.missing)
 
     @property
     def pinned(self) -> dict[str, Any]:
@@ -117,7 +116,12 @@ class RunRequest:
 
         Omitted keywords have the values of dask's settings.
         """
-        found = {
+        keywords = {name: config.argument(name) for name in Extras.__annotations__}
+        keywords |= self.where
+        keywords |= {name: value for name, value in self.options.items() if value is not None}
+        for name in ("memory_limit", "device_memory_limit"):
+            keywords[name] = parse_limit(name, keywords[name])
+        arguments = {
             "kind": self.kind,
             "norm": self.norm,
             "block_size": self.block_nbytes,
@@ -127,13 +131,8 @@ class RunRequest:
             "missing": "refuse" if self.filled is None else repr(self.filled),
             "compressors": targets.parse_compressors(self.compressors, np.dtype("c16")),
         }
-        named = {name: value for name, value in self.options.items() if value is not None}
-        given = {name: config.argument(name) for name in Extras.__annotations__}
-        given |= self.where | named
-        for name in ("memory_limit", "device_memory_limit"):
-            given[name] = parse_limit(name, given[name])
-        found |= {name: value for name, value in given.items() if value is not None}
-        return dict(json.loads(json.dumps(found, default=_plain)))
+        arguments |= {name: value for name, value in keywords.items() if value is not None}
+        return dict(json.loads(json.dumps(arguments, default=_plain)))
 
     def writing(self, dtype: np.dtype[Any]) -> ResultWriting:
         """Return the memory that writing a chunk of the result takes, for a source of a dtype."""
@@ -153,13 +152,13 @@ class RunRequest:
         """Return the lazy source array in blocks of whole stored chunks, or in a plan's blocks."""
         if self.array is not None:
             return parse_array(getattr(self.array, "data", self.array), self.kind)
-        found = self.reader()
+        reader = self.reader()
         chunks = None
         if plan is not None:
-            found.few = plan.reopened
+            reader.few = plan.reopened
             chunks = plan.chunks_in
         keep = self.options.get("chunks") == "preserve" and self.block_size is None
-        return found.array(self.block_nbytes, keep=keep, chunks=chunks)
+        return reader.array(self.block_nbytes, keep=keep, chunks=chunks)
 
     def reader(self) -> sources.Reader:
         """Return a reader of the source, which can read single rows."""
@@ -177,22 +176,29 @@ class RunRequest:
         An array that becomes part of a group, such as one that replaces its source, has none of the
         coordinates, because it is a single array.
         """
-        array = self.array
-        own = labels_of(self.source, self.component) if array is None else labels_of_array(array)
-        found = transformed(own, plan)
+        if self.array is None:
+            source_labels = labels_of(self.source, self.component)
+        else:
+            source_labels = labels_of_array(self.array)
+        labels = transformed(source_labels, plan)
         parent = self.destination.resolve().parent
         if any((parent / name).exists() for name in ("zarr.json", ".zgroup")):
-            return replace(found, coordinates={})
-        return found
+            return replace(labels, coordinates={})
+        return labels
 
     def done(self, plan: Plan, started: float, already: bool = False) -> "Done":
         """Return the report of a run that began at `started`."""
         seconds = time.perf_counter() - started
-        spec = plan.spec
-        dtype = np.dtype(plan.spec.dtype)
-        ends = spec.nbytes, spec.out_nbytes
-        component = targets.read_attributes(self.destination).get("array")
-        return Done(self.destination, plan, str(dtype), *ends, seconds, already, component)
+        return Done(
+            path=self.destination,
+            plan=plan,
+            dtype=str(np.dtype(plan.spec.dtype)),
+            read=plan.spec.nbytes,
+            written=plan.spec.out_nbytes,
+            seconds=seconds,
+            already=already,
+            component=targets.read_attributes(self.destination).get("array"),
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -250,33 +256,33 @@ def planned_input(request: RunRequest) -> tuple[da.Array, Plan]:
     If no plan fits, blocks are halved, unless their size was given.
     """
     x = request.open()
-    size = None
-    refused = None
+    is_fixed = request.block_size is not None or request.options.get("chunks") == "preserve"
+    block_nbytes = None
+    first_error = None
     while True:
         try:
             plan = _planned(request, x)
             return request.open(plan), plan
         except PlanError as error:
-            refused = refused or error
-            size = (size or sources.block_bytes(int(x.nbytes))) // 2
-            keep = request.options.get("chunks") == "preserve"
-            if request.block_size is not None or keep or size < sources.SMALLEST:
-                raise refused from None
-        x = replace(request, block_size=size).open()
+            first_error = first_error or error
+            block_nbytes = (block_nbytes or sources.block_bytes(int(x.nbytes))) // 2
+            if is_fixed or block_nbytes < sources.SMALLEST:
+                raise first_error from None
+        x = replace(request, block_size=block_nbytes).open()
 
 
 def _planned(request: RunRequest, x: da.Array) -> Plan:
     """Return the plan, with chunks that a Zarr array can hold."""
-    plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
-    reopened = request.block_size is None and plain
+    is_plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
     stored = None
-    resumable = request.scratch is not None
     if request.array is None:
-        stored = replace(request.reader().described, reopened=reopened, resumable=resumable)
+        stored = replace(
+            request.reader().described,
+            reopened=request.block_size is None and is_plain,
+            resumable=request.scratch is not None,
+        )
 
-    def plan(**more: Any) -> Plan:
-        norm = cast("calls.Norm", request.norm)
-        extras = cast("Extras", {**request.options, **more})
+    def plan_with(options: Mapping[str, Any]) -> Plan:
         return with_dims(
             getattr(request.array, "dims", ()),
             calls.plan_of_stored,
@@ -284,15 +290,16 @@ def _planned(request: RunRequest, x: da.Array) -> Plan:
             stored,
             request.kind,
             request.where,
-            norm,
-            extras,
+            cast("calls.Norm", request.norm),
+            cast("Extras", {**options}),
             request.writing(x.dtype),
         )
 
-    found = plan()
-    if targets.uniform(found.chunks) is None:
-        found = plan(chunks=tuple(max(cut, default=1) or 1 for cut in found.chunks))
-    return found
+    plan = plan_with(request.options)
+    if targets.uniform(plan.chunks) is not None:
+        return plan
+    chunks = tuple(max(cut, default=1) or 1 for cut in plan.chunks)
+    return plan_with({**request.options, "chunks": chunks})
 
 
 def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
@@ -334,34 +341,38 @@ def refuse_places(request: RunRequest) -> None:
     ArgumentError
         With the name of the argument.
     """
-    read = _resolved("source", request.source)
-    destination = str(request.destination)
-    if request.component is not None and read.is_dir():  # the array's folder may be a link
-        read = _resolved("component", array_folder(read, request.component))
-    written = _resolved("destination", request.destination)
-    if read.is_dir() and read in written.parents:
-        raise_invalid("destination", destination, f"a path outside of the source, {request.source}")
-    if (scratch := request.scratch) is None:
-        return
+    source = _resolved("source", request.source)
+    if request.component is not None and source.is_dir():  # the array's folder may be a link
+        source = _resolved("component", array_folder(source, request.component))
+    result = _resolved("destination", request.destination)
+    if source.is_dir() and source in result.parents:
+        outside = f"a path outside of the source, {request.source}"
+        raise_invalid("destination", str(request.destination), outside)
+    if request.scratch is not None:
+        _refuse_scratch_place(request, request.scratch, source, result)
+
+
+def _refuse_scratch_place(request: RunRequest, scratch: Path, source: Path, result: Path) -> None:
+    """Raise an error for a scratch folder that is in another path of the run, or holds it."""
     if URL.match(str(scratch)):
         raise_invalid("scratch", str(scratch), "a local path")
     folder = _resolved("scratch", scratch)
-    for name, place in {"source": read, "destination": written}.items():
-        if place in (folder, *folder.parents) and not place.is_file():
-            raise_invalid("scratch", str(scratch), f"a folder outside of the {name}, {place}")
-    if folder in written.parents:
+    for name, path in {"source": source, "destination": result}.items():
+        if path in (folder, *folder.parents) and not path.is_file():
+            raise_invalid("scratch", str(scratch), f"a folder outside of the {name}, {path}")
+    if folder in result.parents:
         need = f"a path outside of the scratch folder, {scratch}, which is deleted at the end"
-        raise_invalid("destination", destination, need)
+        raise_invalid("destination", str(request.destination), need)
 
 
 def _resolved(argument: str, path: Path) -> Path:
     """Return the absolute path of an argument; an error if no file can have it."""
     try:
-        found = path.resolve()
-        found.exists()
-        return found
+        absolute = path.resolve()
+        absolute.exists()
     except (OSError, ValueError, RuntimeError) as error:  # also null bytes, or a cycle of links
         if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
             raise
         reason = getattr(error, "strerror", error)
         raise_invalid(argument, str(path), f"a path that a file can have ({reason})")
+    return absolute

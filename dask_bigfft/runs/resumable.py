@@ -79,11 +79,10 @@ class Sink:
     parts: Mapping[Block, Block] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._parts_of = dict[Block, list[Block]]()
-        array = self.target.array
-        self.shape = array.shape
-        self.dtype = array.dtype
-        self.ndim = array.ndim
+        self.shape = self.target.array.shape
+        self.dtype = self.target.array.dtype
+        self.ndim = self.target.array.ndim
+        self._parts_of: dict[Block, list[Block]] = {}
         for part, whole in self.parts.items():
             self._parts_of.setdefault(whole, []).append(part)
 
@@ -93,7 +92,7 @@ class Sink:
     def __setitem__(self, index: tuple[slice, ...], values: Any) -> None:
         started = time.perf_counter()
         pairs = zip(index, self.target.blocks, strict=True)
-        block = tuple((s.start or 0) // n for s, n in pairs)
+        block = tuple((slice_.start or 0) // length for slice_, length in pairs)
         path = self.target.chunk_file(block)
         try:
             self.target.write(index, values)
@@ -111,17 +110,17 @@ class Sink:
         With `sync` the block's file and folders are synced first. Otherwise its checksum shows
         later if it has reached the disk.
         """
-        whole = checksum(np.ascontiguousarray(values, self.dtype))
+        block_checksum = checksum(np.ascontiguousarray(values, self.dtype))
         if scratch.sync:
             sync_path(path)
             folders.sync_folders(path.parent, self.target.partial)
-        file = {"nbytes": path.stat().st_size, "checksum": whole, "synced": scratch.sync}
+        file = {"nbytes": path.stat().st_size, "checksum": block_checksum, "synced": scratch.sync}
         scratch.record(RESULT, block, file)
-        made_of = self.parts.get(block, block)
+        whole = self.parts.get(block, block)
         # Other workers, or earlier attempts, may have stored the other parts.
-        others = self._parts_of.get(made_of, ())
-        if self.exchange is not None and all(scratch.recorded(RESULT, part) for part in others):
-            scratch.free(self.exchange, made_of)
+        parts = self._parts_of.get(whole, ())
+        if self.exchange is not None and all(scratch.recorded(RESULT, part) for part in parts):
+            scratch.free(self.exchange, whole)
 
 
 #: Function that stores a whole result in a sink before it returns.
@@ -140,17 +139,23 @@ def execute(request: RunRequest, store: Store = store_now) -> Done:
         requests.refuse_places(request)
     if request.scratch is not None:
         with locked(request.scratch) as folder:
-            return _go_on(request, store, folder)
+            return _run_in_scratch(request, store, folder)
     for name in ("resume", "checksum"):
         if getattr(request, name):
             raise_invalid(name, True, "a scratch folder beside it", kind=ArgumentTypeError)
+    return _run_without_scratch(request, store)
+
+
+def _run_without_scratch(request: RunRequest, store: Store) -> Done:
+    """Do a run that cannot be resumed, and return its report."""
     targets.check_target(request.destination, request.source, overwrite=request.overwrite)
     started = time.perf_counter()
     x, plan = _checked_plan(request)
-    stored = request.array is None
-    before = source_identity(request, content=False) if stored else {}
-    rows = request.reader() if stored and plan.from_rows else None
-    place = None if rows is None else replace(scratch_place(plan), rows=rows)
+    is_stored = request.array is None
+    identity = source_identity(request, content=False) if is_stored else {}
+    place = None
+    if is_stored and plan.from_rows:
+        place = replace(scratch_place(plan), rows=request.reader())
     partial = targets.partial_of(request.destination, targets.name_of_run())
     try:
         target = _created(request, x, plan, partial, {})
@@ -159,8 +164,9 @@ def execute(request: RunRequest, store: Store = store_now) -> Done:
         except DamagedShardError as error:  # its files are gone: repeat everything
             _warn(error)
             store(applied(x, plan, place), Sink(target))
-        if stored:
-            refuse_changed_source(before, source_identity(request, content=False), kept=False)
+        if is_stored:
+            now = source_identity(request, content=False)
+            refuse_changed_source(identity, now, has_scratch=False)
         target.finish(request.overwrite)
     except BaseException:
         targets.discard(partial)
@@ -189,13 +195,17 @@ def _check_space_of_result(request: RunRequest, nbytes: int, dtype: np.dtype[Any
         if not targets.parse_compressors(request.compressors, dtype):
             raise
         text = f"{error.strerror}, before it is compressed: {request.destination}"
-        warnings.warn(text, RuntimeWarning, stacklevel=5)
+        warnings.warn(text, RuntimeWarning, stacklevel=6)
 
 
 def _created(
-    request: RunRequest, x: da.Array, plan: Plan, partial: Path, more: Mapping[str, Any]
+    request: RunRequest,
+    x: da.Array,
+    plan: Plan,
+    partial: Path,
+    run: Mapping[str, Any],
 ) -> targets.Target:
-    """Return a new, empty result."""
+    """Return a new, empty result, with attributes of its plan and its run."""
     shape, blocks, dtype = layout_of_result(plan, x)
     return targets.created(
         request.destination,
@@ -203,7 +213,7 @@ def _created(
         shape,
         blocks,
         dtype,
-        record={**requests.attributes(plan, request.norm), **more},
+        record={**requests.attributes(plan, request.norm), **run},
         inner=request.inner_chunks,
         labels=request.labels(plan),
         compressors=request.compressors,
@@ -212,7 +222,7 @@ def _created(
 
 def _warn(error: DamagedShardError) -> None:
     """Warn that scratch files were damaged and are made again."""
-    warnings.warn(f"{error.strerror}: {error.filename}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"{error.strerror}: {error.filename}", RuntimeWarning, stacklevel=5)
 
 
 # --- identity of sources and results --------------------------------------------------------
@@ -226,8 +236,8 @@ def source_identity(request: RunRequest, content: bool) -> dict[str, Any]:
     """
     files = {}
     for name, path in sources.source_files(request.source, request.component).items():
-        found = path.stat()
-        files[name] = [found.st_size, found.st_mtime_ns, _crc(path) if content else None]
+        status = path.stat()
+        files[name] = [status.st_size, status.st_mtime_ns, _crc(path) if content else None]
     return {"path": str(request.source.resolve()), "component": request.component, "files": files}
 
 
@@ -240,11 +250,14 @@ def _crc(path: Path) -> int:
 
 
 def refuse_changed_source(
-    before: Mapping[str, Any], now: Mapping[str, Any], kept: bool = True
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    has_scratch: bool = True,
 ) -> None:
     """Raise an error if the source has changed since the run began.
 
-    Both identities are from `source_identity`. `kept` is true for a run with a scratch folder.
+    Both identities are from `source_identity`. `has_scratch` is true for a run with a scratch
+    folder.
 
     Raises
     ------
@@ -252,31 +265,37 @@ def refuse_changed_source(
         With the name of a changed file.
     """
     allowed = "the source as it was when the run began"
-    allowed += "; delete the scratch folder to start over" if kept else ""
+    if has_scratch:
+        allowed += "; delete the scratch folder to start over"
     path = str(now["path"])
     if (before["path"], before["component"]) != (now["path"], now["component"]):
         raise_invalid("source", path, f"{before['path']}, which the scratch folder is of")
-    was = before["files"]
-    found = now["files"]
-    for name in sorted(was.keys() | found.keys()):
-        if was.get(name) != found.get(name):
-            what = "is gone" if name not in found else "has changed" if name in was else "is new"
-            folder = sources.array_folder(Path(path), before["component"])
-            raise_invalid("source", path, f"{allowed}: {folder / name if name else path} {what}")
+    old_files = before["files"]
+    new_files = now["files"]
+    for name in sorted(old_files.keys() | new_files.keys()):
+        if old_files.get(name) == new_files.get(name):
+            continue
+        change = "has changed"
+        if name not in new_files:
+            change = "is gone"
+        elif name not in old_files:
+            change = "is new"
+        folder = sources.array_folder(Path(path), before["component"])
+        raise_invalid("source", path, f"{allowed}: {folder / name if name else path} {change}")
 
 
 #: Name of the attribute with the identity of a result's run.
 IDENTITY = "identity"
 
 
-def _identity(found: Mapping[str, Any]) -> dict[str, Any]:
+def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity of a run for its result; `Target.finish` adds a digest of the files."""
-    source = found["source"]
+    source = record["source"]
     return {
-        "arguments": _arguments(found["asked"], source["path"], source["component"]),
+        "arguments": _arguments(record["asked"], source["path"], source["component"]),
         "source": _digest(source["files"]),
-        "checksum": _has_content(found),
-        "plan": base64.b64encode(zlib.compress(found["plan"].encode(), 9)).decode(),
+        "checksum": _has_content(record),
+        "plan": base64.b64encode(zlib.compress(record["plan"].encode(), 9)).decode(),
     }
 
 
@@ -284,23 +303,23 @@ def _arguments(requested: Mapping[str, Any], path: str, component: str | None) -
     return _digest([requested, path, (component or "").strip("/")])
 
 
-def _digest(found: Any) -> str:
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _read_identity(path: Path) -> dict[str, Any] | None:
     """Return the identity of a complete result's run; None if it is absent or invalid."""
-    record = targets.read_attributes(path)
+    attributes = targets.read_attributes(path)
     try:
-        found = record[IDENTITY]
-        plan = zlib.decompress(base64.b64decode(found["plan"])).decode()
-        made = {**found, "plan": Plan.from_json(plan), "checksum": found["checksum"]}
+        stored = attributes[IDENTITY]
+        plan = Plan.from_json(zlib.decompress(base64.b64decode(stored["plan"])).decode())
+        identity = {**stored, "plan": plan, "checksum": stored["checksum"]}
     except (ValueError, KeyError, TypeError, zlib.error):
         return None
-    return made if record.get("complete") else None
+    return identity if attributes.get("complete") else None
 
 
-def _another(made: Mapping[str, Any], request: RunRequest) -> str | None:
+def _another(identity: Mapping[str, Any], request: RunRequest) -> str | None:
     """Return the reason why a result is not that of a request; None if it is.
 
     Raises
@@ -310,27 +329,27 @@ def _another(made: Mapping[str, Any], request: RunRequest) -> str | None:
         has replaced its source, and the request wants checksums that its run has not recorded.
     """
     path = str(request.source.resolve())
-    if made.get("arguments") != _arguments(request.pinned, path, request.component):
+    if identity.get("arguments") != _arguments(request.pinned, path, request.component):
         return "what is there was made with other arguments, or of another source"
-    if request.checksum and not made["checksum"]:
+    if request.checksum and not identity["checksum"]:
         if request.in_place:
             need = f"False, as in the run that has made {request.destination}, and the source"
             raise_invalid("checksum", True, f"{need} that it was made of is gone")
         return "what is there was made without checksum=True"
     if not request.in_place:
-        files = source_identity(request, bool(made["checksum"]))["files"]
-        if made.get("source") != _digest(files):
+        files = source_identity(request, bool(identity["checksum"]))["files"]
+        if identity.get("source") != _digest(files):
             return "what is there was made of the source as it was before it changed"
-    return _altered(made, request)
+    return _altered(identity, request)
 
 
-def _altered(made: Mapping[str, Any] | None, request: RunRequest) -> str | None:
+def _altered(identity: Mapping[str, Any] | None, request: RunRequest) -> str | None:
     """Return an error text if a result has changed since its run; None if it has not.
 
     A changed result that has replaced its source raises an error, see `_another`.
     """
     path = request.destination
-    if made is not None and made.get("files") == targets.files_digest(path):
+    if identity is not None and identity.get("files") == targets.files_digest(path):
         return None
     if request.in_place:
         need = f"{path} as this run has left it, but it has changed; without resume=True and with"
@@ -348,14 +367,7 @@ def locked(scratch: Path) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise_invalid("scratch", str(scratch), "a folder, or a name that nothing has")
     try:
-        for left in reversed(range(MOST_TRIES)):  # its previous user may remove it at any time
-            try:
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                handle = folders.lock_folder(folder)
-                break
-            except (FileNotFoundError, FileExistsError):
-                if not left:
-                    raise
+        handle = _made_and_locked(folder)
     except OSError as error:
         code = error.errno or errno.EIO
         text = f"`scratch`={str(scratch)!r} cannot be a scratch folder: {os.strerror(code)}"
@@ -370,6 +382,21 @@ def locked(scratch: Path) -> Iterator[Path]:
         unlock_folder(handle)
 
 
+def _made_and_locked(folder: Path) -> int | None:
+    """Make and lock a folder, and return the handle of its lock; None if another run has it.
+
+    The previous user of the folder may remove it at any time.
+    """
+    for attempt in range(1, MOST_TRIES + 1):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return folders.lock_folder(folder)
+        except (FileNotFoundError, FileExistsError):
+            if attempt == MOST_TRIES:
+                raise
+    return None
+
+
 @dataclass(frozen=True)
 class ScratchRun:
     """Run with a record in its scratch folder.
@@ -380,57 +407,66 @@ class ScratchRun:
         Request of the run.
     scratch : Path
         Locked scratch folder.
-    found : mapping
+    record : mapping
         Content of the record.
     """
 
     request: RunRequest
     scratch: Path
-    found: Mapping[str, Any]
+    record: Mapping[str, Any]
 
     @cached_property
     def plan(self) -> Plan:
         """Plan in the record."""
-        return Plan.from_json(self.found["plan"])
+        return Plan.from_json(self.record["plan"])
 
     @property
     def is_complete(self) -> bool:
         """True if the result is at its final path, and only cleaning up is left."""
         record = targets.read_attributes(self.request.destination)
-        return bool(record.get("run") == self.found["run"] and record.get("complete"))
+        return bool(record.get("run") == self.record["run"] and record.get("complete"))
 
     def check(self, complete: bool) -> None:
         """Raise an error if the record is not that of the requested run.
 
         A source that a complete result has replaced is not checked.
         """
-        has_content = _has_content(self.found)
+        has_content = _has_content(self.record)
         if self.request.checksum and not has_content:
             need = "False as in the run that is resumed, or another scratch folder than"
             raise_invalid("checksum", True, f"{need} {self.scratch}")
         if not complete or not self.request.in_place:
             now = source_identity(self.request, has_content)
-            refuse_changed_source(self.found["source"], now)
+            refuse_changed_source(self.record["source"], now)
         now = {"asked": self.request.pinned, "versions": _versions(self.plan)}
-        run_json.refuse_another_run(self.scratch, self.found, now)
+        run_json.refuse_another_run(self.scratch, self.record, now)
 
     def place(self) -> ScratchPlace:
         """Return the scratch folder with its finished blocks, and begin a new life in it."""
         life = folders.begin_life(self.scratch, run_json.digest(self.scratch))
-        finished = run_json.finished_blocks(self.scratch, self.plan)
-        sync = config.get("bigfft.scratch.sync")
-        memory = self.plan.expected.peak_host
-        rows = self.request.reader() if self.plan.from_rows else None
-        return ScratchPlace(str(self.scratch), "", sync, True, 0, memory, finished, rows, life)
+        return ScratchPlace(
+            directory=str(self.scratch),
+            name="",
+            sync=config.get("bigfft.scratch.sync"),
+            kept=True,
+            needed=0,
+            memory=self.plan.expected.peak_host,
+            finished=run_json.finished_blocks(self.scratch, self.plan),
+            rows=self.request.reader() if self.plan.from_rows else None,
+            life=life,
+        )
 
     def target(self, x: da.Array, begun: bool) -> targets.Target:
         """Return the partial result, or a new one if nothing is stored yet."""
-        partial = Path(self.found["partial"])
-        if not begun:
-            more = {"run": self.found["run"]}
-            target = _created(self.request, x, self.plan, partial, more)
-            target.sync_attributes()
-            return target
+        partial = Path(self.record["partial"])
+        if begun:
+            return self._reopened_target(x, partial)
+        target = _created(self.request, x, self.plan, partial, {"run": self.record["run"]})
+        target.sync_attributes()
+        return target
+
+    def _reopened_target(self, x: da.Array, partial: Path) -> targets.Target:
+        """Return the partial result of an interrupted run; an error if it has changed."""
         allowed = "a folder beside the part of the result that its run has stored"
         if not partial.is_dir():
             allowed += f": {partial} is gone; delete the scratch folder to start over"
@@ -442,8 +478,8 @@ class ScratchRun:
             codecs = targets.codecs_of(target.array)
         except UNREADABLE as error:
             raise_invalid("scratch", str(self.scratch), f"{allowed} ({error})")
-        wanted = targets.parse_compressors(self.request.compressors, target.array.dtype)
-        if layout != layout_of_result(self.plan, x) or codecs != wanted:
+        requested = targets.parse_compressors(self.request.compressors, target.array.dtype)
+        if layout != layout_of_result(self.plan, x) or codecs != requested:
             raise_invalid("scratch", str(self.scratch), allowed)
         return target
 
@@ -455,38 +491,60 @@ class ScratchRun:
         return Sink(target, files, None if last is None else exchange_folder("", last), parts)
 
 
-def _go_on(request: RunRequest, store: Store, scratch: Path) -> Done:
+def _run_in_scratch(request: RunRequest, store: Store, scratch: Path) -> Done:
     """Begin or resume a run in its scratch folder."""
     started = time.perf_counter()
-    found = run_json.read_record(scratch, request.destination)
-    if found is not None and not request.resume:
+    record = run_json.read_record(scratch, request.destination)
+    if record is None:
+        return _begin(request, store, scratch, started)
+    if not request.resume:
         raise_invalid("scratch", str(scratch), "a folder where no run has begun, or resume=True")
-    run = None if found is None else ScratchRun(request, scratch, found)
-    complete = run is not None and run.is_complete
-    there = None
-    if run is not None:
-        targets.end_replacement(Path(run.found["partial"]), complete)
+    return _resume(ScratchRun(request, scratch, record), store, started)
+
+
+def _begin(request: RunRequest, store: Store, scratch: Path, started: float) -> Done:
+    """Do a new run; `resume` accepts a result that an earlier call has made."""
     request.open()  # errors of the source come first
-    made = _read_identity(request.destination)
-    if complete:
-        there = _altered(made, request)
-        complete = there is None
-    elif run is None and request.resume and made is not None:
-        there = _another(made, request)
-        if there is None:
-            return request.done(made["plan"], started, already=True)
-    if not complete:
-        source = request.source
-        path = request.destination
-        targets.check_target(path, source, overwrite=request.overwrite, there=there)
-    if run is None:
-        run = _begun(request, scratch)
-    else:
-        run.check(complete)
-    if not complete:
-        _make(run, store)
+    identity = _read_identity(request.destination)
+    reason = None
+    if request.resume and identity is not None:
+        reason = _another(identity, request)
+        if reason is None:
+            return request.done(identity["plan"], started, already=True)
+    _check_target(request, reason)
+    run = _begun(request, scratch)
+    _make(run, store)
     run_json.clear(scratch)
-    return request.done(run.plan, started, already=complete)
+    return request.done(run.plan, started)
+
+
+def _resume(run: ScratchRun, store: Store, started: float) -> Done:
+    """Do the unfinished part of a run; of a complete one, only what is left to clean up."""
+    request = run.request
+    is_complete = run.is_complete
+    targets.end_replacement(Path(run.record["partial"]), is_complete)
+    request.open()  # errors of the source come first
+    reason = None
+    if is_complete:
+        reason = _altered(_read_identity(request.destination), request)
+        is_complete = reason is None
+    if not is_complete:
+        _check_target(request, reason)
+    run.check(is_complete)
+    if not is_complete:
+        _make(run, store)
+    run_json.clear(run.scratch)
+    return request.done(run.plan, started, already=is_complete)
+
+
+def _check_target(request: RunRequest, reason: str | None) -> None:
+    """Raise an error if the result cannot be written, for a reason that may be known."""
+    targets.check_target(
+        request.destination,
+        request.source,
+        overwrite=request.overwrite,
+        reason=reason,
+    )
 
 
 def _begun(request: RunRequest, scratch: Path) -> ScratchRun:
@@ -494,7 +552,7 @@ def _begun(request: RunRequest, scratch: Path) -> ScratchRun:
     _, plan = _checked_plan(request)
     folders.check_scratch_space(scratch, plan.expected.scratch)
     run = uuid.uuid4().hex
-    found = {
+    record = {
         "run": run,
         "asked": request.pinned,
         "versions": _versions(plan),
@@ -502,39 +560,30 @@ def _begun(request: RunRequest, scratch: Path) -> ScratchRun:
         "partial": str(targets.partial_of(request.destination.resolve(), f"r{run[:12]}")),
         "plan": plan.to_json(),
     }
-    run_json.write_record(scratch, found)
-    return ScratchRun(request, scratch, found)
+    run_json.write_record(scratch, record)
+    return ScratchRun(request, scratch, record)
 
 
 def _make(run: ScratchRun, store: Store) -> None:
     """Do the unfinished part of a run, and move the result to its final path."""
     plan = run.plan
     scratch = run.scratch
-    has_content = _has_content(run.found)
+    has_content = _has_content(run.record)
     x = run.request.open(plan)
     place = run.place()
-    target = run.target(x, begun=bool(dict(place.finished)[len(plan.exchanges)]))
+    stored_blocks = dict(place.finished)[len(plan.exchanges)]
+    target = run.target(x, begun=bool(stored_blocks))
     recorded = records(scratch, RESULT, run_json.digest(scratch))
-    synced = has_content or plan.verify != "none"
-    if lost := run_json.remove_damaged_files(target, plan, recorded, synced):
+    is_compared = has_content or plan.verify != "none"
+    lost = run_json.remove_damaged_files(target, plan, recorded, is_compared)
+    if lost:
         run_json.forget_lost(scratch, plan, lost)
         place = run.place()
-    damaged = Counter[str]()
-    while True:
-        try:
-            sink = run.sink(target, place)
-            store(applied(x, plan, place), sink)
-            break
-        except DamagedShardError as error:
-            damaged[str(error.filename)] += 1  # count each file alone
-            if damaged[str(error.filename)] > MOST_REPAIRS:
-                raise
-            run_json.forget_damaged(scratch, plan, error)
-            _warn(error)
-            place = run.place()
-    refuse_changed_source(run.found["source"], source_identity(run.request, has_content))
+    _store_with_repairs(run, store, x, target, place)
+    now = source_identity(run.request, has_content)
+    refuse_changed_source(run.record["source"], now)
     try:
-        target.finish(run.request.overwrite, {IDENTITY: _identity(run.found)})
+        target.finish(run.request.overwrite, {IDENTITY: _identity(run.record)})
     except ArgumentError as error:  # another run was first
         raise type(error)(
             f"{error}; the finished array is in {target.partial}, and its run in "
@@ -542,20 +591,42 @@ def _make(run: ScratchRun, store: Store) -> None:
         ) from None
 
 
+def _store_with_repairs(
+    run: ScratchRun,
+    store: Store,
+    x: da.Array,
+    target: targets.Target,
+    place: ScratchPlace,
+) -> None:
+    """Store the result; make damaged scratch files again and go on."""
+    damages = Counter[str]()
+    while True:
+        try:
+            store(applied(x, run.plan, place), run.sink(target, place))
+            return
+        except DamagedShardError as error:
+            file = str(error.filename)
+            damages[file] += 1  # count each file alone
+            if damages[file] > MOST_REPAIRS:
+                raise
+            run_json.forget_damaged(run.scratch, run.plan, error)
+            _warn(error)
+            place = run.place()
+
+
 def _versions(plan: Plan) -> dict[str, str]:
     """Return the versions of all software that can change the last bit of a result."""
-    found = {"dask_bigfft": config.own_version()}
-    found |= environment.broadcast_event(run_json.versions, plan.kernel)
+    software = {"dask_bigfft": config.own_version()}
+    software |= environment.broadcast_event(run_json.versions, plan.kernel)
     for number, round_ in enumerate(plan.rounds):
         dtypes = plan.dtypes[2 * number : 2 * number + 2]
-        grids = (round_.source, round_.target)
-        pairs = zip(grids, dtypes, strict=True)
+        pairs = zip((round_.source, round_.target), dtypes, strict=True)
         largest = max(grid.largest * np.dtype(dtype).itemsize for grid, dtype in pairs)
         if takes(plan.device, largest, *dtypes):
-            return found | environment.device_software()
-    return found
+            return software | environment.device_software()
+    return software
 
 
-def _has_content(found: Mapping[str, Any]) -> bool:
+def _has_content(record: Mapping[str, Any]) -> bool:
     """Return True if the record has checksums of the source."""
-    return any(file[2] is not None for file in found["source"]["files"].values())
+    return any(file[2] is not None for file in record["source"]["files"].values())

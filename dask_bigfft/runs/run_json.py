@@ -16,7 +16,7 @@ import re
 import shutil
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,9 @@ def read_record(scratch: Path, destination: Path) -> dict[str, Any] | None:
     try:
         text = (scratch / RECORD).read_bytes()
     except FileNotFoundError:
-        names = [path.name for path in scratch.iterdir()] if scratch.is_dir() else []
-        others = [name for name in names if name != LOCK and not name.startswith(f"{RECORD}.")]
-        if others:
-            raise_invalid("scratch", str(scratch), f"{allowed}; this one holds {others[0]}")
+        other = _other_file(scratch)
+        if other is not None:
+            raise_invalid("scratch", str(scratch), f"{allowed}; this one holds {other}")
         return None
     except OSError as error:
         raise_invalid("scratch", str(scratch), f"{allowed}; {RECORD} cannot be read ({error})")
@@ -84,6 +83,16 @@ def read_record(scratch: Path, destination: Path) -> dict[str, Any] | None:
         for partial in _unfinished_results(destination):
             advice += f", and {partial}, unless another run writes it"
         raise_invalid("scratch", str(scratch), f"{allowed}; {advice}")
+
+
+def _other_file(scratch: Path) -> str | None:
+    """Return the name of a file in a folder that no run has left in it; None if there is none."""
+    if not scratch.is_dir():
+        return None
+    for path in scratch.iterdir():
+        if path.name != LOCK and not path.name.startswith(f"{RECORD}."):
+            return path.name
+    return None
 
 
 def _parsed_record(text: bytes) -> dict[str, Any]:
@@ -130,7 +139,7 @@ def has_begun(scratch: Path) -> bool:
     return os.path.isfile(scratch / RECORD)  # False without permission
 
 
-def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
+def write_record(scratch: Path, values: Mapping[str, Any]) -> None:
     """Write the record of a run atomically and sync it to disk.
 
     Raises
@@ -141,7 +150,7 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
     for left in scratch.glob(f"{RECORD}.*"):  # of a killed run, or of a full disk
         left.unlink()
     fresh = scratch / f"{RECORD}.{uuid.uuid4().hex}"
-    put_record(scratch / RECORD, fresh, {"format": FORMAT, **found}, scratch.parent)
+    put_record(scratch / RECORD, fresh, {"format": FORMAT, **values}, scratch.parent)
 
 
 def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -152,20 +161,24 @@ def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[st
     ArgumentError
         With the first argument or library that differs.
     """
-    for what in ("asked", "versions"):
-        given = json.loads(json.dumps(now[what]))
-        began = before[what]
-        for name in sorted(given.keys() | began.keys()):
-            value = given.get(name)
-            was = began.get(name)
-            if value == was:
-                continue
-            if what == "asked":
-                need = f"{was!r} as in the run that is resumed, or another scratch folder than"
-                raise_invalid(name, value, f"{need} {scratch}")
-            need = f"no {name}" if was is None else f"{name} {was}"
-            need += f", which the run in {scratch} began with, for the same result to the bit"
-            raise_invalid("resume", True, f"{need}; this is {value or 'none'}")
+    for name, value, recorded in _differences(before["asked"], now["asked"]):
+        need = f"{recorded!r} as in the run that is resumed, or another scratch folder than"
+        raise_invalid(name, value, f"{need} {scratch}")
+    for name, version, recorded in _differences(before["versions"], now["versions"]):
+        need = f"no {name}" if recorded is None else f"{name} {recorded}"
+        need += f", which the run in {scratch} began with, for the same result to the bit"
+        raise_invalid("resume", True, f"{need}; this is {version or 'none'}")
+
+
+def _differences(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the names whose values differ, with the new value and that of the record."""
+    now = json.loads(json.dumps(now))
+    for name in sorted(now.keys() | before.keys()):
+        if now.get(name) != before.get(name):
+            yield name, now.get(name), before.get(name)
 
 
 def clear(scratch: Path) -> None:
@@ -192,7 +205,10 @@ def leave(scratch: Path) -> None:
 
 
 def remove_damaged_files(
-    target: Target, plan: Plan, recorded: Mapping[Block, Any], synced: bool = False
+    target: Target,
+    plan: Plan,
+    recorded: Mapping[Block, Any],
+    synced: bool = False,
 ) -> list[Block]:
     """Delete files that do not hold a block as recorded, and return the recorded blocks of these.
 
@@ -200,17 +216,18 @@ def remove_damaged_files(
     Files without a record are deleted, too, because they may be incomplete: Zarr would read the
     index of an existing shard before it rewrites the shard.
     """
-    bad = [
-        block
-        for block in plan.result.indices()
-        if block not in recorded or not _is_whole(target, block, recorded[block], synced)
-    ]
-    for block in bad:
+    lost = []
+    for block in plan.result.indices():
+        has_record = block in recorded
+        if has_record and _is_whole(target, block, recorded[block], synced):
+            continue
         target.chunk_file(block).unlink(missing_ok=True)
-    if lost := [block for block in bad if block in recorded]:
+        if has_record:
+            lost.append(block)
+    if lost:
         text = f"{len(lost)} files of the result are lost or damaged, and are made again: "
         text += str(target.chunk_file(lost[0]))
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=7)
     return lost
 
 
@@ -230,20 +247,24 @@ def _is_whole(target: Target, block: Block, file: Mapping[str, Any], synced: boo
 def finished_blocks(scratch: Path, plan: Plan) -> tuple[tuple[int, frozenset[Block]], ...]:
     """Return the finished blocks by the number of their exchange."""
     run = digest(scratch)
-    names = {i: exchange_folder("", i) for i, moves in enumerate(plan.moves) if moves}
-    names[len(plan.exchanges)] = RESULT
-    return tuple((i, frozenset(records(scratch, name, run))) for i, name in names.items())
+    folders = {i: exchange_folder("", i) for i, moves in enumerate(plan.moves) if moves}
+    folders[len(plan.exchanges)] = RESULT
+    return tuple((i, frozenset(records(scratch, name, run))) for i, name in folders.items())
 
 
 def free_finished(
-    files: Scratch, plan: Plan, finished: Sequence[tuple[int, frozenset[Block]]]
+    files: Scratch,
+    plan: Plan,
+    finished: Sequence[tuple[int, frozenset[Block]]],
 ) -> None:
     """Delete the scratch files that finished blocks were made of.
 
     A killed run, or a repair, may have left incomplete ones.
     """
     for number, blocks in finished:
-        for block in blocks if number and plan.moves[number - 1] else ():
+        if number == 0 or not plan.moves[number - 1]:
+            continue
+        for block in blocks:
             files.free(exchange_folder("", number - 1), block)
 
 
@@ -256,8 +277,8 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
     """
     filter_ = error.exchange.removesuffix(exchange_folder("", error.number))
     if filter_:
-        for found in scratch.glob(f"{filter_}exchange*"):
-            shutil.rmtree(found)
+        for folder in scratch.glob(f"{filter_}exchange*"):
+            shutil.rmtree(folder)
         return
     files = Scratch(scratch, sync=False, kept=True)
     free_finished(files, plan, finished_blocks(scratch, plan))
@@ -271,11 +292,14 @@ def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block])
     while blocks and number >= 0 and plan.moves[number]:
         exchange = plan.exchanges[number]
         folder = exchange_folder("", number)
-        gone = [block for block in blocks if not files.path(folder, block).exists()]
         shards = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
-        blocks = {source for block in gone for source in shards.sources(block)}
+        sources: set[Block] = set()
         for block in blocks:
-            files.forget(folder, block)
+            if not files.path(folder, block).exists():
+                sources.update(shards.sources(block))
+        for source in sources:
+            files.forget(folder, source)
+        blocks = sources
         number -= 1
 
 
@@ -289,10 +313,12 @@ def result_files(plan: Plan) -> tuple[int | None, dict[Block, Block]]:
     dict
         Block of the last round for each chunk of the result that is a part of one.
     """
-    last = len(plan.moves) - 1
     moves = plan.moves
-    if moves[last] or len(moves) <= len(plan.rounds) or plan.exchanges[last].local:
-        return (last if moves[last] else None), {}
+    last = len(moves) - 1
+    if moves[last]:
+        return last, {}
+    if len(moves) <= len(plan.rounds) or plan.exchanges[last].local:
+        return None, {}
     shards = ExchangeMap(plan.exchanges[last].source, plan.exchanges[last].target)
     parts = {block: next(iter(shards.sources(block))) for block in plan.result.indices()}
     return (last - 1 if moves[last - 1] else None), parts

@@ -18,7 +18,7 @@ from importlib import import_module
 from numbers import Number
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 from zipfile import BadZipFile
 from zipfile import Path as ZipPath
 
@@ -83,11 +83,11 @@ class PlainChunks:
         """
         shape = self.array.chunks
         path = self.path(chunk_of(region, shape))
-        starts = [cut.start % n for cut, n in zip(region, shape, strict=True)]
-        inside = tuple(slice(at, at + n) for at, n in zip(starts, out.shape, strict=True))
         if not path.exists():  # as zarr does
             out[...] = self.array.fill_value
             return
+        starts = [cut.start % n for cut, n in zip(region, shape, strict=True)]
+        inside = tuple(slice(at, at + n) for at, n in zip(starts, out.shape, strict=True))
         with opened(path, os.O_RDONLY) as file:
             nbytes = os.fstat(file.handle).st_size
             if nbytes != self.chunk_nbytes:
@@ -133,13 +133,16 @@ class PlainChunks:
 
 def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
     """Return the chunks of a Zarr array in a local folder if they are plain files, else None."""
-    metadata = array.metadata
-    codecs = [codec.to_dict() for codec in getattr(metadata, "codecs", ())]
-    little: Any = {"name": "bytes", "configuration": {"endian": "little"}}
-    plain = codecs in ([little], [{"name": "bytes"}])  # elements of one byte have no order
-    native = array.dtype.isnative and array.dtype.kind in "biufc" and array.dtype.str[0] in "<|"
-    usable = plain and native and folder.is_dir() and array.ndim and math.prod(array.shape)
-    return PlainChunks(folder, array) if usable else None
+    if not folder.is_dir() or not array.ndim or not math.prod(array.shape):
+        return None
+    if not (array.dtype.isnative and array.dtype.kind in "biufc" and array.dtype.str[0] in "<|"):
+        return None
+    codecs = [codec.to_dict() for codec in getattr(array.metadata, "codecs", ())]
+    little_endian: Any = {"name": "bytes", "configuration": {"endian": "little"}}
+    single_bytes: Any = {"name": "bytes"}  # elements of one byte have no order
+    if codecs not in ([little_endian], [single_bytes]):
+        return None
+    return PlainChunks(folder, array)
 
 
 def is_region(index: Any, shape: Shape) -> bool:
@@ -162,12 +165,15 @@ def chunk_of(region: Region, shape: Shape) -> Shape:
 
 def chunk_region(chunk: Shape, shape: Shape, extent: Shape) -> Region:
     """Return the region of a chunk in an array, clipped to the array."""
-    each = zip(chunk, shape, extent, strict=True)
-    return tuple(slice(i * n, min(i * n + n, size)) for i, n, size in each)
+    axes = zip(chunk, shape, extent, strict=True)
+    return tuple(slice(i * n, min(i * n + n, size)) for i, n, size in axes)
 
 
 def few_chunks(
-    region: Region, shape: Shape, most: int, start: Shape | None = None
+    region: Region,
+    shape: Shape,
+    most: int,
+    start: Shape | None = None,
 ) -> Iterator[tuple[Region, Region]]:
     """Yield parts of a region, of at most `most` elements or one chunk, and their places in it.
 
@@ -195,11 +201,11 @@ def _runs(inside: Region, shape: Shape, out: Array) -> Iterator[tuple[int, Array
     whole = len(shape)
     while whole and inside[whole - 1] == slice(0, shape[whole - 1]):
         whole -= 1
-    cut = max(0, whole - 1)  # a run is whole in all later dimensions
-    first = tuple(s.start for s in inside[cut:])
-    for place in np.ndindex(out.shape[:cut]):
-        index = (*(s.start + i for s, i in zip(inside, place, strict=False)), *first)
-        yield int(np.ravel_multi_index(index, shape)), out[place]
+    outer = max(0, whole - 1)  # a run is whole in all later dimensions
+    first = tuple(cut.start for cut in inside[outer:])
+    for place in np.ndindex(out.shape[:outer]):
+        row = tuple(cut.start + i for cut, i in zip(inside, place, strict=False))
+        yield int(np.ravel_multi_index((*row, *first), shape)), out[place]
 
 
 #: Exceptions that NumPy, h5py and zarr raise for a damaged file.
@@ -260,27 +266,34 @@ class Packing:
         absent = np.isnan(raw) if self.masked else np.zeros((), bool)
         for fill in self.fills:
             absent |= raw == fill
-        found = bool(absent.any())
-        if found and self.missing is None:
-            place = np.unravel_index(int(absent.argmax()), absent.shape)
-            first = tuple(int(i) + start for i, start in zip(place, begin, strict=True))
-            need = f"a number that replaces missing values: {np.count_nonzero(absent)} of "
-            need += f"{absent.size} values of {self.variable} that were read together are missing"
-            raise_invalid("missing", "refuse", f"{need}, the first at index {first}")
+        has_absent = bool(absent.any())
+        if has_absent and self.missing is None:
+            self._refuse(absent, begin)
         values = raw.astype(self.dtype, copy=False)
-        if found:
+        if has_absent:
             values[absent] = np.nan  # no scale makes NaN overflow
         if self.scale is not None:
             values *= self.scale
         if self.offset is not None:
             values += self.offset
-        if found:
+        if has_absent:
             values[absent] = self.missing
         return values
 
+    def _refuse(self, absent: Array, begin: Shape) -> NoReturn:
+        """Raise an error for missing values, with their number and the index of the first."""
+        place = np.unravel_index(int(absent.argmax()), absent.shape)
+        first = tuple(int(i) + start for i, start in zip(place, begin, strict=True))
+        need = f"a number that replaces missing values: {np.count_nonzero(absent)} of "
+        need += f"{absent.size} values of {self.variable} that were read together are missing"
+        raise_invalid("missing", "refuse", f"{need}, the first at index {first}")
+
 
 def packing_of(
-    variable: str, attributes: Mapping[str, Any], dtype: DType, missing: float | None
+    variable: str,
+    attributes: Mapping[str, Any],
+    dtype: DType,
+    missing: float | None,
 ) -> Packing | None:
     """Return the packing of a variable; None if its stored numbers are its values.
 
@@ -309,37 +322,70 @@ def packing_of(
     if dtype.kind not in "iufc":
         return None
     numbers = {name: _numbers(variable, name, attributes.get(name)) for name in ATTRIBUTES[:-1]}
-    for name in ATTRIBUTES[:2]:
-        if len(numbers[name]) > 1:
-            need = f"a variable whose attribute {name} is one number, not {numbers[name]}"
-            raise_invalid("source", variable, need)
-    scale, offset = (next(iter(numbers.pop(name)), None) for name in ATTRIBUTES[:2])
-    given = [np.asarray(fill).item() for found in numbers.values() for fill in found]
-    sign = {("i", "true"): "u", ("u", "false"): "i"}  # integers declared with another sign
-    other = sign.get((dtype.kind, str(attributes.get("_Unsigned"))))
-    stored = dtype if other is None else np.dtype(f"{other}{dtype.itemsize}")
-    fills = tuple(_wrapped(fill, dtype, stored) for fill in given if fill == fill)  # not NaN
-    masked = bool(given if dtype.kind in "fc" else fills)  # integers are never NaN
-    packed = scale is not None or offset is not None
-    decoded = stored
-    if packed and (fills or not masked):  # floating-point numbers beside NaN keep their dtype
-        decoded = _scaled_dtype(stored, scale, offset)
-    elif fills and stored.kind in "iu":
-        decoded = np.dtype("f4" if stored.itemsize <= 2 else "f8")
-    if not packed and not masked and stored == dtype:
+    scale = _single(variable, "scale_factor", numbers["scale_factor"])
+    offset = _single(variable, "add_offset", numbers["add_offset"])
+    marks = [np.asarray(mark).item() for mark in numbers["_FillValue"] + numbers["missing_value"]]
+    stored = _declared_integers(dtype, attributes.get("_Unsigned"))
+    fills = tuple(_wrapped(mark, dtype, stored) for mark in marks if mark == mark)  # not NaN
+    masked = bool(marks if dtype.kind in "fc" else fills)  # integers are never NaN
+    if scale is None and offset is None and not masked and stored == dtype:
         return None
-    return Packing(variable, stored, decoded, scale, offset, fills, masked, missing)
+    decoded = _decoded_dtype(stored, scale, offset, fills, masked)
+    return Packing(
+        variable,
+        stored=stored,
+        dtype=decoded,
+        scale=scale,
+        offset=offset,
+        fills=fills,
+        masked=masked,
+        missing=missing,
+    )
+
+
+def _single(variable: str, name: str, numbers: Sequence[Any]) -> Any:
+    """Return the number of an attribute, or None; an error if it has several."""
+    if len(numbers) > 1:
+        need = f"a variable whose attribute {name} is one number, not {numbers}"
+        raise_invalid("source", variable, need)
+    return numbers[0] if numbers else None
+
+
+def _declared_integers(dtype: DType, unsigned: Any) -> DType:
+    """Return the dtype of integers that the attribute `_Unsigned` declares with another sign."""
+    if dtype.kind == "i" and str(unsigned) == "true":
+        return np.dtype(f"u{dtype.itemsize}")
+    if dtype.kind == "u" and str(unsigned) == "false":
+        return np.dtype(f"i{dtype.itemsize}")
+    return dtype
+
+
+def _decoded_dtype(
+    stored: DType,
+    scale: Any,
+    offset: Any,
+    fills: Sequence[Any],
+    masked: bool,
+) -> DType:
+    """Return the dtype of a variable's values, see `Packing` for the parameters."""
+    if scale is not None or offset is not None:
+        if masked and not fills:  # floating-point numbers beside NaN keep their dtype
+            return stored
+        return _scaled_dtype(stored, scale, offset)
+    if fills and stored.kind in "iu":
+        return np.dtype("f4" if stored.itemsize <= 2 else "f8")
+    return stored
 
 
 def _numbers(variable: str, name: str, value: Any) -> list[Any]:
     """Return the numbers of an attribute in their own types; an empty list for None."""
     if value is None:
         return []
-    found = list(value) if isinstance(value, np.ndarray | list | tuple) else [value]
-    if not all(isinstance(v, Number) and not isinstance(v, bool) for v in found):
+    numbers = list(value) if isinstance(value, np.ndarray | list | tuple) else [value]
+    if not all(isinstance(v, Number) and not isinstance(v, bool) for v in numbers):
         need = f"a variable whose attribute {name} is a number, not {value!r}"
         raise_invalid("source", variable, need)
-    return found
+    return numbers
 
 
 def _wrapped(fill: Any, dtype: DType, stored: DType) -> Any:
@@ -370,13 +416,13 @@ def zarr_attributes(array: Any) -> dict[str, Any]:
     it is an attribute; floating-point numbers are encoded in base64. A version 2 array without
     names of dimensions was not written by xarray, and its fill value is an ordinary value.
     """
-    found = dict(array.attrs)
+    attributes = dict(array.attrs)
     if array.metadata.zarr_format == 2:
-        if "_ARRAY_DIMENSIONS" in found and array.fill_value is not None:
-            found["_FillValue"] = array.fill_value
-    elif "_FillValue" in found and array.dtype.kind in "fc":
-        found["_FillValue"] = _from_base64(found["_FillValue"])
-    return found
+        if "_ARRAY_DIMENSIONS" in attributes and array.fill_value is not None:
+            attributes["_FillValue"] = array.fill_value
+    elif "_FillValue" in attributes and array.dtype.kind in "fc":
+        attributes["_FillValue"] = _from_base64(attributes["_FillValue"])
+    return attributes
 
 
 def _from_base64(value: Any) -> Any:
@@ -432,22 +478,32 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     folder: Any = ZipPath(path) if path.is_file() else path
     name = (component or "").strip("/")
     folder = folder / name if name else folder
-    missing = list[tuple[int, str]]()
+    missing = list(_missing_chunks(array, folder, levels, smallest))
+    if missing:
+        total = math.prod(_counts(array.shape, smallest))
+        count = sum(n for n, _ in missing)
+        need = f"an array whose chunks are all there: {count} of {total} are missing, the first of"
+        raise_invalid("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
+
+
+def _missing_chunks(
+    array: Any,
+    folder: Any,
+    levels: Sequence[Any],
+    smallest: Shape,
+) -> Iterator[tuple[int, str]]:
+    """Yield the number of smallest chunks, and the name, of each missing file or inner chunk."""
     shape = array.shards or array.chunks
     for block in itertools.product(*map(range, _counts(array.shape, shape))):
         key = str(array.metadata.encode_chunk_key(block))
         extent = _part(block, shape, array.shape)
         if not (folder / key).is_file():
-            missing.append((math.prod(_counts(extent, smallest)), key))
+            yield math.prod(_counts(extent, smallest)), key
         elif levels:
             with (folder / key).open("rb") as file:
-                found = list(_lacking(file, 0, file.seek(0, os.SEEK_END), levels, shape, extent))
-            missing += [(count, f"{chunk} in the shard {key}") for count, chunk in found]
-    if missing:
-        of = math.prod(_counts(array.shape, smallest))
-        count = sum(n for n, _ in missing)
-        need = f"an array whose chunks are all there: {count} of {of} are missing, the first of"
-        raise_invalid("source", str(path), f"{need} them {missing[0][1]}; {LEFT_OUT}")
+                nbytes = file.seek(0, os.SEEK_END)
+                for count, chunk in _lacking(file, 0, nbytes, levels, shape, extent):
+                    yield count, f"{chunk} in the shard {key}"
 
 
 def _levels(codecs: Sequence[Any]) -> Iterator[Any]:
@@ -455,43 +511,68 @@ def _levels(codecs: Sequence[Any]) -> Iterator[Any]:
 
     Codecs have the form of `zarr.json`, because their objects differ between versions of zarr.
     """
-    if [codec["name"] for codec in codecs] == ["sharding_indexed"]:
-        found = codecs[0]["configuration"]
-        if [c["name"] for c in found["index_codecs"]] in (["bytes"], ["bytes", "crc32c"]):
-            yield found
-            yield from _levels(found["codecs"])
+    if [codec["name"] for codec in codecs] != ["sharding_indexed"]:
+        return
+    sharding = codecs[0]["configuration"]
+    if [codec["name"] for codec in sharding["index_codecs"]] in (["bytes"], ["bytes", "crc32c"]):
+        yield sharding
+        yield from _levels(sharding["codecs"])
 
 
 def _lacking(
-    file: IO[bytes], begin: int, nbytes: int, levels: Sequence[Any], shard: Shape, part: Shape
+    file: IO[bytes],
+    begin: int,
+    nbytes: int,
+    levels: Sequence[Any],
+    shard: Shape,
+    part: Shape,
 ) -> Iterator[tuple[int, str]]:
     """Yield the number of smallest chunks, and the name, of each missing chunk of a shard.
 
     A shard that is too short for its index yields nothing: zarr reports it when it is read.
     Chunks outside of the array do not count.
     """
-    (sharding, *inner) = levels
+    sharding = levels[0]
+    inner_levels = levels[1:]
     smallest = tuple(levels[-1]["chunk_shape"])
     shape = tuple(sharding["chunk_shape"])
-    (first, *others) = sharding["index_codecs"]
-    grid = _counts(shard, shape)
-    size = 16 * math.prod(grid)
-    crc = 4 * len(others)
-    if nbytes < size + crc:
+    places = _shard_index(file, begin, nbytes, sharding, _counts(shard, shape))
+    if places is None:
         return
-    file.seek(begin if sharding["index_location"] == "start" else begin + nbytes - size - crc)
-    order = ">" if first.get("configuration", {}).get("endian") == "big" else "<"
-    places = np.frombuffer(file.read(size), f"{order}u8").reshape(*grid, 2)
     places = places[tuple(map(slice, _counts(part, shape)))]
     absent = (places == _NONE).all(axis=-1)
     for place in map(tuple, np.argwhere(absent).tolist()):
         yield math.prod(_counts(_part(place, shape, part), smallest)), f"chunk {place}"
-    for place in map(tuple, np.argwhere(~absent).tolist() if inner else ()):
+    if not inner_levels:
+        return
+    for place in map(tuple, np.argwhere(~absent).tolist()):
         offset, length = places[place].tolist()
-        if offset + length <= nbytes:
-            own = _part(place, shape, part)
-            for count, name in _lacking(file, begin + offset, length, inner, shape, own):
-                yield count, f"{name} of chunk {place}"
+        if offset + length > nbytes:
+            continue
+        chunk = _part(place, shape, part)
+        for count, name in _lacking(file, begin + offset, length, inner_levels, shape, chunk):
+            yield count, f"{name} of chunk {place}"
+
+
+def _shard_index(
+    file: IO[bytes],
+    begin: int,
+    nbytes: int,
+    sharding: Mapping[str, Any],
+    grid: Shape,
+) -> Array | None:
+    """Return offset and length of each chunk in a shard of `nbytes`; None if it is too short."""
+    first, *others = sharding["index_codecs"]
+    index_nbytes = 16 * math.prod(grid)
+    crc_nbytes = 4 * len(others)
+    if nbytes < index_nbytes + crc_nbytes:
+        return None
+    if sharding["index_location"] == "start":
+        file.seek(begin)
+    else:
+        file.seek(begin + nbytes - index_nbytes - crc_nbytes)
+    order = ">" if first.get("configuration", {}).get("endian") == "big" else "<"
+    return np.frombuffer(file.read(index_nbytes), f"{order}u8").reshape(*grid, 2)
 
 
 def _part(place: Shape, shape: Shape, extent: Shape) -> Shape:

@@ -40,14 +40,14 @@ class H5Dataset:
         self.path = path
         self.name = name
         with _h5py().File(path, "r") as file:
-            found = file[name]
-            self.shape = found.shape
-            self.dtype = found.dtype
-            self.ndim = found.ndim
-            self.chunks: tuple[int, ...] | None = found.chunks
-            there = [name for name in ATTRIBUTES if name in found.attrs]
-            self.attributes = {name: _attribute(found.attrs[name]) for name in there}
-            scales = found.dims if self.shape else ()
+            dataset = file[name]
+            self.shape = dataset.shape
+            self.dtype = dataset.dtype
+            self.ndim = dataset.ndim
+            self.chunks: tuple[int, ...] | None = dataset.chunks
+            attrs = dataset.attrs
+            self.attributes = {key: _attribute(attrs[key]) for key in ATTRIBUTES if key in attrs}
+            scales = dataset.dims if self.shape else ()
             self.dims = [d[0].name.rpartition("/")[2] if len(d) else d.label for d in scales]
 
     def __getitem__(self, index: Any) -> Array:
@@ -60,8 +60,11 @@ class H5Dataset:
             file[self.name].read_direct(out, region)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        found = {str(path): path.stat() for path in self.places().files if path.exists()}
-        files = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in found.items()]
+        files = []
+        for path in self.places().files:
+            if path.exists():
+                status = path.stat()
+                files.append((str(path), status.st_size, status.st_mtime_ns))
         return "H5Dataset", str(self.path), self.name, files
 
     def places(self) -> "Places":
@@ -99,27 +102,28 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
                 known = [component]
             else:
                 own, known = _names(file)
-        one = len(own) == 1 and component in (None, own[0])
-        found = H5Dataset(path.resolve(), own[0]) if one else None
+        dataset = None
+        if len(own) == 1 and component in (None, own[0]):
+            dataset = H5Dataset(path.resolve(), own[0])
     except UNREADABLE as error:
         raise_invalid("source", str(path), f"an HDF5 file that can be read ({error})")
-    if found is None:
+    if dataset is None:
         need = f"the name of a dataset in {path}: {', '.join(sorted(known)) or 'none'}"
         raise_invalid("component", component, need)
-    if found.shape is None:
+    if dataset.shape is None:
         need = f"a dataset that holds values: {own[0]} is a null dataset"
         raise_invalid("source", str(path), need)
-    return found
+    return dataset
 
 
 def _names(file: Any) -> tuple[list[str], list[str]]:
     """Return the names of a file's own datasets, and of these and links to datasets."""
     h5py = _h5py()
-    there = dict[str, Any]()
+    objects = dict[str, Any]()
     links = dict[str, Any]()
-    file.visititems(there.__setitem__)
+    file.visititems(objects.__setitem__)
     file.visititems_links(links.__setitem__)
-    own = [name for name, found in there.items() if isinstance(found, h5py.Dataset)]
+    own = [name for name, value in objects.items() if isinstance(value, h5py.Dataset)]
     soft = [name for name, link in links.items() if not isinstance(link, h5py.HardLink)]
     return own, own + [name for name in soft if _dataset(file, name) is not None]
 
@@ -127,10 +131,10 @@ def _names(file: Any) -> tuple[list[str], list[str]]:
 def _dataset(group: Any, name: str) -> Any:
     """Return a dataset by its name; None if there is none."""
     try:
-        found = group.get(name)
+        value = group.get(name)
     except (KeyError, OSError, RuntimeError):  # a broken link, or damaged data
         return None
-    return found if isinstance(found, _h5py().Dataset) else None
+    return value if isinstance(value, _h5py().Dataset) else None
 
 
 # --- files of a dataset ---------------------------------------------------------------------
@@ -170,7 +174,8 @@ class Places:
         except OSError:
             return None
         with file:
-            if (dataset := _dataset(file, name)) is None:
+            dataset = _dataset(file, name)
+            if dataset is None:
                 return False
             _check_size(dataset, path)
             self.files |= dict.fromkeys(_linked_files(file, name))
@@ -184,31 +189,41 @@ class Places:
         """Collect plain files of a dataset's values (external storage)."""
         prefix = dataset.id.get_access_plist().get_efile_prefix()
         external = dataset.external or ()
-        left = dataset.nbytes if external else 0  # nbytes fails on a damaged dataset
+        unread = dataset.nbytes if external else 0  # nbytes fails on a damaged dataset
         for name, begins, room in external:
-            nbytes = min(room, left)
-            left -= nbytes
-            found = _file(name, own, "HDF5_EXTFILE_PREFIX", prefix, Path())
-            if found is not None:
-                self.files[found] = None
-                if (lacks := begins + nbytes - found.stat().st_size) > 0:
-                    self.missing.append(f"{lacks} bytes at the end of {found}")
+            nbytes = min(room, unread)
+            unread -= nbytes
+            file = _file(name, own, "HDF5_EXTFILE_PREFIX", prefix, Path())
+            if file is None:
+                continue
+            self.files[file] = None
+            lacks = begins + nbytes - file.stat().st_size
+            if lacks > 0:
+                self.missing.append(f"{lacks} bytes at the end of {file}")
 
     def _virtual(self, dataset: Any, own: Path, source: tuple[str, str]) -> None:
         """Collect the files of one source of a virtual dataset, whose names may be numbered."""
         prefix = dataset.id.get_access_plist().get_virtual_prefix()
-        numbered = any("b" in re.findall("%(.)", name) for name in source)
+        is_numbered = any("b" in re.findall("%(.)", name) for name in source)
         for number in count():
-            wanted, name = (_numbered(part, number) for part in source)
-            beside = own.parent
-            found = own if wanted == "." else _file(wanted, own, "HDF5_VDS_PREFIX", prefix, beside)
-            there = found is not None and self.look(found, name)
-            if found is not None and there is not False:
-                self.files[found] = None
-            if there is False and not numbered:  # numbered sources end at a gap
-                self.missing.append(f"{name} in {wanted}")
-            if not there or not numbered:
+            file_name, name = (_numbered(part, number) for part in source)
+            exists = self._look_in_source(file_name, name, own, prefix)
+            if exists is False and not is_numbered:  # numbered sources end at a gap
+                self.missing.append(f"{name} in {file_name}")
+            if not exists or not is_numbered:
                 return
+
+    def _look_in_source(self, file_name: str, name: str, own: Path, prefix: bytes) -> bool | None:
+        """Collect the files of a dataset in the file of a source; return as `look` does."""
+        file: Path | None = own
+        if file_name != ".":
+            file = _file(file_name, own, "HDF5_VDS_PREFIX", prefix, own.parent)
+        if file is None:
+            return False
+        exists = self.look(file, name)
+        if exists is not False:
+            self.files[file] = None
+        return exists
 
 
 def _check_size(dataset: Any, path: Path) -> None:
@@ -232,7 +247,7 @@ def _numbered(name: str, number: int) -> str:
     >>> _numbered("a%b of 100%%b", 7)
     'a7 of 100%b'
     """
-    return re.sub("%([b%])", lambda found: str(number) if found[1] == "b" else "%", name)
+    return re.sub("%([b%])", lambda match: str(number) if match[1] == "b" else "%", name)
 
 
 def _linked_files(group: Any, name: str) -> Iterator[Path]:
@@ -245,10 +260,10 @@ def _linked_files(group: Any, name: str) -> Iterator[Path]:
             start = group.file["/"] if link.path.startswith("/") else group
             yield from _linked_files(start, link.path)
         elif isinstance(link, h5py.ExternalLink):
-            found = _file(link.filename, own, "HDF5_EXT_PREFIX", b"", own.parent)
-            if found is not None:
-                yield found
-                with h5py.File(found, "r") as file:
+            linked = _file(link.filename, own, "HDF5_EXT_PREFIX", b"", own.parent)
+            if linked is not None:
+                yield linked
+                with h5py.File(linked, "r") as file:
                     yield from _linked_files(file["/"], link.path)
         group = group[part]
 
@@ -267,8 +282,12 @@ def _file(name: str, own: Path, variable: str, prefix: bytes, beside: Path) -> P
     beside : Path
         Folder that is searched next.
     """
-    given = [*os.environ.get(variable, "").split(":"), prefix.decode()]
-    folders = [Path(text.replace("${ORIGIN}", str(own.parent))) for text in given if text]
+    prefixes = [*os.environ.get(variable, "").split(":"), prefix.decode()]
+    folders = [Path(text.replace("${ORIGIN}", str(own.parent))) for text in prefixes if text]
     names = (name, Path(name).name) if Path(name).is_absolute() else (name,)
-    tried = (folder / wanted for folder in (*folders, beside, Path()) for wanted in names)
-    return next((found.resolve() for found in tried if found.is_file()), None)
+    for folder in (*folders, beside, Path()):
+        for relative in names:
+            path = folder / relative
+            if path.is_file():
+                return path.resolve()
+    return None

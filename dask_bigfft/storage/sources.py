@@ -105,8 +105,8 @@ class NpyFile:
         return np.asarray(self._mapped()[index])
 
     def __dask_tokenize__(self) -> tuple[str, str, int, int]:
-        found = self.path.stat()
-        return "dask_bigfft.NpyFile", str(self.path), found.st_size, found.st_mtime_ns
+        status = self.path.stat()
+        return "dask_bigfft.NpyFile", str(self.path), status.st_size, status.st_mtime_ns
 
 
 @dataclass(eq=False)
@@ -150,14 +150,17 @@ class Reader:
     @property
     def described(self) -> Stored:
         """Layout of the files for the planner."""
-        row = config.get("bigfft.scratch.row-size")
-        size = self.dtype.itemsize
-        decoded = 0 if self.dtype == self.stored.dtype else size
+        itemsize = self.dtype.itemsize
+        decoded = 0 if self.dtype == self.stored.dtype else itemsize
         if self.plain is None and self.unit is not None:
-            decoded = math.prod(self.unit) * size
-        unit = self.unit or self.shape
-        dims = self.dims
-        return Stored(unit, self.anywhere, row, int(decoded), dims=dims)
+            decoded = math.prod(self.unit) * itemsize
+        return Stored(
+            self.unit or self.shape,
+            self.anywhere,
+            config.get("bigfft.scratch.row-size"),
+            int(decoded),
+            dims=self.dims,
+        )
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -166,47 +169,61 @@ class Reader:
         if hasattr(self.stored, "metadata"):
             names = getattr(self.stored.metadata, "dimension_names", None)
             names = names or self.stored.attrs.get("_ARRAY_DIMENSIONS")
-        whole = names and len(set(names)) == self.ndim == len(names) and all(names)
-        return tuple(map(str, names)) if whole else ()
+        if names and len(set(names)) == self.ndim == len(names) and all(names):
+            return tuple(map(str, names))
+        return ()
 
     def fill(self, region: tuple[slice, ...], out: Array) -> None:
         """Read a region into an array of its shape. The caller counts the read.
 
         Chunks are decoded a few at a time, as plans forecast.
         """
-        rows = self.plain is not None or self.unit is None
+        reads_rows = self.plain is not None or self.unit is None
         in_place = out.dtype == self.dtype == self.stored.dtype
-        at_once = rows and in_place
-        if at_once:
+        single = (1,) * self.ndim
+        if reads_rows and in_place:
             self._read_into(region, out)
-        unit = self.unit if self.unit and not rows else (1,) * self.ndim
-        most = (IN_PLACE if at_once else DECODED) // self.dtype.itemsize
-        parts = [] if at_once and self.packing is None else few_chunks(region, unit, most)
-        for part, place in parts:
+            if self.packing is not None:
+                for part, place in few_chunks(region, single, IN_PLACE // self.dtype.itemsize):
+                    values = out[place] if place else out
+                    self._decode(part, values, values)
+            return
+        unit = single if reads_rows or not self.unit else self.unit
+        for part, place in few_chunks(region, unit, DECODED // self.dtype.itemsize):
             values = out[place] if place else out
             raw = values if in_place else allocate(values.shape, self.stored.dtype)
-            if not at_once:
-                self._read_into(part, raw)
-            if self.packing is not None:
-                return_freed()
-                raw = self.packing.decode(raw, tuple(cut.start for cut in part))
-            if raw is not values:
-                values[...] = raw
+            self._read_into(part, raw)
+            self._decode(part, raw, values)
+
+    def _decode(self, region: tuple[slice, ...], raw: Array, values: Array) -> None:
+        """Write the values of a region's stored numbers, which may be the same array."""
+        decoded = raw
+        if self.packing is not None:
+            return_freed()
+            decoded = self.packing.decode(raw, tuple(cut.start for cut in region))
+        if decoded is not values:
+            values[...] = decoded
 
     def __getitem__(self, index: Any) -> Array:
         started = time.perf_counter()
-        whole = is_region(index, self.shape)
-        if self.packing is not None and not whole:
+        is_whole = is_region(index, self.shape)
+        if self.packing is not None and not is_whole:
             return np.asarray(self[tuple(slice(0, n) for n in self.shape)][index])
-        fills = isinstance(self.stored, H5Dataset) if self.unit is None else self.few
-        if whole and (self.packing or self.plain or fills):
-            values = allocate(tuple(s.stop - s.start for s in index), self.dtype)
+        if is_whole and self._reads_into_blocks:
+            values = allocate(tuple(cut.stop - cut.start for cut in index), self.dtype)
             self.fill(index, values)
         else:
             with self._errors(index):
                 values = np.asarray(self.stored[index])
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
+
+    @property
+    def _reads_into_blocks(self) -> bool:
+        """True if `fill` reads a block; else the package of the file returns a new array."""
+        if self.packing is not None or self.plain is not None:
+            return True
+        return isinstance(self.stored, H5Dataset) if self.unit is None else self.few
 
     def _read_into(self, region: tuple[slice, ...], out: Array) -> None:
         """Read stored numbers into an array of their dtype; errors are those of `_errors`."""
@@ -248,7 +265,11 @@ class Reader:
         return "dask_bigfft.Reader", tokenize(self.stored, str(self.packing))
 
     def array(
-        self, nbytes: int | None = None, *, keep: bool = False, chunks: Any = None
+        self,
+        nbytes: int | None = None,
+        *,
+        keep: bool = False,
+        chunks: Any = None,
     ) -> da.Array:
         """Return the lazy dask array of whole stored chunks.
 
@@ -269,41 +290,47 @@ class Reader:
             If the blocks are too small.
         """
         itemsize = max(1, self.dtype.itemsize)
-        unit = self.unit or (1,) * self.ndim
-        wanted = nbytes or block_bytes(math.prod(self.shape) * itemsize)
-        cut = (keep and self.unit) or grown(
-            self.shape, unit, itemsize, wanted, last_first=self.last_first
-        )
-        count = math.prod(-(-n // c) for n, c in zip(self.shape, cut, strict=True))
+        if keep and self.unit:
+            block = self.unit
+        else:
+            block = grown(
+                self.shape,
+                self.unit or (1,) * self.ndim,
+                itemsize,
+                nbytes or block_bytes(math.prod(self.shape) * itemsize),
+                last_first=self.last_first,
+            )
+        count = math.prod(-(-n // size) for n, size in zip(self.shape, block, strict=True))
         if nbytes is not None and count > MOST:
             need = f"larger blocks: the array may have {MOST} at most, not {count}"
             raise_invalid("block_size", nbytes, need)
-        return cast("da.Array", da.from_array(self, chunks=chunks or cut))
+        return cast("da.Array", da.from_array(self, chunks=chunks or block))
 
 
-def stored_reader(found: Any, x: da.Array) -> Reader | None:
+def stored_reader(source: Any, x: da.Array) -> Reader | None:
     """Return a reader of a dask array's files, if the array is a Zarr array in a folder.
 
     Parameters
     ----------
-    found : object
+    source : object
         Source of the dask array, if no operation has been applied to it.
     x : dask.array.Array
         The array, as `dask.array.from_zarr` returns it.
     """
-    if isinstance(found, Reader):
-        return found
-    if type(found).__module__.partition(".")[0] != "zarr" or not hasattr(found, "metadata"):
+    if isinstance(source, Reader):
+        return source
+    if type(source).__module__.partition(".")[0] != "zarr" or not hasattr(source, "metadata"):
         return None
-    root = _folder_of(found.store)
-    if root is None or found.shape != x.shape or found.dtype != x.dtype:
+    root = _folder_of(source.store)
+    if root is None or source.shape != x.shape or source.dtype != x.dtype:
         return None
-    return _zarr_reader(found, root / found.path)
+    return _zarr_reader(source, root / source.path)
 
 
 def _folder_of(store: Any) -> Path | None:
     """Return the local folder of a Zarr store, or None."""
-    if isinstance(root := getattr(store, "root", None), Path):
+    root = getattr(store, "root", None)
+    if isinstance(root, Path):
         return root
     system = getattr(store, "fs", None)
     system = getattr(system, "sync_fs", system)  # dask opens stores through fsspec
@@ -318,7 +345,12 @@ def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> R
 
 
 def grown(
-    shape: Sequence[int], unit: Sequence[int], itemsize: int, nbytes: int, *, last_first: bool
+    shape: Sequence[int],
+    unit: Sequence[int],
+    itemsize: int,
+    nbytes: int,
+    *,
+    last_first: bool,
 ) -> tuple[int, ...]:
     """Return chunks of about `nbytes` that are whole multiples of `unit`.
 
@@ -333,7 +365,8 @@ def grown(
     (20, 64)
     """
     chunks = [max(1, min(u, n)) for u, n in zip(unit, shape, strict=True)]
-    for axis in range(len(shape))[:: -1 if last_first else 1]:
+    axes = range(len(shape))
+    for axis in reversed(axes) if last_first else axes:
         room = nbytes // (math.prod(chunks) * itemsize)
         units = -(-shape[axis] // chunks[axis])
         if room < 2:
@@ -409,8 +442,10 @@ def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
     if path.is_dir() or path.suffix == ".zip":
         refuse_missing(path, component, _open_zarr(path, component))
         return
-    hdf5 = path.is_file() and is_hdf5(path)
-    if missing := open_hdf5(path, component).places().missing if hdf5 else []:
+    if not path.is_file() or not is_hdf5(path):
+        return
+    missing = open_hdf5(path, component).places().missing
+    if missing:
         need = f"an array that is all there: {len(missing)} of the parts that it is put together"
         need += f" of are missing, the first of them {missing[0]}; {LEFT_OUT}"
         raise_invalid("source", str(path), need)
@@ -436,7 +471,8 @@ def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator
 
     Links may form a cycle, so a folder in `above`, the folders on the way, is skipped.
     """
-    if (own := folder.resolve()) in above:
+    own = folder.resolve()
+    if own in above:
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir():
@@ -446,14 +482,17 @@ def _files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator
 
 
 def _open_zarr(path: Path, component: str | None) -> Any:
+    """Return the Zarr array in a folder or ``.zip`` file, or in the group that this holds."""
     zarr = zarr_package()
-    place = path.resolve()
-    folder = place.is_dir()
-    store = local_store(place, True) if folder else zarr.storage.ZipStore(place, mode="r")
+    root = path.resolve()
+    if root.is_dir():
+        store = local_store(root, True)
+    else:
+        store = zarr.storage.ZipStore(root, mode="r")
     try:
-        found = zarr.open(store, mode="r", path=component or "")
-        if not isinstance(found, zarr.Group):
-            return found
+        node = zarr.open(store, mode="r", path=component or "")
+        if not isinstance(node, zarr.Group):
+            return node
         reason = f"the group {path}"
     except UNREADABLE as error:
         if component is None:
@@ -463,6 +502,6 @@ def _open_zarr(path: Path, component: str | None) -> Any:
     names = ""
     with contextlib.suppress(*UNREADABLE):  # no group
         members = zarr.open_group(store, mode="r").members(max_depth=None)
-        there = sorted(name for name, array in members if isinstance(array, zarr.Array))
-        names = ": " + (", ".join(there) or "none")
+        arrays = sorted(name for name, member in members if isinstance(member, zarr.Array))
+        names = ": " + (", ".join(arrays) or "none")
     raise_invalid("component", component, f"the name of an array in {reason}{names}")

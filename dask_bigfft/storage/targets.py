@@ -67,15 +67,22 @@ def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     >>> uniform(((4, 4, 2), (5,))), uniform(((4, 2, 4), (5,)))
     ((4, 5), None)
     """
-    if any({*found[:-1]} - {found[0]} or found[-1] > found[0] for found in chunks):
-        return None
-    return tuple(max(1, found[0]) for found in chunks)
+    for lengths in chunks:
+        if {*lengths[:-1]} - {lengths[0]} or lengths[-1] > lengths[0]:
+            return None
+    return tuple(max(1, lengths[0]) for lengths in chunks)
 
 
-def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None = None) -> None:
+def check_target(
+    path: Path,
+    source: Path,
+    *,
+    overwrite: bool,
+    reason: str | None = None,
+) -> None:
     """Raise an error if an array cannot, or must not, be written to a path.
 
-    `there` describes the array at the path; it is added to the error if that must not be replaced.
+    `reason` describes the array at the path; it is added to the error if that must not be replaced.
 
     Raises
     ------
@@ -93,22 +100,24 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
             raise_invalid("destination", str(path), f"{need} something else")
     elif overwrite and path.resolve() in source.resolve().parents:
         raise_invalid("destination", str(path), "another path: the source lies inside of it")
-    _refuse_what_is_there(path, overwrite, f"; {there}" if there else "")
-    tried = path.with_name(f"{path.name}{REPLACED}{name_of_run()}")
+    _refuse_occupied(path, overwrite, f"; {reason}" if reason else "")
+    folder = path.with_name(f"{path.name}{REPLACED}{name_of_run()}")
     try:  # test write access
-        tried.mkdir()
-        tried.rmdir()
+        folder.mkdir()
+        folder.rmdir()
     except OSError as error:
         text = f"`destination`={str(path)!r} cannot be made: {os.strerror(error.errno or 0)}"
         raise OSError(error.errno, text, str(path.parent)) from error
 
 
-def _refuse_what_is_there(path: Path, overwrite: bool, known: str) -> None:
+def _refuse_occupied(path: Path, overwrite: bool, reason: str) -> None:
     """Raise an error if a result must not replace what a path has."""
-    if os.path.lexists(path) and not (overwrite and _is_replaceable(path)):
+    if not os.path.lexists(path) or (overwrite and _is_replaceable(path)):
+        return
+    need = "a path where nothing is yet, or overwrite=True"
+    if overwrite:
         need = "a Zarr array, if it is to be replaced; this is something else"
-        need = need if overwrite else "a path where nothing is yet, or overwrite=True"
-        raise_invalid("destination", str(path), need + known)
+    raise_invalid("destination", str(path), need + reason)
 
 
 def _is_replaceable(path: Path) -> bool:
@@ -118,8 +127,8 @@ def _is_replaceable(path: Path) -> bool:
     if (path / ".zarray").is_file():
         return True
     with contextlib.suppress(*UNREADABLE):
-        found = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
-        return bool(found["node_type"] == "array" or ATTRIBUTE in found["attributes"])
+        metadata = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
+        return bool(metadata["node_type"] == "array" or ATTRIBUTE in metadata["attributes"])
     return False
 
 
@@ -220,12 +229,16 @@ class Target:
         for root, _, names in os.walk(self.partial):
             for file in [*names, "."]:
                 sync_path(Path(root, file))
-        for name, found in (more or {}).items():
-            record[name] = {**found, "files": files_digest(self.partial)}
+        for name, entry in (more or {}).items():
+            record[name] = {**entry, "files": files_digest(self.partial)}
         self.root.attrs[ATTRIBUTE] = record
         self.sync_attributes()
+        self._move(overwrite)
+
+    def _move(self, overwrite: bool) -> None:
+        """Move the complete array to its final path, and delete the old one."""
         old = _names(self.partial)[1]
-        _refuse_what_is_there(self.path, overwrite, _CAME)
+        _refuse_occupied(self.path, overwrite, _CAME)
         if overwrite:
             with contextlib.suppress(FileNotFoundError):
                 self.path.rename(old)
@@ -268,8 +281,8 @@ def files_digest(folder: Path) -> str:
         for path in (Path(root, name) for name in sorted(names)):
             name = str(path.relative_to(folder))
             if name not in (*_ZARR_FILES, ".zattrs"):
-                found = path.stat()
-                line = json.dumps([name, found.st_size, found.st_mtime_ns])
+                status = path.stat()
+                line = json.dumps([name, status.st_size, status.st_mtime_ns])
                 digest.update(f"{line}\n".encode())
     return digest.hexdigest()
 
@@ -280,10 +293,10 @@ def _names(partial: Path) -> tuple[Path, Path]:
     return partial.with_name(name), partial.with_name(name + REPLACED + run)
 
 
-def end_replacement(partial: Path, done: bool) -> None:
+def end_replacement(partial: Path, is_complete: bool) -> None:
     """Finish or undo the replacement of an old array that a killed run had begun.
 
-    The old array is deleted if the run is `done`, else it is moved back.
+    The old array is deleted if the run is complete, else it is moved back.
 
     Raises
     ------
@@ -295,7 +308,7 @@ def end_replacement(partial: Path, done: bool) -> None:
         return
     if not os.path.lexists(path):
         old.rename(path)
-    elif done:
+    elif is_complete:
         shutil.rmtree(old, ignore_errors=True)
     else:
         need = "a path where nothing is: what is there came after a run was killed that replaced"
@@ -336,15 +349,15 @@ def created(
     zarr = zarr_package()
     store = local_store(partial)
     grouped = bool(labels.coordinates)
-    record = {ATTRIBUTE: record | {"complete": False}}
+    run_attributes = {ATTRIBUTE: record | {"complete": False}}
     if grouped:
-        record[ATTRIBUTE]["array"] = labels.variable
-        root = zarr.create_group(store, attributes=record)
-        for name, (values, found) in labels.coordinates.items():
+        run_attributes[ATTRIBUTE]["array"] = labels.variable
+        root = zarr.create_group(store, attributes=run_attributes)
+        for name, (values, attributes) in labels.coordinates.items():
             root.create_array(
                 name=name,
                 data=values,
-                attributes=found,
+                attributes=attributes,
                 dimension_names=[name],
                 compressors=compressors,
             )
@@ -356,7 +369,7 @@ def created(
         shards=blocks if inner else None,
         dtype=dtype,
         compressors=compressors,
-        attributes=labels.attributes if grouped else labels.attributes | record,
+        attributes=labels.attributes if grouped else labels.attributes | run_attributes,
         dimension_names=labels.names or None,
         config={"write_empty_chunks": True},
     )
@@ -405,10 +418,13 @@ def parse_compressors(compressors: Any, dtype: np.dtype[Any]) -> list[dict[str, 
         If zarr does not accept them.
     """
     zarr = zarr_package()
-    store = zarr.storage.MemoryStore()
     try:
         array = zarr.create_array(
-            store, shape=(1,), chunks=(1,), dtype=dtype, compressors=compressors
+            zarr.storage.MemoryStore(),
+            shape=(1,),
+            chunks=(1,),
+            dtype=dtype,
+            compressors=compressors,
         )
     except _REFUSALS as error:
         need = "'auto' (zarr's default), None, or compressors that zarr.create_array takes"
@@ -429,7 +445,10 @@ ZSTD_TABLES = {4: 0, 6: 4, 8: 8, 9: 16, 11: 32, 15: 64, 18: 64, 19: 96, 20: 176,
 
 
 def writing_of(
-    codecs: Sequence[Mapping[str, Any]], *, in_shards: bool, is_cast: bool
+    codecs: Sequence[Mapping[str, Any]],
+    *,
+    in_shards: bool,
+    is_cast: bool,
 ) -> ResultWriting:
     """Return the memory that writing a chunk with some codecs takes.
 
@@ -457,16 +476,26 @@ def writing_of(
         copies = min(len(codecs), 2)
         copies_at_ends = 1 + copies
     else:
-        copies = copies_at_ends = int(is_cast)
-    levels = [
-        codec["configuration"]["level"]
+        copies = int(is_cast)
+        copies_at_ends = copies
+    tables = [
+        zstd_tables_nbytes(codec["configuration"]["level"])
         for codec in codecs
         if codec["name"] in ("zstd", "numcodecs.zstd")
     ]
-    mebibytes = [
-        next((size for most, size in ZSTD_TABLES.items() if level <= most), 0) for level in levels
-    ]
-    return ResultWriting(copies, copies_at_ends, max(mebibytes, default=0) << 20)
+    return ResultWriting(copies, copies_at_ends, max(tables, default=0))
+
+
+def zstd_tables_nbytes(level: int) -> int:
+    """Return the maximum size of zstd's tables at a level; 0 above its highest.
+
+    >>> zstd_tables_nbytes(3), zstd_tables_nbytes(7) >> 20
+    (0, 8)
+    """
+    for highest_level, mebibytes in ZSTD_TABLES.items():
+        if level <= highest_level:
+            return mebibytes << 20
+    return 0
 
 
 #: Held while zarr has another setting: such changes that overlap would not be undone.
@@ -488,10 +517,10 @@ def read_attributes(path: Path) -> dict[str, Any]:
     """Return the attributes that `dask_bigfft` has written; an empty dict without any."""
     try:
         store = local_store(path, read_only=True)
-        found = zarr_package().open(store, mode="r").attrs.get(ATTRIBUTE)
+        attributes = zarr_package().open(store, mode="r").attrs.get(ATTRIBUTE)
     except UNREADABLE:  # neither array nor group, or a damaged one
         return {}
-    return dict(found) if isinstance(found, dict) else {}
+    return dict(attributes) if isinstance(attributes, dict) else {}
 
 
 def name_of_run() -> str:
@@ -515,12 +544,12 @@ def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
     `REPLACED` the old arrays of `path` are returned, except those of running processes.
     """
     start = f"{path.name}{what}"
-    wanted = (True, None) if what == REPLACED else (True,)
-    found = (p for p in path.parent.iterdir() if p.name.startswith(start))
-    return sorted(p for p in found if ended(p.name.removeprefix(start)) in wanted)
+    accepted = (True, None) if what == REPLACED else (True,)
+    siblings = [sibling for sibling in path.parent.iterdir() if sibling.name.startswith(start)]
+    return sorted(p for p in siblings if ended(p.name.removeprefix(start)) in accepted)
 
 
 def ended(run: str) -> bool | None:
     """Return True if the process of a run has ended; None if the name does not tell."""
-    found = re.fullmatch(rf"{re.escape(_HOST)}-(\d{{1,9}})-[0-9a-f]+", run)
-    return None if found is None else not psutil.pid_exists(int(found[1]))
+    match = re.fullmatch(rf"{re.escape(_HOST)}-(\d{{1,9}})-[0-9a-f]+", run)
+    return None if match is None else not psutil.pid_exists(int(match[1]))

@@ -180,20 +180,24 @@ class Reader:
         """
         reads_rows = self.plain is not None or self.unit is None
         in_place = out.dtype == self.dtype == self.stored.dtype
-        single = (1,) * self.ndim
         if reads_rows and in_place:
-            self._read_into(region, out)
-            if self.packing is not None:
-                for part, place in few_chunks(region, single, IN_PLACE // self.dtype.itemsize):
-                    values = out[place] if place else out
-                    self._decode(part, values, values)
+            self._fill_in_place(region, out)
             return
-        unit = single if reads_rows or not self.unit else self.unit
+        unit = (1,) * self.ndim if reads_rows or not self.unit else self.unit
         for part, place in few_chunks(region, unit, DECODED // self.dtype.itemsize):
             values = out[place] if place else out
             raw = values if in_place else allocate(values.shape, self.stored.dtype)
             self._read_into(part, raw)
             self._decode(part, raw, values)
+
+    def _fill_in_place(self, region: tuple[slice, ...], out: Array) -> None:
+        """Read rows of numbers at once, and decode them a few at a time."""
+        self._read_into(region, out)
+        if self.packing is None:
+            return
+        for part, place in few_chunks(region, (1,) * self.ndim, IN_PLACE // self.dtype.itemsize):
+            values = out[place] if place else out
+            self._decode(part, values, values)
 
     def _decode(self, region: tuple[slice, ...], raw: Array, values: Array) -> None:
         """Write the values of a region's stored numbers, which may be the same array."""
@@ -485,10 +489,7 @@ def _open_zarr(path: Path, component: str | None) -> Any:
     """Return the Zarr array in a folder or ``.zip`` file, or in the group that this holds."""
     zarr = zarr_package()
     root = path.resolve()
-    if root.is_dir():
-        store = local_store(root, True)
-    else:
-        store = zarr.storage.ZipStore(root, mode="r")
+    store = local_store(root, True) if root.is_dir() else zarr.storage.ZipStore(root, mode="r")
     try:
         node = zarr.open(store, mode="r", path=component or "")
         if not isinstance(node, zarr.Group):

@@ -3,6 +3,7 @@
 What a later file has takes the place of what an earlier one has of the same name.
 """
 
+import itertools
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
@@ -14,9 +15,20 @@ VICTIMS = ("actor", "first", "other", "scheduler", "client")
 
 @dataclass(frozen=True)
 class Case:
-    """A test: its name, what is in its brackets, what came out, how long it took, and its kills.
+    """A test of the grid, or another one.
 
-    `kills` is the number of times that a run was killed and resumed; None for other tests.
+    Attributes
+    ----------
+    name : str
+        Name of the test without what is in its brackets.
+    words : tuple of str
+        What is in the brackets: carrier, phase, fault and victim of a test of the grid.
+    outcome : str
+        "passed", "failure", "error" or "skipped".
+    seconds : float
+        Duration of the test.
+    kills : int or None
+        Number of times that a run was killed and resumed; None for other tests.
     """
 
     name: str
@@ -26,93 +38,113 @@ class Case:
     kills: int | None
 
 
-def cases(path: str) -> dict[str, Case]:
-    """Return the tests of a file that pytest has written, by name."""
-    found = {}
-    for case in ElementTree.parse(path).iter("testcase"):
-        name, _, words = case.attrib["name"].partition("[")
-        bad = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
-        outcome = bad[0] if bad else "passed"
-        parts = tuple(words.rstrip("]").split("-")) if words else ()
-        properties = {
-            entry.attrib["name"]: entry.attrib["value"] for entry in case.iter("property")
-        }
-        kills = int(properties["kills"]) if "kills" in properties else None
-        seconds = float(case.attrib["time"])
-        found[case.attrib["name"]] = Case(name, parts, outcome, seconds, kills)
-    return found
+def case_of(element: ElementTree.Element) -> Case:
+    """Return the test of an element of the file."""
+    name, _, words = element.attrib["name"].partition("[")
+    failures = [child.tag for child in element if child.tag in ("failure", "error", "skipped")]
+    kills = None
+    for entry in element.iter("property"):
+        if entry.attrib["name"] == "kills":
+            kills = int(entry.attrib["value"])
+    return Case(
+        name=name,
+        words=tuple(words.rstrip("]").split("-")) if words else (),
+        outcome=failures[0] if failures else "passed",
+        seconds=float(element.attrib["time"]),
+        kills=kills,
+    )
 
 
-def table(found: list[Case]) -> list[str]:
+def cases_of(path: str) -> dict[str, Case]:
+    """Return the tests of a file that pytest has written, by full name."""
+    elements = ElementTree.parse(path).iter("testcase")
+    return {element.attrib["name"]: case_of(element) for element in elements}
+
+
+def table(cases: list[Case]) -> list[str]:
     """Return a table of a carrier: phases down, faults and victims across, none left out."""
-    by_place = {case.words[1:]: case for case in found}
-    columns = [
-        (fault, victim)
-        for fault in FAULTS
-        for victim in VICTIMS
-        if any(place[1:] == (fault, victim) for place in by_place)
-    ]
+    by_place = {case.words[1:]: case for case in cases}
+    present = {place[1:] for place in by_place}
+    every_column = itertools.product(FAULTS, VICTIMS)
+    columns = [column for column in every_column if column in present]
     lines = [
         "| phase | " + " | ".join(f"{fault}, {victim}" for fault, victim in columns) + " |",
         "|---" * (len(columns) + 1) + "|",
     ]
     for phase in dict.fromkeys(place[0] for place in by_place):
-        cells = []
-        for fault, victim in columns:
-            case = by_place.get((phase, fault, victim))
-            if case is None:
-                cells.append("not run")
-            else:
-                cells.append(f"{case.seconds:.1f}" if case.outcome == "passed" else case.outcome)
+        cells = [cell(by_place.get((phase, *column))) for column in columns]
         lines.append(f"| {phase} | " + " | ".join(cells) + " |")
     return [line.replace("cut_off", "cut off") for line in lines]
 
 
-def main(first: str, *later: str) -> None:
-    """Print all tables."""
-    by_name = cases(first)
-    again = {name: case for path in later for name, case in cases(path).items()}
-    found = list({**by_name, **again}.values())
-    grid: dict[str, list[Case]] = defaultdict(list)
-    killed = []
-    rest = []
-    for case in found:
-        if case.kills is not None:
-            killed.append(case)
-        elif len(case.words) == 4:
-            grid[case.words[0]].append(case)
-        else:
-            rest.append(case)
-    passed = sum(case.outcome == "passed" for case in found)
+def cell(case: Case | None) -> str:
+    """Return the seconds of a case that passed, or its outcome."""
+    if case is None:
+        return "not run"
+    return f"{case.seconds:.1f}" if case.outcome == "passed" else case.outcome
+
+
+def print_summary(cases: list[Case]) -> None:
+    """Print the heading, and how many cases passed."""
+    passed = sum(case.outcome == "passed" for case in cases)
     print("# Faults by phase and victim\n")
     print(
-        f"`ci/faults`: {passed} of {len(found)} cases passed, "
-        f"{sum(case.seconds for case in found) / 60:.1f} minutes. Seconds of each case that "
+        f"`ci/faults`: {passed} of {len(cases)} cases passed, "
+        f"{sum(case.seconds for case in cases) / 60:.1f} minutes. Seconds of each case that "
         "passed; others say what became of them. `files` is a run from file to file with a "
         "scratch folder; where its scheduler or client was killed, another run went on."
     )
-    for name, case in by_name.items():
-        if name in again:
+
+
+def print_killed(cases: list[Case]) -> None:
+    """Print how many runs that were killed again and again gave the right result."""
+    equal = sum(case.outcome == "passed" for case in cases)
+    kills = sum(case.kills or 0 for case in cases)
+    seconds = sum(case.seconds for case in cases)
+    print("\n## Runs from file to file that are killed again and again\n")
+    print(
+        f"{equal} of {len(cases)} results are equal to the bit to those of undisturbed runs, "
+        f"after {kills} kills, in {seconds / 60:.1f} minutes."
+    )
+
+
+def print_others(cases: list[Case]) -> None:
+    """Print a line for each case that belongs to no table."""
+    print("\n## Others\n")
+    for case in cases:
+        name = case.name.removeprefix("test_").replace("_", " ")
+        print(f"- {name}: {case.outcome}, {case.seconds:.1f} s")
+
+
+def main(first: str, *later: str) -> None:
+    """Print all tables."""
+    first_cases = cases_of(first)
+    later_cases: dict[str, Case] = {}
+    for path in later:
+        later_cases |= cases_of(path)
+    cases = list((first_cases | later_cases).values())
+    print_summary(cases)
+    for name, case in first_cases.items():
+        if name in later_cases:
             print(f"\nRun once more, after {case.outcome}: `{name}`.")
-    for carrier, own in grid.items():
+
+    by_carrier: dict[str, list[Case]] = defaultdict(list)
+    killed = []
+    others = []
+    for case in cases:
+        if case.kills is not None:
+            killed.append(case)
+        elif len(case.words) == 4:
+            by_carrier[case.words[0]].append(case)
+        else:
+            others.append(case)
+    for carrier, cases_of_carrier in by_carrier.items():
         print(f"\n## {carrier}\n")
-        print("\n".join(table(own)))
+        print("\n".join(table(cases_of_carrier)))
     if killed:
-        equal = sum(case.outcome == "passed" for case in killed)
-        kills = sum(case.kills or 0 for case in killed)
-        seconds = sum(case.seconds for case in killed)
-        print("\n## Runs from file to file that are killed again and again\n")
-        print(
-            f"{equal} of {len(killed)} results are equal to the bit to those of undisturbed runs, "
-            f"after {kills} kills, in {seconds / 60:.1f} minutes."
-        )
-    if rest:
-        print("\n## Others\n")
-    for case in rest:
-        print(
-            f"- {case.name.removeprefix('test_').replace('_', ' ')}: {case.outcome}, "
-            f"{case.seconds:.1f} s"
-        )
+        print_killed(killed)
+    if others:
+        print_others(others)
 
 
 if __name__ == "__main__":

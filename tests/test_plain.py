@@ -18,7 +18,7 @@ LENGTHS = [
 ]
 
 
-@functools.lru_cache
+@functools.lru_cache(maxsize=2)
 def total(
     first,
     second,
@@ -68,8 +68,8 @@ def test_tokens_and_lines_are_those_of_code(tree):
     clear = figures_of(tree)["room/"]
     assert clear["files"] == 1
     assert clear["lines"] == 16  # neither docstrings and comments nor the bracket alone
-    assert clear["tokens"] == 60
-    assert clear["tokens a line"] == pytest.approx(60 / 16, abs=0.05)
+    assert clear["tokens"] == 65
+    assert clear["tokens a line"] == pytest.approx(65 / 16, abs=0.05)
     assert clear["file lines"] == clear["lines"]
     assert clear["classes"] == clear["caches"] == clear["locks"] == 1
 

@@ -1,31 +1,23 @@
 """Views of the target blocks of an exchange, whose shards are in source blocks or packed.
 
-A GPU takes a block as boxes of its source blocks, without a gather (`boxes_of`). Along each axis
-the pieces of an exchange are boxes of the block's digits. If a block of the result ends within a
-digit, they are boxes of a larger block around it that has whole digits::
-
-    block of 7..18, digits of 4        . . . 7       around it: 4..19, of which the block has
-                                       8 ...11       3..14
-                                      12 ...15
-                                      16 17 18 .
-
-The boxes of a mirror image have negative steps.
+A GPU reads a block as boxes of digits in its source blocks, without a gather (`segmented_view`). A
+view of a block of the result may end within a digit.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dask_bigfft.arrays import Array, Block, Ints, Region
-from dask_bigfft.exchange.shards import AxisPieces, ExchangeMap, Product, firsts
+from dask_bigfft.exchange.shards import ExchangeMap, Product
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
-from dask_bigfft.kernels.segmented import Edge, SegmentedView, Stretches, WindowView
+from dask_bigfft.kernels.segmented import Image, SegmentedView
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
-from dask_bigfft.tiles.pieces import Pieces, Side, stacked
+from dask_bigfft.tiles.digits import AxisDigits, axis_in_digits
+from dask_bigfft.tiles.pieces import Pieces, stacked
 from dask_bigfft.transforms.layout import Layout
 
 
@@ -104,14 +96,14 @@ def view_of(
     products = exchange.products(block, packed)
     tables = [SegmentTable(product, source_of, used) for product in products]
 
-    def boxes(partial: bool) -> WindowView | None:
+    def boxes(partial: bool) -> SegmentedView | None:
         """Return the block as boxes of its sources."""
         sources: dict[Block, Array] = {}
         for table in tables:
             sources.update(zip(table.product.blocks, table.sources, strict=True))
         if packed or any(source.dtype != dtype for source in sources.values()):
             return None
-        return boxes_of(exchange, products, sources, shape, block if partial else None)
+        return segmented_view(products, exchange.target, sources, block, partial)
 
     return BlockView(shape, dtype, tables=tables, boxes=boxes)
 
@@ -205,127 +197,68 @@ def _runs(
     return runs, width, stride
 
 
-# --- boxes ----------------------------------------------------------------------------------
+# --- blocks in digits -----------------------------------------------------------------------
 
-#: Maximum number of shards of a composite view; blocks with more are gathered.
+#: Maximum number of shards of a segmented view; blocks with more are gathered.
 MOST_SHARDS = 4096
 
-#: Maximum ratio of the size with whole digits (see above) to the size of the block. Only values of
-#: the block cross the bus.
-MOST_AROUND = 2
 
-Axis = tuple[list[tuple[Edge, ...]], Stretches]
-
-
-def boxes_of(
-    exchange: ExchangeMap,
-    products: list[Product],
+def segmented_view(
+    products: Sequence[Product],
+    target: Layout,
     sources: Mapping[Block, Array],
-    shape: tuple[int, ...],
-    block: Block | None = None,
-) -> WindowView | None:
-    """Return a block, or a part of a larger one, as a composite of its sources; None if impossible.
+    block: Block,
+    partial: bool,
+) -> SegmentedView | None:
+    """Return a target block as boxes of digits in its sources; None if it is not made of digits.
 
     Parameters
     ----------
-    exchange : ExchangeMap
-        Shards of the exchange.
-    products : list of Product
+    products : sequence of Product
         Copies that fill the block: the shards, and those of the conjugated mirror image.
+    target : Layout
+        Layout after the exchange.
     sources : mapping of block index to ndarray
         Source blocks, of the block's dtype.
-    shape : tuple of int
-        Shape of the block.
-    block : tuple of int, optional
-        Index of the block, if it may end within digits.
+    block : tuple of int
+        Index of the target block.
+    partial : bool
+        Whether the block may end within a digit.
     """
-    conjugates = [product.conjugate for product in products]
-    if not math.prod(shape) or conjugates not in ([False], [False, True]):
+    if not products or products[0].conjugate or not math.prod(target.shape(block)):
         return None
-    edges: list[Edge] = []
-    groups: list[int] = []
-    bounds: list[tuple[int, int]] = []
-    axes: list[Stretches] = []
-    image: list[Stretches] = []
-    flipped: set[int] = set()
-    source_dims = firsts(exchange.source_dims)
-    target_dims = firsts(exchange.target_dims)
-    for axis, (pieces, *mirrored) in enumerate(zip(*(p.axes for p in products), strict=True)):
-        turned = None if not mirrored else _unflipped(mirrored[0])
-        if mirrored and turned is None:
+    if sum(math.prod(map(len, product.axes)) for product in products) > MOST_SHARDS:
+        return None
+    axes: list[AxisDigits] = []
+    for axis, (layout, number) in enumerate(zip(target.axes, block, strict=True)):
+        tables = [product.axes[axis] for product in products]
+        if (tables[0].sides[0].steps <= 0).any():
+            return None  # only mirror images are copied in reverse
+        axis_digits = axis_in_digits(stacked(tables), layout.shape(number))
+        if axis_digits is None:
             return None
-        both = pieces if turned is None else stacked([pieces, turned[0]])
-        first_dim = target_dims[axis]
-        sizes = shape[first_dim : first_dim + exchange.target_dims[axis]]
-        ends = tuple((0, n) for n in sizes)
-        found = _axis(axis, both, source_dims[axis], sizes)
-        if found is None and block is not None:
-            along = exchange.direct[axis]
-            found, ends = _around(axis, both, source_dims[axis], along, block[axis])
-        if found is None:
-            return None
-        per_dim, stretches = found
-        bounds += ends
-        own = tuple(edge + len(edges) for edge in stretches.edges)
-        stretches = replace(stretches, edges=own)
-        axes.append(stretches.rows(slice(0, len(pieces))))
-        if turned is not None:
-            image.append(stretches.rows(slice(len(pieces), None)))
-            if turned[1]:
-                flipped.update(own)
-        edges += [edge for group in per_dim for edge in group]
-        groups += [len(group) for group in per_dim]
+        axes.append(axis_digits)
+    images: list[Image] = []
+    first_rows = [0] * len(axes)
+    for product in products:
+        boxes_of_axes = []
+        for axis, pieces in enumerate(product.axes):
+            last_row = first_rows[axis] + len(pieces)
+            boxes_of_axes.append(axes[axis].boxes.rows(slice(first_rows[axis], last_row)))
+            first_rows[axis] = last_row
+        images.append((tuple(boxes_of_axes), product.conjugate))
+    digit_ends = list(itertools.accumulate(len(axis.sizes) for axis in axes))
     view = SegmentedView(
-        tuple(edges), tuple(groups), tuple(axes), sources, tuple(image), frozenset(flipped)
+        radices=tuple(itertools.chain(*(axis.radices for axis in axes))),
+        bounds=tuple(itertools.chain(*(axis.bounds for axis in axes))),
+        images=tuple(images),
+        digits=tuple(
+            tuple(range(end - len(axis.sizes), end))
+            for end, axis in zip(digit_ends, axes, strict=True)
+        ),
+        sources=sources,
     )
-    return WindowView(view, tuple(bounds)) if view.count <= MOST_SHARDS else None
-
-
-def _around(
-    axis: int, pieces: Pieces, source_dim: int, along: AxisPieces, block: int
-) -> tuple[Axis | None, tuple[tuple[int, int], ...]]:
-    """Return edges and boxes of the whole digits around an axis block, and its bounds there."""
-    (group, *others) = along.target.groups
-    if others or len(group.digits) > 1 or group.offset or group.arrangement:
-        return None, ()
-    low, high = group.interval(block)
-    if not 0 < high - low == group.chunks[block]:
-        return None, ()
-    begin, end = _outer(low, high, along.points[group.digits[0].stage])
-    if end - begin > MOST_AROUND * (high - low):
-        return None, ()
-    source, target = pieces.sides
-    target = replace(target, starts=target.starts + (low - begin))
-    around = replace(pieces, sides=(source, target))
-    return _axis(axis, around, source_dim, (end - begin,)), ((low - begin, high - begin),)
-
-
-def _outer(low: int, high: int, points: tuple[int, ...]) -> tuple[int, int]:
-    """Return the smallest interval around another one that begins and ends with whole digits.
-
-    >>> _outer(7, 19, (1, 4, 24)), _outer(5, 7, (1, 4, 24)), _outer(20, 27, (1, 4, 24))
-    ((4, 20), (5, 7), (20, 28))
-    """
-    for number, point in enumerate(points):
-        begin, end = low // point * point, -(-high // point) * point
-        if all(end - begin <= outer for outer in points[number + 1 :]):
-            return begin, end
-    return low, high
-
-
-def _unflipped(pieces: Pieces) -> tuple[Pieces, bool] | None:
-    """Return pieces with positive steps, and whether they were negative; None if only some were."""
-    source, target = pieces.sides
-    has_several = pieces.counts > 1
-    is_back = (source.steps < 0) & has_several
-    if is_back.any() and (has_several & ~is_back).any():
-        return None
-    starts = source.starts.copy()
-    for digit, dim in enumerate(source.dims):
-        last = (pieces.counts[:, digit] - 1) * source.steps[:, digit]
-        starts[:, dim] += np.minimum(last, 0)
-    ascending = Side(source.blocks, starts, np.abs(source.steps), source.dims)
-    return replace(pieces, sides=(ascending, target)), bool(is_back.any())
+    return view if partial or not view.ends_within_digits else None
 
 
 def all_segmented(source: Layout, target: Layout) -> bool:
@@ -333,103 +266,12 @@ def all_segmented(source: Layout, target: Layout) -> bool:
 
     A slab includes all values of every digit except one.
     """
-    exchange = ExchangeMap(source, target)
-    source_dims = firsts(exchange.source_dims)
-    for axis, along in enumerate(exchange.direct):
+    for along in ExchangeMap(source, target).direct:
         for block in range(along.target.blocks):
             pieces = along.into(block)
-            if not len(pieces):
+            if not len(pieces) or (pieces.sides[0].steps <= 0).any():
                 return False
-            boxes = _axis(axis, pieces, source_dims[axis], along.target.shape(block))
-            if boxes is None or not _are_slabs(*boxes):
+            axis_digits = axis_in_digits(pieces, along.target.shape(block))
+            if axis_digits is None or not axis_digits.are_slabs:
                 return False
     return True
-
-
-def _are_slabs(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> bool:
-    sizes = [edge.size for group in per_dim for edge in group]
-    cut = np.count_nonzero((stretches.highs - stretches.lows < sizes).any(axis=0))
-    return bool(cut < 2) and int(stretches.sizes.sum()) == math.prod(sizes)
-
-
-def _axis(axis: int, pieces: Pieces, source_dim: int, shape: tuple[int, ...]) -> Axis | None:
-    """Return the edges of each dimension of an axis, and its boxes; None if pieces are no boxes."""
-    source, target = pieces.sides
-    steps = np.stack([source.steps, target.steps])
-    if (steps <= 0).any() or (steps != steps[:, :1]).any():
-        return None
-    per_dim: list[tuple[Edge, ...]] = []
-    ranges: list[Ints] = []
-    for dim, n in enumerate(shape):
-        grid = _grid(axis, pieces, source_dim, dim, n)
-        if grid is None:
-            return None
-        edges, own_ranges = grid
-        per_dim.append(edges)
-        ranges += own_ranges
-    lows, highs = np.moveaxis(np.stack(ranges, axis=1), 2, 0)
-    dims = tuple(source_dim + dim for dim in range(source.starts.shape[1]))
-    boxes = Stretches(tuple(range(len(ranges))), lows, highs, source.blocks, dims, source.starts)
-    return _joined(per_dim, boxes)
-
-
-def _grid(
-    axis: int, pieces: Pieces, source_dim: int, dim: int, n: int
-) -> tuple[tuple[Edge, ...], list[Ints]] | None:
-    """Return edges of a dimension, and the range of each piece; None if pieces are no boxes."""
-    source, target = pieces.sides
-    most = pieces.counts.max(axis=0)
-    digits = [digit for digit, own_dim in enumerate(target.dims) if own_dim == dim]
-    digits.sort(key=lambda digit: (-target.steps[0, digit], -most[digit]))
-    edges: list[Edge] = []
-    ranges: list[Ints] = []
-    rest = target.starts[:, dim]
-    outer = n
-    for digit in digits:
-        step = int(target.steps[0, digit])
-        counts = pieces.counts[:, digit]
-        if outer % step or outer == step:
-            if most[digit] > 1:
-                return None
-            continue  # the step of a digit with one value is irrelevant
-        lows = rest // step
-        rest = rest % step
-        outer = step
-        size = n // step // math.prod(edge.size for edge in edges)
-        if (lows + counts > size).any():
-            return None
-        own_dim = source_dim + source.dims[digit]
-        edges.append(Edge(size, axis, own_dim, int(source.steps[0, digit])))
-        ranges.append(np.stack([lows, lows + counts], axis=-1))
-    if outer > 1 or rest.any():
-        return None
-    if not edges:
-        edges = [Edge(n, axis, source_dim, 1)]
-        ranges = [np.tile(np.array([[0, 1]], np.int64), (len(pieces), 1))]
-    return tuple(edges), ranges
-
-
-def _joined(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> Axis:
-    """Return an axis with edges joined that are contiguous in the sources, if boxes allow it."""
-    kept, lows, highs = list[tuple[Edge, ...]](), list[Ints](), list[Ints]()
-    columns = zip(stretches.lows.T, stretches.highs.T, strict=True)
-    for group in per_dim:
-        found: list[Edge] = []
-        for edge in group:
-            low, high = next(columns)
-            last = found[-1] if found else None
-            if last and last.dim == edge.dim and last.step == edge.size * edge.step:
-                n = edge.size
-                one, whole = highs[-1] - lows[-1] == 1, (low == 0) & (high == n)
-                if (one | whole).all():
-                    found[-1] = replace(edge, size=last.size * n)
-                    lows[-1], highs[-1] = lows[-1] * n + low, (highs[-1] - 1) * n + high
-                    continue
-            found.append(edge)
-            lows.append(low)
-            highs.append(high)
-        kept.append(tuple(found))
-    edges = tuple(range(len(lows)))
-    return kept, replace(
-        stretches, edges=edges, lows=np.stack(lows, axis=1), highs=np.stack(highs, axis=1)
-    )

@@ -10,7 +10,6 @@ share a device, so that the tiles of one task are stored while those of another 
 import atexit
 import contextlib
 import functools
-import itertools
 import math
 import os
 import threading
@@ -32,7 +31,7 @@ from dask_bigfft.gpu.executor import Device
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.gpu.operations import HostView
 from dask_bigfft.gpu.tile_work import Array, Job
-from dask_bigfft.kernels.segmented import SegmentedView, WindowView
+from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.plan_data import DeviceChoice
 from dask_bigfft.planner.seconds import LEAST_NBYTES
@@ -400,7 +399,7 @@ def on_device(
         # Steps that complete half a spectrum or apply a filter need the scratch space in which
         # reversed shards are turned.
         plain = all(step.kind == "c2c" and step.convolve is None for step in job.round.steps)
-        job = replace(job, shards=shards.count, mirrored=bool(shards.image) and plain)
+        job = replace(job, shards=shards.count, mirrored=shards.is_mirrored and plain)
     # In a hybrid round the CPU takes the block if no device is free.
     timeout = 0.0 if place.device == "hybrid" else None
     block = _run(device_leases, job, source, place, nbytes, filters, timeout=timeout)
@@ -462,11 +461,11 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
     if device_leases is None:
         return None
     shards = incoming.boxes(True)
-    order = None if shards is None else shards.around.order
+    order = None if shards is None else shards.order
     if shards is None or order is None:
         device_leases.ready()
         return None
-    in_memory_order = shards.around.turned(order)
+    in_memory_order = shards.turned(order)
     back = tuple(map(order.index, range(len(order))))
     job = Job(
         _reordering(in_memory_order.sizes, back, blocks),
@@ -475,20 +474,13 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         dtype.str,
         order=back,
         shards=in_memory_order.count,
-        mirrored=bool(in_memory_order.image),
+        mirrored=in_memory_order.is_mirrored,
         settings=place.settings,
-        window=_window(shards) if shards.inner else None,
+        window=HostView(shards.radices, shards.bounds) if shards.ends_within_digits else None,
     )
     source = Source(None, segmented=in_memory_order)
     block = _run(device_leases, job, source, place, nbytes)
     return None if block is None else block.reshape(incoming.shape)
-
-
-def _window(shards: WindowView) -> HostView:
-    """Return the part of a view in digits that a block is."""
-    sizes = iter(shards.around.sizes)
-    digits = [tuple(itertools.islice(sizes, count)) for count in shards.around.groups]
-    return HostView(tuple(digits), shards.bounds)
 
 
 def inside_device(job: Job, shards: SegmentedView, place: Place) -> bool:
@@ -556,11 +548,11 @@ def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
 def _source(incoming: BlockView) -> Source:
     """Return the block for a device, without a copy where that is possible."""
     array = incoming.array
-    boxes = incoming.boxes(False)
+    segmented = incoming.boxes(False)
     if array is not None and not incoming.owned and array.flags.c_contiguous:
         return Source(lambda: array, borrowed=True)
     return Source(
         lambda: incoming.gather(threads=CPU_COUNT),
         again=not incoming.owned,
-        segmented=None if boxes is None else boxes.around,
+        segmented=segmented,
     )

@@ -169,7 +169,7 @@ def readable(
     first_pass = tiles.plan.passes[0]
     if segmented.dtype.str != tiles.job.source:
         return None
-    if segmented.image and not first_pass.mirrored:
+    if segmented.is_mirrored and not first_pass.mirrored:
         return None
     factors: list[tuple[int, ...]] = [(n,) for n in segmented.shape]
     for line in tiles.passes[0].lines:

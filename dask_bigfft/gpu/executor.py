@@ -171,7 +171,7 @@ class Tile:
             if padded and sum(view.nbytes for view in views) < array.nbytes:
                 self.loads.append((None, array))
             for view in views:
-                if not isinstance(view, ShardView) or view.flipped is None:
+                if not isinstance(view, ShardView) or not view.conjugate:
                     self.loads.append((view, array))
                     continue
                 assert work.scratch is not None
@@ -208,9 +208,9 @@ def _turned(shards: ShardView, dtype: str, used: int) -> Iterator[tuple[Array, S
     for place, view in shards.views():
         ends = list(place)
         steps = list(strides)
-        for e in shards.flipped or ():
-            ends[e] += view.shape[e] - 1
-            steps[e] = -steps[e]
+        for digit in shards.flipped:
+            ends[digit] += view.shape[digit] - 1
+            steps[digit] = -steps[digit]
         start = sum(i * step for i, step in zip(ends, strides, strict=True))
         by = Multiply(view.shape, dtype, conjugate=True)
         dense_steps = dense(view.shape, 1)

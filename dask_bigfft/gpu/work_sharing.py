@@ -358,7 +358,7 @@ def _part_reader(
     if array is not None and is_contiguous and array.dtype == dtype:
         return lambda _: array
     boxes = None if is_contiguous else incoming.boxes(False)
-    shards = None if boxes is None else readable(tiles, boxes.around, engine.limits)
+    shards = None if boxes is None else readable(tiles, boxes, engine.limits)
     if shards is not None:
         return lambda _: shards
     fits_out = out.shape == incoming.shape and out.dtype == dtype

@@ -713,9 +713,8 @@ def run_inside(run: PlanRun, number: int, block: Block, blocks: Blocks) -> int:
         started = time.perf_counter()
         round_, dtype = run.plan.rounds[number], np.dtype(run.exchange(number).dtype)
         view = run.view(number, block, blocks.__getitem__)
-        found = view.boxes(False)
-        assert found is not None  # checked when the plan was made
-        shards = found.around
+        shards = view.boxes(False)
+        assert shards is not None  # checked when the plan was made
         for _, first in itertools.islice(shards.views(), 1):
             in_place.raise_if_poisoned(number, block, first)
         job = dispatch.job_of(round_, block, dtype, dtype, inside=True)

@@ -18,7 +18,7 @@ from dask_bigfft.arrays import Array
 from dask_bigfft.errors import ArgumentTypeError, has_unit, raise_invalid
 from dask_bigfft.events import emit, measured
 from dask_bigfft.kernels.copies import CopyTable, copy_array
-from dask_bigfft.kernels.segmented import WindowView
+from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.memory import allocate, fault_in
 
 #: Size in bytes above which several threads gather a block faster than one.
@@ -157,7 +157,7 @@ class BlockView:
         owned: bool = False,
         target: Array | None = None,
         new_table: Callable[[tuple[int, ...], np.dtype[Any]], Any] = host_table,
-        boxes: Callable[[bool], WindowView | None] = lambda partial: None,
+        boxes: Callable[[bool], SegmentedView | None] = lambda partial: None,
         runs: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self.shape = shape

@@ -151,7 +151,7 @@ class Pieces:
         """Return the boxes in terms of finer digits in place of one digit, outermost first."""
         if len(sizes) == 1:
             return self
-        weights = _weights(sizes)
+        weights = digit_weights(sizes)
         rows, lows, highs = interval_table(self.lows[:, digit], self.highs[:, digit], sizes)
         distances = np.zeros((len(rows), self.lows.shape[1]), np.int64)
         distances[:, digit] = lows @ weights - self.lows[rows, digit]
@@ -206,7 +206,7 @@ def _with_columns(table: Ints, place: int, columns: Ints) -> Ints:
 # --- intervals of flattened digits ---------------------------------------------------------------
 
 
-def _weights(sizes: Sequence[int]) -> Ints:
+def digit_weights(sizes: Sequence[int]) -> Ints:
     """Return the increment of a flattened index per step of each digit, outermost first."""
     return np.array([math.prod(sizes[digit + 1 :]) for digit in range(len(sizes))], np.int64)
 
@@ -234,7 +234,7 @@ def interval_table(lows: Ints, highs: Ints, sizes: Sequence[int]) -> tuple[Ints,
     >>> np.stack([lows, highs], axis=2).tolist()
     [[[0, 1], [3, 4]], [[1, 2], [0, 4]], [[2, 3], [0, 3]]]
     """
-    weights = np.maximum(_weights(sizes), 1)
+    weights = np.maximum(digit_weights(sizes), 1)
     innermost = len(sizes) - 1
     # From its low end to its high end, an interval goes up in whole values of ever coarser digits,
     # and then down again. Each leg of this walk is a box.
@@ -273,7 +273,7 @@ def _stored_group(group: Group) -> Pieces:
     sizes = [digit.size for digit in group.digits]
     chunks, begins, ends, places, steps = _intervals(group)
     rows, lows, highs = interval_table(begins, ends, sizes)
-    weights = _weights(sizes)
+    weights = digit_weights(sizes)
     starts = places[rows] + (lows @ weights - begins[rows]) * steps[rows]
     digit_steps = steps[rows, None] * weights
     side = Side(chunks[rows], starts[:, None], digit_steps, (0,) * len(sizes))

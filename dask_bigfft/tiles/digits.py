@@ -1,0 +1,198 @@
+"""Target blocks of an exchange in digits: each dimension of a block as digits of its places.
+
+Along each axis, the pieces of an exchange are boxes of the digits that are common to source and
+target. The digits of a dimension of the block are those of its places, too, so that a piece is a
+box of the block. If a block ends within a digit, the pieces are boxes of a larger block around it,
+which has whole digits::
+
+    block of 7..18, digits of 4        . . . 7       around it: 4..19, of which the block has
+                                       8 ...11       3..14
+                                      12 ...15
+                                      16 17 18 .
+
+Digits that follow one another in the sources are joined.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_bigfft.arrays import Block, Ints
+from dask_bigfft.tiles.pieces import Pieces, digit_weights
+
+#: Maximum ratio of the size with whole digits to the size of a block. Only values of the block
+#: cross the bus.
+MOST_AROUND = 2
+
+
+@dataclass(frozen=True, eq=False)
+class AxisDigits:
+    """Axis of a block as boxes of its digits.
+
+    Parameters
+    ----------
+    boxes : Pieces
+        The boxes, in the digits of all dimensions; their only side is the source blocks.
+    radices : tuple of tuple of int
+        Radices of the digits of each dimension, outermost first.
+    bounds : tuple of (int, int)
+        First place of the block along each dimension of the digits, and the one behind the last.
+    """
+
+    boxes: Pieces
+    radices: tuple[Block, ...]
+    bounds: tuple[tuple[int, int], ...]
+
+    @property
+    def sizes(self) -> Block:
+        """Radices of all digits."""
+        return tuple(itertools.chain.from_iterable(self.radices))
+
+    @property
+    def are_slabs(self) -> bool:
+        """True if each box has all values of all digits but one, and the boxes fill the block."""
+        volume = math.prod(high - low for low, high in self.bounds)
+        if not self.boxes.size == volume == math.prod(self.sizes):
+            return False
+        is_cut = (self.boxes.counts < self.sizes).any(axis=0)
+        return int(np.count_nonzero(is_cut)) < 2
+
+
+def axis_in_digits(pieces: Pieces, shape: Block) -> AxisDigits | None:
+    """Return an axis of a target block in its digits, or None if its places are not made of digits.
+
+    Parameters
+    ----------
+    pieces : Pieces
+        Pieces into the block; side 0 is the source blocks, side 1 the target block.
+    shape : tuple of int
+        Lengths of the dimensions of the block that belong to the axis.
+    """
+    digits: list[int] = []
+    lows: list[Ints] = []
+    radices: list[Block] = []
+    bounds: list[tuple[int, int]] = []
+    for dim, length in enumerate(shape):
+        dimension = _dimension_in_digits(pieces, dim, length)
+        if dimension is None:
+            return None
+        digits += dimension.digits
+        lows.append(dimension.lows)
+        radices.append(dimension.radices)
+        bounds.append(dimension.bounds)
+    first_values = np.concatenate(lows, axis=1)
+    last_values = first_values + pieces.counts[:, digits]
+    side = pieces.of_digits(digits).sides[0]
+    boxes, joined_radices = _joined(Pieces(first_values, last_values, (side,)), radices)
+    if math.prod(map(math.prod, joined_radices)) > MOST_AROUND * math.prod(shape):
+        return None
+    return AxisDigits(boxes, tuple(joined_radices), tuple(bounds))
+
+
+@dataclass(frozen=True, eq=False)
+class _Dimension:
+    """Digits of a dimension of a block.
+
+    Parameters
+    ----------
+    digits : list of int
+        Their numbers among the digits of the pieces, outermost first.
+    lows : ndarray, (pieces, digits)
+        First value of each digit in each piece.
+    radices : tuple of int
+        Radices of the digits.
+    bounds : (int, int)
+        Bounds of the block in the places that the digits make.
+    """
+
+    digits: list[int]
+    lows: Ints
+    radices: Block
+    bounds: tuple[int, int]
+
+
+def _dimension_in_digits(pieces: Pieces, dim: int, length: int) -> _Dimension | None:
+    """Return the digits of a dimension of a block, or None if its places are not made of digits.
+
+    The outermost one is the first of which some piece has several values. It is whole around the
+    block.
+    """
+    target = pieces.sides[1]
+    own_digits = [digit for digit, own_dim in enumerate(target.dims) if own_dim == dim]
+    own_digits.sort(key=lambda digit: -target.steps[0, digit])
+    has_several = np.any(pieces.counts > 1, axis=0).tolist()
+    digits = list(itertools.dropwhile(lambda digit: not has_several[digit], own_digits))
+    digits = digits or own_digits[-1:]
+    steps = target.steps[0, digits]
+    if (target.steps[:, digits] != steps).any() or steps[-1] < 1:
+        return None
+    inner_radices = steps[:-1] // steps[1:]
+    places = target.starts[:, dim]
+    # The block begins with value 0 of all digits, or with the values that its index has.
+    index = int(pieces.lows[0, own_digits] @ target.steps[0, own_digits])
+    firsts = [(index - int(places[0])) % int(steps[0])]
+    if length % steps[0] == 0:
+        firsts.insert(0, 0)
+    for first in firsts:
+        outer_radix = -(-(first + length) // int(steps[0]))
+        radices = (outer_radix, *inner_radices.tolist())
+        if (digit_weights(radices) != steps).any():
+            continue
+        lows = (places[:, None] + first) // steps
+        lows[:, 1:] %= inner_radices
+        is_box = (lows + pieces.counts[:, digits] <= radices).all()
+        if is_box and (lows @ steps == places + first).all():
+            return _Dimension(digits, lows, radices, (first, first + length))
+    return None
+
+
+def _joined(boxes: Pieces, radices: Sequence[Block]) -> tuple[Pieces, list[Block]]:
+    """Return boxes with digits of a dimension joined that follow one another in the sources.
+
+    The radices of the new digits of each dimension are returned, too.
+    """
+    digits: list[int] = []
+    lows: list[Ints] = []
+    highs: list[Ints] = []
+    joined_radices: list[Block] = []
+    digit = 0
+    for radices_of_dim in radices:
+        new_radices: list[int] = []
+        for radix in radices_of_dim:
+            low = boxes.lows[:, digit]
+            high = boxes.highs[:, digit]
+            if new_radices and _follows(boxes, digits[-1], digit, highs[-1] - lows[-1], radix):
+                new_radices[-1] *= radix
+                digits[-1] = digit
+                lows[-1] = lows[-1] * radix + low
+                highs[-1] = (highs[-1] - 1) * radix + high
+            else:
+                new_radices.append(radix)
+                digits.append(digit)
+                lows.append(low)
+                highs.append(high)
+            digit += 1
+        joined_radices.append(tuple(new_radices))
+    side = boxes.of_digits(digits).sides[0]
+    joined = Pieces(np.stack(lows, axis=1), np.stack(highs, axis=1), (side,))
+    return joined, joined_radices
+
+
+def _follows(boxes: Pieces, outer: int, digit: int, outer_counts: Ints, radix: int) -> bool:
+    """Return whether all boxes are boxes of one digit in place of two neighbours, too.
+
+    `outer_counts` are the values of the outer digit, which may have been joined before.
+    """
+    (source,) = boxes.sides
+    if source.dims[outer] != source.dims[digit]:
+        return False
+    outer_steps = source.steps[:, outer]
+    steps = source.steps[:, digit]
+    if (np.abs(outer_steps) != radix * np.abs(steps)).any():
+        return False
+    is_whole = boxes.counts[:, digit] == radix
+    continues = is_whole & ((radix == 1) | (outer_steps == radix * steps))
+    return bool(((outer_counts == 1) | continues).all())

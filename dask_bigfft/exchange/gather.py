@@ -14,10 +14,10 @@ import numpy as np
 from dask_bigfft.arrays import Array, Block, Ints, Region
 from dask_bigfft.exchange.shards import ExchangeMap, Product
 from dask_bigfft.kernels.copies import Segments, regular_strides, strided_view
-from dask_bigfft.kernels.segmented import Image, SegmentedView
+from dask_bigfft.kernels.segmented import SegmentedView
 from dask_bigfft.kernels.views import BlockView, is_on_gpu
 from dask_bigfft.tiles.digits import AxisDigits, axis_in_digits
-from dask_bigfft.tiles.pieces import Pieces, stacked
+from dask_bigfft.tiles.pieces import Pieces
 from dask_bigfft.transforms.layout import Layout
 
 
@@ -230,32 +230,25 @@ def segmented_view(
     if sum(math.prod(map(len, product.axes)) for product in products) > MOST_SHARDS:
         return None
     axes: list[AxisDigits] = []
+    digits: list[Block] = []
+    digit_count = 0
     for axis, (layout, number) in enumerate(zip(target.axes, block, strict=True)):
         tables = [product.axes[axis] for product in products]
         if (tables[0].sides[0].steps <= 0).any():
             return None  # only mirror images are copied in reverse
-        axis_digits = axis_in_digits(stacked(tables), layout.shape(number))
+        axis_digits = axis_in_digits(tables, layout.shape(number))
         if axis_digits is None:
             return None
         axes.append(axis_digits)
-    images: list[Image] = []
-    first_rows = [0] * len(axes)
-    for product in products:
-        boxes_of_axes = []
-        for axis, pieces in enumerate(product.axes):
-            last_row = first_rows[axis] + len(pieces)
-            boxes_of_axes.append(axes[axis].boxes.rows(slice(first_rows[axis], last_row)))
-            first_rows[axis] = last_row
-        images.append((tuple(boxes_of_axes), product.conjugate))
-    digit_ends = list(itertools.accumulate(len(axis.sizes) for axis in axes))
+        digits.append(tuple(range(digit_count, digit_count + len(axis_digits.sizes))))
+        digit_count += len(axis_digits.sizes)
+    conjugates = [product.conjugate for product in products]
+    boxes_of_images = zip(*(axis.boxes for axis in axes), strict=True)
     view = SegmentedView(
-        radices=tuple(itertools.chain(*(axis.radices for axis in axes))),
-        bounds=tuple(itertools.chain(*(axis.bounds for axis in axes))),
-        images=tuple(images),
-        digits=tuple(
-            tuple(range(end - len(axis.sizes), end))
-            for end, axis in zip(digit_ends, axes, strict=True)
-        ),
+        radices=tuple(itertools.chain.from_iterable(axis.radices for axis in axes)),
+        bounds=tuple(itertools.chain.from_iterable(axis.bounds for axis in axes)),
+        images=tuple(zip(boxes_of_images, conjugates, strict=True)),
+        digits=tuple(digits),
         sources=sources,
     )
     return view if partial or not view.ends_within_digits else None
@@ -271,7 +264,7 @@ def all_segmented(source: Layout, target: Layout) -> bool:
             pieces = along.into(block)
             if not len(pieces) or (pieces.sides[0].steps <= 0).any():
                 return False
-            axis_digits = axis_in_digits(pieces, along.target.shape(block))
+            axis_digits = axis_in_digits([pieces], along.target.shape(block))
             if axis_digits is None or not axis_digits.are_slabs:
                 return False
     return True

@@ -160,7 +160,7 @@ class SegmentedView:
         """Yield the shards of a part (a slice of each digit), grouped by shape and strides."""
         lows = np.array([cut.start for cut in part], np.int64)
         highs = np.array([cut.stop for cut in part], np.int64)
-        is_cut = (lows > 0) | (highs < self.sizes)
+        is_cut = (lows > 0) | (highs < np.array(self.sizes, np.int64))
         for axes, conjugate in self.images:
             boxes_in_part = []
             for boxes, digits in zip(axes, self.digits, strict=True):
@@ -169,12 +169,16 @@ class SegmentedView:
                     boxes = boxes.within(lows[own], highs[own])
                 boxes_in_part.append(boxes)
             if all(map(len, boxes_in_part)):
-                yield from self._shards_of_boxes(part, boxes_in_part, conjugate)
+                yield from self._shards_of_boxes(part, lows, boxes_in_part, conjugate)
 
     def _shards_of_boxes(
-        self, part: tuple[slice, ...], axes: Sequence[Pieces], conjugate: bool
+        self,
+        part: tuple[slice, ...],
+        first_values: Ints,
+        axes: Sequence[Pieces],
+        conjugate: bool,
     ) -> Iterator[ShardView]:
-        """Yield the shards of a part: every combination of one box per axis."""
+        """Yield the shards of a part with these first values: combinations of one box per axis."""
         sizes = [len(boxes) for boxes in axes]
         count = math.prod(sizes)
         rows_of_axes = np.unravel_index(np.arange(count), sizes)
@@ -184,9 +188,7 @@ class SegmentedView:
             source_numbers = source_numbers * len(names) + positions[rows]
         which = self._source_table[source_numbers]
         strides = self._strides if len(self._strides) == 1 else self._strides[which]
-        lows = np.zeros((count, len(part)), np.int64)
-        counts = np.zeros_like(lows)
-        steps = np.zeros_like(lows)
+        lows, counts, steps = np.zeros((3, count, len(part)), np.int64)
         starts = np.zeros(count, np.int64)
         first_dim = 0
         for boxes, rows, digits in zip(axes, rows_of_axes, self.digits, strict=True):
@@ -196,11 +198,12 @@ class SegmentedView:
             lows[:, own] = boxes.lows[rows]
             counts[:, own] = boxes.counts[rows]
             steps[:, own] = side.steps[rows] * own_strides[:, list(side.dims)]
-            starts += (side.starts[rows] * own_strides).sum(axis=1)
+            starts += np.einsum("ij,ij->i", side.starts[rows], own_strides)
             first_dim += side.starts.shape[1]
         steps[counts == 1] = 0  # strides of single values have no effect
-        starts += ((counts - 1) * np.minimum(steps, 0)).sum(axis=1)
-        places = lows - [cut.start for cut in part]
+        if conjugate:  # some are negative
+            starts += np.einsum("ij,ij->i", counts - 1, np.minimum(steps, 0))
+        places = lows - first_values
         for rows in _equal_rows(np.concatenate([counts, steps], axis=1)):
             own_steps = steps[rows[0]].tolist()
             yield ShardView(
@@ -359,7 +362,7 @@ class SegmentedView:
 
 def _equal_rows(table: Ints) -> Iterator[Ints]:
     """Yield the numbers of the rows of a table that are equal, in the order of their first row."""
-    if (table == table[:1]).all():
+    if len(table) == 1 or (table == table[:1]).all():
         yield np.arange(len(table))
         return
     rows_of_key: dict[bytes, list[int]] = {}

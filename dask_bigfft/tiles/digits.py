@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_bigfft.arrays import Block, Ints
-from dask_bigfft.tiles.pieces import Pieces, digit_weights
+from dask_bigfft.tiles.pieces import Pieces, digit_weights, stacked
 
 #: Maximum ratio of the size with whole digits to the size of a block. Only values of the block
 #: cross the bus.
@@ -34,15 +34,16 @@ class AxisDigits:
 
     Parameters
     ----------
-    boxes : Pieces
-        The boxes, in the digits of all dimensions; their only side is the source blocks.
+    boxes : tuple of Pieces
+        The boxes of each table, in the digits of all dimensions; their only side is the source
+        blocks.
     radices : tuple of tuple of int
         Radices of the digits of each dimension, outermost first.
     bounds : tuple of (int, int)
         First place of the block along each dimension of the digits, and the one behind the last.
     """
 
-    boxes: Pieces
+    boxes: tuple[Pieces, ...]
     radices: tuple[Block, ...]
     bounds: tuple[tuple[int, int], ...]
 
@@ -53,24 +54,30 @@ class AxisDigits:
 
     @property
     def are_slabs(self) -> bool:
-        """True if each box has all values of all digits but one, and the boxes fill the block."""
+        """True if the boxes fill the block, and each has all values of all digits but one.
+
+        There is one table.
+        """
         volume = math.prod(high - low for low, high in self.bounds)
-        if not self.boxes.size == volume == math.prod(self.sizes):
+        (boxes,) = self.boxes
+        if not boxes.size == volume == math.prod(self.sizes):
             return False
-        is_cut = (self.boxes.counts < self.sizes).any(axis=0)
+        is_cut = (boxes.counts < np.array(self.sizes, np.int64)).any(axis=0)
         return int(np.count_nonzero(is_cut)) < 2
 
 
-def axis_in_digits(pieces: Pieces, shape: Block) -> AxisDigits | None:
+def axis_in_digits(tables: Sequence[Pieces], shape: Block) -> AxisDigits | None:
     """Return an axis of a target block in its digits, or None if its places are not made of digits.
 
     Parameters
     ----------
-    pieces : Pieces
-        Pieces into the block; side 0 is the source blocks, side 1 the target block.
+    tables : sequence of Pieces
+        Pieces into the block, and those of the mirror image; side 0 is the source blocks, side 1
+        the target block.
     shape : tuple of int
         Lengths of the dimensions of the block that belong to the axis.
     """
+    pieces = stacked(tables)
     digits: list[int] = []
     lows: list[Ints] = []
     radices: list[Block] = []
@@ -85,11 +92,17 @@ def axis_in_digits(pieces: Pieces, shape: Block) -> AxisDigits | None:
         bounds.append(dimension.bounds)
     first_values = np.concatenate(lows, axis=1)
     last_values = first_values + pieces.counts[:, digits]
-    side = pieces.of_digits(digits).sides[0]
+    side = pieces.sides[0].of_digits(digits)
     boxes, joined_radices = _joined(Pieces(first_values, last_values, (side,)), radices)
     if math.prod(map(math.prod, joined_radices)) > MOST_AROUND * math.prod(shape):
         return None
-    return AxisDigits(boxes, tuple(joined_radices), tuple(bounds))
+    if len(tables) == 1:
+        return AxisDigits((boxes,), tuple(joined_radices), tuple(bounds))
+    ends = list(itertools.accumulate(map(len, tables)))
+    boxes_of_tables = tuple(
+        boxes.rows(slice(end - len(table), end)) for end, table in zip(ends, tables, strict=True)
+    )
+    return AxisDigits(boxes_of_tables, tuple(joined_radices), tuple(bounds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +189,9 @@ def _joined(boxes: Pieces, radices: Sequence[Block]) -> tuple[Pieces, list[Block
                 highs.append(high)
             digit += 1
         joined_radices.append(tuple(new_radices))
-    side = boxes.of_digits(digits).sides[0]
+    if len(digits) == digit:
+        return boxes, joined_radices
+    side = boxes.sides[0].of_digits(digits)
     joined = Pieces(np.stack(lows, axis=1), np.stack(highs, axis=1), (side,))
     return joined, joined_radices
 

@@ -58,13 +58,19 @@ class Side:
         """Return the side of some boxes."""
         return Side(self.blocks[rows], self.starts[rows], self.steps[rows], self.dims)
 
+    def of_digits(self, digits: list[int]) -> "Side":
+        """Return the side with its digits in another order; digits of one value may be left out."""
+        dims = tuple([self.dims[digit] for digit in digits])
+        return Side(self.blocks, self.starts, self.steps[:, digits], dims)
+
     def moved(self, rows: Ints, distances: Ints) -> "Side":
         """Return the side of some boxes, which begin some values later in each digit."""
         starts = self.starts[rows]
-        offsets = distances * self.steps[rows]
+        steps = self.steps[rows]
+        offsets = distances * steps
         for digit, dim in enumerate(self.dims):
             starts[:, dim] += offsets[:, digit]
-        return Side(self.blocks[rows], starts, self.steps[rows], self.dims)
+        return Side(self.blocks[rows], starts, steps, self.dims)
 
     @cached_property
     def distinct(self) -> tuple[list[int], Ints]:
@@ -141,11 +147,8 @@ class Pieces:
     def of_digits(self, digits: Sequence[int]) -> "Pieces":
         """Return the boxes with their digits in another order."""
         chosen = list(digits)
-        sides = [
-            replace(side, steps=side.steps[:, chosen], dims=tuple(side.dims[d] for d in chosen))
-            for side in self.sides
-        ]
-        return Pieces(self.lows[:, chosen], self.highs[:, chosen], tuple(sides))
+        sides = tuple(side.of_digits(chosen) for side in self.sides)
+        return Pieces(self.lows[:, chosen], self.highs[:, chosen], sides)
 
     def split(self, digit: int, sizes: Sequence[int]) -> "Pieces":
         """Return the boxes in terms of finer digits in place of one digit, outermost first."""

@@ -160,46 +160,45 @@ class SegmentedView:
         """Yield the shards of a part (a slice of each digit), grouped by shape and strides."""
         lows = np.array([cut.start for cut in part], np.int64)
         highs = np.array([cut.stop for cut in part], np.int64)
-        is_cut = (lows > 0) | (highs < np.array(self.sizes, np.int64))
-        for axes, conjugate in self.images:
-            boxes_in_part = []
+        for (axes, conjugate), memory in zip(self.images, self._memory, strict=True):
+            cuts = []
             for boxes, digits in zip(axes, self.digits, strict=True):
                 own = list(digits)
-                if is_cut[own].any():
-                    boxes = boxes.within(lows[own], highs[own])
-                boxes_in_part.append(boxes)
-            if all(map(len, boxes_in_part)):
-                yield from self._shards_of_boxes(part, lows, boxes_in_part, conjugate)
+                cuts.append(boxes.rows_within(lows[own], highs[own]))
+            if all(len(rows) for rows, _, _ in cuts):
+                yield from self._shards_of_boxes(part, lows, memory, cuts, conjugate)
 
     def _shards_of_boxes(
         self,
         part: tuple[slice, ...],
         first_values: Ints,
-        axes: Sequence[Pieces],
+        memory: Sequence["_AxisMemory"],
+        cuts: Sequence[tuple[Ints, Ints, Ints]],
         conjugate: bool,
     ) -> Iterator[ShardView]:
-        """Yield the shards of a part with these first values: combinations of one box per axis."""
-        sizes = [len(boxes) for boxes in axes]
+        """Yield the shards of a part with these first values: combinations of one box per axis.
+
+        `cuts` are the rows of the boxes of each axis, and their first and end values in the part.
+        """
+        sizes = [len(rows) for rows, _, _ in cuts]
         count = math.prod(sizes)
-        rows_of_axes = np.unravel_index(np.arange(count), sizes)
-        source_numbers = np.zeros(count, np.int64)
-        for boxes, rows, names in zip(axes, rows_of_axes, self._block_names, strict=True):
-            positions = np.searchsorted(names, boxes.sides[0].blocks)
-            source_numbers = source_numbers * len(names) + positions[rows]
-        which = self._source_table[source_numbers]
-        strides = self._strides if len(self._strides) == 1 else self._strides[which]
+        choices = np.unravel_index(np.arange(count), sizes)
+        combination = np.zeros(count, np.int64)
+        for axis_memory, (rows, _, _), choice in zip(memory, cuts, choices, strict=True):
+            combination += axis_memory.combinations[rows[choice]]
+        which = self._number_of_combination[combination]
+        form = self._stride_form[which]
         lows, counts, steps = np.zeros((3, count, len(part)), np.int64)
         starts = np.zeros(count, np.int64)
-        first_dim = 0
-        for boxes, rows, digits in zip(axes, rows_of_axes, self.digits, strict=True):
-            side = boxes.sides[0]
-            own = list(digits)
-            own_strides = strides[:, first_dim : first_dim + side.starts.shape[1]]
-            lows[:, own] = boxes.lows[rows]
-            counts[:, own] = boxes.counts[rows]
-            steps[:, own] = side.steps[rows] * own_strides[:, list(side.dims)]
-            starts += np.einsum("ij,ij->i", side.starts[rows], own_strides)
-            first_dim += side.starts.shape[1]
+        for axis_memory, (rows, low, high), choice in zip(memory, cuts, choices, strict=True):
+            chosen_rows = rows[choice]
+            own_steps = axis_memory.steps[form, chosen_rows]
+            distances = (low - axis_memory.lows[rows])[choice]
+            starts += axis_memory.starts[form, chosen_rows]
+            starts += np.einsum("ij,ij->i", distances, own_steps)
+            lows[:, axis_memory.digits] = low[choice]
+            counts[:, axis_memory.digits] = (high - low)[choice]
+            steps[:, axis_memory.digits] = own_steps
         steps[counts == 1] = 0  # strides of single values have no effect
         if conjugate:  # some are negative
             starts += np.einsum("ij,ij->i", counts - 1, np.minimum(steps, 0))
@@ -229,11 +228,15 @@ class SegmentedView:
         return list(self.sources.values())
 
     @cached_property
-    def _strides(self) -> Ints:
-        """Strides of the source blocks, one row each, or one row if all have the same."""
-        strides = [source.strides for source in self.source_list]
-        rows = strides[:1] if len(set(strides)) == 1 else strides
-        return np.array(rows, np.int64).reshape(len(rows), -1)
+    def _stride_forms(self) -> list[Block]:
+        """Different strides of source blocks."""
+        return list(dict.fromkeys(source.strides for source in self.source_list))
+
+    @cached_property
+    def _stride_form(self) -> Ints:
+        """Number of the strides of each source block."""
+        forms = self._stride_forms
+        return np.array([forms.index(source.strides) for source in self.source_list], np.int64)
 
     @cached_property
     def _block_names(self) -> list[Ints]:
@@ -241,14 +244,38 @@ class SegmentedView:
         return [np.unique(numbers) for numbers in zip(*self.sources, strict=True)]
 
     @cached_property
-    def _source_table(self) -> Ints:
-        """Number in the list of sources of each combination of numbers along the axes."""
-        shape = [len(names) for names in self._block_names]
-        table = np.zeros(shape, np.int64)
+    def _number_of_combination(self) -> Ints:
+        """Number of the source block of each combination of numbers along the axes."""
+        table = np.zeros([len(names) for names in self._block_names], np.int64)
         columns = zip(self._block_names, zip(*self.sources, strict=True), strict=True)
         places = tuple(np.searchsorted(names, numbers) for names, numbers in columns)
         table[places] = np.arange(len(self.sources))
         return table.reshape(-1)
+
+    @cached_property
+    def _memory(self) -> list[list["_AxisMemory"]]:
+        """Boxes of each image and axis in the memory of the sources."""
+        strides = np.array(self._stride_forms, np.int64).reshape(len(self._stride_forms), -1)
+        images = []
+        for axes, _ in self.images:
+            memory = []
+            first_dim = 0
+            weight = len(self._number_of_combination)
+            for boxes, digits, names in zip(axes, self.digits, self._block_names, strict=True):
+                side = boxes.sides[0]
+                weight //= len(names)
+                own_strides = strides[:, first_dim : first_dim + side.starts.shape[1]]
+                first_dim += side.starts.shape[1]
+                axis_memory = _AxisMemory(
+                    digits=list(digits),
+                    lows=boxes.lows,
+                    combinations=np.searchsorted(names, side.blocks) * weight,
+                    starts=own_strides @ side.starts.T,
+                    steps=own_strides[:, None, list(side.dims)] * side.steps,
+                )
+                memory.append(axis_memory)
+            images.append(memory)
+        return images
 
     @cached_property
     def addresses(self) -> Ints:
@@ -358,6 +385,31 @@ class SegmentedView:
             else:
                 return None
         return tuple(slices)
+
+
+@dataclass(frozen=True, eq=False)
+class _AxisMemory:
+    """Boxes of an axis in the memory of source blocks, with a row for each box.
+
+    Parameters
+    ----------
+    digits : list of int
+        Numbers of the axis' digits in the block.
+    lows : ndarray, (boxes, digits)
+        First value of each digit.
+    combinations : ndarray, (boxes,)
+        What each box adds to the number of a combination of source blocks.
+    starts : ndarray, (forms, boxes)
+        Bytes from the first element of a source block to the box, for each form of strides.
+    steps : ndarray, (forms, boxes, digits)
+        Distance of two values of a digit in bytes.
+    """
+
+    digits: list[int]
+    lows: Ints
+    combinations: Ints
+    starts: Ints
+    steps: Ints
 
 
 def _equal_rows(table: Ints) -> Iterator[Ints]:

@@ -124,10 +124,14 @@ class Pieces:
 
     def within(self, lows: Ints, highs: Ints) -> "Pieces":
         """Return the parts of the boxes inside one box, or of each box inside a box of its own."""
+        return self.cut(*self.rows_within(lows, highs))
+
+    def rows_within(self, lows: Ints, highs: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the rows of the boxes in `within`, and first and end values of their parts."""
         first = np.maximum(self.lows, lows)
         last = np.minimum(self.highs, highs)
-        rows = np.flatnonzero((first < last).all(axis=1))
-        return self.cut(rows, first[rows], last[rows])
+        rows = np.flatnonzero(np.all(first < last, axis=1))
+        return rows, first[rows], last[rows]
 
     def meet(self, other: "Pieces") -> "Pieces":
         """Return the intersections with the boxes of another table, with the sides of both."""

@@ -37,7 +37,8 @@ def test_events_of_a_task_carry_plan_and_round(seen):
 
 
 def test_the_worker_of_a_task_is_asked_for_once(monkeypatch):
-    asked, record = [], Record()
+    asked = []
+    record = Record()
     monkeypatch.setattr(events, "current_worker", lambda: asked.append(1))
     with events.during("0a1b", 1):
         for _ in range(3):
@@ -105,7 +106,9 @@ def test_of_many_events_the_latest_are_known():
 
 
 def test_threads_count_together_and_old_plans_are_forgotten():
-    record, together = Record(), threading.Barrier(4)  # a dead thread's name comes again
+    # a dead thread's name comes again
+    record = Record()
+    together = threading.Barrier(4)
 
     def work(number):
         together.wait()

@@ -57,8 +57,12 @@ class Hosts:
     """Workers whose disks have a speed, which all workers of a host share at a time."""
 
     def __init__(self, hosts, speeds, full=None):
-        self.hosts, self.speeds, self.full = hosts, speeds, full
-        self.files, self.sizes, self.rounds = {}, {}, []
+        self.hosts = hosts
+        self.speeds = speeds
+        self.full = full
+        self.files = {}
+        self.sizes = {}
+        self.rounds = []
 
     def each(self, work, arguments):
         self.rounds.append((work, len(arguments)))
@@ -67,7 +71,8 @@ class Hosts:
             if work is cluster.written:
                 if address == self.full:
                     raise OSError("no space")
-                self.files[path], self.sizes[address] = address, nbytes[0]
+                self.files[path] = address
+                self.sizes[address] = nbytes[0]
             elif work is not cluster.was_read:
                 self.files.pop(path, None)
         for address in arguments:
@@ -130,7 +135,8 @@ def test_libraries_are_those_that_all_have():
 
 
 def test_devices_are_those_of_workers_that_have_some():
-    slow, fast = DeviceProfile(h2d=1e10, call=1e-6), DeviceProfile(h2d=2e10, call=2e-6)
+    slow = DeviceProfile(h2d=1e10, call=1e-6)
+    fast = DeviceProfile(h2d=2e10, call=2e-6)
     three = (slow,), (fast, fast), (fast, slow)
     found = slowest([DEFAULT, *(replace(DEFAULT, devices=devices) for devices in three)])
     assert [device.h2d for device in found.devices] == [1e10, 1e10]

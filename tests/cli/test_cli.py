@@ -254,7 +254,8 @@ def test_what_a_killed_run_has_left_is_named(here, capsys):
     npy("a.npy", complex_values(8))
     name = "from dask_bigfft.storage import targets; print(targets.name_of_run())"
     killed = python("-c", name).stdout.strip()
-    left, old = Path(f"b.zarr.partial-{killed}"), Path(f"b.zarr.replaced-{killed}")
+    left = Path(f"b.zarr.partial-{killed}")
+    old = Path(f"b.zarr.replaced-{killed}")
     host, number, more = killed.rsplit("-", 2)
     goes_on = f"{host}-{os.getppid()}-{more}"
     elsewhere = f"other-{killed}"

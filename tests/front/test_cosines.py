@@ -84,7 +84,9 @@ def test_cropped_and_padded_and_shifted_and_only_read(type_, length):
 
 def exactly(x, sine, type_):
     """The sums of the definitions, in 40 digits."""
-    n, one, wave = len(x), int(sine), mpmath.sin if sine else mpmath.cos
+    n = len(x)
+    one = int(sine)
+    wave = mpmath.sin if sine else mpmath.cos
     place, frequency, total = {
         1: (lambda j: j + one, lambda k: k + one, n - 1 + 2 * one),
         2: (lambda j: 2 * j + 1, lambda k: k + one, 2 * n),

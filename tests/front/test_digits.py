@@ -30,7 +30,8 @@ def test_there_and_back(name, digits, chunks):
 
 
 def test_several_axes_and_a_product():
-    digits, x = {0: (6, 10), -1: (8, 9)}, da.from_array(BOX, chunks=(20, 24))
+    digits = {0: (6, 10), -1: (8, 9)}
+    x = da.from_array(BOX, chunks=(20, 24))
     named = {"order": "transposed", "digits": digits}
     y = fft.rfftn(x, **named)
     rows = transposed_index(60, digits=(6, 10))
@@ -44,7 +45,8 @@ def test_several_axes_and_a_product():
 
 
 def test_digits_of_the_length_are_none_of_their_own_and_others_tell_the_length():
-    x, order = da.zeros(24, chunks=6), {"order": "transposed"}
+    x = da.zeros(24, chunks=6)
+    order = {"order": "transposed"}
     assert fft.fft(x, digits=transposed_digits(24), **order).name == fft.fft(x, **order).name
     assert fft.fft(x, digits=(2, 12), **order).name != fft.fft(x, **order).name
     assert fft.irfft(da.zeros(18), digits=(4, 6), **order).shape == (24,)  # (4//2 + 1) * 6

@@ -119,7 +119,8 @@ def test_one_axis(name, norm):
 def test_several_axes(name, norm):
     x = numbers((6, 8, 10), "d" if name in REAL_IN else "D")
     a = da.from_array(x, chunks=(3, 3, 4))
-    ours, theirs = getattr(fft, name), peer(name)
+    ours = getattr(fft, name)
+    theirs = peer(name)
     assert_same(ours(a, norm=norm).compute(), theirs(x, norm=norm))
     for s, axes in [(None, (0, 2)), ((5, 12), (2, 0)), ((7, 7), (-3, -1)), ((9,), (1,))]:
         expected = theirs(x, s=s, axes=axes, norm=norm)
@@ -200,7 +201,8 @@ def test_axes_of_no_entries_or_one(name, shape, chunks, where):
     if name.endswith("n"):
         renamed = {"n": "s", "axis": "axes"}
         where = {renamed[key]: (value,) for key, value in {"axis": -1, **where}.items()}
-    ours, a = getattr(fft, name), da.from_array(x, chunks=chunks)
+    ours = getattr(fft, name)
+    a = da.from_array(x, chunks=chunks)
     try:
         expected = peer(name)(x, **where)
     except ValueError:
@@ -254,7 +256,8 @@ def test_numpy_arrays_are_not_hashed_and_named_anew(monkeypatch):
         da.from_array(x)
         assert max(hashed) >= x.nbytes, "the test does not see what is hashed"
         hashed.clear()
-        first, second = fft.fft(x), fft.fft(x)
+        first = fft.fft(x)
+        second = fft.fft(x)
         assert max(hashed, default=0) < 4096
     assert first.name != second.name  # x may have changed in between
     x[:] = 1

@@ -136,7 +136,8 @@ def test_a_spectrum_and_its_shifted_form_share_their_rounds():
     a = da.from_array(x, chunks=(9, 10))
     spectrum = fft.fft2(a)
     shifted = fft.fftshift(spectrum)
-    alone, both = len(set(tasks(spectrum))), len(set(tasks(spectrum, shifted)))
+    alone = len(set(tasks(spectrum)))
+    both = len(set(tasks(spectrum, shifted)))
     assert both < 2 * alone - spectrum.npartitions  # the last gather, its barriers and the plan
     first, second = dask.compute(spectrum, shifted)
     np.testing.assert_array_equal(np.fft.fftshift(first), second)

@@ -72,14 +72,18 @@ def resized(x, length, axis):
 
 def exact_transform(name, x, lengths=None, axes=None, norm=None):
     """A transform of the interface of `numpy.fft` in long double; the name's ending is ignored."""
-    family, forward = name.rstrip("2n"), name.rstrip("2n") in ("fft", "rfft", "hfft")
+    family = name.rstrip("2n")
+    forward = name.rstrip("2n") in ("fft", "rfft", "hfft")
     axes = tuple(range(x.ndim)) if axes is None else tuple(a % x.ndim for a in axes)
     pairs = list(zip(axes, lengths or [None] * len(axes), strict=True))
-    to_real, from_real = family in ("irfft", "hfft"), family in ("rfft", "ihfft")
+    to_real = family in ("irfft", "hfft")
+    from_real = family in ("rfft", "ihfft")
     values = np.asarray(x).astype(np.longdouble if from_real else np.clongdouble)
-    sign, total = -1 if forward else 1, np.longdouble(1)
+    sign = -1 if forward else 1
+    total = np.longdouble(1)
     for axis, given in reversed(pairs) if from_real else pairs:  # the real axis first, else last
-        is_last, size = axis == axes[-1], values.shape[axis]
+        is_last = axis == axes[-1]
+        size = values.shape[axis]
         n = given or (2 * (size - 1) if to_real and is_last else size)
         total *= n
         if to_real and is_last:
@@ -135,7 +139,8 @@ def amplification(case, x, expected):
     if case.kind != "c2r" or not expected.any():
         return 1.0
     size = float(np.linalg.norm(expected.astype(float)))
-    axis, n = case.axes[-1], case.lengths[-1]
+    axis = case.axes[-1]
+    n = case.lengths[-1]
     values = np.asarray(x, np.complex128)
     for a, length in zip(case.axes, case.lengths, strict=True):
         values = resized(values, half(n) if a == axis else length, a)
@@ -153,7 +158,8 @@ def assert_as_good_as_scipy(found, own, expected, allowance=1.0):
     assert found.shape == expected.shape
     assert found.dtype == own.dtype
     eps = float(np.finfo(found.dtype).eps)
-    error, theirs = relative_l2(found, expected), relative_l2(own, expected)
+    error = relative_l2(found, expected)
+    theirs = relative_l2(own, expected)
     assert error <= FACTOR * theirs + allowance * eps, (
         f"relative error {error / eps:.2f} eps, SciPy's own {theirs / eps:.2f} eps"
     )

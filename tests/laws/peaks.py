@@ -75,7 +75,9 @@ def in_use(pid: int) -> int:
 
 @contextlib.contextmanager
 def _sampled(pid: int) -> Iterator[Peak]:
-    before, stop, peak = in_use(pid), threading.Event(), Peak()
+    before = in_use(pid)
+    stop = threading.Event()
+    peak = Peak()
 
     def look() -> None:
         while not stop.wait(POLL):

@@ -80,7 +80,8 @@ def check_transposed_result(case, wanted, digits=None):
         expected, own = full_spectrum(case, x)
         own = own.astype(np.result_type(np.complex64, own.dtype))
     else:
-        expected, own = exact(case, x), scipy_own(case, x)
+        expected = exact(case, x)
+        own = scipy_own(case, x)
     real_axis = case.axes[-1] if case.kind == "r2c" else None
     arguments = (case.axes, case.lengths, wanted)
     expected = reordered(expected, *arguments, real_axis=real_axis, digits=digits)

@@ -114,7 +114,8 @@ def test_crossings_of_the_bus(name, shape, chunks, nbytes, crossings, monkeypatc
 def test_transposed_order_of_several_axes(name, slots):
     """Blocks whose first dimension is several digits, also with few buffers."""
     limits = replace(SMALL, run_nbytes=1, slots=slots)
-    x, ours = values(28, 20, 10), getattr(fft, name)
+    x = values(28, 20, 10)
+    ours = getattr(fft, name)
     array = da.from_array(x, (14, 10, 2))
     with split(), simulated_devices(1 << 12, limits=limits):
         host = ours(array, order="transposed", device="cpu").compute()
@@ -130,7 +131,8 @@ def test_bluestein(name, nbytes):
     half = name in ("irfft", "hfft")
     keywords = {"n": 8191} if half else {}
     x = values(4097 if half else 8191, real=name == "rfft")
-    array, ours = da.from_array(x, 512), getattr(fft, name)
+    array = da.from_array(x, 512)
+    ours = getattr(fft, name)
     with split(), simulated_devices(nbytes, limits=SMALL):
         found = plan(array, name, **keywords)
         got, nbytes_of = computed(ours(array, **keywords, device="gpu"))
@@ -152,7 +154,8 @@ def test_no_processor_touches_a_split_axis(name, seed):
 
 
 def test_auto_leaves_small_blocks_and_long_doubles_on_the_cpu_and_cpu_all():
-    small, large = da.ones((32, 32), chunks=16), da.ones((512, 512), chunks=-1, dtype=complex)
+    small = da.ones((32, 32), chunks=16)
+    large = da.ones((512, 512), chunks=-1, dtype=complex)
     with simulated_devices(1 << 24) as (device,):
         fft.fft2(small).compute()
         fft.fft2(large, device="cpu").compute()
@@ -239,7 +242,9 @@ def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, slots, 
     limits = replace(WIDE, slots=slots)
     single = list(RAGGED).index(case) % 2 == 1
     name, shape, chunks, keywords = RAGGED[case]
-    x, gathered, get = values(*shape, real=name.startswith("r"), single=single), [], Source.get
+    x = values(*shape, real=name.startswith("r"), single=single)
+    gathered = []
+    get = Source.get
 
     def watched(self):
         if not self.borrowed:

@@ -155,7 +155,8 @@ def test_the_result_is_right(whole, carrier, phase, fault, victim, tmp_path):
     a = np.random.default_rng(seed).standard_normal(16 * 512)
     folder = tmp_path / "scratch"
     options = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(folder)}
-    cluster, board = whole(), Board(tmp_path / "board")
+    cluster = whole()
+    board = Board(tmp_path / "board")
     with (
         dask.config.set({**SETTINGS, **options}),
         Client(scheduler_file=cluster.file, timeout=LONGEST) as client,
@@ -171,7 +172,8 @@ def test_the_result_is_right(whole, carrier, phase, fault, victim, tmp_path):
 
 # --- runs from file to file -----------------------------------------------------------------
 
-BLOCKS, LENGTH = 16, 2**12
+BLOCKS = 16
+LENGTH = 2**12
 ASKED = {"kind": "fft", "block_size": LENGTH * 16 // BLOCKS}
 FLOOR = {"bigfft.planner.whole-axis-floor": 1}
 
@@ -192,7 +194,9 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     whole, undisturbed, carrier, phase, fault, victim, tmp_path
 ):
     """At once, or after another run has gone on where one stopped."""
-    cluster, board, out = whole(), Board(tmp_path / "board"), tmp_path / "out.zarr"
+    cluster = whole()
+    board = Board(tmp_path / "board")
+    out = tmp_path / "out.zarr"
     requested = {**ASKED, "scratch": tmp_path / "scratch"}
     source = contents(undisturbed / "in.zarr")
     with Client(scheduler_file=cluster.file, timeout=LONGEST) as client:
@@ -232,7 +236,8 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
 )
 def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, tmp_path):
     """At the same address; the next run of the same client resumes it."""
-    out, board = tmp_path / "out.zarr", Board(tmp_path / "board")
+    out = tmp_path / "out.zarr"
+    board = Board(tmp_path / "board")
     requested = {**ASKED, "scratch": tmp_path / "scratch"}
     source = contents(undisturbed / "in.zarr")
     with (

@@ -141,7 +141,8 @@ def test_pickled(built):
 
 def test_same_keys_for_the_same_call():
     x = da.from_array(random_array((64,), "c16", 1), chunks=8, name="x")
-    one, two = fft.fft(x), fft.fft(x)
+    one = fft.fft(x)
+    two = fft.fft(x)
     assert one.name == two.name
     assert set(dict(one.__dask_graph__())) == set(dict(two.__dask_graph__()))
     others = [

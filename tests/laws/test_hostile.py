@@ -85,7 +85,8 @@ def arguments(function, more=(), **given):
 
 def calls(folder):
     """Return functions with arguments that work, by the names of those that are made hostile."""
-    bx, options = dask_bigfft.xarray, Options.__annotations__
+    bx = dask_bigfft.xarray
+    options = Options.__annotations__
     signal_options = SignalOptions.__annotations__
     cosines = [name for name in fft.__all__ if name.strip("in") in ("dct", "dst")]
     found = [
@@ -144,7 +145,8 @@ def outcome(function, base, name, value):
 @pytest.mark.filterwarnings("ignore")
 def test_errors_name_the_hostile_argument(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rng, found = random.Random(int(os.environ.get("BIGFFT_SEED", "27"))), {}
+    rng = random.Random(int(os.environ.get("BIGFFT_SEED", "27")))
+    found = {}
     with dask.config.set({"bigfft.kernel": "scipy", "bigfft.wisdom.directory": str(tmp_path)}):
         functions = calls(tmp_path)
         for _ in range(COUNT):

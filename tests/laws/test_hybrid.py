@@ -135,7 +135,8 @@ def test_an_error_of_either_is_one_of_the_task(monkeypatch, place, name, error):
 @pytest.mark.parametrize("seed", range(3))
 def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, seed):
     """More tasks than leases: all end, with the CPU's answer, and what comes back is done."""
-    x, failing = values(384, 64, seed=seed), Failing(1 << 14, seed)
+    x = values(384, 64, seed=seed)
+    failing = Failing(1 << 14, seed)
     cpu_threads_wait(monkeypatch, lambda: failing.calls >= 3)
     with on_devices(failing, SimulatedGPU(1 << 14, seed)):
         lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
@@ -204,7 +205,8 @@ def test_one_does_what_the_other_does_not_come_to(monkeypatch, alike, late):
 
     Or the device hangs in each portion until the CPU has taken half of what it left.
     """
-    x, real = values(256, 16), work_sharing.Interval.land
+    x = values(256, 16)
+    real = work_sharing.Interval.land
 
     def slow(self):
         waited_for(lambda: 2 * self.low >= self.high)
@@ -257,7 +259,8 @@ def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile,
 
 def test_whole_transforms_beside_a_slow_bus_are_shared(tmp_path):
     """PCIe 2, and eight threads of an H100's host. Else the GPU takes at once what fits it."""
-    slow, library = DeviceProfile(h2d=6.25e9, d2h=6.25e9), replace(LIBRARY, large_flops=2.1e9)
+    slow = DeviceProfile(h2d=6.25e9, d2h=6.25e9)
+    library = replace(LIBRARY, large_flops=2.1e9)
     array = da.zeros((16384, 16384), chunks=(1024, 16384), dtype="c16")
     for device, nbytes, gain in ((slow, 1 << 30, 1.2), (DeviceProfile(), 1 << 34, 1)):
         profile = replace(EVEN, threads=16, copy=4.4e9, libraries=(library,), devices=(device,))
@@ -268,7 +271,8 @@ def test_whole_transforms_beside_a_slow_bus_are_shared(tmp_path):
 
 
 def test_a_task_waits_for_a_device_when_the_cpu_has_done_its_share(monkeypatch, alike):
-    x, waits = values(256, 16), list[float]()
+    x = values(256, 16)
+    waits = list[float]()
 
     def none_is_free(self, tasks, timeout):
         waits.append(timeout)
@@ -289,7 +293,8 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
     with speeds(tmp_path, replace(EVEN, devices=(device,)), gain=0):
         names = "cpu", "gpu", "hybrid"
         cpu, gpu, found = (plan(array, "fft", axis=1, kernel="ducc0", device=d) for d in names)
-    ours, theirs = cpu.expected.seconds * 4 / 3, gpu.expected.seconds
+    ours = cpu.expected.seconds * 4 / 3
+    theirs = gpu.expected.seconds
     (share,) = found.shares
     assert abs(share - ours / (ours + theirs)) <= 0.05
     # Both are slower beside each other.

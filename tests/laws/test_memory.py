@@ -204,7 +204,8 @@ def arena_peak(monkeypatch, kind, shape, chunks, dtype, settings, **options):
 
     What the arena lends at the worst moment: all blocks, but none of NumPy's own memory.
     """
-    peak, plainly = 0, HostArena.allocate
+    peak = 0
+    plainly = HostArena.allocate
 
     def counting(arena, *arguments):
         nonlocal peak

@@ -11,7 +11,8 @@ from dask_bigfft.testing.strategies import random_array
 
 #: One-dimensional transforms of every kind.
 KINDS = ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "dct", "dst"]
-LENGTH, ROWS = 96, 8
+LENGTH = 96
+ROWS = 8
 
 
 def data(kind, value):

@@ -21,7 +21,8 @@ LIMITS = TileLimits(0, least=1 << 14, run_nbytes=64)
 
 def owned(values):
     """A dask array of one block, which is the NumPy array itself."""
-    name, chunks = f"owned-{id(values)}", tuple((n,) for n in values.shape)
+    name = f"owned-{id(values)}"
+    chunks = tuple((n,) for n in values.shape)
     return da.Array({(name, *(0,) * values.ndim): values}, name, chunks, dtype=values.dtype)
 
 
@@ -77,7 +78,8 @@ def test_near_in_place(shape, beside):
     twentieth.
     """
     x = values(*shape)
-    expected, nbytes = scipy.fft.fftn(x), x.nbytes // 8
+    expected = scipy.fft.fftn(x)
+    nbytes = x.nbytes // 8
     with simulated_devices(nbytes, limits=LIMITS) as (device,), dask.config.set(scheduler="sync"):
         warm = owned(values(*shape))
         fft.fftn(warm, overwrite_x=True, device="gpu").persist()  # reserves the device's memory
@@ -106,7 +108,8 @@ def owned_blocks(x, rows):
 
 
 def test_tasks_in_place_take_turns(monkeypatch):
-    turns, ready = [], tasks._turn
+    turns = []
+    ready = tasks._turn
     monkeypatch.setattr(tasks, "_turn", lambda *given: turns.append(given) or ready(*given))
     with simulated_devices(1 << 18, limits=LIMITS):
         a, _ = owned_blocks(random_array((64, 64), "c16", 1), 16)
@@ -164,7 +167,8 @@ def test_a_memory_limit_counts_what_overwriting_needs():
 )
 def test_one_block_needs_little_more_than_itself(shape, device):
     x = values(*shape)
-    expected, limit = scipy.fft.fftn(x), int(2.5 * x.nbytes)
+    expected = scipy.fft.fftn(x)
+    limit = int(2.5 * x.nbytes)
     keywords = {"overwrite_x": True, "device": device, "memory_limit": limit}
     with simulated_devices(1 << 20, limits=LIMITS):
         assert plan(owned(x), "fftn", **keywords).expected.peak_host < limit

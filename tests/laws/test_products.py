@@ -43,7 +43,8 @@ def convolved(a, b):
 )
 def test_products_of_spectra_in_transposed_order(data, shape, plans, real, floor, dtype):
     dtype = dtype if real else {"f8": "c16", "f4": "c8"}[dtype]
-    a, b = random_array(shape, dtype, 1), random_array(shape, dtype, 2)
+    a = random_array(shape, dtype, 1)
+    b = random_array(shape, dtype, 2)
     first = da.from_array(a, chunks=data.draw(chunkings(shape)))
     second = da.from_array(b, chunks=data.draw(chunkings(shape)))
     axes = tuple(range(len(shape)))

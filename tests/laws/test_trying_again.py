@@ -33,7 +33,8 @@ def tiles(monkeypatch):
 @pytest.fixture
 def again(monkeypatch):
     """Dask's own scheduler runs a task that has failed once more; the errors of first tries."""
-    run, errors = dask.local.execute_task, []
+    run = dask.local.execute_task
+    errors = []
 
     def twice(*arguments):
         try:
@@ -121,7 +122,8 @@ def test_a_block_says_wherever_it_is_that_it_is_spoiled(dtype, strided):
 
 def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
     x, _ = owned_blocks(values(64, 48), 16)
-    real, when = dask_bigfft.gpu.dispatch.inside_device, Times(1, after=1)
+    real = dask_bigfft.gpu.dispatch.inside_device
+    when = Times(1, after=1)
 
     def device(job, shards, place):
         found = real(job, shards, place)

@@ -41,7 +41,8 @@ def is_reversed(strides):
 @pytest.mark.parametrize("n", LONG)
 def test_where_digits_are_reversed(n, variant, at_input, at_output):
     found = planned(n, variant, "natural")
-    first, last = found.rounds[0].source, found.rounds[-1].target
+    first = found.rounds[0].source
+    last = found.rounds[-1].target
     assert is_reversed(waiting(first, 0)) == at_input
     assert is_reversed(waiting(last, 1)) == at_output
 
@@ -84,7 +85,8 @@ def test_exchanges_and_bytes(variant, order):
     list(itertools.product([*VARIANTS, "auto"], ["natural", "transposed"], ["fft", "ifft"])),
 )
 def test_all_variants_give_the_same_answer(variant, order, name):
-    n, rounds = 64, [4, 4, 4]
+    n = 64
+    rounds = [4, 4, 4]
     x = random_array((n,), "c16", 5)
     natural = exact_transform(name, x)
     index = transposed_index(n, digits=(4, 4, 4))

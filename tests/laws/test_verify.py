@@ -193,7 +193,8 @@ def test_squares_of_what_is_checked_may_be_too_small(found, mode, chunks, dtype)
     x = da.from_array(a, chunks=chunks)
     for name, where in (("fft", {"axis": 1}), ("fft2", {}), ("ifft", {"axis": 0})):
         function = getattr(fft, name)
-        right, result = function(x, **where), function(x, verify=mode, **where)
+        right = function(x, **where)
+        result = function(x, verify=mode, **where)
         result, right = dask.compute(result, right, scheduler="sync")
         off = np.linalg.norm(result - right)  # checked tiles are copies, others are read in place
         assert off <= 4 * np.finfo(result.dtype).eps * np.linalg.norm(right)
@@ -211,7 +212,8 @@ def test_every_library_with_sources_that_are_only_read(
 ):
     small_tiles(monkeypatch, 4400)
     a = random_array((64, 128), "f8" if kind == "rfft2" else "c16", 6)
-    x, kept = da.from_array(a, chunks=(16, 128)), a.copy()
+    x = da.from_array(a, chunks=(16, 128))
+    kept = a.copy()
     with dask.config.set(scheduler="sync"):
         # Checked, too: some libraries round differently by how many lines they are given.
         right = getattr(fft, kind)(x, verify=mode, kernel=kernel).compute()
@@ -364,11 +366,14 @@ def broken_on_the_way(shards, fault):
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
 def test_shards_of_tasks(monkeypatch, found, fault, mode):
     """The data themselves are damaged, on their way from one task to another."""
-    original, when = dask_bigfft.graph.tasks.run_block_of_shards, Times(1, after=2)
+    original = dask_bigfft.graph.tasks.run_block_of_shards
+    when = Times(1, after=2)
 
     def broken(run, number, block, filter_axes, *inputs):
         count = len(filter_axes)
-        filters, sources, packed = inputs[:count], inputs[count], inputs[count + 1 :]
+        filters = inputs[:count]
+        sources = inputs[count]
+        packed = inputs[count + 1 :]
         shards = dict(zip(sources, packed, strict=True))
         if when():
             shards = broken_on_the_way(shards, fault)
@@ -392,7 +397,9 @@ def test_shards_of_tasks(monkeypatch, found, fault, mode):
 
 def test_shards_of_shuffles(monkeypatch):
     """Whatever happened between packing and putting together, in flight or in a file."""
-    original, damaging, fault = p2p.collect, threading.Event(), ""
+    original = p2p.collect
+    damaging = threading.Event()
+    fault = ""
 
     def broken(*arguments):
         # On another worker than the block's this raises. All that come meanwhile are damaged: tasks
@@ -417,7 +424,8 @@ def test_shards_of_shuffles(monkeypatch):
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
 def test_scratch_files(tmp_path, monkeypatch, found, fault, mode):
     """What is on the disk is damaged: files have checksums whether or not anything is verified."""
-    original, when = Scratch.read, Times(1, after=2)
+    original = Scratch.read
+    when = Times(1, after=2)
 
     def broken(self, whole, parts, *places):
         if when():
@@ -450,7 +458,8 @@ def test_two_ways_of_doing_a_round_may_differ_by_rounding_errors_only(dtype):
         assert not near_values(one, damaged)
     assert not near_values(one, one * (1 + 4000 * eps))
     for value in (np.nan, np.inf):
-        one[5, 7], different = value, other.copy()
+        one[5, 7] = value
+        different = other.copy()
         assert not near_values(one, different)
         different[5, 7] = np.nan
         assert near_values(one, different)

@@ -18,7 +18,8 @@ from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.strategies import random_array
 from dask_bigfft.transforms.spec import transform_spec
 
-SHAPE, CHUNKS = (256, 256), ((64,) * 4, (256,))
+SHAPE = (256, 256)
+CHUNKS = ((64,) * 4, (256,))
 NBYTES = 3 << 17
 CARD = DeviceProfile(nbytes=NBYTES)
 

@@ -23,7 +23,8 @@ from dask_bigfft.transforms.spec import transform_spec
 ALIKE = replace(EVEN, devices=(DeviceProfile(h2d=2e9, d2h=2e9),))
 
 #: Rows are long enough for a device to take blocks, and short enough for threads to keep up.
-SHAPE, CHUNKS = (2048, 2048), ((512,) * 4, (2048,))
+SHAPE = (2048, 2048)
+CHUNKS = ((512,) * 4, (2048,))
 
 
 def requested(device, dtype="c16", **options):
@@ -55,7 +56,8 @@ def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, de
 
 @pytest.mark.parametrize("device", ["hybrid", "auto"])
 def test_from_the_front_door(tmp_path, monkeypatch, device):
-    real, tried = tuner.transformed_array, set()
+    real = tuner.transformed_array
+    tried = set()
 
     def seen(x, plan, carrier):
         tried.add(plan.device)

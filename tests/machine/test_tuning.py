@@ -32,7 +32,8 @@ class Clock:
     """A timer by which one plan is the fastest, all others twice as slow."""
 
     def __init__(self, favourite):
-        self.favourite, self.calls = favourite, []
+        self.favourite = favourite
+        self.calls = []
 
     def __call__(self, plan):
         self.calls.append(plan)
@@ -88,7 +89,8 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
 
 @pytest.mark.parametrize("what", ["device_software", "workers_place"])
 def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, monkeypatch, what):
-    clock, gpus = Clock(lambda plan: True), int(what == "device_software")
+    clock = Clock(lambda plan: True)
+    gpus = int(what == "device_software")
     problem = (*requested(device="gpu" if gpus else "auto"), replace(MACHINE, gpus=gpus), ["scipy"])
     monkeypatch.setattr(tuner, "on_devices", lambda plan: False)
     for value in ({"cupy": "14.0"}, {"cupy": "14.1"}):

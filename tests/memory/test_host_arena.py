@@ -115,7 +115,8 @@ def test_block_that_dies_under_the_lock(arena):
 
 def test_blocks_outlive_their_arena():
     arena = HostArena(64 * MIB)
-    early, late = arena.allocate(MIB, np.uint8), arena.allocate(MIB, np.uint8)
+    early = arena.allocate(MIB, np.uint8)
+    late = arena.allocate(MIB, np.uint8)
     returned = arena.returned
     late.fill(5)
     del early
@@ -185,7 +186,8 @@ def test_blocks_take_the_memory_of_a_large_one_and_give_it_back():
 
 
 def test_resize(arena):
-    block, other = arena.allocate(4 * MIB, np.uint8), arena.allocate(4 * MIB, np.uint8)
+    block = arena.allocate(4 * MIB, np.uint8)
+    other = arena.allocate(4 * MIB, np.uint8)
     del other
     arena.resize(6 * MIB)
     assert arena.counters().idle_bytes == 0

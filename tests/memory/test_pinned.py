@@ -14,7 +14,10 @@ class Driver:
     """Keeps what is registered, and refuses what a driver refuses."""
 
     def __init__(self, refuses=0, page=4096):
-        self.ranges, self.refuses, self.registered, self.page = {}, refuses, 0, page
+        self.ranges = {}
+        self.refuses = refuses
+        self.registered = 0
+        self.page = page
 
     def register(self, address, nbytes):
         if self.refuses:
@@ -32,7 +35,8 @@ class Driver:
 
 
 def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
-    driver, arena = Driver(), HostArena(64 * MIB)
+    driver = Driver()
+    arena = HostArena(64 * MIB)
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
     arena.pinner = pinner
     block = arena.allocate((1024, 1024), "c16")
@@ -57,7 +61,8 @@ def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
 
 
 def test_what_a_closed_pinner_had_pinned_is_pinned_again():
-    driver, arena = Driver(), HostArena(64 * MIB)
+    driver = Driver()
+    arena = HostArena(64 * MIB)
     for _ in range(2):
         arena.pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
         block = arena.allocate((1024, 1024), "c16")
@@ -116,7 +121,8 @@ def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
     assert not pinner.adopt(np.zeros(MIB, np.uint8))
     assert not pinner.adopt(np.zeros(49 * MIB, np.uint8))
     assert driver.registered == 0
-    first, second = np.zeros(30 * MIB, np.uint8), np.zeros(30 * MIB, np.uint8)
+    first = np.zeros(30 * MIB, np.uint8)
+    second = np.zeros(30 * MIB, np.uint8)
     assert pinner.adopt(first)
     assert not pinner.adopt(second)
     del first
@@ -128,7 +134,8 @@ def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
 
 
 def test_a_driver_that_refuses_is_not_asked_for_ever():
-    driver, arena = Driver(refuses=100), HostArena(64 * MIB)
+    driver = Driver(refuses=100)
+    arena = HostArena(64 * MIB)
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
     arena.pinner = pinner
     blocks = [arena.allocate(4 * MIB, "u1") for _ in range(6)]

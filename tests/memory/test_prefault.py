@@ -41,7 +41,8 @@ def pages_there(block):
 
 @needs_populate
 def test_a_block_is_faulted_in_once_and_no_other(arena):
-    block, other = arena.allocate(40 * MIB, np.uint8), arena.allocate(10 * MIB, np.uint8)
+    block = arena.allocate(40 * MIB, np.uint8)
+    other = arena.allocate(10 * MIB, np.uint8)
     assert pages_there(block) == 0
     view = block[5 * MIB :].reshape(5, -1).T  # all of its memory is meant
     assert arena.fault_in(view) == 40 * MIB
@@ -56,7 +57,9 @@ def test_a_block_is_faulted_in_once_and_no_other(arena):
 @needs_populate
 def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
     arena.resize(1 << 30)
-    block, taken, all_begun = arena.allocate(200 * MIB, np.uint8), {}, threading.Barrier(3)
+    block = arena.allocate(200 * MIB, np.uint8)
+    taken = {}
+    all_begun = threading.Barrier(3)
 
     def slowly(memory):
         own = taken.setdefault(threading.get_ident(), [])
